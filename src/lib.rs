@@ -1,1 +1,13 @@
-//! t
+//! Greenroom keeps CI machines warm for GitLab Runner's custom executor. Start at ARCHITECTURE.md.
+
+pub mod cli;
+pub mod config;
+pub mod connector;
+pub mod core;
+pub mod engine;
+pub mod gitlab;
+pub mod host;
+pub mod port;
+pub mod provider;
+pub mod sim;
+pub mod store;

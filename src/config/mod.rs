@@ -1,0 +1,1 @@
+//! `greenroom.toml`: from text to checked settings.

@@ -1,0 +1,328 @@
+//! How each event changes the state.
+//!
+//! Total: an event that does not fit the state changes nothing and says so. The engine decides under the store's
+//! lock, so a misfit is a bug; simulator and tests treat it as one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::{Change, Event};
+use super::failure::{ErrorClass, Failure};
+use super::ids::{AttemptName, Generation, InstanceId, TrustDomain};
+use super::instance::{Answer, DrainWhy, Holder, Instance, LaunchRecord, Leaving, Phase};
+use super::job::JobFacts;
+use super::pool::{Grant, PoolState};
+use super::reservation::{Place, Reservation, Ticket};
+use super::time::Stamp;
+
+/// An event that does not fit the state it was applied to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the event does not fit the state: {0}")]
+pub struct Misfit(pub &'static str);
+
+const NO_INSTANCE: Misfit = Misfit("no such instance");
+const WRONG_PHASE: Misfit = Misfit("the instance is in another phase");
+const NO_GRANT: Misfit = Misfit("the attempt holds nothing");
+const NOT_WAITING: Misfit = Misfit("the attempt does not wait");
+
+/// How many boot times are remembered for "usually 26 s".
+const BOOTS_KEPT: usize = 9;
+
+impl PoolState {
+    /// Applies one event; on a misfit nothing but the revision changes.
+    pub fn apply(&mut self, event: &Event) -> Result<(), Misfit> {
+        self.revision += 1;
+        let at = event.at;
+        match &event.change {
+            Change::PolicySet { policy } => self.policy = Some(Arc::clone(policy)),
+            Change::GenerationBegun { generation } => {
+                self.generations.entry(generation.clone()).or_insert(0);
+            }
+            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left } => {
+                let launch = launch_record(generation, *number, *attempt, at);
+                return self.intend(instance, launch, *capacity, *uses_left, at);
+            }
+            Change::LaunchAnswered { instance, attempt, answer } => {
+                return self.answered(instance, *attempt, answer, at);
+            }
+            Change::Reached { instance, endpoint } => {
+                let reached = self.change(instance)?;
+                become_(reached, Phase::Checking, at)?;
+                reached.endpoint = Some(endpoint.clone());
+                if let Some(launch) = &mut reached.launch
+                    && matches!(launch.answer, Answer::Pending | Answer::Unknown { .. })
+                {
+                    launch.answer = Answer::Accepted { at };
+                }
+            }
+            Change::BecameReady { instance } => return self.became_ready(instance, at),
+            Change::Adopted { instance, endpoint, capacity, uses_left } => {
+                if self.instances.contains_key(instance) {
+                    return Err(Misfit("the instance is recorded already"));
+                }
+                let mut adopted = fresh(instance, *capacity, *uses_left, at);
+                adopted.phase = Phase::Checking;
+                adopted.endpoint = Some(endpoint.clone());
+                self.instances.insert(instance.clone(), Arc::new(adopted));
+            }
+            Change::Requested { attempt, job, domain, acquire_timeout } => {
+                return self.requested(attempt, job, domain, *acquire_timeout, at);
+            }
+            Change::Granted { attempt, instance } => return self.grant(attempt, instance, at),
+            Change::Withdrawn { attempt, .. } => {
+                let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
+                if let Some(gone) = self.waiting.remove(&ticket) {
+                    self.keep_place(&gone, at);
+                }
+            }
+            Change::Rejected { attempt, .. } => {
+                let grant = self.granted.remove(attempt).ok_or(NO_GRANT)?;
+                self.leave(&grant.instance, attempt, false, at);
+                self.waiting.insert(grant.reservation.ticket, grant.reservation);
+            }
+            Change::Released { attempt, leaving } => return self.released(attempt, *leaving, at),
+            Change::Departed { attempt } => return self.departed(attempt),
+            Change::CleaningBegun { instance } => become_(self.change(instance)?, Phase::Cleaning, at)?,
+            Change::Cleaned { instance } => return self.cleaned(instance, at),
+            Change::SetAside { instance, why } => {
+                become_(self.change(instance)?, Phase::SetAside { why: why.clone() }, at)?;
+            }
+            Change::Restored { instance } => {
+                let restored = self.change(instance)?;
+                let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
+                become_(restored, next, at)?;
+            }
+            Change::DrainingBegun { instance, why } => return self.drain(instance, why, at),
+            Change::Missed { instance, begun } => self.change(instance)?.missing = Some(*begun),
+            Change::Seen { instance } => self.change(instance)?.missing = None,
+            Change::Forgotten { instance } => {
+                let gone = self.instance(instance).ok_or(NO_INSTANCE)?;
+                if gone.holders.values().any(|h| h.lingering.is_none()) {
+                    return Err(Misfit("a job holds the instance"));
+                }
+                self.instances.remove(instance);
+            }
+            Change::PoolDrained => self.drained = Some(at),
+            Change::PoolResumed => {
+                self.drained = None;
+                self.launches.failures = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+        self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
+    }
+
+    fn intend(
+        &mut self,
+        id: &InstanceId,
+        launch: LaunchRecord,
+        capacity: u32,
+        uses_left: Option<u32>,
+        at: Stamp,
+    ) -> Result<(), Misfit> {
+        let highest = self.generations.entry(launch.generation.clone()).or_insert(0);
+        *highest = launch.number.max(*highest);
+        self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
+        self.launches.recent.push(at);
+        if let Some(known) = self.instances.get_mut(id) {
+            if !known.is_refused() {
+                return Err(Misfit("only a refused launch is tried anew"));
+            }
+            let known = Arc::make_mut(known);
+            known.launch = Some(launch);
+            known.since = at;
+            return Ok(());
+        }
+        let mut instance = fresh(id, capacity, uses_left, at);
+        instance.launch = Some(launch);
+        self.instances.insert(id.clone(), Arc::new(instance));
+        Ok(())
+    }
+
+    fn answered(&mut self, id: &InstanceId, attempt: u32, answer: &Answer, at: Stamp) -> Result<(), Misfit> {
+        let instance = self.change(id)?;
+        let launch = instance.launch.as_mut().ok_or(Misfit("a fixed host is not launched"))?;
+        if launch.attempt != attempt {
+            return Err(Misfit("an answer to another launch attempt"));
+        }
+        launch.answer = answer.clone();
+        if let Answer::Refused { failure, .. } = answer {
+            self.launch_failed(failure.clone(), at);
+        }
+        Ok(())
+    }
+
+    fn launch_failed(&mut self, failure: Failure, at: Stamp) {
+        self.launches.failures = self.launches.failures.saturating_add(1);
+        self.launches.last = Some((at, failure));
+    }
+
+    fn became_ready(&mut self, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+        let instance = self.change(id)?;
+        if instance.phase != Phase::Checking {
+            return Err(WRONG_PHASE);
+        }
+        become_(instance, Phase::Ready, at)?;
+        instance.ready = Some(at);
+        if instance.launch.is_some() {
+            let took = u64::try_from(at.since(instance.created).as_millis()).unwrap_or(u64::MAX);
+            let health = &mut self.launches;
+            health.failures = 0;
+            health.boot_ms.push(took);
+            let surplus = health.boot_ms.len().saturating_sub(BOOTS_KEPT);
+            health.boot_ms.drain(..surplus);
+        }
+        Ok(())
+    }
+
+    fn requested(
+        &mut self,
+        attempt: &AttemptName,
+        job: &JobFacts,
+        domain: &TrustDomain,
+        acquire_timeout: Duration,
+        at: Stamp,
+    ) -> Result<(), Misfit> {
+        if self.granted.contains_key(attempt) || self.waiting_for(attempt).is_some() {
+            return Err(Misfit("the attempt has asked already"));
+        }
+        let place_kept = self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_kept);
+        self.places.retain(|_, place| at.since(place.left) < place_kept);
+        let kept = self.places.remove(&job.key);
+        let (ticket, patience) = match kept {
+            Some(place) => (place.ticket, place.patience.min(acquire_timeout)),
+            None => (self.next_ticket, acquire_timeout),
+        };
+        if ticket == self.next_ticket {
+            self.next_ticket = Ticket(ticket.0 + 1);
+        }
+        let (attempt, job, domain) = (attempt.clone(), job.clone(), domain.clone());
+        let reservation = Reservation { ticket, attempt, job, domain, asked: at, patience };
+        self.waiting.insert(ticket, Arc::new(reservation));
+        Ok(())
+    }
+
+    fn keep_place(&mut self, gone: &Reservation, at: Stamp) {
+        let patience = gone.patience.saturating_sub(at.since(gone.asked));
+        let place = Place { ticket: gone.ticket, left: at, patience };
+        self.places.insert(gone.job.key.clone(), place);
+    }
+
+    fn grant(&mut self, attempt: &AttemptName, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+        let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
+        let instance = self.instance(id).ok_or(NO_INSTANCE)?;
+        if instance.usable() == 0 {
+            return Err(Misfit("the instance has no room"));
+        }
+        let Some(reservation) = self.waiting.remove(&ticket) else { return Err(NOT_WAITING) };
+        let holder = Holder { job: reservation.job.key.clone(), granted: at, lingering: None };
+        let instance = self.change(id)?;
+        instance.uses_left = instance.uses_left.map(|left| left.saturating_sub(1));
+        instance.domain = Some(reservation.domain.clone());
+        instance.holders.insert(attempt.clone(), holder);
+        self.granted.insert(attempt.clone(), Grant { instance: id.clone(), reservation });
+        Ok(())
+    }
+
+    fn released(&mut self, attempt: &AttemptName, leaving: Leaving, at: Stamp) -> Result<(), Misfit> {
+        let grant = self.granted.remove(attempt).ok_or(NO_GRANT)?;
+        if !leaving.used {
+            self.keep_place(&grant.reservation, at);
+        }
+        if leaving.lingering
+            && let Ok(instance) = self.change(&grant.instance)
+            && let Some(holder) = instance.holders.get_mut(attempt)
+        {
+            holder.lingering = Some(at);
+            instance.uses = instance.uses.saturating_add(1);
+            instance.released = Some(at);
+            return Ok(());
+        }
+        self.leave(&grant.instance, attempt, leaving.used, at);
+        Ok(())
+    }
+
+    /// Takes an attempt off its instance. An unused grant costs no use and binds to no domain.
+    fn leave(&mut self, id: &InstanceId, attempt: &AttemptName, used: bool, at: Stamp) {
+        let Ok(instance) = self.change(id) else { return };
+        if instance.holders.remove(attempt).is_none() {
+            return;
+        }
+        if used {
+            instance.uses = instance.uses.saturating_add(1);
+            instance.released = Some(at);
+        } else {
+            instance.uses_left = instance.uses_left.map(|left| left.saturating_add(1));
+            if instance.uses == 0 && instance.holders.is_empty() {
+                instance.domain = None;
+            }
+        }
+    }
+
+    fn departed(&mut self, attempt: &AttemptName) -> Result<(), Misfit> {
+        let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|h| h.lingering.is_some());
+        let id = self.instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
+        let instance = self.change(&id.ok_or(Misfit("nobody lingers by that name"))?)?;
+        instance.holders.remove(attempt);
+        Ok(())
+    }
+
+    fn cleaned(&mut self, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+        let unbinds = self.policy.as_ref().is_none_or(|p| p.clean_unbinds);
+        let instance = self.change(id)?;
+        if instance.phase != Phase::Cleaning {
+            return Err(WRONG_PHASE);
+        }
+        become_(instance, Phase::Ready, at)?;
+        instance.ready = Some(at);
+        if unbinds {
+            instance.domain = None;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, id: &InstanceId, why: &DrainWhy, at: Stamp) -> Result<(), Misfit> {
+        let instance = self.change(id)?;
+        become_(instance, Phase::Draining { why: why.clone() }, at)?;
+        if why.is_launch_failure() && instance.launch.is_some() {
+            let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
+            self.launch_failed(failure, at);
+        }
+        Ok(())
+    }
+}
+
+fn launch_record(generation: &Generation, number: u32, attempt: u32, asked: Stamp) -> LaunchRecord {
+    LaunchRecord { generation: generation.clone(), number, attempt, answer: Answer::Pending, asked }
+}
+
+fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> Instance {
+    Instance {
+        id: id.clone(),
+        launch: None,
+        phase: Phase::Launching,
+        since: at,
+        created: at,
+        ready: None,
+        released: None,
+        capacity,
+        uses_left,
+        uses: 0,
+        holders: std::collections::BTreeMap::new(),
+        domain: None,
+        endpoint: None,
+        missing: None,
+    }
+}
+
+fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Misfit> {
+    if !instance.phase.may_become(&next) {
+        return Err(WRONG_PHASE);
+    }
+    instance.phase = next;
+    instance.since = at;
+    Ok(())
+}

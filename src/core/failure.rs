@@ -1,0 +1,79 @@
+//! Classes of provider failures.
+//!
+//! The class alone decides what happens next; the provider's own words travel beside it for people.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Stamp;
+
+/// What kind of "no" a provider gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "class", rename_all = "kebab-case")]
+pub enum ErrorClass {
+    /// The thing asked about does not exist.
+    NotFound,
+    /// The provider has none left right now; `scope` says of what (a zone, a type, the whole box).
+    NoCapacity { scope: String },
+    /// The account's limit is reached.
+    Quota,
+    /// Credentials or permissions are missing.
+    Denied,
+    /// The request itself is wrong: repeating it cannot help.
+    Invalid,
+    /// Too many calls; not again before the named moment.
+    Throttled { until: Option<Stamp> },
+    /// A fault that usually passes.
+    Transient,
+    /// No answer: the request may or may not have been carried out.
+    Unknown,
+}
+
+impl ErrorClass {
+    /// Was the request certainly not carried out?
+    pub fn is_definite(&self) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::NotFound
+            | Self::NoCapacity { .. }
+            | Self::Quota
+            | Self::Denied
+            | Self::Invalid
+            | Self::Throttled { .. }
+            | Self::Transient => true,
+        }
+    }
+}
+
+impl fmt::Display for ErrorClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("not found"),
+            Self::NoCapacity { scope } => write!(f, "no capacity ({scope})"),
+            Self::Quota => f.write_str("quota reached"),
+            Self::Denied => f.write_str("denied"),
+            Self::Invalid => f.write_str("invalid request"),
+            Self::Throttled { .. } => f.write_str("throttled"),
+            Self::Transient => f.write_str("passing fault"),
+            Self::Unknown => f.write_str("no answer"),
+        }
+    }
+}
+
+/// A failure as it is recorded and shown: class and the provider's words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    #[serde(flatten)]
+    pub class: ErrorClass,
+    pub message: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.message.is_empty() {
+            return write!(f, "{}", self.class);
+        }
+        write!(f, "{}: {}", self.class, self.message)
+    }
+}

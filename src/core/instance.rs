@@ -1,0 +1,268 @@
+//! One instance: its phase, its slots, and the questions one may ask it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::attempt::End;
+use super::endpoint::Endpoint;
+use super::failure::Failure;
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, TrustDomain};
+use super::time::Stamp;
+
+/// A recorded instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    pub id: InstanceId,
+    /// `None` for a fixed host, which was adopted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<LaunchRecord>,
+    pub phase: Phase,
+    /// When the phase began.
+    pub since: Stamp,
+    pub created: Stamp,
+    /// When it became ready last; its boot must be the present one for the instance to be handed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Stamp>,
+    /// When its last job left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<Stamp>,
+    /// Jobs at once.
+    pub capacity: u32,
+    /// Jobs it may still be given; `None`: no limit.
+    pub uses_left: Option<u32>,
+    /// Jobs that have really used it.
+    pub uses: u32,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub holders: BTreeMap<AttemptName, Holder>,
+    /// Bound to this domain since a job of it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<TrustDomain>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Endpoint>,
+    /// Begin of the first of the complete lists that lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Stamp>,
+}
+
+/// Where a launched instance comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchRecord {
+    pub generation: Generation,
+    pub number: u32,
+    /// Counts launch attempts of this instance, from 1. Part of the launch token.
+    pub attempt: u32,
+    pub answer: Answer,
+    /// When the present attempt's intent was committed.
+    pub asked: Stamp,
+}
+
+/// What the provider said to the present launch attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Nothing yet: the call is under way, or its caller died.
+    Pending,
+    Accepted {
+        at: Stamp,
+    },
+    /// No answer came: it may or may not have been made.
+    Unknown {
+        at: Stamp,
+    },
+    /// Certainly not made.
+    Refused {
+        at: Stamp,
+        failure: Failure,
+    },
+}
+
+/// A job on an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub job: JobKey,
+    pub granted: Stamp,
+    /// The attempt is closed, but a call of it still lives: the slot is not free yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lingering: Option<Stamp>,
+}
+
+/// What an instance is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Asked for; not reachable yet.
+    Launching,
+    /// Reachable; the ready command has not passed yet.
+    Checking,
+    /// Serves jobs, or waits for them.
+    Ready,
+    /// Being cleaned between jobs.
+    Cleaning,
+    /// Out of service until somebody looks at it.
+    SetAside { why: String },
+    /// No new jobs; terminated when the present ones have ended.
+    Draining { why: DrainWhy },
+}
+
+/// Why an instance is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainWhy {
+    /// It has served its last job.
+    UsedUp,
+    /// Idle longer than `idle_time` and more than the policy wants.
+    Surplus,
+    /// Older than `max_lifetime`.
+    Aged,
+    /// A waiting job of another trust domain needs the room.
+    MadeRoom,
+    /// The operator asked.
+    Ordered,
+    /// Not ready within `launch_timeout`.
+    NeverReady,
+    /// The ready command failed.
+    NotReady { message: String },
+    /// The provider has stopped it, or it died.
+    Stopped,
+    /// The provider does not know it any more.
+    Vanished,
+    /// A job found it unusable.
+    Broken { message: String },
+    /// The machine was rebooted: what was recorded as idle may have been given away.
+    Rebooted,
+    /// The provider refused the launch, and then it was there.
+    RefusedYetThere,
+}
+
+impl DrainWhy {
+    /// Does this count as a failed launch?
+    pub fn is_launch_failure(&self) -> bool {
+        match self {
+            Self::NeverReady | Self::NotReady { .. } => true,
+            Self::UsedUp
+            | Self::Surplus
+            | Self::Aged
+            | Self::MadeRoom
+            | Self::Ordered
+            | Self::Stopped
+            | Self::Vanished
+            | Self::Broken { .. }
+            | Self::Rebooted
+            | Self::RefusedYetThere => false,
+        }
+    }
+}
+
+impl fmt::Display for DrainWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UsedUp => f.write_str("it has served its last job"),
+            Self::Surplus => f.write_str("idle for longer than `idle_time`, and not wanted"),
+            Self::Aged => f.write_str("older than `max_lifetime`"),
+            Self::MadeRoom => f.write_str("a waiting job of another trust domain needs the room"),
+            Self::Ordered => f.write_str("drained by the operator"),
+            Self::NeverReady => f.write_str("not ready within `launch_timeout`"),
+            Self::NotReady { message } => write!(f, "its ready command failed: {message}"),
+            Self::Stopped => f.write_str("the provider stopped it"),
+            Self::Vanished => f.write_str("the provider does not know it any more"),
+            Self::Broken { message } => write!(f, "a job found it unusable: {message}"),
+            Self::Rebooted => f.write_str("this machine was rebooted since it became ready"),
+            Self::RefusedYetThere => f.write_str("its launch was refused, yet it is there"),
+        }
+    }
+}
+
+impl Phase {
+    /// The one place that says which phase may follow which.
+    pub fn may_become(&self, next: &Phase) -> bool {
+        use Phase::{Checking, Cleaning, Draining, Launching, Ready, SetAside};
+        match (self, next) {
+            (Launching, Checking | Draining { .. })
+            | (Checking, Ready | SetAside { .. } | Draining { .. })
+            | (Ready, Cleaning | SetAside { .. } | Draining { .. })
+            | (Cleaning, Ready | SetAside { .. } | Draining { .. })
+            | (SetAside { .. }, Checking | Cleaning | Draining { .. }) => true,
+            (Launching, Launching | Ready | Cleaning | SetAside { .. })
+            | (Checking | Cleaning, Launching | Checking | Cleaning)
+            | (Ready, Launching | Checking | Ready)
+            | (SetAside { .. }, Launching | Ready | SetAside { .. })
+            | (Draining { .. }, _) => false,
+        }
+    }
+
+    /// One word for tables.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Launching => "launching",
+            Self::Checking => "checking",
+            Self::Ready => "ready",
+            Self::Cleaning => "cleaning",
+            Self::SetAside { .. } => "set aside",
+            Self::Draining { .. } => "draining",
+        }
+    }
+}
+
+impl Instance {
+    /// Slots not taken, whatever the phase.
+    pub fn free_slots(&self) -> u32 {
+        self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Jobs it could take now: free slots, as far as its uses reach. Zero unless ready.
+    pub fn usable(&self) -> u32 {
+        match self.phase {
+            Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
+            Phase::Launching
+            | Phase::Checking
+            | Phase::Cleaning
+            | Phase::SetAside { .. }
+            | Phase::Draining { .. } => 0,
+        }
+    }
+
+    pub fn is_fixed(&self) -> bool {
+        self.launch.is_none()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Ready && self.holders.is_empty()
+    }
+
+    /// Would this domain's jobs be allowed on it?
+    pub fn admits(&self, domain: &TrustDomain) -> bool {
+        self.domain.as_ref().is_none_or(|bound| bound == domain)
+    }
+
+    /// Since when it has been idle: ready, or left by its last job, whichever came later.
+    pub fn idle_since(&self) -> Stamp {
+        match (self.ready, self.released) {
+            (Some(ready), Some(released)) if released.reached(ready) => released,
+            (Some(ready), _) => ready,
+            (None, _) => self.since,
+        }
+    }
+
+    /// Was its launch refused, with nothing made?
+    pub fn is_refused(&self) -> bool {
+        let refused = |l: &LaunchRecord| matches!(l.answer, Answer::Refused { .. });
+        self.phase == Phase::Launching && self.launch.as_ref().is_some_and(refused)
+    }
+
+    /// Must it go once its jobs have left?
+    pub fn is_used_up(&self) -> bool {
+        self.uses_left == Some(0)
+    }
+}
+
+/// How a holder left; decides whether it cost a use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    pub how: End,
+    /// Did a `run` ever come? A grant given back unused costs nothing.
+    pub used: bool,
+    /// A call of the attempt still lives; the slot stays taken until it ends.
+    pub lingering: bool,
+}

@@ -1,0 +1,292 @@
+//! What the operator wants of a pool.
+//!
+//! Keys carry the names and the meaning of GitLab Runner's own autoscaler. The last entry of `schedules` whose
+//! periods contain the present minute is in force; outside all of them the defaults are.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::TrustDomain;
+use super::job::JobFacts;
+use super::schedule::Schedule;
+use super::time::{Stamp, millis};
+
+/// The policy of one pool, as recorded in its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Hard limit of instances in any phase. Never exceeded by a request of ours.
+    pub max_instances: u32,
+    /// Jobs that may share an instance at the same time.
+    pub capacity_per_instance: u32,
+    /// Jobs an instance serves before it is drained; `None`: no limit.
+    pub max_use_count: Option<u32>,
+    /// Launches under way at the same time.
+    pub max_launching: u32,
+    /// New launches in any minute.
+    pub launches_per_minute: u32,
+    /// Instances are drained at this age, once idle; `None`: never.
+    #[serde(default)]
+    pub max_lifetime: Option<Lifetime>,
+    pub reuse: Reuse,
+    /// Does a successful clean make a fixed host capacity for everybody again?
+    pub clean_unbinds: bool,
+    /// In force outside all periods.
+    pub idle: IdlePolicy,
+    /// In force inside their periods; the last match wins.
+    #[serde(default)]
+    pub schedules: Vec<ScheduledIdle>,
+    pub timing: Timing,
+}
+
+/// An instance's age limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lifetime(#[serde(with = "millis")] pub Duration);
+
+/// How much spare capacity is kept, in job slots.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct IdlePolicy {
+    /// Spare job slots kept ready.
+    pub idle_count: u32,
+    /// How long a surplus instance stays, counted from when it became ready or its last job ended.
+    #[serde(with = "millis")]
+    pub idle_time: Duration,
+    /// Spare slots as a multiple of those in use; 0 switches it off.
+    pub scale_factor: f64,
+    /// The most that `scale_factor` may ask for; 0: no limit.
+    pub scale_factor_limit: u32,
+}
+
+/// An idle policy for some periods.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScheduledIdle {
+    pub when: Schedule,
+    pub idle: IdlePolicy,
+}
+
+/// Which jobs may follow one another on an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reuse {
+    /// Only jobs of the same project (default).
+    Project,
+    /// Only jobs of projects in the same group.
+    Namespace,
+    /// Any job.
+    Any,
+}
+
+/// Every duration of the design, so that tests of the real binary can shorten them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timing {
+    /// How long `prepare` waits for an instance. Default 30 min.
+    #[serde(with = "millis")]
+    pub acquire_timeout: Duration,
+    /// A launch that has not become ready by then is drained. Default 10 min.
+    #[serde(with = "millis")]
+    pub launch_timeout: Duration,
+    /// A launch without an answer is repeated after this. Default 30 s.
+    #[serde(with = "millis")]
+    pub relaunch_after: Duration,
+    /// Two complete lists this far apart make an absence. Default 30 s.
+    #[serde(with = "millis")]
+    pub absence_interval: Duration,
+    /// An unrecorded instance of ours is reaped at this age. Default 5 min.
+    #[serde(with = "millis")]
+    pub reap_grace: Duration,
+    /// How long a job keeps its place in the queue between two attempts. Default 5 min.
+    #[serde(with = "millis")]
+    pub place_kept: Duration,
+    /// An attempt whose runner cannot be judged is over after its lease was free this long. Default 10 min.
+    #[serde(with = "millis")]
+    pub lease_unused: Duration,
+    /// An attempt is over at its job's timeout plus this. Default 15 min.
+    #[serde(with = "millis")]
+    pub overrun: Duration,
+    /// Attempt directories go this long after their end. Default 1 day.
+    #[serde(with = "millis")]
+    pub attempt_kept: Duration,
+    /// A fixed host is cleaned when the lease is free, or this long after closing. Default 60 s.
+    #[serde(with = "millis")]
+    pub clean_after: Duration,
+    /// An instance that turned surplus while it was launched stays at least this long. Default 60 s.
+    #[serde(with = "millis")]
+    pub surplus_kept: Duration,
+    /// Between two tries to reach a booting instance. Default 1 s.
+    #[serde(with = "millis")]
+    pub probe_interval: Duration,
+    /// Between two passes while something is under way. Default 10 s.
+    #[serde(with = "millis")]
+    pub pass_interval: Duration,
+    /// The first pause after a failed launch; doubles with each further one. Default 5 s.
+    #[serde(with = "millis")]
+    pub launch_backoff: Duration,
+    /// Longest such pause, and the pause of a tripped breaker. Default 5 min.
+    #[serde(with = "millis")]
+    pub launch_backoff_max: Duration,
+    /// Launches that fail in a row before the pool pauses. Default 5.
+    pub breaker_failures: u32,
+    /// How long connecting and checking an instance may take. Default 10 s.
+    #[serde(with = "millis")]
+    pub connect_timeout: Duration,
+    /// How long the ready command may take. Default 2 min.
+    #[serde(with = "millis")]
+    pub ready_timeout: Duration,
+    /// From TERM to KILL when a stage is stopped. Default 10 s.
+    #[serde(with = "millis")]
+    pub stop_grace: Duration,
+    /// A waiting call looks at the state at least this often. Default 1 s.
+    #[serde(with = "millis")]
+    pub waiter_look: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        let m = Duration::from_mins;
+        Self {
+            acquire_timeout: m(30),
+            launch_timeout: m(10),
+            relaunch_after: s(30),
+            absence_interval: s(30),
+            reap_grace: m(5),
+            place_kept: m(5),
+            lease_unused: m(10),
+            overrun: m(15),
+            attempt_kept: Duration::from_hours(24),
+            clean_after: s(60),
+            surplus_kept: s(60),
+            probe_interval: s(1),
+            pass_interval: s(10),
+            launch_backoff: s(5),
+            launch_backoff_max: m(5),
+            breaker_failures: 5,
+            connect_timeout: s(10),
+            ready_timeout: m(2),
+            stop_grace: s(10),
+            waiter_look: s(1),
+        }
+    }
+}
+
+impl Default for IdlePolicy {
+    fn default() -> Self {
+        Self { idle_count: 0, idle_time: Duration::from_mins(20), scale_factor: 0.0, scale_factor_limit: 0 }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            max_instances: 1,
+            capacity_per_instance: 1,
+            max_use_count: Some(1),
+            max_launching: 10,
+            launches_per_minute: 60,
+            max_lifetime: None,
+            reuse: Reuse::Project,
+            clean_unbinds: true,
+            idle: IdlePolicy::default(),
+            schedules: Vec::new(),
+            timing: Timing::default(),
+        }
+    }
+}
+
+impl Policy {
+    /// The idle policy in force, and which entry of `schedules` it comes from (`None`: the default).
+    pub fn in_force(&self, now: Stamp) -> (&IdlePolicy, Option<usize>) {
+        for (index, entry) in self.schedules.iter().enumerate().rev() {
+            if entry.when.contains(now) {
+                return (&entry.idle, Some(index));
+            }
+        }
+        (&self.idle, None)
+    }
+
+    /// Jobs a fresh instance can hold at once.
+    pub fn fresh_slots(&self) -> u32 {
+        self.capacity_per_instance.min(self.max_use_count.unwrap_or(u32::MAX)).max(1)
+    }
+
+    /// The trust domain of a job under this policy.
+    pub fn domain_of(&self, job: &JobFacts) -> TrustDomain {
+        match self.reuse {
+            Reuse::Project => TrustDomain::new(format!("project {} {}", job.key.server, job.project)),
+            Reuse::Namespace => TrustDomain::new(format!("namespace {} {}", job.key.server, job.namespace())),
+            Reuse::Any => TrustDomain::new("any"),
+        }
+    }
+}
+
+impl IdlePolicy {
+    /// Spare slots wanted while `in_use` slots are taken.
+    pub fn target(&self, in_use: u32) -> u32 {
+        if self.scale_factor <= 0.0 {
+            return self.idle_count;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to u32's range just before"
+        )]
+        let wished = (f64::from(in_use) * self.scale_factor).ceil().clamp(0.0, f64::from(u32::MAX)) as u32;
+        let limit = if self.scale_factor_limit == 0 { u32::MAX } else { self.scale_factor_limit };
+        wished.min(limit).max(self.idle_count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::schedule::ScheduleText;
+    use crate::core::time::BootId;
+
+    fn idle(idle_count: u32, scale_factor: f64, scale_factor_limit: u32) -> IdlePolicy {
+        IdlePolicy { idle_count, scale_factor, scale_factor_limit, ..IdlePolicy::default() }
+    }
+
+    #[test]
+    fn the_idle_target_follows_use_between_its_bounds() {
+        for (policy, in_use, target) in [
+            (idle(2, 0.0, 0), 100, 2),
+            (idle(2, 0.5, 0), 0, 2),
+            (idle(2, 0.5, 0), 5, 3),
+            (idle(2, 0.5, 0), 100, 50),
+            (idle(2, 0.5, 10), 100, 10),
+            (idle(5, 0.5, 3), 100, 5), // idle_count is a floor, also above the limit
+            (idle(0, 1e300, 0), 4_000_000_000, u32::MAX),
+        ] {
+            assert_eq!(policy.target(in_use), target, "{policy:?} {in_use}");
+        }
+    }
+
+    #[test]
+    fn the_last_matching_period_wins_and_outside_all_the_default_rules() {
+        let entry = |period: &str, count| ScheduledIdle {
+            when: Schedule::parse(ScheduleText { periods: vec![period.into()], timezone: "UTC".into() })
+                .unwrap(),
+            idle: idle(count, 0.0, 0),
+        };
+        let policy = Policy {
+            idle: idle(1, 0.0, 0),
+            schedules: vec![entry("* 8-17 * * *", 10), entry("* 12 * * *", 20)],
+            ..Policy::default()
+        };
+        let hour = |h: i64| Stamp { wall_ms: h * 3_600_000, boot: BootId(0), uptime_ms: 0 };
+        assert_eq!(policy.in_force(hour(7)), (&idle(1, 0.0, 0), None));
+        assert_eq!(policy.in_force(hour(8)), (&idle(10, 0.0, 0), Some(0)));
+        assert_eq!(policy.in_force(hour(12)), (&idle(20, 0.0, 0), Some(1)));
+    }
+
+    #[test]
+    fn a_fresh_instance_offers_no_more_slots_than_it_has_uses() {
+        let with = |capacity_per_instance, max_use_count| {
+            Policy { capacity_per_instance, max_use_count, ..Policy::default() }.fresh_slots()
+        };
+        assert_eq!(with(4, Some(1)), 1);
+        assert_eq!(with(4, Some(9)), 4);
+        assert_eq!(with(4, None), 4);
+    }
+}

@@ -1,0 +1,155 @@
+//! The recorded truth about one pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::Failure;
+use super::ids::{AttemptName, Generation, InstanceId, JobKey};
+use super::instance::Instance;
+use super::policy::Policy;
+use super::reservation::{Place, Reservation, Ticket};
+use super::time::Stamp;
+
+/// Everything that is recorded about a pool. Changed by `apply` (core/apply.rs) and by nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolState {
+    /// Events applied since the pool began.
+    pub revision: u64,
+    /// The last good policy; driver calls use this one.
+    pub policy: Option<Arc<Policy>>,
+    #[serde(with = "as_list")]
+    pub instances: BTreeMap<InstanceId, Arc<Instance>>,
+    /// Requests without an instance, first come first.
+    #[serde(with = "tickets")]
+    pub waiting: BTreeMap<Ticket, Arc<Reservation>>,
+    /// Requests with an instance.
+    pub granted: BTreeMap<AttemptName, Grant>,
+    /// Places of jobs whose attempt ended without a slot.
+    #[serde(with = "places")]
+    pub places: BTreeMap<JobKey, Place>,
+    pub next_ticket: Ticket,
+    /// Every generation that ever began here, with the highest number it launched.
+    pub generations: BTreeMap<Generation, u32>,
+    pub launches: LaunchHealth,
+    /// The operator's order to stand still, and since when.
+    pub drained: Option<Stamp>,
+}
+
+/// A slot given to an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    pub instance: InstanceId,
+    pub reservation: Arc<Reservation>,
+}
+
+/// How launches have gone lately.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchHealth {
+    /// Failures since the last instance that became ready.
+    pub failures: u32,
+    pub last: Option<(Stamp, Failure)>,
+    /// Intents of the last minute, oldest first, for the rate limit.
+    pub recent: Vec<Stamp>,
+    /// Milliseconds from intent to ready of the last instances, newest last.
+    pub boot_ms: Vec<u64>,
+}
+
+impl LaunchHealth {
+    /// How long an instance usually takes to become ready: the median of the last ones.
+    pub fn usual_boot(&self) -> Option<Duration> {
+        let mut sorted = self.boot_ms.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).map(|ms| Duration::from_millis(*ms))
+    }
+}
+
+impl PoolState {
+    pub fn instance(&self, id: &InstanceId) -> Option<&Instance> {
+        self.instances.get(id).map(AsRef::as_ref)
+    }
+
+    /// Instances in any phase.
+    pub fn alive(&self) -> u32 {
+        u32::try_from(self.instances.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Slots taken by jobs.
+    pub fn in_use(&self) -> u32 {
+        self.instances.values().map(|i| u32::try_from(i.holders.len()).unwrap_or(u32::MAX)).sum()
+    }
+
+    /// The waiting request of an attempt.
+    pub fn waiting_for(&self, attempt: &AttemptName) -> Option<&Reservation> {
+        self.waiting.values().find(|r| r.attempt == *attempt).map(AsRef::as_ref)
+    }
+
+    /// Attempts of a job that wait or hold, other than `but`.
+    pub fn other_attempts<'a>(
+        &'a self,
+        job: &'a JobKey,
+        but: &'a AttemptName,
+    ) -> impl Iterator<Item = &'a AttemptName> + 'a {
+        let waiting = self.waiting.values().map(AsRef::as_ref);
+        let granted = self.granted.values().map(|g| g.reservation.as_ref());
+        waiting.chain(granted).filter(move |r| r.job.key == *job && r.attempt != *but).map(|r| &r.attempt)
+    }
+}
+
+impl Default for Ticket {
+    fn default() -> Self {
+        Ticket(1)
+    }
+}
+
+/// Instances as a list: the id stands in each.
+mod as_list {
+    use super::{Arc, BTreeMap, Deserialize, Instance, InstanceId};
+    use serde::{Deserializer, Serializer};
+
+    type Map = BTreeMap<InstanceId, Arc<Instance>>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map.values())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
+        let list = Vec::<Arc<Instance>>::deserialize(from)?;
+        Ok(list.into_iter().map(|i| (i.id.clone(), i)).collect())
+    }
+}
+
+/// Waiting requests as a list: the ticket stands in each.
+mod tickets {
+    use super::{Arc, BTreeMap, Deserialize, Reservation, Ticket};
+    use serde::{Deserializer, Serializer};
+
+    type Map = BTreeMap<Ticket, Arc<Reservation>>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map.values())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
+        let list = Vec::<Arc<Reservation>>::deserialize(from)?;
+        Ok(list.into_iter().map(|r| (r.ticket, r)).collect())
+    }
+}
+
+/// Places as pairs: a job's key is no JSON key.
+mod places {
+    use super::{BTreeMap, Deserialize, JobKey, Place};
+    use serde::{Deserializer, Serializer};
+
+    type Map = BTreeMap<JobKey, Place>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
+        Ok(Vec::<(JobKey, Place)>::deserialize(from)?.into_iter().collect())
+    }
+}

@@ -1,0 +1,133 @@
+//! What a pass found and why it did what it did, as data.
+//!
+//! Written after each pass, read by waiting calls, `pool status` and `explain`. Nothing knows more than it does.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::Failure;
+use super::ids::{AttemptName, InstanceId};
+use super::time::Stamp;
+
+/// The outcome of one pass over a pool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// When the pass planned.
+    pub at: Stamp,
+    /// The state's revision that the plan was made from.
+    pub revision: u64,
+    /// Idle slots wanted, and the index of the policy entry that says so (`None`: the default).
+    pub idle_target: u32,
+    pub schedule: Option<usize>,
+    /// Which row of the reconcile table applied to each instance.
+    pub rows: Vec<(InstanceId, u8)>,
+    /// Why each waiting job waits.
+    pub waiting: Vec<(AttemptName, WaitingOn)>,
+    /// What stands in the way of launching, if something was wanted.
+    pub launches: Option<WaitingOn>,
+    /// What an operator should know.
+    pub notes: Vec<Note>,
+    /// When the keeper looks again by itself.
+    pub next: Option<Stamp>,
+}
+
+/// Why a job or a wish is not served yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "on", rename_all = "kebab-case")]
+pub enum WaitingOn {
+    /// An instance is on its way for it.
+    Boot { instance: InstanceId },
+    /// All instances are in use and the pool is at its limit.
+    Limit { in_use: u32, max_instances: u32, ahead: u32 },
+    /// Idle instances belong to other trust domains; room is being made.
+    Room { instance: InstanceId },
+    /// Launches are limited for now; one follows.
+    Launching { under_way: u32, max_launching: u32 },
+    /// `launches_per_minute` is used up.
+    Rate { until: Stamp },
+    /// The last launch was refused; the next try is due then.
+    Backoff { until: Stamp, failure: Failure },
+    /// Launches keep failing: the pool pauses.
+    Paused { until: Stamp, failures: u32, failure: Failure },
+    /// An instance is being cleaned for it.
+    Cleaning { instance: InstanceId },
+    /// The operator stopped the pool.
+    Drained { since: Stamp },
+    /// The state directory was copied or moved.
+    Moved { problem: String },
+    /// The provider launches nothing and no host is free.
+    NoHost,
+    /// The next pass has not looked yet.
+    Keeper,
+}
+
+/// What an operator should know about a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "note", rename_all = "kebab-case")]
+pub enum Note {
+    /// The provider's list failed or was incomplete.
+    ListFailed {
+        failure: Failure,
+    },
+    ListIncomplete,
+    /// Instances with our owner's tag that another manager made: somebody works with a copy of this state.
+    AnotherManager {
+        instances: Vec<InstanceId>,
+    },
+    /// More instances exist than `max_instances` allows; we made none of the surplus.
+    OverLimit {
+        alive: u32,
+        max_instances: u32,
+    },
+    /// A call to the provider about this instance keeps failing.
+    Trouble {
+        instance: InstanceId,
+        failure: Failure,
+        until: Stamp,
+    },
+    /// An instance in use looks gone; its job decides.
+    Suspect {
+        instance: InstanceId,
+    },
+    /// The configuration is invalid; the last good one is in force.
+    ConfigInvalid {
+        problem: String,
+    },
+    /// The state directory was copied or moved.
+    Moved {
+        problem: String,
+    },
+}
+
+impl fmt::Display for WaitingOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Boot { instance } => write!(f, "{instance} is booting"),
+            Self::Limit { in_use, max_instances, ahead } => {
+                write!(f, "all {in_use} instances in use, limit {max_instances} (`max_instances`)")?;
+                match ahead {
+                    0 => Ok(()),
+                    1 => f.write_str(", 1 job ahead"),
+                    n => write!(f, ", {n} jobs ahead"),
+                }
+            }
+            Self::Room { instance } => write!(f, "{instance}, idle for another trust domain, makes room"),
+            Self::Launching { under_way, max_launching } => {
+                write!(f, "{under_way} launches under way (`max_launching` = {max_launching})")
+            }
+            Self::Rate { .. } => f.write_str("`launches_per_minute` is used up for now"),
+            Self::Backoff { failure, .. } => write!(f, "the last launch was refused ({failure})"),
+            Self::Paused { failures, failure, .. } => {
+                write!(f, "the pool pauses after {failures} failed launches in a row (last: {failure})")
+            }
+            Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
+            Self::Drained { .. } => {
+                f.write_str("the pool was drained by the operator (`greenroom pool resume` ends it)")
+            }
+            Self::Moved { problem } => f.write_str(problem),
+            Self::NoHost => f.write_str("no host is free"),
+            Self::Keeper => f.write_str("the keeper has not looked yet"),
+        }
+    }
+}

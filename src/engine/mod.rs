@@ -1,0 +1,1 @@
+//! Turns plans into effects; the only caller of ports.

@@ -1,0 +1,1 @@
+//! The custom-executor contract and nothing else.

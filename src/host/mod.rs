@@ -1,0 +1,1 @@
+//! Adapters for the state directory beside the journal.

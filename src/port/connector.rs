@@ -1,0 +1,104 @@
+//! Reaches an instance and runs commands there.
+//!
+//! The host key is verified from the first byte. A script goes by standard input, never as an argument. The guest's
+//! exit status is carried apart from the transport's fate.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::provider::InstanceKeys;
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::InstanceId;
+
+/// Resolves when the stage shall be stopped.
+pub type Stop<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// Which of the guest's two streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Where a stage's output goes. A write that waits holds the guest back; nothing is buffered without bound.
+#[async_trait(?Send)]
+pub trait Output {
+    async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// A script and how to run it.
+#[derive(Debug)]
+pub struct Stage {
+    /// The interpreter on the instance, which reads the script from standard input: `bash`, `sh`, `pwsh`.
+    pub shell: String,
+    /// The script's text, opened for reading.
+    pub script: std::fs::File,
+    /// From TERM to KILL when it is stopped.
+    pub stop_grace: Duration,
+}
+
+/// How a stage ended. Every variant means that the transport held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StageEnd {
+    Exited(u32),
+    /// Ended by a signal, by its name without `SIG`.
+    Signalled(String),
+    /// We stopped it: its session is gone.
+    Stopped,
+}
+
+/// Why an instance could not be reached or was lost.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there, or the network is in the way.
+    #[error("cannot connect to {at}: {problem}")]
+    Unreachable { at: String, problem: String },
+    #[error("no answer from {at} within {waited}")]
+    TimedOut { at: String, waited: String },
+    /// Another host key than the recorded one: names both fingerprints.
+    #[error("{at} answers with host key {found}, expected {expected}")]
+    HostKey { at: String, expected: String, found: String },
+    #[error("{at} refuses to let `{user}` in: {problem}")]
+    Refused { at: String, user: String, problem: String },
+    /// The connection broke; `sent` says whether the script had been sent, at least in part.
+    #[error("the connection to {at} was lost: {problem}")]
+    Lost { at: String, problem: String, sent: bool },
+    /// Something on our side: a key file, a script file.
+    #[error("{what}")]
+    Local { what: String },
+}
+
+#[async_trait(?Send)]
+pub trait Connector {
+    /// The keys of an instance: made at the first call, the same at each further one.
+    async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError>;
+
+    /// Removes the keys of an instance that is gone. Not there: fine.
+    async fn discard_keys(&self, id: &InstanceId);
+
+    /// Connects, authenticates and runs `true`: does the instance answer *now*?
+    async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
+
+    /// Runs a stage to its end, or until `stop` resolves.
+    async fn run(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        stage: Stage,
+        output: &mut dyn Output,
+        stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError>;
+
+    /// Runs a short command of the operator's (ready, clean) and returns its end with the last part of its output.
+    async fn command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: &str,
+        within: Duration,
+    ) -> Result<(StageEnd, String), ConnectError>;
+}

@@ -1,0 +1,11 @@
+//! The traits at the edge of the core, with their contracts; no implementation.
+//!
+//! All methods are async, so that the simulator can stop a process at any of them. None of them retries, and none
+//! of them decides anything: the engine is their only caller.
+
+pub mod clock;
+pub mod connector;
+pub mod host;
+pub mod provider;
+pub mod setup;
+pub mod store;

@@ -1,0 +1,79 @@
+//! Makes, lists and terminates instances.
+//!
+//! No waiting, no retrying, no policy. Every difference between providers that matters to a decision is a
+//! capability. The contract suite in tests/contract/provider.rs says when a provider is done.
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Listing, Tags};
+
+/// One launch attempt, complete: a repeat after an unknown answer is the same, byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchRequest {
+    pub instance: InstanceId,
+    /// Instance id and attempt number: the provider's idempotency token.
+    pub token: String,
+    pub tags: Tags,
+    pub keys: InstanceKeys,
+}
+
+/// The keys an instance starts with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InstanceKeys {
+    /// The one key that may log in, in OpenSSH form.
+    pub authorized_key: String,
+    /// The host key it shall answer with: private, OpenSSH PEM.
+    pub host_key: String,
+    /// Its public half, in OpenSSH form.
+    pub host_key_public: String,
+}
+
+impl fmt::Debug for InstanceKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { authorized_key, host_key: _, host_key_public } = self;
+        write!(f, "InstanceKeys {{ {authorized_key}, host key ***, {host_key_public} }}")
+    }
+}
+
+/// A failed provider call.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{failure}")]
+pub struct ProviderError {
+    pub failure: Failure,
+}
+
+impl ProviderError {
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { failure: Failure { class, message: message.into() } }
+    }
+
+    pub fn class(&self) -> &ErrorClass {
+        &self.failure.class
+    }
+}
+
+#[async_trait(?Send)]
+pub trait Provider {
+    /// Starts an instance and returns when the provider has accepted it, not when it runs. Same token again: the
+    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` when no answer came.
+    async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
+
+    /// Asks for deletion and returns at once. Called until it answers `NotFound`.
+    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError>;
+
+    /// Everything with our pool's tag, half-made and ending ones included, of any owner.
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;
+
+    /// How to reach an instance; `NotFound` if there is none, `Transient` while it has no address yet.
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
+
+    /// What the instance wrote while booting, newest last, for the job's author when a boot fails.
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError>;
+
+    fn capabilities(&self) -> Capabilities;
+}

@@ -1,0 +1,49 @@
+//! Keeps the recorded state of one pool.
+
+use async_trait::async_trait;
+
+use crate::core::event::Event;
+use crate::core::pool::PoolState;
+
+/// Decides under the store's lock. Pure: it may be called again with another state.
+pub type Decide<'a> = &'a mut dyn FnMut(&PoolState) -> Vec<Event>;
+
+/// What a transaction did.
+#[derive(Debug, Clone)]
+pub struct Committed {
+    /// The state after the events.
+    pub state: PoolState,
+    pub events: Vec<Event>,
+}
+
+/// Why the state cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Another process holds the lock for longer than we wait.
+    #[error("the state of pool `{pool}` stayed locked for {waited} (held by {holder})")]
+    Busy { pool: String, waited: String, holder: String },
+    /// A record in the middle cannot be read: no launch, grant or termination until it is repaired.
+    #[error("{file}:{line}: the journal is damaged: {problem}")]
+    Damaged { file: String, line: u64, problem: String },
+    /// Written by a newer version: readable, never writable.
+    #[error("{file} was written by a newer version (format {found}, this one knows {known})")]
+    Newer { file: String, found: u32, known: u32 },
+    /// The file system said no.
+    #[error("{what}")]
+    Io { what: String },
+}
+
+#[async_trait(?Send)]
+pub trait Store {
+    /// The state as it stands, without a lock.
+    async fn load(&self) -> Result<PoolState, StoreError>;
+
+    /// Takes the lock, reads, decides, appends all events at once or none, unlocks. No events: nothing is written.
+    async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError>;
+
+    /// Returns when everything committed so far would survive a power cut. Before a launch, and only then.
+    async fn sync(&self) -> Result<(), StoreError>;
+
+    /// Folds the journal into the snapshot if it is worth it. The keeper only.
+    async fn compact(&self) -> Result<(), StoreError>;
+}

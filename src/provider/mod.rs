@@ -1,0 +1,1 @@
+//! Adapters that make instances; one folder each, and the list of them.

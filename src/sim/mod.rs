@@ -1,0 +1,1 @@
+//! The world in a box.
