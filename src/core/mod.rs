@@ -19,6 +19,7 @@ pub mod ids;
 pub mod instance;
 pub mod inventory;
 pub mod job;
+pub mod plan;
 pub mod policy;
 pub mod pool;
 pub mod report;

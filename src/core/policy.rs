@@ -119,6 +119,9 @@ pub struct Timing {
     /// Between two passes while something is under way. Default 10 s.
     #[serde(with = "millis")]
     pub pass_interval: Duration,
+    /// The provider is asked for its list at most this often. Default 5 s.
+    #[serde(with = "millis")]
+    pub list_interval: Duration,
     /// The first pause after a failed launch; doubles with each further one. Default 5 s.
     #[serde(with = "millis")]
     pub launch_backoff: Duration,
@@ -159,6 +162,7 @@ impl Default for Timing {
             surplus_kept: s(60),
             probe_interval: s(1),
             pass_interval: s(10),
+            list_interval: s(5),
             launch_backoff: s(5),
             launch_backoff_max: m(5),
             breaker_failures: 5,

@@ -1,0 +1,97 @@
+//! Waiting requests to free slots, first come first served.
+//!
+//! Fullest instance first, then the most recently used, then by id: so that surplus ages out. Pure over the state
+//! alone, because `prepare` and `cleanup` run it inside their transactions too.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::draft::Draft;
+use crate::core::event::Change;
+use crate::core::ids::InstanceId;
+use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::policy::Policy;
+use crate::core::reservation::Reservation;
+use crate::core::time::Stamp;
+
+pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<InstanceId>) {
+    if draft.state().drained.is_some() || draft.state().waiting.is_empty() {
+        return;
+    }
+    let now = draft.now;
+    let mut candidates: Vec<Arc<Instance>> = draft
+        .state()
+        .instances
+        .values()
+        .filter(|i| is_offered(i, now) && !held_back.contains(&i.id))
+        .cloned()
+        .collect();
+    if candidates.is_empty() {
+        return;
+    }
+    let queue: Vec<Arc<Reservation>> = draft.state().waiting.values().cloned().collect();
+    for reservation in queue {
+        let best = candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, i)| suits(i, &reservation, policy, now))
+            .min_by(|(_, a), (_, b)| by_preference(a, b))
+            .map(|(index, _)| index);
+        let Some(index) = best else { continue };
+        let instance = candidates[index].id.clone();
+        draft.emit(Change::Granted { attempt: reservation.attempt.clone(), instance: instance.clone() });
+        match draft.state().instances.get(&instance) {
+            Some(taken) if taken.usable() > 0 => candidates[index] = Arc::clone(taken),
+            _ => drop(candidates.swap_remove(index)),
+        }
+        if candidates.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Ready in this boot, with room: what an earlier boot recorded as idle may have been given away.
+pub(super) fn is_offered(instance: &Instance, now: Stamp) -> bool {
+    instance.usable() > 0 && instance.ready.is_some_and(|ready| ready.boot == now.boot)
+}
+
+/// May this job run there: trust, and time left?
+pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {
+    let lives_long_enough = policy
+        .max_lifetime
+        .is_none_or(|limit| now.since(instance.created).saturating_add(job.job.timeout) <= limit.0);
+    instance.admits(&job.domain) && lives_long_enough
+}
+
+fn by_preference(a: &Instance, b: &Instance) -> std::cmp::Ordering {
+    let used = |i: &Instance| (i.idle_since().wall_ms, i.idle_since().uptime_ms);
+    let fullest = a.free_slots().cmp(&b.free_slots());
+    fullest.then_with(|| used(b).cmp(&used(a))).then_with(|| a.id.cmp(&b.id))
+}
+
+/// What follows for instances that no job holds any more: used up, or to be cleaned.
+pub(super) fn settle_all(draft: &mut Draft<'_>) {
+    let changes: Vec<Change> = draft.state().instances.values().filter_map(|i| settled(i)).collect();
+    for change in changes {
+        draft.emit(change);
+    }
+}
+
+/// The same for one instance.
+pub(super) fn settle(draft: &mut Draft<'_>, id: &InstanceId) {
+    if let Some(change) = draft.state().instance(id).and_then(settled) {
+        draft.emit(change);
+    }
+}
+
+fn settled(instance: &Instance) -> Option<Change> {
+    if instance.phase != Phase::Ready || !instance.holders.is_empty() {
+        return None;
+    }
+    let id = instance.id.clone();
+    if instance.is_used_up() {
+        return Some(Change::DrainingBegun { instance: id, why: DrainWhy::UsedUp });
+    }
+    let served = instance.released.zip(instance.ready).is_some_and(|(left, ready)| left.reached(ready));
+    (instance.is_fixed() && served).then_some(Change::CleaningBegun { instance: id })
+}

@@ -1,0 +1,62 @@
+//! When may a launch be tried again?
+//!
+//! After a failure the error's class decides how long to wait; after `breaker_failures` in a row the pool pauses,
+//! then tries a single launch.
+
+use std::time::Duration;
+
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::policy::Timing;
+use crate::core::pool::LaunchHealth;
+use crate::core::time::Stamp;
+
+/// What the last launches allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Brake {
+    /// Nothing is in the way.
+    Off,
+    /// One try: the pool pauses, and its pause is over.
+    OneTry,
+    /// Not before `until`.
+    Wait { until: Stamp, failure: Failure },
+    /// Too many failures in a row: not before `until`, then one try.
+    Paused { until: Stamp, failures: u32, failure: Failure },
+}
+
+/// Judges the health of a pool's launches.
+pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> Brake {
+    let Some((at, failure)) = health.last.as_ref().filter(|_| health.failures > 0) else {
+        return Brake::Off;
+    };
+    let (failures, failure) = (health.failures, failure.clone());
+    if failures >= timing.breaker_failures.max(1) {
+        let until = at.plus(timing.launch_backoff_max);
+        return if now.reached(until) { Brake::OneTry } else { Brake::Paused { until, failures, failure } };
+    }
+    let until = retry_at(&failure.class, failures, *at, timing);
+    if now.reached(until) { Brake::Off } else { Brake::Wait { until, failure } }
+}
+
+/// When a call that failed for the `failures`-th time in a row may be repeated.
+pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -> Stamp {
+    let doubled = exponential(failures, timing);
+    match class {
+        ErrorClass::Throttled { until: Some(until) } => {
+            let own = at.plus(doubled);
+            if own.reached(*until) { own } else { *until }
+        }
+        ErrorClass::Throttled { until: None } | ErrorClass::Transient | ErrorClass::Unknown => {
+            at.plus(doubled)
+        }
+        ErrorClass::NoCapacity { .. } => at.plus(doubled.saturating_mul(2).min(timing.launch_backoff_max)),
+        // Repeating cannot help until somebody changes something.
+        ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::NotFound => {
+            at.plus(timing.launch_backoff_max)
+        }
+    }
+}
+
+fn exponential(failures: u32, timing: &Timing) -> Duration {
+    let factor = 1_u32 << failures.saturating_sub(1).min(20);
+    timing.launch_backoff.saturating_mul(factor).min(timing.launch_backoff_max)
+}

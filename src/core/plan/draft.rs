@@ -1,0 +1,64 @@
+//! The state as the plan changes it, step by step.
+
+use std::borrow::Cow;
+
+use super::{Effect, Plan};
+use crate::core::event::{Change, Event};
+use crate::core::pool::PoolState;
+use crate::core::report::Report;
+use crate::core::time::Stamp;
+
+/// A copy of the state that is made only when something changes, and what was decided so far.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    state: Cow<'a, PoolState>,
+    pub(super) now: Stamp,
+    events: Vec<Event>,
+    effects: Vec<Effect>,
+    next: Option<Stamp>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(state: &'a PoolState, now: Stamp) -> Self {
+        Self { state: Cow::Borrowed(state), now, events: Vec::new(), effects: Vec::new(), next: None }
+    }
+
+    pub(super) fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    /// Decides a change; later steps see it.
+    pub(super) fn emit(&mut self, change: Change) {
+        let event = change.at(self.now);
+        let fits = self.state.to_mut().apply(&event);
+        debug_assert!(fits.is_ok(), "{event:?}: {fits:?}");
+        if fits.is_ok() {
+            self.events.push(event);
+        }
+    }
+
+    pub(super) fn act(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub(super) fn has(&self, effect: &Effect) -> bool {
+        self.effects.contains(effect)
+    }
+
+    /// Something is due at `moment`: the keeper looks again then.
+    pub(super) fn wake_at(&mut self, moment: Stamp) {
+        let sooner = self.next.is_none_or(|next| self.now.until(moment) < self.now.until(next));
+        if sooner {
+            self.next = Some(moment);
+        }
+    }
+
+    pub(super) fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+
+    pub(super) fn into_plan(self, mut report: Report) -> Plan {
+        report.next = self.next;
+        Plan { events: self.events, effects: self.effects, report }
+    }
+}

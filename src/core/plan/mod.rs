@@ -1,0 +1,131 @@
+//! `plan`: what to do next, and why.
+//!
+//! Total and deterministic: every input has an answer, the same one each time. Steps in a fixed order, each seeing
+//! what the one before decided: attempts, reconcile, assign, retire, scale. State changes are events; what touches
+//! the world is an effect. The dry run *is* the plan.
+
+mod assign;
+mod attempts;
+pub mod brake;
+mod draft;
+mod observed;
+mod reconcile;
+pub mod request;
+mod retire;
+mod scale;
+pub mod table;
+mod why;
+
+use std::fmt;
+
+use super::attempt::End;
+use super::event::{Change, Event};
+use super::ids::{AttemptName, InstanceId};
+use super::policy::Policy;
+use super::pool::PoolState;
+use super::report::{Note, Report};
+use super::time::Stamp;
+use draft::Draft;
+pub use observed::{Fresh, Observed, Trouble};
+pub use reconcile::doubtful;
+
+/// What is recorded and what was observed.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub recorded: &'a PoolState,
+    pub observed: &'a Observed,
+}
+
+/// What to commit, what to do then, and the reasons.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a plan does nothing until it is carried out"]
+pub struct Plan {
+    pub events: Vec<Event>,
+    pub effects: Vec<Effect>,
+    pub report: Report,
+}
+
+/// Something that touches the world. Running one twice equals running it once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// Call `launch` with the recorded attempt.
+    Launch { instance: InstanceId },
+    /// Find out whether it is reachable, then run the ready command.
+    Probe { instance: InstanceId },
+    /// Ask how a fixed host is reached, and record it.
+    Adopt { instance: InstanceId },
+    /// Clean a fixed host between jobs.
+    Clean { instance: InstanceId },
+    /// Ask for its deletion; *not found* means gone.
+    Terminate { instance: InstanceId },
+    /// The same for an instance of ours that no record knows.
+    Reap { instance: InstanceId },
+    /// Seize the lease, close the attempt, give its slot back.
+    EndAttempt { attempt: AttemptName, how: End },
+    /// Seize the lease, take the request out of the queue.
+    DropRequest { attempt: AttemptName },
+    /// Remove the directory of an attempt that ended long ago.
+    ForgetAttempt { attempt: AttemptName },
+}
+
+/// Decides what to do next.
+pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
+    let mut draft = Draft::new(view.recorded, now);
+    if view.recorded.policy.as_deref() != Some(policy) {
+        draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
+    }
+    let mut report = Report {
+        at: now,
+        revision: view.recorded.revision,
+        idle_target: 0,
+        schedule: None,
+        rows: Vec::new(),
+        waiting: Vec::new(),
+        launches: None,
+        notes: Vec::new(),
+        next: None,
+    };
+    if let Some(problem) = &view.observed.moved {
+        report.notes.push(Note::Moved { problem: problem.clone() });
+        why::all_waiting(&draft, &mut report, problem);
+        return draft.into_plan(report);
+    }
+    attempts::step(&mut draft, view.observed, policy);
+    let held_back = reconcile::step(&mut draft, view.observed, policy, &mut report);
+    assign::step(&mut draft, policy, &held_back);
+    retire::step(&mut draft, view.observed, policy);
+    let wish = scale::step(&mut draft, view.observed, policy, &mut report);
+    why::step(&draft, policy, &wish, &mut report);
+    draft.into_plan(report)
+}
+
+impl Effect {
+    /// The instance it is about, if it is about one.
+    pub fn instance(&self) -> Option<&InstanceId> {
+        match self {
+            Self::Launch { instance }
+            | Self::Probe { instance }
+            | Self::Adopt { instance }
+            | Self::Clean { instance }
+            | Self::Terminate { instance }
+            | Self::Reap { instance } => Some(instance),
+            Self::EndAttempt { .. } | Self::DropRequest { .. } | Self::ForgetAttempt { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Launch { instance } => write!(f, "launch {instance}"),
+            Self::Probe { instance } => write!(f, "probe {instance}"),
+            Self::Adopt { instance } => write!(f, "adopt {instance}"),
+            Self::Clean { instance } => write!(f, "clean {instance}"),
+            Self::Terminate { instance } => write!(f, "terminate {instance}"),
+            Self::Reap { instance } => write!(f, "reap {instance}"),
+            Self::EndAttempt { attempt, how } => write!(f, "end attempt {attempt} ({how})"),
+            Self::DropRequest { attempt } => write!(f, "drop the request of {attempt}"),
+            Self::ForgetAttempt { attempt } => write!(f, "remove the directory of {attempt}"),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a pass saw of the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::core::attempt::AttemptSeen;
+use crate::core::failure::Failure;
+use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId};
+use crate::core::inventory::{Capabilities, Listing};
+use crate::core::time::Stamp;
+
+/// Everything that is not recorded. May be stale or incomplete, and says so.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The last list, or why there is none.
+    pub listing: Result<Listing, Failure>,
+    /// `endpoint(id)` answered *not found* for these in this pass.
+    pub denied: BTreeSet<InstanceId>,
+    /// When an unrecorded instance was first seen, for providers that name no creation time.
+    pub first_seen: BTreeMap<InstanceId, Stamp>,
+    /// This pool's attempt directories, read at `attempts_at`.
+    pub attempts: BTreeMap<AttemptName, AttemptSeen>,
+    pub attempts_at: Stamp,
+    pub capabilities: Capabilities,
+    pub owner: OwnerId,
+    /// Set when the state directory was copied or moved.
+    pub moved: Option<String>,
+    /// Generations that began in this directory.
+    pub generations: BTreeSet<Generation>,
+    /// The generation that may launch; `None`: this pass launches nothing (`reap`).
+    pub launching: Option<Fresh>,
+    /// Calls about an instance that keep failing.
+    pub troubles: BTreeMap<InstanceId, Trouble>,
+    /// Instances with an effect under way in this process.
+    pub busy: BTreeSet<InstanceId>,
+}
+
+/// Names for new instances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fresh {
+    pub pool: crate::core::ids::PoolName,
+    pub generation: Generation,
+}
+
+/// A call that failed, and when it may be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub failures: u32,
+    pub failure: Failure,
+    pub until: Stamp,
+}
+
+impl Observed {
+    /// May a call about this instance be made now?
+    pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
+        !self.busy.contains(id) && self.troubles.get(id).is_none_or(|t| now.reached(t.until))
+    }
+
+    /// Does an open attempt's directory name it? Then it is in use, whatever the journal says.
+    pub(super) fn is_named(&self, id: &InstanceId) -> bool {
+        self.attempts.values().any(|a| a.closed.is_none() && a.instance.as_ref() == Some(id))
+    }
+}

@@ -1,0 +1,93 @@
+//! What `prepare` and `cleanup` decide inside their own transactions.
+//!
+//! Each also assigns over all waiting requests: a freed slot reaches the next job without a pass.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::assign;
+use super::draft::Draft;
+use crate::core::attempt::End;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{DrainWhy, Leaving};
+use crate::core::job::JobFacts;
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+
+/// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job,
+/// which the caller has closed, give way.
+pub fn acquire(
+    state: &PoolState,
+    attempt: &AttemptName,
+    job: &JobFacts,
+    acquire_timeout: Duration,
+    now: Stamp,
+) -> Vec<Event> {
+    let mut draft = Draft::new(state, now);
+    let Some(policy) = state.policy.clone() else { return Vec::new() };
+    let others: Vec<AttemptName> = state.other_attempts(&job.key, attempt).cloned().collect();
+    for other in others {
+        give_up(&mut draft, &other, Leaving { how: End::Superseded, used: false, lingering: false });
+    }
+    let known = state.granted.contains_key(attempt) || state.waiting_for(attempt).is_some();
+    if !known {
+        let (attempt, job) = (attempt.clone(), job.clone());
+        let domain = policy.domain_of(&job);
+        draft.emit(Change::Requested { attempt, job, domain, acquire_timeout });
+    }
+    assign::step(&mut draft, &policy, &BTreeSet::new());
+    draft.into_events()
+}
+
+/// Gives a slot or a place in the queue back. Nothing to give back: no events.
+pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Leaving, now: Stamp) -> Vec<Event> {
+    let mut draft = Draft::new(state, now);
+    if !give_up(&mut draft, attempt, leaving) {
+        return Vec::new();
+    }
+    if let Some(policy) = state.policy.clone() {
+        assign::step(&mut draft, &policy, &BTreeSet::new());
+    }
+    draft.into_events()
+}
+
+/// The job found its instance unusable before using it: the instance leaves service, the request waits again at its
+/// old place and may be granted another instance at once.
+pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stamp) -> Vec<Event> {
+    let mut draft = Draft::new(state, now);
+    let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
+    let id = grant.instance.clone();
+    draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
+    put_out_of_service(&mut draft, &id, message);
+    if let Some(policy) = state.policy.clone() {
+        assign::step(&mut draft, &policy, &BTreeSet::new());
+    }
+    draft.into_events()
+}
+
+fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, message: &str) {
+    let Some(instance) = draft.state().instance(id) else { return };
+    if instance.phase != crate::core::instance::Phase::Ready {
+        return;
+    }
+    let (instance, message) = (instance.id.clone(), message.to_owned());
+    let fixed = draft.state().instance(id).is_some_and(crate::core::instance::Instance::is_fixed);
+    if fixed {
+        draft.emit(Change::SetAside { instance, why: message });
+    } else {
+        draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Broken { message } });
+    }
+}
+
+fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Leaving) -> bool {
+    if draft.state().waiting_for(attempt).is_some() {
+        draft.emit(Change::Withdrawn { attempt: attempt.clone(), how: leaving.how });
+        return true;
+    }
+    let Some(grant) = draft.state().granted.get(attempt) else { return false };
+    let instance = grant.instance.clone();
+    draft.emit(Change::Released { attempt: attempt.clone(), leaving });
+    assign::settle(draft, &instance);
+    true
+}

@@ -1,0 +1,368 @@
+//! Recorded × observed: the numbered table.
+//!
+//! Every combination by name. ARCHITECTURE.md prints it, a test compares the two.
+
+use crate::core::instance::DrainWhy;
+use crate::core::inventory::Status;
+
+/// What the state says about an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Recorded {
+    /// Launch intended, no answer known.
+    Asked,
+    /// The provider refused the launch.
+    Refused,
+    /// The provider accepted the launch.
+    Booting,
+    /// Reachable, ready command not passed.
+    Checking,
+    /// Ready, no job.
+    Idle,
+    /// Ready, no job, but recorded in an earlier boot.
+    Stale,
+    /// Ready, with jobs, or named by an open attempt.
+    Held,
+    Cleaning,
+    SetAside,
+    /// Draining, with jobs.
+    Finishing,
+    /// Draining, without jobs.
+    Leaving,
+}
+
+/// What the world says about a recorded instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sight {
+    Starting,
+    Running,
+    Stopping,
+    /// A complete list lacks it; that alone is no fact.
+    Missing,
+    /// Two complete lists far enough apart lack it, and `endpoint` denies it.
+    Absent,
+    /// No complete list that could show it.
+    Unknown,
+}
+
+/// How long the present state of affairs has lasted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Age {
+    Young,
+    /// Launches: past `relaunch_after`.
+    Due,
+    /// Launches: past `launch_timeout`. Unrecorded: past `reap_grace`.
+    Late,
+}
+
+/// A listed instance that no record knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unrecorded {
+    /// The operator's own machine.
+    Fixed,
+    /// Our owner, a generation of ours, a number we gave.
+    Ours,
+    /// The same, and an open attempt's directory names it.
+    OursHeld,
+    /// Our owner, but a generation or number we never gave.
+    Stranger,
+    /// Another owner.
+    Foreign,
+}
+
+/// What follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Wait,
+    /// Ask again, with the same token.
+    LaunchAgain,
+    Probe,
+    Keep,
+    /// Keep, but give it no job.
+    HoldBack,
+    /// In use, and it looks gone: its job decides.
+    Suspect,
+    /// Drain it, or clean it if it is a fixed host.
+    Refresh,
+    Clean,
+    Drain(DrainWhy),
+    Terminate,
+    Forget,
+    Adopt,
+    Leave,
+    Reap,
+    /// Touch nothing; say that another manager works with a copy of this state.
+    Alarm,
+    Ignore,
+}
+
+/// A row of the table that applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub number: u8,
+    pub verdict: Verdict,
+}
+
+/// The table as text: number, recorded, observed, when, verdict. Checked against the code and the documentation.
+pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
+    (1, "asked", "missing, absent, unknown", "young; unknown also due", "wait"),
+    (2, "asked", "missing, absent", "due", "launch again, same token"),
+    (3, "asked, booting", "starting, running", "not late", "probe"),
+    (4, "booting", "missing, unknown", "not late", "probe"),
+    (5, "booting, checking", "absent", "any", "drain: vanished"),
+    (6, "asked, booting, checking", "stopping", "any", "drain: stopped"),
+    (7, "asked, booting, checking", "all others", "late", "drain: never ready"),
+    (8, "checking", "starting, running, missing, unknown", "not late", "probe"),
+    (9, "refused", "missing, absent, unknown", "any", "wait: scale decides"),
+    (10, "refused", "starting, running, stopping", "any", "drain: refused, yet there"),
+    (11, "idle", "running, missing, unknown", "any", "keep"),
+    (12, "idle", "starting", "any", "hold back: it reboots"),
+    (13, "idle, stale, cleaning", "stopping", "any", "drain: stopped"),
+    (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished"),
+    (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a fixed host"),
+    (16, "held", "starting, running, missing, unknown", "any", "keep"),
+    (17, "held", "stopping, absent", "any", "suspect: its job decides"),
+    (18, "cleaning", "running, missing, unknown", "any", "clean"),
+    (19, "cleaning", "starting", "any", "wait"),
+    (20, "set aside", "starting, running, stopping, missing, unknown", "any", "keep"),
+    (21, "finishing", "any", "any", "wait for its jobs"),
+    (22, "leaving", "starting, running, stopping, missing, unknown", "any", "terminate (again)"),
+    (23, "leaving", "absent", "any", "forget"),
+    (24, "no record, fixed host", "running", "any", "adopt"),
+    (25, "no record, fixed host", "starting, stopping", "any", "leave"),
+    (
+        26,
+        "no record, ours",
+        "starting, running, stopping",
+        "young, due",
+        "leave: its record may be on its way",
+    ),
+    (27, "no record, ours", "starting, running, stopping", "late", "reap"),
+    (28, "no record, ours, an open attempt names it", "any", "any", "leave"),
+    (
+        29,
+        "no record, our owner, generation or number unknown",
+        "any",
+        "any",
+        "alarm: touch nothing, stop reaping",
+    ),
+    (30, "no record, another owner", "any", "any", "ignore"),
+];
+
+/// The row for a recorded instance.
+pub fn recorded(recorded: Recorded, sight: Sight, age: Age) -> Row {
+    use Recorded as R;
+    use Sight as S;
+    let (number, verdict) = match (recorded, sight, age) {
+        (R::Asked, S::Missing | S::Absent | S::Unknown, Age::Young) | (R::Asked, S::Unknown, Age::Due) => {
+            (1, Verdict::Wait)
+        }
+        (R::Asked, S::Missing | S::Absent, Age::Due) => (2, Verdict::LaunchAgain),
+        (R::Asked | R::Booting, S::Starting | S::Running, Age::Young | Age::Due) => (3, Verdict::Probe),
+        (R::Booting, S::Missing | S::Unknown, Age::Young | Age::Due) => (4, Verdict::Probe),
+        (R::Booting | R::Checking, S::Absent, _) => (5, Verdict::Drain(DrainWhy::Vanished)),
+        (R::Asked | R::Booting | R::Checking, S::Stopping, _) => (6, Verdict::Drain(DrainWhy::Stopped)),
+        (R::Asked, S::Starting | S::Running | S::Missing | S::Absent | S::Unknown, Age::Late)
+        | (R::Booting | R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Late) => {
+            (7, Verdict::Drain(DrainWhy::NeverReady))
+        }
+        (R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Young | Age::Due) => {
+            (8, Verdict::Probe)
+        }
+        (R::Refused, S::Missing | S::Absent | S::Unknown, _) => (9, Verdict::Wait),
+        (R::Refused, S::Starting | S::Running | S::Stopping, _) => {
+            (10, Verdict::Drain(DrainWhy::RefusedYetThere))
+        }
+        (R::Idle, S::Running | S::Missing | S::Unknown, _) => (11, Verdict::Keep),
+        (R::Idle, S::Starting, _) => (12, Verdict::HoldBack),
+        (R::Idle | R::Stale | R::Cleaning, S::Stopping, _) => (13, Verdict::Drain(DrainWhy::Stopped)),
+        (R::Idle | R::Stale | R::Cleaning | R::SetAside, S::Absent, _) => {
+            (14, Verdict::Drain(DrainWhy::Vanished))
+        }
+        (R::Stale, S::Starting | S::Running | S::Missing | S::Unknown, _) => (15, Verdict::Refresh),
+        (R::Held, S::Starting | S::Running | S::Missing | S::Unknown, _) => (16, Verdict::Keep),
+        (R::Held, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
+        (R::Cleaning, S::Running | S::Missing | S::Unknown, _) => (18, Verdict::Clean),
+        (R::Cleaning, S::Starting, _) => (19, Verdict::Wait),
+        (R::SetAside, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
+            (20, Verdict::Keep)
+        }
+        (R::Finishing, _, _) => (21, Verdict::Wait),
+        (R::Leaving, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
+            (22, Verdict::Terminate)
+        }
+        (R::Leaving, S::Absent, _) => (23, Verdict::Forget),
+    };
+    Row { number, verdict }
+}
+
+/// The row for a listed instance without a record.
+pub fn unrecorded(kind: Unrecorded, status: Status, age: Age) -> Row {
+    let (number, verdict) = match (kind, status, age) {
+        (Unrecorded::Fixed, Status::Running, _) => (24, Verdict::Adopt),
+        (Unrecorded::Fixed, Status::Starting | Status::Stopping, _) => (25, Verdict::Leave),
+        (Unrecorded::Ours, _, Age::Young | Age::Due) => (26, Verdict::Leave),
+        (Unrecorded::Ours, _, Age::Late) => (27, Verdict::Reap),
+        (Unrecorded::OursHeld, _, _) => (28, Verdict::Leave),
+        (Unrecorded::Stranger, _, _) => (29, Verdict::Alarm),
+        (Unrecorded::Foreign, _, _) => (30, Verdict::Ignore),
+    };
+    Row { number, verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const RECORDED: [Recorded; 11] = [
+        Recorded::Asked,
+        Recorded::Refused,
+        Recorded::Booting,
+        Recorded::Checking,
+        Recorded::Idle,
+        Recorded::Stale,
+        Recorded::Held,
+        Recorded::Cleaning,
+        Recorded::SetAside,
+        Recorded::Finishing,
+        Recorded::Leaving,
+    ];
+    const SIGHTS: [Sight; 6] =
+        [Sight::Starting, Sight::Running, Sight::Stopping, Sight::Missing, Sight::Absent, Sight::Unknown];
+    const AGES: [Age; 3] = [Age::Young, Age::Due, Age::Late];
+    const UNRECORDED: [Unrecorded; 5] = [
+        Unrecorded::Fixed,
+        Unrecorded::Ours,
+        Unrecorded::OursHeld,
+        Unrecorded::Stranger,
+        Unrecorded::Foreign,
+    ];
+    const STATUSES: [Status; 3] = [Status::Starting, Status::Running, Status::Stopping];
+
+    fn every_recorded() -> Vec<(Recorded, Sight, Age, Row)> {
+        let mut all = Vec::new();
+        for r in RECORDED {
+            for s in SIGHTS {
+                all.extend(AGES.map(|a| (r, s, a, recorded(r, s, a))));
+            }
+        }
+        all
+    }
+
+    fn every_unrecorded() -> Vec<(Unrecorded, Status, Age, Row)> {
+        let mut all = Vec::new();
+        for u in UNRECORDED {
+            for s in STATUSES {
+                all.extend(AGES.map(|a| (u, s, a, unrecorded(u, s, a))));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn every_row_is_reached_and_numbered_as_the_text_says() {
+        let reached: BTreeSet<u8> = every_recorded()
+            .iter()
+            .map(|c| c.3.number)
+            .chain(every_unrecorded().iter().map(|c| c.3.number))
+            .collect();
+        let written: BTreeSet<u8> = ROWS.iter().map(|r| r.0).collect();
+        assert_eq!(reached, written);
+        assert!(ROWS.windows(2).all(|w| w[0].0 + 1 == w[1].0), "numbered without gaps");
+    }
+
+    /// Reads the text of each row again and compares it with what the code does, case by case.
+    #[test]
+    fn the_text_of_each_row_says_what_the_code_does() {
+        let named = |list: &str, name: &str| {
+            list == "any" || list.split(", ").any(|part| part == name) || list == "all others"
+        };
+        for (r, s, a, row) in every_recorded() {
+            let (_, recorded, observed, when, verdict) = ROWS[usize::from(row.number) - 1];
+            let r = words(&format!("{r:?}"));
+            let s = format!("{s:?}").to_lowercase();
+            assert!(named(recorded, &r), "row {}: {recorded} does not name {r}", row.number);
+            assert!(named(observed, &s), "row {}: {observed} does not name {s}", row.number);
+            let fits = match when {
+                "any" => true,
+                "late" => a == Age::Late,
+                "due" => a == Age::Due,
+                "not late" => a != Age::Late,
+                "young; unknown also due" => a == Age::Young || (a == Age::Due && s == "unknown"),
+                other => unreachable!("{other}"),
+            };
+            assert!(fits, "row {}: {when} does not name {a:?}", row.number);
+            let said = words(&format!("{:?}", row.verdict).replace("Drain(", "Drain: ").replace(')', ""));
+            let said = said.replace("refused yet there", "refused, yet there");
+            assert!(verdict.starts_with(&said), "row {}: {verdict} is not {said}", row.number);
+        }
+    }
+
+    fn words(camel: &str) -> String {
+        let mut out = String::new();
+        for c in camel.chars() {
+            if c.is_uppercase() && !out.is_empty() && !out.ends_with(' ') {
+                out.push(' ');
+            }
+            out.extend(c.to_lowercase());
+        }
+        out
+    }
+
+    #[test]
+    fn what_rests_on_absence_never_follows_from_an_unknown_world() {
+        for (r, s, a, row) in every_recorded() {
+            if s != Sight::Absent {
+                assert_ne!(row.verdict, Verdict::Forget, "{r:?} {s:?} {a:?}");
+                assert_ne!(row.verdict, Verdict::Drain(DrainWhy::Vanished), "{r:?} {s:?} {a:?}");
+            }
+            if s == Sight::Unknown {
+                assert_ne!(row.verdict, Verdict::LaunchAgain, "{r:?} {a:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_instance_with_jobs_is_neither_drained_nor_terminated_nor_forgotten() {
+        for (r, s, a, row) in every_recorded() {
+            if matches!(r, Recorded::Held | Recorded::Finishing) {
+                let harmless = [Verdict::Keep, Verdict::Suspect, Verdict::Wait];
+                assert!(harmless.contains(&row.verdict), "{r:?} {s:?} {a:?} {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_draining_instance_is_terminated_and_only_ours_are_reaped() {
+        for (r, _, _, row) in every_recorded() {
+            let ends = matches!(row.verdict, Verdict::Terminate | Verdict::Forget);
+            assert_eq!(ends, r == Recorded::Leaving, "{r:?} {row:?}");
+        }
+        for (u, _, a, row) in every_unrecorded() {
+            assert_eq!(row.verdict == Verdict::Reap, u == Unrecorded::Ours && a == Age::Late, "{u:?} {a:?}");
+        }
+    }
+
+    #[test]
+    fn a_gone_instance_is_on_its_way_out_whatever_it_was_doing() {
+        for (r, s, a, row) in every_recorded() {
+            if s == Sight::Absent && a == Age::Late {
+                let stays = matches!(r, Recorded::Held | Recorded::Finishing | Recorded::Refused);
+                let goes = matches!(row.verdict, Verdict::Drain(_) | Verdict::Forget);
+                assert_eq!(goes, !stays, "{r:?} {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_an_idle_instance_of_this_boot_is_kept_for_jobs() {
+        for (r, s, a, row) in every_recorded() {
+            if row.verdict == Verdict::Keep {
+                assert!(
+                    matches!(r, Recorded::Idle | Recorded::Held | Recorded::SetAside),
+                    "{r:?} {s:?} {a:?}"
+                );
+            }
+        }
+    }
+}
