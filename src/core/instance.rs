@@ -251,6 +251,14 @@ impl Instance {
         self.phase == Phase::Launching && self.launch.as_ref().is_some_and(refused)
     }
 
+    /// Is something being done with it that ends by itself?
+    pub fn is_under_way(&self) -> bool {
+        match self.phase {
+            Phase::Launching | Phase::Checking | Phase::Cleaning | Phase::Draining { .. } => true,
+            Phase::Ready | Phase::SetAside { .. } => false,
+        }
+    }
+
     /// Must it go once its jobs have left?
     pub fn is_used_up(&self) -> bool {
         self.uses_left == Some(0)

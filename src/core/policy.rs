@@ -139,6 +139,9 @@ pub struct Timing {
     /// From TERM to KILL when a stage is stopped. Default 10 s.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
+    /// How long `run` waits for the keeper's verdict on a lost instance. Default 10 s.
+    #[serde(with = "millis")]
+    pub verdict_wait: Duration,
     /// A waiting call looks at the state at least this often. Default 1 s.
     #[serde(with = "millis")]
     pub waiter_look: Duration,
@@ -169,6 +172,7 @@ impl Default for Timing {
             connect_timeout: s(10),
             ready_timeout: m(2),
             stop_grace: s(10),
+            verdict_wait: s(10),
             waiter_look: s(1),
         }
     }

@@ -1,1 +1,90 @@
 //! Turns plans into effects; the only caller of ports.
+//!
+//! Intent is committed before the effect, the outcome after it. No lock of the store is ever held across a call to a
+//! provider or an instance.
+
+pub mod acquire;
+mod effect;
+mod exit;
+pub mod keeper;
+pub mod operate;
+mod pass;
+pub mod reap;
+pub mod release;
+pub mod stage;
+
+use std::rc::Rc;
+
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, PoolName};
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+use crate::port::clock::Clock;
+use crate::port::connector::Connector;
+use crate::port::host::{Host, HostError};
+use crate::port::store::{Committed, Store, StoreError};
+
+/// One pool and the ports to the world.
+#[derive(Clone)]
+pub struct Engine {
+    pub pool: PoolName,
+    pub store: Rc<dyn Store>,
+    pub host: Rc<dyn Host>,
+    pub connector: Rc<dyn Connector>,
+    pub clock: Rc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// A port that said no while state was being read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl Engine {
+    pub(crate) fn now(&self) -> Stamp {
+        self.clock.now()
+    }
+
+    /// Commits what `decide` says and tells the attempts concerned.
+    pub(crate) async fn commit(
+        &self,
+        mut decide: impl FnMut(&PoolState) -> Vec<Event>,
+    ) -> Result<Committed, StoreError> {
+        let committed = self.store.transact(&mut decide).await?;
+        self.tell(&committed.events).await;
+        Ok(committed)
+    }
+
+    /// Wakes the calls that wait for one of these events.
+    pub(crate) async fn tell(&self, events: &[Event]) {
+        for attempt in events.iter().filter_map(|e| concerned(&e.change)) {
+            self.host.wake_attempt(attempt).await;
+        }
+    }
+
+    /// Makes sure that somebody acts: hints to the keeper, or starts one.
+    pub(crate) async fn summon(&self) -> Result<(), HostError> {
+        self.host.wake_keeper(&self.pool).await;
+        if self.host.keeper_lives().await? {
+            return Ok(());
+        }
+        self.host.start_keeper().await
+    }
+}
+
+/// The attempt whose waiting call should look at once.
+fn concerned(change: &Change) -> Option<&AttemptName> {
+    match change {
+        Change::Granted { attempt, .. } | Change::Withdrawn { attempt, .. } => Some(attempt),
+        _ => None,
+    }
+}

@@ -128,6 +128,9 @@ pub trait Host {
     /// The keeper: tries the lease exclusively, without waiting. `None` if some call holds it.
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError>;
 
+    /// The keeper, holding the lease exclusively: sets the mark `closed`; says whether `used` was set.
+    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError>;
+
     /// Removes what a dead attempt left in its TMPDIR, if device, inode and owner still match.
     async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError>;
 
@@ -149,8 +152,11 @@ pub trait Host {
     /// A hint to a waiting `prepare`: errors are ignored.
     async fn wake_attempt(&self, name: &AttemptName);
 
-    /// Waits for a hint, a signal, or the end of `within`.
+    /// Waits for a hint, a signal, or the end of `within`. Dropping the future loses no hint.
     async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError>;
+
+    /// Lets time pass, inside one effect; other effects go on.
+    async fn pause(&self, time: Duration);
 
     /// Resolves when the runner wants this call to stop, or is gone, or `cleanup` came beside it.
     async fn stopped(&self, name: &AttemptName) -> Woken;

@@ -3,40 +3,65 @@
 //! Each also assigns over all waiting requests: a freed slot reaches the next job without a pass.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::assign;
 use super::draft::Draft;
-use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Leaving};
+use crate::core::instance::{DrainWhy, Instance, Leaving, Phase};
 use crate::core::job::JobFacts;
+use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
-/// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job,
-/// which the caller has closed, give way.
-pub fn acquire(
-    state: &PoolState,
-    attempt: &AttemptName,
-    job: &JobFacts,
-    acquire_timeout: Duration,
-    now: Stamp,
-) -> Vec<Event> {
+/// A job asks for capacity.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub attempt: AttemptName,
+    pub job: JobFacts,
+    /// Recorded if the pool has no policy yet.
+    pub policy: Arc<Policy>,
+    /// Earlier attempts of the job, which the caller has closed, and how each leaves.
+    pub superseded: Vec<(AttemptName, Leaving)>,
+}
+
+/// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job
+/// give way.
+pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     let mut draft = Draft::new(state, now);
-    let Some(policy) = state.policy.clone() else { return Vec::new() };
-    let others: Vec<AttemptName> = state.other_attempts(&job.key, attempt).cloned().collect();
-    for other in others {
-        give_up(&mut draft, &other, Leaving { how: End::Superseded, used: false, lingering: false });
+    let policy = Arc::clone(state.policy.as_ref().unwrap_or(&ask.policy));
+    if state.policy.is_none() {
+        draft.emit(Change::PolicySet { policy: Arc::clone(&policy) });
     }
-    let known = state.granted.contains_key(attempt) || state.waiting_for(attempt).is_some();
+    for (other, leaving) in &ask.superseded {
+        give_up(&mut draft, other, *leaving);
+    }
+    let known = state.granted.contains_key(&ask.attempt) || state.waiting_for(&ask.attempt).is_some();
     if !known {
-        let (attempt, job) = (attempt.clone(), job.clone());
+        let (attempt, job) = (ask.attempt.clone(), ask.job.clone());
         let domain = policy.domain_of(&job);
+        let acquire_timeout = policy.timing.acquire_timeout;
         draft.emit(Change::Requested { attempt, job, domain, acquire_timeout });
     }
     assign::step(&mut draft, &policy, &BTreeSet::new());
+    draft.into_events()
+}
+
+/// An instance passed its check or its cleaning: it is ready, and the first waiting jobs get it at once.
+pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
+    let mut draft = Draft::new(state, now);
+    let instance = instance.clone();
+    match state.instance(&instance).map(|i| &i.phase) {
+        Some(Phase::Checking) => draft.emit(Change::BecameReady { instance }),
+        Some(Phase::Cleaning) => draft.emit(Change::Cleaned { instance }),
+        Some(Phase::Launching | Phase::Ready | Phase::SetAside { .. } | Phase::Draining { .. }) | None => {
+            return Vec::new();
+        }
+    }
+    if let Some(policy) = state.policy.clone() {
+        assign::step(&mut draft, &policy, &BTreeSet::new());
+    }
     draft.into_events()
 }
 
@@ -68,11 +93,11 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
 
 fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, message: &str) {
     let Some(instance) = draft.state().instance(id) else { return };
-    if instance.phase != crate::core::instance::Phase::Ready {
+    if instance.phase != Phase::Ready {
         return;
     }
     let (instance, message) = (instance.id.clone(), message.to_owned());
-    let fixed = draft.state().instance(id).is_some_and(crate::core::instance::Instance::is_fixed);
+    let fixed = draft.state().instance(id).is_some_and(Instance::is_fixed);
     if fixed {
         draft.emit(Change::SetAside { instance, why: message });
     } else {

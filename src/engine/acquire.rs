@@ -1,0 +1,323 @@
+//! `prepare`: from a request to an instance that answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use super::{Engine, Trouble};
+use crate::core::attempt::End;
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{Leaving, Phase};
+use crate::core::plan::request::{self, Ask};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::report::WaitingOn;
+use crate::core::reservation::Reservation;
+use crate::core::time::{Pretty, Stamp};
+use crate::port::connector::ConnectError;
+use crate::port::host::{Assignment, AttemptRecord, HostError, Inbox, Lock, Woken};
+use crate::port::store::StoreError;
+
+/// What the job's author should know while waiting.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    /// A new reason to wait.
+    Waiting { on: WaitingOn, usual_boot: Option<Duration> },
+    /// The instance on its way came a step further.
+    Boot { instance: InstanceId, step: BootStep, after: Duration },
+    /// An idle instance did not answer; another one is taken.
+    Broken { instance: InstanceId, problem: String },
+}
+
+/// Milestones of a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootStep {
+    Launched,
+    Reachable,
+}
+
+/// An instance that answers, and how it came about.
+#[derive(Debug)]
+pub struct Acquired {
+    /// The attempt's lease: held until the call ends.
+    pub lease: Lock,
+    pub assignment: Assignment,
+    pub waited: Duration,
+    /// It was idle when the job asked: for how long.
+    pub idle_for: Option<Duration>,
+    /// From process start of the request to the committed grant.
+    pub granted_after: Duration,
+}
+
+/// Why a job got no instance.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    #[error("no instance within {}: {reason}", Pretty(*waited))]
+    TimedOut { waited: Duration, reason: String },
+    /// SIGTERM: the job was cancelled or timed out.
+    #[error("stopped while waiting for an instance; nothing is held")]
+    Stopped,
+    #[error("the runner is gone; nothing is held")]
+    RunnerGone,
+    #[error("`cleanup` has already ended this attempt")]
+    Closed,
+    /// The job asks for what this pool can never give.
+    #[error("{0}")]
+    Impossible(String),
+    #[error("{0}")]
+    Moved(String),
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+impl From<StoreError> for AcquireError {
+    fn from(error: StoreError) -> Self {
+        Self::Trouble(error.into())
+    }
+}
+
+impl From<HostError> for AcquireError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Closed { .. } => Self::Closed,
+            HostError::Io { .. } => Self::Trouble(error.into()),
+        }
+    }
+}
+
+/// The pieces of one `prepare` call.
+struct Call<'a> {
+    engine: &'a Engine,
+    attempt: &'a AttemptName,
+    began: Stamp,
+    say: &'a mut dyn FnMut(Progress),
+    said: Option<WaitingOn>,
+    step: Option<(InstanceId, BootStep)>,
+}
+
+impl Engine {
+    /// Acquires an instance for the attempt, or says why there is none. Nothing is held after an error.
+    pub async fn acquire(
+        &self,
+        attempt: &AttemptName,
+        record: &AttemptRecord,
+        policy: Arc<Policy>,
+        say: &mut dyn FnMut(Progress),
+    ) -> Result<Acquired, AcquireError> {
+        possible(record, &policy)?;
+        let began = self.now();
+        let (lease, record) = self.host.begin_attempt(attempt, record).await?;
+        if let Some(problem) = self.host.identity().await?.moved {
+            return Err(AcquireError::Moved(problem));
+        }
+        let superseded = self.close_earlier(attempt, &record).await?;
+        let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded };
+        let state = self.commit(|state| request::acquire(state, &ask, self.now())).await?.state;
+        let mut call = Call { engine: self, attempt, began, say, said: None, step: None };
+        let outcome = call.until_answering(&ask, state).await;
+        match outcome {
+            Ok((assignment, idle_for, granted_after)) => {
+                let waited = self.now().since(began);
+                Ok(Acquired { lease, assignment, waited, idle_for, granted_after })
+            }
+            Err(error) => {
+                call.give_back().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// A job has one living attempt: the earlier ones are closed, mark first, then their release.
+    async fn close_earlier(
+        &self,
+        attempt: &AttemptName,
+        record: &AttemptRecord,
+    ) -> Result<Vec<(AttemptName, Leaving)>, AcquireError> {
+        let state = self.store.load().await?;
+        let mut superseded = Vec::new();
+        for other in state.other_attempts(&record.job.key, attempt) {
+            let closing = self.host.close_attempt(other).await?;
+            let leaving = Leaving { how: End::Superseded, used: closing.used, lingering: closing.lingering };
+            superseded.push((other.clone(), leaving));
+        }
+        Ok(superseded)
+    }
+}
+
+/// A job that cannot run here at any time is told so at once.
+fn possible(record: &AttemptRecord, policy: &Policy) -> Result<(), AcquireError> {
+    let timeout = record.job.timeout;
+    match policy.max_lifetime {
+        Some(limit) if limit.0 < timeout => Err(AcquireError::Impossible(format!(
+            "the job's timeout of {} is longer than an instance of pool `{}` lives ({}, `max_lifetime`)",
+            Pretty(timeout),
+            record.pool,
+            Pretty(limit.0),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+type Answering = (Assignment, Option<Duration>, Duration);
+
+impl Call<'_> {
+    /// Takes each instance that is granted until one answers.
+    async fn until_answering(&mut self, ask: &Ask, mut state: PoolState) -> Result<Answering, AcquireError> {
+        let mut hinted = false;
+        loop {
+            if let Some(assignment) = assignment(&state, self.attempt) {
+                let granted_after = self.engine.now().since(self.began);
+                if !hinted {
+                    self.engine.host.wake_keeper(&self.engine.pool).await;
+                }
+                match self.try_out(&assignment).await? {
+                    Ok(()) => {
+                        self.engine.summon().await?;
+                        let idle_for = idle_before(&state, &assignment.instance, self.began);
+                        return Ok((assignment, idle_for, granted_after));
+                    }
+                    Err(problem) => state = self.reject(&assignment.instance, &problem).await?,
+                }
+                continue;
+            }
+            let Some(waiting) = state.waiting_for(self.attempt) else {
+                // Dropped by a keeper that took us for dead; the place in the queue was kept.
+                state = self.engine.commit(|s| request::acquire(s, ask, self.engine.now())).await?.state;
+                continue;
+            };
+            let waiting = waiting.clone();
+            self.engine.summon().await?;
+            hinted = true;
+            self.explain(&state).await?;
+            state = self.wait(&waiting, &state).await?;
+        }
+    }
+
+    /// The instance is ours; tells `run` how to reach it and sees whether it answers.
+    async fn try_out(&mut self, assignment: &Assignment) -> Result<Result<(), ConnectError>, AcquireError> {
+        let host = &self.engine.host;
+        host.assign(self.attempt, Some(assignment)).await?;
+        // RACE: `cleanup` sets the mark first and releases then; we commit first and look then.
+        if host.is_closed(self.attempt).await? {
+            return Err(AcquireError::Closed);
+        }
+        let within = match self.engine.store.load().await?.policy {
+            Some(policy) => policy.timing.connect_timeout,
+            None => Duration::from_secs(10),
+        };
+        let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
+        match select(check, host.stopped(self.attempt)).await {
+            Either::Left((answer, _)) => Ok(answer),
+            Either::Right((woken, _)) => Err(stopped(woken)),
+        }
+    }
+
+    async fn reject(
+        &mut self,
+        instance: &InstanceId,
+        problem: &ConnectError,
+    ) -> Result<PoolState, AcquireError> {
+        let problem = problem.to_string();
+        (self.say)(Progress::Broken { instance: instance.clone(), problem: problem.clone() });
+        self.engine.host.assign(self.attempt, None).await?;
+        let decide = |s: &PoolState| request::reject(s, self.attempt, &problem, self.engine.now());
+        Ok(self.engine.commit(decide).await?.state)
+    }
+
+    /// Waits for a hint or the next look, and returns the state as it is then.
+    async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
+        let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_look);
+        let left = self.engine.now().until(waiting.deadline());
+        match self.engine.host.wait(Inbox::Attempt(self.attempt), look.min(left)).await? {
+            Woken::Message | Woken::Timeout => {}
+            woken => return Err(stopped(woken)),
+        }
+        if self.engine.host.is_closed(self.attempt).await? {
+            return Err(AcquireError::Closed);
+        }
+        let state = self.engine.store.load().await?;
+        let granted = state.granted.contains_key(self.attempt);
+        if !granted && self.engine.now().reached(waiting.deadline()) {
+            return Err(self.timed_out(&state).await?);
+        }
+        Ok(state)
+    }
+
+    async fn timed_out(&mut self, state: &PoolState) -> Result<AcquireError, AcquireError> {
+        let reason = self
+            .reason(state)
+            .await?
+            .map_or_else(|| "the keeper has not said why".to_owned(), |on| on.to_string());
+        Ok(AcquireError::TimedOut { waited: self.engine.now().since(self.began), reason })
+    }
+
+    /// Why the attempt waits, by the last report.
+    async fn reason(&self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
+        let report = self.engine.host.read_report(&self.engine.pool).await?;
+        let waiting = report.map(|r| r.waiting).unwrap_or_default();
+        let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
+        Ok(on.or_else(|| state.drained.map(|since| WaitingOn::Drained { since })))
+    }
+
+    /// Tells each change of reason once, never a silent minute.
+    async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
+        let Some(on) = self.reason(state).await? else { return Ok(()) };
+        if let WaitingOn::Boot { instance } = &on
+            && let Some(known) = state.instance(instance)
+        {
+            let step = match (&known.phase, &known.launch) {
+                (Phase::Checking, _) => Some(BootStep::Reachable),
+                (Phase::Launching, Some(l))
+                    if matches!(l.answer, crate::core::instance::Answer::Accepted { .. }) =>
+                {
+                    Some(BootStep::Launched)
+                }
+                _ => None,
+            };
+            if let Some(step) = step
+                && self.step != Some((instance.clone(), step))
+            {
+                self.step = Some((instance.clone(), step));
+                let after = self.engine.now().since(known.created);
+                (self.say)(Progress::Boot { instance: instance.clone(), step, after });
+            }
+        }
+        if self.said.as_ref() != Some(&on) {
+            self.said = Some(on.clone());
+            (self.say)(Progress::Waiting { on, usual_boot: state.launches.usual_boot() });
+        }
+        Ok(())
+    }
+
+    /// After an error nothing stays with this attempt; the job keeps its place for a retry.
+    async fn give_back(&self) -> Result<(), AcquireError> {
+        let leaving = Leaving { how: End::GivenBack, used: false, lingering: false };
+        let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());
+        let committed = self.engine.commit(decide).await?;
+        if !committed.events.is_empty() {
+            self.engine.host.assign(self.attempt, None).await.ok();
+            self.engine.summon().await?;
+        }
+        Ok(())
+    }
+}
+
+fn stopped(woken: Woken) -> AcquireError {
+    match woken {
+        Woken::RunnerGone => AcquireError::RunnerGone,
+        _ => AcquireError::Stopped,
+    }
+}
+
+fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
+    let grant = state.granted.get(attempt)?;
+    let endpoint = state.instance(&grant.instance)?.endpoint.clone()?;
+    Some(Assignment { instance: grant.instance.clone(), endpoint })
+}
+
+/// How long the instance had been idle when the job asked; `None` if it became ready later.
+fn idle_before(state: &PoolState, instance: &InstanceId, began: Stamp) -> Option<Duration> {
+    let idle_since = state.instance(instance)?.idle_since();
+    began.reached(idle_since).then(|| began.since(idle_since))
+}

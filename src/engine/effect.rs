@@ -1,0 +1,287 @@
+//! Carries out effects: each one call or a short conversation, its outcome committed after it.
+
+use std::time::Duration;
+
+use super::{Engine, Trouble};
+use crate::core::attempt::End;
+use crate::core::event::Change;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Leaving, Phase};
+use crate::core::inventory::Tags;
+use crate::core::plan::{Effect, request};
+use crate::core::pool::PoolState;
+use crate::port::connector::StageEnd;
+use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::port::setup::PoolSetup;
+
+/// How an effect ended, for the keeper's memory.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) effect: Effect,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Nothing to remember.
+    Fine,
+    /// The instance is gone at the provider.
+    Gone,
+    /// Asked for; ask again after a while.
+    Again,
+    /// The call failed; its class says when to try again.
+    Failed(Failure),
+}
+
+impl Engine {
+    /// Carries out one effect. Trouble with our own state ends it; the next pass plans it again.
+    pub(super) async fn carry_out(&self, effect: Effect, setup: PoolSetup) -> Done {
+        let outcome = match &effect {
+            Effect::Launch { instance } => self.launch(instance, &setup).await,
+            Effect::Probe { instance } => self.probe(instance, &setup).await,
+            Effect::Adopt { instance } => self.adopt(instance, &setup).await,
+            Effect::Clean { instance } => self.clean(instance, &setup).await,
+            Effect::Terminate { instance } => self.terminate(instance, &setup).await,
+            Effect::Reap { instance } => Ok(ended(setup.provider.terminate(instance).await)),
+            Effect::EndAttempt { attempt, how } => self.end_attempt(attempt, *how).await,
+            Effect::DropRequest { attempt } => self.drop_request(attempt).await,
+            Effect::ForgetAttempt { attempt } => {
+                self.host.forget_attempt(attempt).await.map(|()| Outcome::Fine).map_err(Trouble::from)
+            }
+        };
+        let outcome = outcome.unwrap_or_else(|trouble| {
+            let failure = Failure { class: ErrorClass::Transient, message: trouble.to_string() };
+            Outcome::Failed(failure)
+        });
+        Done { effect, outcome }
+    }
+
+    async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let state = self.store.load().await?;
+        let Some(launch) = state.instance(id).and_then(|i| i.launch.clone()) else {
+            return Ok(Outcome::Fine);
+        };
+        let answer = match self.ask(id, &launch, setup).await {
+            Ok(()) => Answer::Accepted { at: self.now() },
+            Err(error) if error.class().is_definite() => {
+                Answer::Refused { at: self.now(), failure: error.failure }
+            }
+            Err(_) => Answer::Unknown { at: self.now() },
+        };
+        // CRASH: without this record the launch is repeated with the same token (rows 1 to 4).
+        let at = self.now();
+        self.commit(|state| {
+            let asked = state.instance(id).and_then(|i| i.launch.as_ref());
+            if asked.is_none_or(|l| l.attempt != launch.attempt) {
+                return Vec::new();
+            }
+            let (instance, attempt) = (id.clone(), launch.attempt);
+            vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)]
+        })
+        .await?;
+        Ok(Outcome::Fine)
+    }
+
+    async fn ask(
+        &self,
+        id: &InstanceId,
+        launch: &LaunchRecord,
+        setup: &PoolSetup,
+    ) -> Result<(), ProviderError> {
+        let local = |what: String| ProviderError::new(ErrorClass::Transient, what);
+        let keys = self.connector.keys(id).await.map_err(|e| local(e.to_string()))?;
+        let identity = self.host.identity().await.map_err(|e| local(e.to_string()))?;
+        let tags = Tags {
+            pool: self.pool.clone(),
+            owner: identity.owner,
+            generation: launch.generation.clone(),
+            number: launch.number,
+        };
+        let token = format!("{id}/{}", launch.attempt);
+        setup.provider.launch(&LaunchRequest { instance: id.clone(), token, tags, keys }).await
+    }
+
+    /// Tries to reach an instance until it answers or the next pass is due; then runs the ready command.
+    async fn probe(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let timing = &setup.policy.timing;
+        let until = self.now().plus(timing.pass_interval);
+        loop {
+            let problem = match self.reach(id, setup).await? {
+                Ok(()) => return self.make_ready(id, setup).await,
+                Err(problem) => problem,
+            };
+            let now = self.now();
+            if now.reached(until) || problem.class == ErrorClass::NotFound {
+                return Ok(Outcome::Failed(problem));
+            }
+            self.host.pause(timing.probe_interval).await;
+            let state = self.store.load().await?;
+            let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking);
+            if !state.instance(id).is_some_and(boots) {
+                return Ok(Outcome::Fine);
+            }
+        }
+    }
+
+    async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Failure>, Trouble> {
+        let endpoint = match setup.provider.endpoint(id).await {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Ok(Err(error.failure)),
+        };
+        let within = setup.policy.timing.connect_timeout;
+        if let Err(problem) = self.connector.check(id, &endpoint, within).await {
+            let message = problem.to_string();
+            return Ok(Err(Failure { class: ErrorClass::Transient, message }));
+        }
+        let at = self.now();
+        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
+            Some(Phase::Launching) => {
+                let (instance, endpoint) = (id.clone(), endpoint.clone());
+                vec![Change::Reached { instance, endpoint }.at(at)]
+            }
+            _ => Vec::new(),
+        })
+        .await?;
+        Ok(Ok(()))
+    }
+
+    async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let timing = &setup.policy.timing;
+        let verdict = match &setup.ready_command {
+            Some(command) => self.operators_command(id, command, timing.ready_timeout).await?,
+            None => Ok(()),
+        };
+        match verdict {
+            Ok(()) => {
+                self.commit(|state| request::ready(state, id, self.now())).await?;
+            }
+            Err(message) => self.begin_draining(id, &DrainWhy::NotReady { message }).await?,
+        }
+        Ok(Outcome::Fine)
+    }
+
+    /// Runs a command of the operator's on an instance; what is wrong, in one line.
+    async fn operators_command(
+        &self,
+        id: &InstanceId,
+        command: &str,
+        within: Duration,
+    ) -> Result<Result<(), String>, Trouble> {
+        let state = self.store.load().await?;
+        let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
+            return Ok(Err("it has no address".to_owned()));
+        };
+        Ok(match self.connector.command(id, &endpoint, command, within).await {
+            Ok((StageEnd::Exited(0), _)) => Ok(()),
+            Ok((StageEnd::Exited(status), tail)) => Err(format!("exit status {status}: {tail}")),
+            Ok((StageEnd::Signalled(signal), tail)) => Err(format!("ended by {signal}: {tail}")),
+            Ok((StageEnd::Stopped, tail)) => Err(format!("not done in time: {tail}")),
+            Err(problem) => Err(problem.to_string()),
+        })
+    }
+
+    async fn begin_draining(&self, id: &InstanceId, why: &DrainWhy) -> Result<(), Trouble> {
+        let at = self.now();
+        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
+            Some(Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning) => {
+                vec![Change::DrainingBegun { instance: id.clone(), why: why.clone() }.at(at)]
+            }
+            _ => Vec::new(),
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn adopt(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let endpoint = match setup.provider.endpoint(id).await {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Ok(Outcome::Failed(error.failure)),
+        };
+        let at = self.now();
+        self.commit(|state| {
+            if state.instances.contains_key(id) {
+                return Vec::new();
+            }
+            let (instance, endpoint) = (id.clone(), endpoint.clone());
+            let capacity = setup.policy.capacity_per_instance;
+            let uses_left = setup.policy.max_use_count;
+            vec![Change::Adopted { instance, endpoint, capacity, uses_left }.at(at)]
+        })
+        .await?;
+        Ok(Outcome::Fine)
+    }
+
+    async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let within = setup.policy.timing.ready_timeout;
+        let command = setup.clean_command.as_deref().unwrap_or("true");
+        let verdict = self.operators_command(id, command, within).await?;
+        let at = self.now();
+        self.commit(|state| {
+            let cleaning = state.instance(id).is_some_and(|i| i.phase == Phase::Cleaning);
+            match &verdict {
+                Ok(()) => request::ready(state, id, self.now()),
+                Err(why) if cleaning => {
+                    vec![
+                        Change::SetAside { instance: id.clone(), why: format!("cleaning failed: {why}") }
+                            .at(at),
+                    ]
+                }
+                Err(_) => Vec::new(),
+            }
+        })
+        .await?;
+        Ok(Outcome::Fine)
+    }
+
+    async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let outcome = ended(setup.provider.terminate(id).await);
+        if !matches!(outcome, Outcome::Gone) {
+            return Ok(outcome);
+        }
+        let at = self.now();
+        self.commit(|state| {
+            let leaving = |i: &Instance| {
+                matches!(i.phase, Phase::Draining { .. }) && i.holders.values().all(|h| h.lingering.is_some())
+            };
+            if !state.instance(id).is_some_and(leaving) {
+                return Vec::new();
+            }
+            vec![Change::Forgotten { instance: id.clone() }.at(at)]
+        })
+        .await?;
+        self.connector.discard_keys(id).await;
+        Ok(outcome)
+    }
+
+    async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<Outcome, Trouble> {
+        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(Outcome::Fine) };
+        let used = self.host.mark_closed(name).await?;
+        let leaving = Leaving { how, used, lingering: false };
+        self.commit(|state| request::release(state, name, leaving, self.now())).await?;
+        self.host.clear_leftovers(name).await?;
+        Ok(Outcome::Fine)
+    }
+
+    async fn drop_request(&self, name: &AttemptName) -> Result<Outcome, Trouble> {
+        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(Outcome::Fine) };
+        let at = self.now();
+        self.commit(|state: &PoolState| {
+            if state.waiting_for(name).is_none() {
+                return Vec::new();
+            }
+            vec![Change::Withdrawn { attempt: name.clone(), how: End::GivenBack }.at(at)]
+        })
+        .await?;
+        Ok(Outcome::Fine)
+    }
+}
+
+/// *Not found* is the goal of a termination, not a failure.
+fn ended(answer: Result<(), ProviderError>) -> Outcome {
+    match answer {
+        Ok(()) => Outcome::Again,
+        Err(error) if *error.class() == ErrorClass::NotFound => Outcome::Gone,
+        Err(error) => Outcome::Failed(error.failure),
+    }
+}

@@ -1,0 +1,96 @@
+//! How a keeper begins and ends: one per state directory, no wake-up lost.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::Trouble;
+use super::keeper::{Pool, PoolKeeper, RoundEnd};
+use crate::port::host::Host;
+
+/// A starting keeper waits this long for the one before to go (architecture: 3 s).
+const TAKE_OVER: Duration = Duration::from_secs(3);
+
+/// What a keeper stays for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// `greenroom keep`: until it is told to stop.
+    AsService,
+    /// Started by whoever needed one: until everything is settled.
+    UntilSettled,
+}
+
+/// How keeping ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// There is another keeper.
+    Elsewhere,
+    Settled,
+    Stopped,
+}
+
+/// Keeps pools until settled or stopped. Pools are tasks side by side: a slow provider holds up its own pool only.
+pub async fn keep(host: &Rc<dyn Host>, pools: &[Pool], keeping: Keeping) -> Result<Kept, Trouble> {
+    loop {
+        let Some(lock) = host.lock_keeper(TAKE_OVER).await? else { return Ok(Kept::Elsewhere) };
+        let end = side_by_side(pools, keeping).await;
+        drop(lock);
+        if end == RoundEnd::Stopped {
+            return Ok(Kept::Stopped);
+        }
+        // RACE: a request committed before the lock went saw a living keeper and waits for it. One committed later
+        // finds none and starts one. So one look after the lock has gone is enough.
+        if !any_news(pools).await? {
+            return Ok(Kept::Settled);
+        }
+    }
+}
+
+async fn any_news(pools: &[Pool]) -> Result<bool, Trouble> {
+    for pool in pools {
+        if pool.engine.store.load().await?.revision != pool.revision.get() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+type Round = LocalBoxFuture<'static, (PoolKeeper, RoundEnd)>;
+
+/// Runs every pool; returns when all are settled at the same time, or one was told to stop.
+async fn side_by_side(pools: &[Pool], keeping: Keeping) -> RoundEnd {
+    let mut rounds: FuturesUnordered<Round> = FuturesUnordered::new();
+    for pool in pools {
+        rounds.push(Box::pin(working(PoolKeeper::new(pool.clone()))));
+    }
+    let mut asleep = 0;
+    while let Some((keeper, end)) = rounds.next().await {
+        match end {
+            RoundEnd::Stopped => return RoundEnd::Stopped,
+            RoundEnd::Woken => {
+                asleep -= 1;
+                rounds.push(Box::pin(working(keeper)));
+            }
+            RoundEnd::Settled => {
+                asleep += 1;
+                if asleep == pools.len() && keeping == Keeping::UntilSettled {
+                    return RoundEnd::Settled;
+                }
+                rounds.push(Box::pin(sleeping(keeper)));
+            }
+        }
+    }
+    RoundEnd::Settled
+}
+
+async fn working(mut keeper: PoolKeeper) -> (PoolKeeper, RoundEnd) {
+    let end = keeper.until_settled().await;
+    (keeper, end)
+}
+
+async fn sleeping(mut keeper: PoolKeeper) -> (PoolKeeper, RoundEnd) {
+    let end = keeper.until_woken().await;
+    (keeper, end)
+}

@@ -1,0 +1,217 @@
+//! The keeper of one pool: passes, their effects, and the waiting between them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{Either, LocalBoxFuture, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::Engine;
+use super::effect::{Done, Outcome};
+use super::pass::{Launching, Memory, Passed};
+use crate::core::plan::{self, Effect, brake};
+use crate::port::host::{Inbox, Woken};
+use crate::port::setup::{PoolSetup, Setup};
+
+pub use super::exit::{Keeping, Kept, keep};
+
+/// Longest wait after a pass that could not be made.
+const AFTER_TROUBLE: Duration = Duration::from_secs(10);
+/// How long an idle keeper of a settled pool sleeps at most between looks at the state directory.
+const IDLE_LOOK: Duration = Duration::from_hours(1);
+
+/// Why a round ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RoundEnd {
+    /// Nothing to do, nobody waiting, no wake-up time.
+    Settled,
+    /// A hint came to a settled pool.
+    Woken,
+    /// SIGTERM, or the state directory is gone.
+    Stopped,
+}
+
+/// A pool to be kept.
+#[derive(Clone)]
+pub struct Pool {
+    pub engine: Engine,
+    pub setup: Rc<dyn Setup>,
+    /// The state's revision after the last pass.
+    pub(super) revision: Rc<Cell<u64>>,
+}
+
+impl Pool {
+    pub fn new(engine: Engine, setup: Rc<dyn Setup>) -> Self {
+        Self { engine, setup, revision: Rc::default() }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// Keeps one pool.
+pub(super) struct PoolKeeper {
+    pub(super) engine: Engine,
+    setup: Rc<dyn Setup>,
+    revision: Rc<Cell<u64>>,
+    memory: Memory,
+    running: FuturesUnordered<LocalBoxFuture<'static, Done>>,
+}
+
+impl std::fmt::Debug for PoolKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolKeeper").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+impl PoolKeeper {
+    pub(super) fn new(pool: Pool) -> Self {
+        let Pool { engine, setup, revision } = pool;
+        Self { engine, setup, revision, memory: Memory::default(), running: FuturesUnordered::new() }
+    }
+
+    /// Passes until the pool is settled, or this process is told to stop.
+    pub(super) async fn until_settled(&mut self) -> RoundEnd {
+        loop {
+            let (setup, problem) = self.setup.current().await;
+            let wait = match self.step(&setup, problem, Launching::Yes).await {
+                Ok(None) if self.running.is_empty() => return RoundEnd::Settled,
+                Ok(wait) => wait.unwrap_or(IDLE_LOOK),
+                Err(trouble) => {
+                    tracing::error!(pool = %self.engine.pool, "pass failed: {trouble}");
+                    AFTER_TROUBLE
+                }
+            };
+            if self.wait(wait, &setup).await == Some(RoundEnd::Stopped) {
+                return RoundEnd::Stopped;
+            }
+        }
+    }
+
+    /// A settled pool waits for a hint, for as long as other pools have work.
+    pub(super) async fn until_woken(&mut self) -> RoundEnd {
+        match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), IDLE_LOOK).await {
+            Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
+            Ok(Woken::Stop | Woken::Replaced) => RoundEnd::Stopped,
+            Err(trouble) => {
+                tracing::error!(pool = %self.engine.pool, "waiting failed: {trouble}");
+                self.engine.host.pause(AFTER_TROUBLE).await;
+                RoundEnd::Woken
+            }
+        }
+    }
+
+    /// One pass; starts its effects. Returns how long to wait, `None` if nothing is due.
+    pub(super) async fn step(
+        &mut self,
+        setup: &PoolSetup,
+        problem: Option<String>,
+        launching: Launching,
+    ) -> Result<Option<Duration>, super::Trouble> {
+        let Passed { plan, state } = self.engine.pass(&mut self.memory, setup, problem, launching).await?;
+        self.revision.set(state.revision);
+        for effect in &plan.effects {
+            self.start(effect.clone(), setup);
+        }
+        let now = self.engine.now();
+        let waiting = !state.waiting.is_empty();
+        let next = plan.report.next.map(|next| now.until(next));
+        let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
+        Ok([next, heartbeat].into_iter().flatten().min())
+    }
+
+    fn start(&mut self, effect: Effect, setup: &PoolSetup) {
+        if let Some(id) = effect.instance()
+            && !self.memory.busy.insert(id.clone())
+        {
+            return;
+        }
+        tracing::info!(pool = %self.engine.pool, "{effect}");
+        let (engine, setup) = (self.engine.clone(), setup.clone());
+        self.running.push(Box::pin(async move { engine.carry_out(effect, setup).await }));
+    }
+
+    /// Waits for an effect to end, a hint, or the time; `Some` if this process shall stop.
+    async fn wait(&mut self, time: Duration, setup: &PoolSetup) -> Option<RoundEnd> {
+        let host = Rc::clone(&self.engine.host);
+        let pool = self.engine.pool.clone();
+        let hint = Box::pin(async move { host.wait(Inbox::Keeper(&pool), time).await });
+        if self.running.is_empty() {
+            return stop(hint.await);
+        }
+        let (done, woken) = match select(self.running.next(), hint).await {
+            Either::Left((done, _)) => (done, None),
+            Either::Right((woken, _)) => (None, Some(woken)),
+        };
+        if let Some(done) = done {
+            self.note(done, setup);
+        }
+        woken.and_then(stop)
+    }
+
+    /// How many effects are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Runs the started effects to their ends.
+    pub(super) async fn finish(&mut self, setup: &PoolSetup) {
+        while let Some(done) = self.running.next().await {
+            self.note(done, setup);
+        }
+    }
+
+    fn note(&mut self, done: Done, setup: &PoolSetup) {
+        let Some(id) = done.effect.instance().cloned() else {
+            if let Outcome::Failed(failure) = &done.outcome {
+                tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
+            }
+            return;
+        };
+        self.memory.busy.remove(&id);
+        let now = self.engine.now();
+        let timing = &setup.policy.timing;
+        match done.outcome {
+            Outcome::Fine => {
+                self.memory.troubles.remove(&id);
+                if matches!(done.effect, Effect::Launch { .. }) {
+                    self.memory.distrust_list();
+                }
+            }
+            Outcome::Gone => self.memory.forget(&id),
+            Outcome::Again => {
+                let failure = crate::core::failure::Failure {
+                    class: crate::core::failure::ErrorClass::Transient,
+                    message: "asked".to_owned(),
+                };
+                let until = now.plus(timing.probe_interval);
+                self.memory.troubles.insert(id, plan::Trouble { failures: 0, failure, until });
+            }
+            Outcome::Failed(failure) => {
+                tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
+                let failures = self.memory.troubles.get(&id).map_or(0, |t| t.failures).saturating_add(1);
+                // A booting instance is tried again at each pass; a failing call backs off by its class.
+                let until = match done.effect {
+                    Effect::Probe { .. } => now,
+                    _ => brake::retry_at(&failure.class, failures, now, timing),
+                };
+                self.memory.troubles.insert(id, plan::Trouble { failures, failure, until });
+            }
+        }
+    }
+}
+
+fn stop(woken: Result<Woken, crate::port::host::HostError>) -> Option<RoundEnd> {
+    match woken {
+        Ok(Woken::Stop | Woken::Replaced) => Some(RoundEnd::Stopped),
+        Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => None,
+        Err(trouble) => {
+            tracing::error!("waiting failed: {trouble}");
+            None
+        }
+    }
+}

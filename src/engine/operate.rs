@@ -1,0 +1,105 @@
+//! What operators order: drain, resume, and the plan as a dry run.
+
+use super::{Engine, Trouble};
+use crate::core::event::{Change, Event};
+use crate::core::ids::InstanceId;
+use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+
+/// What an order is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Pool,
+    Instance(InstanceId),
+}
+
+/// An order that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    #[error("pool `{pool}` has no instance `{instance}`")]
+    NoSuchInstance { pool: String, instance: InstanceId },
+    #[error("instance `{instance}` is {phase}, there is nothing to resume")]
+    NothingToResume { instance: InstanceId, phase: &'static str },
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+impl Engine {
+    /// No new jobs; instances go when their present ones have ended. Dry: returns what would be committed.
+    pub async fn drain(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OrderError> {
+        self.order(target, dry, drain_events).await
+    }
+
+    /// Lets a drained pool work again, or brings an instance back that was set aside.
+    pub async fn resume(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OrderError> {
+        if let Target::Instance(id) = target {
+            let state = self.store.load().await.map_err(Trouble::from)?;
+            if let Some(instance) = state.instance(id)
+                && !matches!(instance.phase, Phase::SetAside { .. })
+            {
+                let phase = instance.phase.word();
+                return Err(OrderError::NothingToResume { instance: id.clone(), phase });
+            }
+        }
+        self.order(target, dry, resume_events).await
+    }
+
+    async fn order(
+        &self,
+        target: &Target,
+        dry: bool,
+        decide: fn(&PoolState, &Target, Stamp) -> Vec<Event>,
+    ) -> Result<Vec<Event>, OrderError> {
+        let state = self.store.load().await.map_err(Trouble::from)?;
+        if let Target::Instance(id) = target
+            && state.instance(id).is_none()
+        {
+            let (pool, instance) = (self.pool.to_string(), id.clone());
+            return Err(OrderError::NoSuchInstance { pool, instance });
+        }
+        if dry {
+            return Ok(decide(&state, target, self.now()));
+        }
+        let committed =
+            self.commit(|state| decide(state, target, self.now())).await.map_err(Trouble::from)?;
+        self.summon().await.map_err(Trouble::from)?;
+        Ok(committed.events)
+    }
+}
+
+fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
+    let drainable = |i: &Instance| !matches!(i.phase, Phase::Draining { .. });
+    let drain = |i: &Instance| {
+        let instance = i.id.clone();
+        if i.is_fixed() && i.holders.is_empty() && i.phase == Phase::Ready {
+            return Change::SetAside { instance, why: "drained by the operator".to_owned() }.at(now);
+        }
+        Change::DrainingBegun { instance, why: DrainWhy::Ordered }.at(now)
+    };
+    match target {
+        Target::Instance(id) => state.instance(id).filter(|i| drainable(i)).map(drain).into_iter().collect(),
+        Target::Pool => {
+            let mut events = Vec::new();
+            if state.drained.is_none() {
+                events.push(Change::PoolDrained.at(now));
+            }
+            let going = state.instances.values().filter(|i| drainable(i) && !i.is_fixed());
+            events.extend(going.map(|i| drain(i)));
+            events
+        }
+    }
+}
+
+fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
+    match target {
+        Target::Instance(id) => match state.instance(id).map(|i| &i.phase) {
+            Some(Phase::SetAside { .. }) => vec![Change::Restored { instance: id.clone() }.at(now)],
+            _ => Vec::new(),
+        },
+        Target::Pool if state.drained.is_some() || state.launches.failures > 0 => {
+            vec![Change::PoolResumed.at(now)]
+        }
+        Target::Pool => Vec::new(),
+    }
+}

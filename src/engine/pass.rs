@@ -1,0 +1,203 @@
+//! One pass: observe, plan, commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Engine, Trouble};
+use crate::core::event::{Change, Event};
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{Generation, InstanceId};
+use crate::core::inventory::Listing;
+use crate::core::plan::{self, Fresh, Observed, Plan, View};
+use crate::core::pool::PoolState;
+use crate::core::report::Note;
+use crate::core::time::Stamp;
+use crate::port::setup::PoolSetup;
+
+/// What one keeper remembers between passes. Losing it costs time, never correctness.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) generation: Option<Generation>,
+    pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
+    pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
+    pub(super) troubles: BTreeMap<InstanceId, plan::Trouble>,
+    pub(super) busy: BTreeSet<InstanceId>,
+}
+
+/// May this pass launch?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launching {
+    Yes,
+    /// `reap` leaves launches to a keeper.
+    No,
+}
+
+/// A committed pass.
+#[derive(Debug)]
+pub(super) struct Passed {
+    pub(super) plan: Plan,
+    pub(super) state: PoolState,
+}
+
+impl Engine {
+    /// Observes, plans under the store's lock, commits, reports. The effects are the caller's.
+    pub(super) async fn pass(
+        &self,
+        memory: &mut Memory,
+        setup: &PoolSetup,
+        problem: Option<String>,
+        launching: Launching,
+    ) -> Result<Passed, Trouble> {
+        let observed = self.observe(memory, setup, launching).await?;
+        let mut planned = None;
+        let now = self.now();
+        let generation = memory.generation.clone();
+        let committed = self
+            .commit(|state| {
+                let view = View { recorded: state, observed: &observed };
+                let plan = plan::plan(view, &setup.policy, now);
+                let mut events = begun(state, generation.as_ref(), &plan, now);
+                events.extend(plan.events.iter().cloned());
+                planned = Some(plan);
+                events
+            })
+            .await?;
+        let mut plan = planned.expect("transact calls `decide` at least once");
+        if plan.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. })) {
+            // CRASH: a launch whose intent is lost would be a stranger to the next keeper.
+            self.store.sync().await?;
+        }
+        if let Some(problem) = problem {
+            plan.report.notes.push(Note::ConfigInvalid { problem });
+        }
+        self.host.write_report(&self.pool, &plan.report).await?;
+        self.forget_with_events(memory, &committed.events);
+        self.store.compact().await?;
+        Ok(Passed { plan, state: committed.state })
+    }
+
+    async fn observe(
+        &self,
+        memory: &mut Memory,
+        setup: &PoolSetup,
+        launching: Launching,
+    ) -> Result<Observed, Trouble> {
+        let identity = self.host.identity().await?;
+        let listing = self.list(memory, setup).await;
+        let state = self.store.load().await?;
+        let mut denied = BTreeSet::new();
+        if let Ok(listing) = &listing {
+            for id in plan::doubtful(&state, listing, &setup.policy) {
+                let answer = setup.provider.endpoint(&id).await;
+                if answer.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
+                    denied.insert(id);
+                }
+            }
+        }
+        let attempts_at = self.now();
+        let attempts = self.host.attempts(&self.pool).await?;
+        let mut observed = Observed {
+            listing,
+            denied,
+            first_seen: memory.first_seen.clone(),
+            attempts,
+            attempts_at,
+            capabilities: setup.provider.capabilities(),
+            owner: identity.owner,
+            moved: identity.moved,
+            generations: identity.generations,
+            launching: None,
+            troubles: memory.troubles.clone(),
+            busy: memory.busy.clone(),
+        };
+        if launching == Launching::Yes {
+            self.allow_launches(memory, setup, &state, &mut observed).await?;
+        }
+        Ok(observed)
+    }
+
+    /// A generation begins with the first launch, not with each keeper.
+    async fn allow_launches(
+        &self,
+        memory: &mut Memory,
+        setup: &PoolSetup,
+        state: &PoolState,
+        observed: &mut Observed,
+    ) -> Result<(), Trouble> {
+        let fresh = |generation| Some(Fresh { pool: self.pool.clone(), generation });
+        if memory.generation.is_none() {
+            observed.launching = fresh(Generation::new("none-yet"));
+            let view = View { recorded: state, observed };
+            let dry = plan::plan(view, &setup.policy, self.now());
+            if !dry.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. })) {
+                // Nothing to launch now: should that change before the commit, the next pass sees to it.
+                observed.launching = None;
+                return Ok(());
+            }
+            let begun = self.host.begin_generation().await?;
+            observed.generations.insert(begun.clone());
+            memory.generation = Some(begun);
+        }
+        observed.launching = memory.generation.clone().and_then(fresh);
+        Ok(())
+    }
+
+    /// The provider's list, at most once per `list_interval`.
+    async fn list(&self, memory: &mut Memory, setup: &PoolSetup) -> Result<Listing, Failure> {
+        let now = self.now();
+        if let Some((at, listing)) = &memory.listing
+            && now.since(*at) < setup.policy.timing.list_interval
+        {
+            return listing.clone();
+        }
+        let mut listing = setup.provider.list(&self.pool).await.map_err(|error| error.failure);
+        if let Ok(listing) = &mut listing {
+            listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
+            let seen: BTreeMap<InstanceId, Stamp> = listing
+                .instances
+                .iter()
+                .map(|l| (l.id.clone(), memory.first_seen.get(&l.id).copied().unwrap_or(now)))
+                .collect();
+            memory.first_seen = seen;
+        }
+        memory.listing = Some((now, listing.clone()));
+        listing
+    }
+
+    /// What is gone is no orphan in the remembered list.
+    fn forget_with_events(&self, memory: &mut Memory, events: &[Event]) {
+        for event in events {
+            if let Change::Forgotten { instance } = &event.change {
+                memory.forget(instance);
+            }
+        }
+        let now = self.now();
+        memory.troubles.retain(|_, t| t.failures > 0 || !now.reached(t.until));
+    }
+}
+
+impl Memory {
+    /// Drops everything remembered about an instance that is gone.
+    pub(super) fn forget(&mut self, gone: &InstanceId) {
+        if let Some((_, Ok(listing))) = &mut self.listing {
+            listing.instances.retain(|l| l.id != *gone);
+        }
+        self.first_seen.remove(gone);
+        self.troubles.remove(gone);
+    }
+
+    /// The next pass asks the provider again.
+    pub(super) fn distrust_list(&mut self) {
+        self.listing = None;
+    }
+}
+
+/// The first launch of a generation is preceded by its begin.
+fn begun(state: &PoolState, generation: Option<&Generation>, plan: &Plan, now: Stamp) -> Vec<Event> {
+    let launches = plan.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. }));
+    match generation {
+        Some(generation) if launches && !state.generations.contains_key(generation) => {
+            vec![Change::GenerationBegun { generation: generation.clone() }.at(now)]
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,25 @@
+//! `cleanup`: the attempt ends, its slot goes to the next job.
+
+use super::{Engine, Trouble};
+use crate::core::attempt::End;
+use crate::core::ids::AttemptName;
+use crate::core::instance::Leaving;
+use crate::core::plan::request;
+use crate::core::pool::PoolState;
+use crate::port::host::Closing;
+
+impl Engine {
+    /// Gives back what a closed attempt held. Again: nothing happens. Never waits for a provider.
+    ///
+    /// The mark `closed` stands already: if this fails, the next pass does the same.
+    pub async fn release(&self, attempt: &AttemptName, closing: &Closing) -> Result<bool, Trouble> {
+        let leaving = Leaving { how: End::CleanedUp, used: closing.used, lingering: closing.lingering };
+        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
+        let committed = self.commit(decide).await?;
+        if committed.events.is_empty() {
+            return Ok(false);
+        }
+        self.summon().await?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,120 @@
+//! `run`: one stage on the instance the attempt was given.
+
+use std::fs::File;
+
+use super::{Engine, Trouble};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::Phase;
+use crate::core::report::Note;
+use crate::port::connector::{ConnectError, Output, Stage, StageEnd};
+use crate::port::host::{HostError, Inbox};
+use crate::port::store::StoreError;
+
+/// Why a stage could not be run to its end. None of these is the script's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error(
+        "there is no prepared attempt `{0}` here: `prepare` has not run, or its state directory is another one"
+    )]
+    NotPrepared(AttemptName),
+    #[error("`cleanup` has already ended this attempt")]
+    Closed,
+    /// The instance was lost or cannot be reached; `verdict` is what the keeper knows of it.
+    #[error("instance {instance} {verdict}")]
+    Lost {
+        instance: InstanceId,
+        verdict: String,
+        #[source]
+        cause: ConnectError,
+    },
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+impl From<StoreError> for StageError {
+    fn from(error: StoreError) -> Self {
+        Self::Trouble(error.into())
+    }
+}
+
+impl From<HostError> for StageError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Closed { .. } => Self::Closed,
+            HostError::Io { .. } => Self::Trouble(error.into()),
+        }
+    }
+}
+
+impl Engine {
+    /// Runs a script on the attempt's instance. The lease is held from here to the end of the call.
+    pub async fn stage(
+        &self,
+        attempt: &AttemptName,
+        script: File,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, StageError> {
+        let entered = self.host.enter_attempt(attempt).await?;
+        let Some((_lease, record)) = entered else {
+            return Err(StageError::NotPrepared(attempt.clone()));
+        };
+        let Some(assignment) = record.assignment else {
+            return Err(StageError::NotPrepared(attempt.clone()));
+        };
+        // Before a byte is sent: from here on the grant costs a use.
+        self.host.mark_used(attempt).await?;
+        let timing = self.timing().await;
+        let stage = Stage { shell: record.shell, script, stop_grace: timing.stop_grace };
+        let stop = Box::pin(async {
+            self.host.stopped(attempt).await;
+        });
+        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        match self.connector.run(id, at, stage, output, stop).await {
+            Ok(end) => Ok(end),
+            Err(cause) => {
+                let verdict = self.verdict(id, attempt, &cause).await?;
+                Err(StageError::Lost { instance: id.clone(), verdict, cause })
+            }
+        }
+    }
+
+    async fn timing(&self) -> crate::core::policy::Timing {
+        // The policy only shortens or lengthens a grace: without state the defaults serve.
+        let policy = self.store.load().await.ok().and_then(|state| state.policy);
+        policy.map(|p| p.timing.clone()).unwrap_or_default()
+    }
+
+    /// What the keeper says of a lost instance, if it says so in time; else what we saw.
+    async fn verdict(
+        &self,
+        id: &InstanceId,
+        attempt: &AttemptName,
+        cause: &ConnectError,
+    ) -> Result<String, StageError> {
+        if matches!(cause, ConnectError::Local { .. }) {
+            return Ok("could not be used".to_owned());
+        }
+        let timing = self.timing().await;
+        let until = self.now().plus(timing.verdict_wait);
+        self.summon().await?;
+        loop {
+            let state = self.store.load().await?;
+            match state.instance(id).map(|i| &i.phase) {
+                None => return Ok("is gone at the provider".to_owned()),
+                Some(Phase::Draining { why }) => return Ok(format!("left service: {why}")),
+                Some(_) => {}
+            }
+            let report = self.host.read_report(&self.pool).await?;
+            let suspect = |note: &Note| matches!(note, Note::Suspect { instance } if instance == id);
+            if report.is_some_and(|r| r.notes.iter().any(suspect)) {
+                return Ok("was stopped or removed at the provider".to_owned());
+            }
+            let now = self.now();
+            if now.reached(until) {
+                return Ok("does not answer any more".to_owned());
+            }
+            let look = timing.waiter_look.min(now.until(until));
+            self.host.wait(Inbox::Attempt(attempt), look).await?;
+        }
+    }
+}
