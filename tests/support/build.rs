@@ -1,0 +1,85 @@
+//! One job on its way through the runner: what all of its attempts share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::events::Shared;
+use super::job::Job;
+use super::runner::{Runner, Slot};
+
+/// What is learnt on the way; sticks to the job across attempts.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub builds_dir: String,
+    pub cache_dir: String,
+    pub project_dir: String,
+    pub job_status: String,
+    pub hostname: Option<String>,
+}
+
+impl Places {
+    pub fn temp_project_dir(&self) -> String {
+        format!("{}.tmp", self.project_dir)
+    }
+}
+
+#[derive(Debug)]
+pub struct Build {
+    pub runner: Runner,
+    pub job: Job,
+    pub shared: Arc<Shared>,
+    pub(super) slot: Slot,
+    places: Mutex<Places>,
+}
+
+impl Build {
+    pub fn new(runner: &Runner, job: &Job, shared: Arc<Shared>) -> Self {
+        let slot = runner.take_slot(&job.project_path);
+        // Directories are empty until the first config call has answered.
+        let places = Places {
+            builds_dir: String::new(),
+            cache_dir: String::new(),
+            project_dir: String::new(),
+            job_status: "running".into(),
+            hostname: None,
+        };
+        Self { runner: runner.clone(), job: job.clone(), shared, slot, places: Mutex::new(places) }
+    }
+
+    pub fn places(&self) -> Places {
+        self.lock_places().clone()
+    }
+
+    pub fn lock_places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the project lies: two jobs of one project share it unless the driver says `builds_dir_is_shared`.
+    pub fn settle(&self, builds_dir: &str, cache_dir: &str, is_shared: bool) {
+        let path = self.job.clone_path.as_ref().unwrap_or(&self.job.project_path);
+        let empty = match self.variable("GIT_STRATEGY").as_deref() {
+            Some("empty") => "-empty",
+            _ => "",
+        };
+        let infix = if is_shared {
+            format!("{}/{}/", self.runner.short_token, self.slot.concurrent_project_id)
+        } else {
+            String::new()
+        };
+        let mut places = self.lock_places();
+        places.builds_dir = builds_dir.into();
+        places.project_dir = format!("{builds_dir}/{infix}{path}{empty}");
+        places.cache_dir = format!("{cache_dir}/{path}");
+    }
+
+    /// A variable as the job itself sets it; the last one wins.
+    pub fn variable(&self, key: &str) -> Option<String> {
+        let found = self.job.variables.iter().rev().find(|variable| variable.key == key);
+        found.map(|variable| variable.value.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Build {
+    fn drop(&mut self) {
+        self.runner.give_slot_back(&self.slot);
+    }
+}
