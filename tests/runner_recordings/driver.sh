@@ -16,6 +16,7 @@ number() {
 call=$1
 note call "$call"
 note pid $$
+note parent $PPID
 note tmpdir "$TMPDIR"
 note job "$CUSTOM_ENV_CI_JOB_ID"
 [[ -v FROM_CONFIG ]] && note job_env "$FROM_CONFIG"
@@ -39,12 +40,14 @@ if [[ $CUSTOM_ENV_P_SAMPLE ]]; then
     cp "$JOB_RESPONSE_FILE" "$record.response"
 fi
 
-trap 'note signal SIGTERM; finish 2' TERM
+trap 'note signal SIGTERM; [[ $sleeper ]] && kill -KILL "$sleeper"; finish "${CUSTOM_ENV_P_TERMRC:-2}"' TERM
 
 case $call in
 config)
     if [[ $CUSTOM_ENV_P_CONFIGBAD ]]; then
         echo 'this is not JSON'
+    elif [[ $CUSTOM_ENV_P_CONFIG ]]; then
+        printf '%s' "$CUSTOM_ENV_P_CONFIG"
     else
         printf '{"driver": {"name": "recorder", "version": "1"}, "job_env": {"FROM_CONFIG": "x y"}}\n'
     fi
@@ -53,7 +56,9 @@ config)
 prepare)
     echo 'preparing'
     if [[ $CUSTOM_ENV_P_PREPSLEEP ]]; then
-        sleep "$CUSTOM_ENV_P_PREPSLEEP" &
+        # A SIGTERM between its fork and its exec is lost on it: it keeps no pipe, and the trap kills it for good.
+        sleep "$CUSTOM_ENV_P_PREPSLEEP" >/dev/null 2>&1 &
+        sleeper=$!
         wait $!
     fi
     finish "$(number "${CUSTOM_ENV_P_PREPRC:-0}")"

@@ -6,6 +6,8 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "what cannot be read or was never written fails the test")]
 
+mod by_hand;
+mod contract;
 mod driver;
 mod facts;
 mod recording;
