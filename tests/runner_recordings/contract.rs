@@ -159,6 +159,18 @@ fn a_cancel_before_the_script_ends_the_whole_job_and_one_after_it_nothing() {
 }
 
 #[test]
+fn the_numbers_of_a_finished_job_are_free_for_the_next() {
+    let lab = Lab::new();
+    let runner = lab.runner();
+    for _ in 0..3 {
+        runner.run(&Job::new(1)).expect_outcome(&Outcome::Success);
+    }
+    let concurrent: Vec<String> =
+        lab.sightings().iter().map(|seen| seen.fact("concurrent").to_owned()).collect();
+    assert!(concurrent.iter().all(|number| number == "0"), "{concurrent:?}");
+}
+
+#[test]
 fn a_job_that_shares_its_builds_directory_gets_a_directory_per_slot() {
     let config =
         r#"{"builds_dir": "/b", "cache_dir": "/c", "builds_dir_is_shared": true, "hostname": "vm-1"}"#;

@@ -1,5 +1,6 @@
 //! One job on its way through the runner: what all of its attempts share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::Shared;
@@ -29,6 +30,7 @@ pub struct Build {
     pub shared: Arc<Shared>,
     pub(super) slot: Slot,
     places: Mutex<Places>,
+    released: AtomicBool,
 }
 
 impl Build {
@@ -42,7 +44,21 @@ impl Build {
             job_status: "running".into(),
             hostname: None,
         };
-        Self { runner: runner.clone(), job: job.clone(), shared, slot, places: Mutex::new(places) }
+        Self {
+            runner: runner.clone(),
+            job: job.clone(),
+            shared,
+            slot,
+            places: Mutex::new(places),
+            released: AtomicBool::new(false),
+        }
+    }
+
+    /// Frees the concurrency numbers, once: before the final status is sent, so that the next job can have them.
+    pub fn release(&self) {
+        if !self.released.swap(true, Ordering::Relaxed) {
+            self.runner.give_slot_back(&self.slot);
+        }
     }
 
     pub fn places(&self) -> Places {
@@ -80,6 +96,6 @@ impl Build {
 
 impl Drop for Build {
     fn drop(&mut self) {
-        self.runner.give_slot_back(&self.slot);
+        self.release();
     }
 }

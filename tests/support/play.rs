@@ -31,6 +31,7 @@ pub fn play(build: &Arc<Build>) {
         Err(failure) => format!("ERROR: Job failed: {}", failure.message()),
     };
     shared.emit(Event::Says(last_line));
+    build.release();
     shared.emit(Event::Finished { outcome, at: shared.now() });
 }
 
