@@ -79,6 +79,16 @@ fn a_handle_that_is_dropped_leaves_no_call_behind() {
 }
 
 #[test]
+fn an_attempt_that_is_dropped_leaves_no_call_behind() {
+    let lab = Lab::new();
+    let attempt = lab.runner().attempt(&Job::new(1));
+    let run = attempt.start_run("build_script", "echo begun; exec sleep 60");
+    run.wait_for_output("begun", SOON);
+    drop(attempt);
+    assert_eq!(run.wait(SOON).exit, Some(Exit::Signal(9)));
+}
+
+#[test]
 fn a_runner_in_a_thread_can_be_told_to_stop_as_well() {
     let lab = Lab::new();
     let mut runner = lab.runner();

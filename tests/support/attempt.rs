@@ -28,6 +28,7 @@ pub struct Attempt {
     pub number: usize,
     pub tmpdir: PathBuf,
     settled: Mutex<Settled>,
+    by_hand: bool,
 }
 
 /// What this attempt's own config call said.
@@ -70,7 +71,7 @@ impl Attempt {
             Some(RawResponse::Bytes(bytes)) => write(&file, bytes, 0o600),
             Some(RawResponse::Missing) => {}
         }
-        Self { build, number, tmpdir, settled: Mutex::default() }
+        Self { build, number, tmpdir, settled: Mutex::default(), by_hand: false }
     }
 
     /// The whole environment of a call that would be made now.
@@ -230,6 +231,16 @@ impl Attempt {
     }
 }
 
+impl Drop for Attempt {
+    /// A test that fails half-way leaves no call of its own behind.
+    fn drop(&mut self) {
+        if self.by_hand {
+            let calls = self.build.shared.lock().calls.clone();
+            calls.iter().filter(|call| call.attempt == self.number).for_each(CallRecord::kill_leftover);
+        }
+    }
+}
+
 /// Calls by hand. Those with `start_` do not wait.
 impl Attempt {
     #[track_caller]
@@ -309,6 +320,12 @@ impl Attempt {
     /// The next attempt of the same job: new directory, same job.
     #[must_use]
     pub fn next(&self) -> Self {
-        Self::new(Arc::clone(&self.build), self.number + 1)
+        Self::by_hand(Arc::clone(&self.build), self.number + 1)
+    }
+
+    pub(super) fn by_hand(build: Arc<Build>, number: usize) -> Self {
+        let mut attempt = Self::new(build, number);
+        attempt.by_hand = true;
+        attempt
     }
 }

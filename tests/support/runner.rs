@@ -167,9 +167,9 @@ impl Runner {
         Handle::in_process(self, job)
     }
 
-    /// A prepare attempt whose calls are made by hand.
+    /// A prepare attempt whose calls are made by hand; dropping it kills those that still run.
     pub fn attempt(&self, job: &Job) -> Attempt {
-        Attempt::new(Arc::new(Build::new(self, job, Arc::new(Shared::new(false)))), 1)
+        Attempt::by_hand(Arc::new(Build::new(self, job, Arc::new(Shared::new(false)))), 1)
     }
 
     /// Takes the lowest free concurrency number, and the lowest of the project.
