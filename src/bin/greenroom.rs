@@ -1,1 +1,5 @@
-fn main() {}
+//! Entry point; everything of interest starts in `cli::run`.
+
+fn main() -> std::process::ExitCode {
+    greenroom::cli::run(std::env::args_os())
+}

@@ -1,0 +1,182 @@
+//! The command line: names, help texts, defaults.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Keeps CI machines warm for GitLab Runner's custom executor.
+#[derive(Debug, Parser)]
+#[command(name = "greenroom", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit status: 0 done; 1 the job or the question has a bad answer (a script failed, doctor \
+found errors); 2 something else went wrong, with a sentence on stderr. GitLab Runner's own values for 1 and 2 \
+(BUILD_FAILURE_EXIT_CODE, SYSTEM_FAILURE_EXIT_CODE) are used where it sets them."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub place: Place,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which configuration and which state directory.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Place {
+    /// The configuration file [default: /etc/greenroom/greenroom.toml]
+    #[arg(long, global = true, env = "GREENROOM_CONFIG", value_name = "FILE", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// The state directory; overrides `state_dir` of the configuration
+    #[arg(long, global = true, env = "GREENROOM_STATE_DIR", value_name = "DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// [GitLab Runner] Print directories, shell and environment of a job as JSON
+    Config(PoolOption),
+    /// [GitLab Runner] Acquire an instance for the job: a warm one, or one booted on demand
+    Prepare(PoolOption),
+    /// [GitLab Runner] Run a stage's script on the job's instance
+    Run {
+        /// The script file that the runner wrote
+        script: PathBuf,
+        /// The stage's name; any name is accepted
+        stage: String,
+    },
+    /// [GitLab Runner] Give the job's instance back; returns before the provider has done anything
+    Cleanup(PoolOption),
+    /// Keep all pools in the foreground: the recommended way, as a service of its own
+    Keep {
+        /// Started by a call that needed a keeper: detach, log to keeper.log, end when all is settled
+        #[arg(long, hide = true)]
+        background: bool,
+    },
+    /// One pass, for cron: end dead attempts, retire, terminate, reap orphans; launch nothing
+    Reap {
+        /// Only this pool
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Print what the pass would do, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at pools and steer them
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Tell what happened to a job, an instance or a pool, and why
+    Explain {
+        /// A job id, an instance or a pool
+        what: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look for what is wrong, or will go wrong, and say what to do about it
+    Doctor(DoctorOptions),
+    /// Play GitLab Runner's part: a whole job, in front of your eyes
+    Try(TryOptions),
+    /// Print shell completions
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// The processes behind `local` instances
+    #[command(hide = true, subcommand)]
+    Instance(InstanceCommand),
+}
+
+#[derive(Debug, Args)]
+pub struct PoolOption {
+    /// The pool, instead of what the rules of the configuration say
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Instances, waiting jobs and the policy in force, at a glance
+    Status {
+        /// Only this pool
+        pool: Option<String>,
+        /// Again and again, until interrupted
+        #[arg(long)]
+        watch: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// No new jobs; instances are terminated when their present jobs have ended
+    Drain {
+        /// The pool [default: the only one]
+        pool: Option<String>,
+        /// Only this instance; the pool goes on
+        #[arg(long, value_name = "ID")]
+        instance: Option<String>,
+        /// Return when everything drained is gone
+        #[arg(long)]
+        wait: bool,
+        /// Print what would be drained, and drain nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Let a drained pool work again, end a pause, or bring back an instance that was set aside
+    Resume {
+        /// The pool [default: the only one]
+        pool: Option<String>,
+        /// Only this instance
+        #[arg(long, value_name = "ID")]
+        instance: Option<String>,
+        /// Print what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
+pub struct DoctorOptions {
+    /// The runner's own configuration, to check its stanza for us
+    #[arg(long, value_name = "FILE", default_value = "/etc/gitlab-runner/config.toml")]
+    pub runner_config: PathBuf,
+    /// Mend damaged state: keep what is valid, save the rest aside
+    #[arg(long)]
+    pub repair: bool,
+    /// The state directory was moved here on purpose: go on with the same owner
+    #[arg(long, conflicts_with = "new_owner")]
+    pub take_over: bool,
+    /// This state directory is a copy: become an owner of our own, and leave the other's instances alone
+    #[arg(long)]
+    pub new_owner: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TryOptions {
+    /// The pool to try [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// The job's script
+    #[arg(default_value = "echo \"Hello from $(hostname), $(uname -sr)\"; pwd")]
+    pub script: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InstanceCommand {
+    /// Be an instance: an SSH server on loopback
+    Serve {
+        /// The instance's directory
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Run a command in a session of its own
+    Session {
+        /// The command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+}

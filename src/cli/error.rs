@@ -1,0 +1,111 @@
+//! Errors as people see them: what was tried, the chain, a hint. The only printer of errors.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// Whose fault, and so which exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The job asks for what is impossible, or its script failed.
+    Job,
+    /// Ours, the operator's, or the cloud's.
+    System,
+}
+
+/// An error on its way to stderr.
+#[derive(Debug)]
+pub struct CliError {
+    pub blame: Blame,
+    /// Complete sentences or fragments, one line each; the first is what was tried.
+    lines: Vec<String>,
+    hints: Vec<String>,
+}
+
+impl CliError {
+    /// Something on our side.
+    pub fn system(error: impl Into<Box<dyn Error>>) -> Self {
+        Self::of(Blame::System, error)
+    }
+
+    /// The job's own doing.
+    pub fn job(error: impl Into<Box<dyn Error>>) -> Self {
+        Self::of(Blame::Job, error)
+    }
+
+    fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {
+        let error = error.into();
+        let mut lines = vec![error.to_string()];
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let line = cause.to_string();
+            // Transparent wrappers repeat what they wrap.
+            if lines.last() != Some(&line) {
+                lines.push(line);
+            }
+            source = cause.source();
+        }
+        Self { blame, lines, hints: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// For an operator's terminal.
+    pub fn for_operator(&self) -> String {
+        let mut text = String::new();
+        for (at, line) in self.lines.iter().enumerate() {
+            let head = if at == 0 { "error" } else { "caused by" };
+            // Writing to a string cannot fail.
+            writeln!(text, "{head}: {line}").ok();
+        }
+        for hint in &self.hints {
+            writeln!(text, "hint: {hint}").ok();
+        }
+        text
+    }
+
+    /// For the job's author: one sentence, who is to blame, what helps.
+    pub fn for_job(&self) -> String {
+        let what = self.lines.join(": ");
+        let end = if what.ends_with(['.', '!', '?']) { "" } else { "." };
+        match self.blame {
+            Blame::Job => format!("greenroom: {what}{end}\n"),
+            Blame::System => format!(
+                "greenroom: system failure: {what}{end} The job did nothing wrong; \
+                 `retry: when: runner_system_failure` repeats it.\n"
+            ),
+        }
+    }
+}
+
+impl<E: Error + 'static> From<E> for CliError {
+    fn from(error: E) -> Self {
+        Self::system(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot boot `{0}`")]
+    struct Outer(&'static str, #[source] std::io::Error);
+
+    #[test]
+    fn the_chain_is_printed_once_and_the_hint_last() {
+        let error = CliError::system(Outer("x", std::io::Error::other("disk full"))).hint("make room");
+        assert_eq!(error.for_operator(), "error: cannot boot `x`\ncaused by: disk full\nhint: make room\n");
+    }
+
+    #[test]
+    fn a_job_is_told_whose_fault_it_was() {
+        let system = CliError::system(Outer("x", std::io::Error::other("disk full"))).for_job();
+        assert!(system.starts_with("greenroom: system failure: cannot boot `x`: disk full."), "{system}");
+        assert!(system.contains("did nothing wrong"));
+        assert_eq!(CliError::job("no image `a` here").for_job(), "greenroom: no image `a` here.\n");
+    }
+}

@@ -1,0 +1,39 @@
+//! Writing for people. Write errors are ignored: a closed pipe must not stop a cleanup half-way.
+
+use std::io::{IsTerminal, Write as _};
+
+use anstyle::{AnsiColor, Style};
+
+/// To standard output.
+pub fn out(text: &str) {
+    anstream::stdout().write_all(text.as_bytes()).ok();
+}
+
+/// To standard error.
+pub fn err(text: &str) {
+    anstream::stderr().write_all(text.as_bytes()).ok();
+}
+
+/// A line for the job's author.
+pub fn tell(line: &str) {
+    err(&format!("greenroom: {line}\n"));
+}
+
+/// `1 job`, `2 jobs`.
+pub fn plural(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
+    }
+}
+
+/// Text in a colour, where the terminal wants colours.
+pub fn paint(colour: AnsiColor, text: &str) -> String {
+    let style = Style::new().fg_color(Some(colour.into()));
+    format!("{style}{text}{style:#}")
+}
+
+/// Does standard output go to a person?
+pub fn is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
