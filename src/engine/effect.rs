@@ -256,10 +256,14 @@ impl Engine {
 
     async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<Outcome, Trouble> {
         let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(Outcome::Fine) };
+        // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
+        if let Err(problem) = self.host.clear_leftovers(name).await {
+            tracing::warn!(pool = %self.pool, attempt = %name, "its leftovers stay: {problem}");
+        }
+        // CRASH: between mark and release, the next pass releases what a closed attempt holds.
         let used = self.host.mark_closed(name).await?;
         let leaving = Leaving { how, used, lingering: false };
         self.commit(|state| request::release(state, name, leaving, self.now())).await?;
-        self.host.clear_leftovers(name).await?;
         Ok(Outcome::Fine)
     }
 
