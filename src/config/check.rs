@@ -1,0 +1,130 @@
+//! Settings that are fine alone and wrong together.
+//!
+//! What is already known to be bad is left out, so that one mistake makes one complaint; two defaults never
+//! contradict each other.
+
+use std::time::Duration;
+
+use crate::core::policy::{IdlePolicy, Policy};
+use crate::core::time::Pretty;
+
+use super::diagnostic::Diagnostic;
+use super::table::{Got, Sink};
+
+/// The keys of a pool that are judged together.
+pub(super) struct PoolDraft {
+    pub(super) max_instances: Got<u32>,
+    pub(super) capacity_per_instance: Got<u32>,
+    pub(super) max_use_count: Got<u32>,
+    pub(super) idle: IdleDraft,
+    pub(super) builds_dir: Got<String>,
+    pub(super) cache_dir: Got<String>,
+}
+
+/// The idle keys of a pool or of one of its policy entries.
+pub(super) struct IdleDraft {
+    pub(super) idle_count: Got<u32>,
+    pub(super) idle_time: Got<Duration>,
+    pub(super) scale_factor: Got<f64>,
+    pub(super) scale_factor_limit: Got<u32>,
+}
+
+impl IdleDraft {
+    /// What is not named here is taken from below.
+    pub(super) fn over(&self, below: &IdlePolicy) -> IdlePolicy {
+        IdlePolicy {
+            idle_count: self.idle_count.or(below.idle_count),
+            idle_time: self.idle_time.or(below.idle_time),
+            scale_factor: self.scale_factor.or(below.scale_factor),
+            scale_factor_limit: self.scale_factor_limit.or(below.scale_factor_limit),
+        }
+    }
+}
+
+/// A pool by itself.
+pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
+    uses(draft, sink);
+    idle(draft, &draft.idle, sink);
+    if let (Got::Good(builds, at), Got::Good(cache, other)) = (&draft.builds_dir, &draft.cache_dir)
+        && builds == cache
+    {
+        let title = "`builds_dir` and `cache_dir` must be two directories";
+        sink.push(Diagnostic::new(title).at(other.clone(), "the same").at(at.clone(), "as this"));
+    }
+}
+
+/// An instance that is thrown away before it ever fills up.
+fn uses(draft: &PoolDraft, sink: &mut Sink) {
+    let (capacity, uses) = (&draft.capacity_per_instance, &draft.max_use_count);
+    let default = Policy::default().max_use_count.unwrap_or(0);
+    let (jobs, served) = (capacity.or(1), uses.or(default));
+    if capacity.is_bad() || uses.is_bad() || served == 0 || served >= jobs {
+        return;
+    }
+    let title = format!(
+        "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: an instance would never be full"
+    );
+    let help = format!("`max_use_count = {jobs}`, a multiple of it, or 0 for no limit");
+    let mut complaint = Diagnostic::new(title);
+    if let Some(span) = uses.span() {
+        complaint = complaint.at(span, "jobs that an instance serves");
+    }
+    if let Some(span) = capacity.span() {
+        complaint = complaint.at(span, "jobs that an instance serves at the same time");
+    }
+    let note = if uses.span().is_none() { format!("{help} (it is 1 by default)") } else { help };
+    sink.push(complaint.help(note));
+}
+
+/// The idle keys of a pool, or of an entry on top of it, against the pool's limits.
+pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
+    let count = entry.idle_count.over(&pool.idle.idle_count);
+    let factor = entry.scale_factor.over(&pool.idle.scale_factor);
+    let limit = entry.scale_factor_limit.over(&pool.idle.scale_factor_limit);
+    // An entry that inherits both sides was judged with the pool.
+    let own = |got: &Got<u32>| got.value().is_some();
+    if let Got::Good(wanted, at) = count
+        && own(&entry.idle_count)
+        && let Got::Good(most, limit_at) = &pool.max_instances
+        && !pool.capacity_per_instance.is_bad()
+    {
+        let capacity = pool.capacity_per_instance.or(1);
+        let slots = u64::from(*most) * u64::from(capacity);
+        if u64::from(*wanted) > slots {
+            let title =
+                format!("`idle_count` = {wanted} job slots can never be idle: this pool has {slots} at most");
+            let label = format!("{most} × `capacity_per_instance` = {capacity} makes {slots}");
+            sink.push(Diagnostic::new(title).at(at.clone(), "wanted").at(limit_at.clone(), label));
+        }
+    }
+    if let (Got::Good(floor, at), Got::Good(ceiling, limit_at)) = (count, limit)
+        && (own(&entry.idle_count) || own(&entry.scale_factor_limit))
+        && factor.or(0.0) > 0.0
+        && *ceiling != 0
+        && ceiling < floor
+    {
+        let title = format!("`scale_factor_limit` = {ceiling} is below `idle_count` = {floor}");
+        let complaint = Diagnostic::new(title).at(limit_at.clone(), "the most that is kept idle");
+        sink.push(complaint.at(at.clone(), "the least that is kept idle").help("0 means no limit"));
+    }
+}
+
+/// Pairs of `[timing]` of which the first must not be longer than the second. Only what stands in the file is
+/// judged: a test that shortens one key is not made to name the other.
+const ORDERED: &[(&str, &str, &str)] = &[
+    ("launch_backoff", "launch_backoff_max", "the first pause would be longer than the longest"),
+    ("ready_timeout", "launch_timeout", "the launch would be given up before its ready command has ended"),
+    ("connect_timeout", "launch_timeout", "the launch would be given up while it is first connected to"),
+];
+
+pub(super) fn timing(given: &[(&str, Got<Duration>)], sink: &mut Sink) {
+    let find = |name: &str| given.iter().find(|(known, _)| *known == name).map(|(_, got)| got);
+    for (short, long, why) in ORDERED {
+        if let (Some(Got::Good(a, at)), Some(Got::Good(b, other))) = (find(short), find(long))
+            && a > b
+        {
+            let title = format!("`{short}` = {} is longer than `{long}` = {}", Pretty(*a), Pretty(*b));
+            sink.push(Diagnostic::new(title).at(at.clone(), *why).at(other.clone(), "shorter"));
+        }
+    }
+}

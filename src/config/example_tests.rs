@@ -1,0 +1,182 @@
+//! The example names every key, and the table of keys tells the truth.
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../examples/config.toml");
+
+/// A configuration with one more line in one kind of table.
+fn with(section: Section, line: &str) -> String {
+    let line_in = |place: Section| if place == section { line } else { "" };
+    let max_instances = if line.starts_with("max_instances") { "" } else { "max_instances = 9" };
+    let kind = if line.starts_with("kind") { "" } else { "kind = 'local'" };
+    let periods = if line.starts_with("periods") { "" } else { "periods = ['* * * * *']" };
+    let pool = if line.starts_with("pool") { "" } else { "pool = 'a'" };
+    let policy = if section == Section::Policy { "[[pool.a.policy]]" } else { "#" };
+    let rule = if section == Section::Rule { "[[rule]]" } else { "#" };
+    let periods = if section == Section::Policy { periods } else { "" };
+    let pool = if section == Section::Rule { pool } else { "" };
+    [
+        line_in(Section::Top),
+        "[pool.a]",
+        max_instances,
+        line_in(Section::Pool),
+        "[pool.a.provider]",
+        kind,
+        line_in(Section::Provider),
+        policy,
+        line_in(Section::Policy),
+        periods,
+        rule,
+        line_in(Section::Rule),
+        pool,
+        if section == Section::Timing { "[timing]" } else { "" },
+        line_in(Section::Timing),
+    ]
+    .join("\n")
+}
+
+#[test]
+fn the_example_is_a_valid_configuration() {
+    let config = Config::parse(EXAMPLE, "examples/config.toml").unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(config.pools.len(), 2);
+    let line = EXAMPLE.lines().position(|line| line == "max_instances = 4").unwrap() + 1;
+    assert_eq!(config.origin("pool.linux.max_instances"), Some(format!("examples/config.toml:{line}")));
+}
+
+#[test]
+fn the_example_stays_valid_when_every_comment_that_is_a_key_is_taken_in() {
+    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    let taken_in: Vec<String> = EXAMPLE
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if names.iter().any(|name| rest.starts_with(&format!("{name} = "))) => rest.to_owned(),
+            _ => line.to_owned(),
+        })
+        .collect();
+    let taken_in = taken_in.join("\n");
+    assert!(taken_in.len() + 20 < EXAMPLE.len(), "some comments are keys");
+    Config::parse(&taken_in, "examples/config.toml").unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+/// The keys that a text names, commented or not, with the kind of table each stands in.
+fn mentioned(text: &str) -> Vec<(Section, String)> {
+    let mut section = Section::Top;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        let parts: Vec<&str> = line.trim_matches(['[', ']']).split('.').collect();
+        if line.starts_with('[') && line.ends_with(']') {
+            let (next, key) = match parts.as_slice() {
+                ["timing"] => (Section::Timing, (Section::Top, "timing")),
+                ["rule"] => (Section::Rule, (Section::Top, "rule")),
+                ["pool", _] => (Section::Pool, (Section::Top, "pool")),
+                ["pool", _, "policy"] => (Section::Policy, (Section::Pool, "policy")),
+                ["pool", _, "provider"] => (Section::Provider, (Section::Pool, "provider")),
+                other => panic!("unknown table {other:?}"),
+            };
+            section = next;
+            found.push((key.0, key.1.to_owned()));
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            found.push((section, key.to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_example_mentions_every_key_in_its_table() {
+    let mentioned = mentioned(EXAMPLE);
+    for key in KEYS {
+        let there = mentioned.iter().any(|(section, name)| *section == key.section && name == key.name);
+        assert!(there, "`{}` of {} is missing in examples/config.toml", key.name, key.section.header());
+    }
+}
+
+#[test]
+fn the_commented_defaults_of_the_example_are_the_true_ones() {
+    // What is commented and has no default shows a sensible value, and says so above.
+    let shown = |key: &Key| {
+        let mut section = Section::Top;
+        EXAMPLE.lines().find_map(|line| {
+            if line.starts_with('[') {
+                section = mentioned(line).first().map_or(section, |_| section_of(line));
+            }
+            let (name, value) = line.strip_prefix('#')?.split_once(" = ")?;
+            (section == key.section && name == key.name).then(|| value.to_owned())
+        })
+    };
+    for key in KEYS {
+        if let (Some(default), Some(shown)) = (key.default, shown(key)) {
+            assert_eq!(shown, default, "{}", key.name);
+        }
+    }
+}
+
+fn section_of(header: &str) -> Section {
+    let parts: Vec<&str> = header.trim_matches(['[', ']']).split('.').collect();
+    match parts.as_slice() {
+        ["timing"] => Section::Timing,
+        ["rule"] => Section::Rule,
+        [_, _, "policy"] => Section::Policy,
+        [_, _, "provider"] => Section::Provider,
+        _ => Section::Pool,
+    }
+}
+
+#[test]
+fn every_key_is_really_read() {
+    for key in KEYS.iter().filter(|key| !matches!(key.takes, Takes::Table | Takes::Tables)) {
+        let text = with(key.section, &format!("{} = 1979-05-27", key.name));
+        let wrong = Config::parse(&text, "x").expect_err(key.name);
+        let summary = wrong.summary();
+        let says = format!("`{}`", key.name);
+        assert!(summary.contains(&says) && summary.contains("must be"), "{}: {summary}", key.name);
+    }
+}
+
+#[test]
+fn every_default_is_the_true_one() {
+    for key in KEYS {
+        let Some(default) = key.default else { continue };
+        let given = with(key.section, &format!("{} = {default}", key.name));
+        let given = Config::parse(&given, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
+        let absent = with(key.section, "#");
+        let mut absent = Config::parse(&absent, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
+        if key.name == "max_use_count" {
+            absent.pools.values_mut().for_each(|pool| pool.uses_given = true);
+        }
+        assert_eq!(given, absent, "{}", key.name);
+    }
+}
+
+#[test]
+fn every_key_changes_something() {
+    for key in KEYS {
+        let Some(default) = key.default else { continue };
+        let other = match key.takes {
+            Takes::Count(_) => "7".to_owned(),
+            Takes::Factor => "0.7".to_owned(),
+            Takes::Duration(_) => "\"7s\"".to_owned(),
+            Takes::Flag => if default == "true" { "false" } else { "true" }.to_owned(),
+            Takes::Word(words) => format!("\"{}\"", words[words.len() - 1]),
+            Takes::HostPath | Takes::GuestPath => "\"/elsewhere\"".to_owned(),
+            Takes::Text => "\"Europe/Paris\"".to_owned(),
+            takes => panic!("{takes:?} has no default"),
+        };
+        let extra = if key.name == "capacity_per_instance" { "max_use_count = 0\n" } else { "" };
+        let changed = with(key.section, &format!("{extra}{} = {other}", key.name));
+        let changed = Config::parse(&changed, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
+        let plain = Config::parse(&with(key.section, &format!("{extra}#")), "x").unwrap();
+        assert_ne!(changed, plain, "{}", key.name);
+    }
+}
+
+#[test]
+fn every_field_of_the_core_timing_is_a_key() {
+    let fields = serde_json::to_value(Timing::default()).unwrap();
+    let fields: Vec<&String> = fields.as_object().unwrap().keys().collect();
+    for field in &fields {
+        assert!(Section::Timing.keys().any(|key| key.name == *field), "`{field}` is no key of [timing]");
+    }
+    assert_eq!(Section::Timing.keys().count(), fields.len() + 4, "and four of the host's");
+}

@@ -1,0 +1,101 @@
+//! What the operator may have meant.
+
+use super::keys::{KEYS, Section};
+
+/// Keys of other programs' configuration files with the same meaning.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("capacity", "capacity_per_instance"),
+    ("concurrent", "max_instances"),
+    ("limit", "max_instances"),
+    ("max_builds", "max_use_count"),
+    ("idle_nodes", "idle_count"),
+    ("idle_scale_factor", "scale_factor"),
+    ("max_idle_time", "idle_time"),
+    ("max_growth_rate", "launches_per_minute"),
+    ("autoscaling", "policy"),
+    ("branch", "ref"),
+];
+
+/// One line of help for a key that does not belong where it stands.
+pub(super) fn key_help(section: Section, name: &str) -> String {
+    let plain = plain(name);
+    let own = || section.keys().map(|key| key.name);
+    let elsewhere =
+        ELSEWHERE.iter().find(|(foreign, ours)| *foreign == plain && own().any(|key| key == *ours));
+    if let Some((_, ours)) = elsewhere {
+        return format!("the key is called `{ours}` here");
+    }
+    if let Some(key) = own().find(|key| *key == plain) {
+        return format!("did you mean `{key}`?");
+    }
+    if let Some(key) = KEYS.iter().find(|key| key.name == plain && key.section != section) {
+        return match key.section {
+            Section::Top => format!("`{plain}` stands at the top of the file, before the first table"),
+            place => format!("`{plain}` is a key of `{}`", place.header()),
+        };
+    }
+    if let Some(key) = nearest(&plain, own()) {
+        return format!("did you mean `{key}`?");
+    }
+    let keys: Vec<String> = own().map(|key| format!("`{key}`")).collect();
+    format!("known here: {}", keys.join(", "))
+}
+
+/// The nearest of some names, if it is near enough to be meant.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let reach = (name.chars().count() / 3).max(1);
+    let name = plain(name);
+    known
+        .map(|candidate| (strsim::damerau_levenshtein(&name, candidate), candidate))
+        .filter(|(distance, _)| *distance <= reach)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `IdleCount`, `idle-count` and `idle_count` are one name.
+fn plain(name: &str) -> String {
+    let mut plain = String::with_capacity(name.len() + 4);
+    let mut after_lower = false;
+    for c in name.chars() {
+        if c.is_uppercase() && after_lower {
+            plain.push('_');
+        }
+        after_lower = c.is_lowercase() || c.is_ascii_digit();
+        if c == '-' {
+            plain.push('_');
+        } else {
+            plain.extend(c.to_lowercase());
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_what_was_probably_meant() {
+        for (section, name, help) in [
+            (Section::Pool, "idle_cuont", "did you mean `idle_count`?"),
+            (Section::Pool, "IdleCount", "did you mean `idle_count`?"),
+            (Section::Pool, "max-instances", "did you mean `max_instances`?"),
+            (Section::Pool, "MaxBuilds", "the key is called `max_use_count` here"),
+            (Section::Pool, "periods", "`periods` is a key of `[[pool.NAME.policy]]`"),
+            (Section::Pool, "state_dir", "`state_dir` stands at the top of the file, before the first table"),
+            (Section::Rule, "branch", "the key is called `ref` here"),
+            (Section::Policy, "max_instances", "`max_instances` is a key of `[pool.NAME]`"),
+            (Section::Rule, "projetc", "did you mean `project`?"),
+        ] {
+            assert_eq!(key_help(section, name), help, "{name}");
+        }
+        assert!(key_help(Section::Rule, "zzz").starts_with("known here: `project`, `namespace`"));
+    }
+
+    #[test]
+    fn far_names_are_no_suggestion() {
+        assert_eq!(nearest("linux", ["windows", "macos"].into_iter()), None);
+        assert_eq!(nearest("linus", ["windows", "linux"].into_iter()), Some("linux"));
+        assert_eq!(nearest("", ["a"].into_iter()), Some("a"));
+    }
+}

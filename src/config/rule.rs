@@ -1,0 +1,221 @@
+//! `[[rule]]`: which pool a job gets.
+//!
+//! Only facts that GitLab itself states decide, never a variable. `project`, `namespace` and `protected` are
+//! GitLab's own; `ref`, `job` and `image` are chosen by whoever may push: they route, they do not protect.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+
+use crate::core::ids::PoolName;
+
+use super::diagnostic::{Diagnostic, Span};
+use super::glob::Glob;
+use super::keys::Section;
+use super::near;
+use super::pool::PoolConfig;
+use super::table::{Got, Sink, Table};
+
+/// What is known of a job from its response, and nothing from its variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobTraits<'a> {
+    /// Full path: `group/sub/project`.
+    pub project: &'a str,
+    /// Its path without the last part.
+    pub namespace: &'a str,
+    /// Branch or tag.
+    pub git_ref: &'a str,
+    /// Does GitLab say that the ref is protected? What it does not say counts as no.
+    pub protected: bool,
+    pub job: &'a str,
+    /// The name behind `image:`, if the job has one.
+    pub image: Option<&'a str>,
+}
+
+/// Which pool serves a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PoolChoice<'a> {
+    Pool(&'a PoolConfig),
+    /// The job asks for what is not offered. The sentence is for its author; the call ends as a build failure,
+    /// because another attempt cannot help.
+    Impossible(String),
+}
+
+/// One rule, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Rule {
+    project: Vec<Glob>,
+    namespace: Vec<Glob>,
+    git_ref: Vec<Glob>,
+    protected: Option<bool>,
+    job: Vec<Glob>,
+    /// `""` stands for a job without an image.
+    image: Vec<Glob>,
+    pool: PoolName,
+}
+
+impl Rule {
+    /// Everything but the image.
+    fn fits(&self, job: &JobTraits<'_>) -> bool {
+        let any =
+            |globs: &[Glob], name: &str| globs.is_empty() || globs.iter().any(|glob| glob.matches(name));
+        any(&self.project, job.project)
+            && any(&self.namespace, job.namespace)
+            && any(&self.git_ref, job.git_ref)
+            && self.protected.is_none_or(|wanted| wanted == job.protected)
+            && any(&self.job, job.job)
+    }
+
+    fn admits_image(&self, image: Option<&str>) -> bool {
+        let is_none = |glob: &Glob| *glob == Glob::new("");
+        match image {
+            _ if self.image.is_empty() => true,
+            Some(image) => self.image.iter().any(|glob| !is_none(glob) && glob.matches(image)),
+            None => self.image.iter().any(is_none),
+        }
+    }
+
+    fn takes_everything(&self) -> bool {
+        let Self { project, namespace, git_ref, protected, job, image, pool: _ } = self;
+        protected.is_none() && [project, namespace, git_ref, job, image].iter().all(|globs| globs.is_empty())
+    }
+}
+
+/// The rules of a configuration and what comes after them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Rules {
+    pub(super) list: Vec<Rule>,
+    pub(super) default: Option<PoolName>,
+}
+
+impl Rules {
+    /// The first rule that matches decides, else the default pool. Where allow-lists of images exist, a job that
+    /// names an image never falls through to the default: a mistyped image shall not run on just any machine.
+    pub(super) fn choose(&self, job: &JobTraits<'_>) -> Result<&PoolName, String> {
+        let fitting = || self.list.iter().filter(|rule| rule.fits(job));
+        if let Some(rule) = fitting().find(|rule| rule.admits_image(job.image)) {
+            return Ok(&rule.pool);
+        }
+        let lists_images = self.list.iter().any(|rule| !rule.image.is_empty());
+        match (&self.default, job.image) {
+            (Some(pool), None) => Ok(pool),
+            (Some(pool), Some(_)) if !lists_images => Ok(pool),
+            (_, Some(image)) if lists_images => {
+                let allowed: Vec<&Glob> = fitting().flat_map(|rule| &rule.image).collect();
+                Err(image_refused(image, &allowed))
+            }
+            (None, _) | (Some(_), Some(_)) => Err(nothing_fits(job)),
+        }
+    }
+}
+
+fn image_refused(image: &str, allowed: &[&Glob]) -> String {
+    let mut sentence = format!("the image `{}` is not offered here", printable(image));
+    let mut names: Vec<String> =
+        allowed.iter().map(ToString::to_string).filter(|name| !name.is_empty()).collect();
+    names.dedup();
+    match names.as_slice() {
+        [] => sentence.push_str(", nor is any other image to this job"),
+        names => {
+            let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            sentence.push_str("; this job may use ");
+            sentence.push_str(&quoted.join(", "));
+        }
+    }
+    sentence
+}
+
+fn nothing_fits(job: &JobTraits<'_>) -> String {
+    let protected = if job.protected { "protected" } else { "not protected" };
+    format!(
+        "no pool is meant for job `{}` of project `{}` on `{}` ({protected}); ask whoever runs this runner",
+        printable(job.job),
+        printable(job.project),
+        printable(job.git_ref),
+    )
+}
+
+/// A name for the job log: what would steer a terminal is shown as `?`.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Reads the rules and `default_pool`, and checks that every pool they name exists.
+pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
+    let default = top.text("default_pool", sink);
+    let mut rules = Rules::default();
+    let mut greedy: Option<Span> = None;
+    for (span, values) in top.tables("rule", sink) {
+        if let Some(greedy) = &greedy {
+            let complaint = Diagnostic::new("this rule is never reached").at(span.clone(), "never reached");
+            sink.push(complaint.at(greedy.clone(), "this one matches every job"));
+        }
+        let table = Table::open(Section::Rule, "[[rule]]".to_owned(), span.clone(), values, sink);
+        if let Some(rule) = read_one(&table, pools, sink) {
+            if rule.takes_everything() {
+                greedy.get_or_insert(span);
+            }
+            rules.list.push(rule);
+        }
+    }
+    rules.default = match default {
+        Got::Good(name, span) => pools.find(&name, &span, sink),
+        Got::Bad => None,
+        Got::Absent if top.has("rule") => None,
+        Got::Absent => {
+            if pools.0.len() > 1 {
+                let title = "several pools, and nothing says which one a job gets";
+                let help = "name one as `default_pool` at the top of the file, or add `[[rule]]` entries";
+                let mut complaint = Diagnostic::new(title);
+                for (name, span) in &pools.0 {
+                    complaint = complaint.at(span.clone(), format!("pool `{name}`"));
+                }
+                sink.push(complaint.help(help));
+            }
+            pools.0.keys().next().map(PoolName::new)
+        }
+    };
+    rules
+}
+
+fn read_one(table: &Table<'_>, pools: &Named, sink: &mut Sink) -> Option<Rule> {
+    let mut globs = |name: &str| {
+        let texts = table.texts(name, sink).or(Vec::new());
+        if let Some(empty) = texts.iter().find(|text| text.get_ref().is_empty() && name != "image") {
+            let title = format!("an empty pattern for `{name}` matches no job");
+            sink.push(Diagnostic::new(title).at(empty.span(), "leave the key out to match every job"));
+        }
+        texts.iter().map(|text: &Spanned<String>| Glob::new(text.get_ref())).collect()
+    };
+    let (project, namespace, git_ref) = (globs("project"), globs("namespace"), globs("ref"));
+    let (job, image) = (globs("job"), globs("image"));
+    let protected = table.flag("protected", sink).value().copied();
+    if !table.has("pool") {
+        table.missing("pool", sink, "which pool serves the jobs that match: `pool = \"NAME\"`");
+    }
+    let Got::Good(name, span) = table.text("pool", sink) else { return None };
+    let pool = pools.find(&name, &span, sink)?;
+    Some(Rule { project, namespace, git_ref, protected, job, image, pool })
+}
+
+/// The pools that the file names, right or wrong in themselves, with the places of their headers.
+pub(super) struct Named(pub(super) BTreeMap<String, Span>);
+
+impl Named {
+    fn find(&self, name: &str, at: &Span, sink: &mut Sink) -> Option<PoolName> {
+        if self.0.contains_key(name) {
+            return Some(PoolName::new(name));
+        }
+        let complaint = Diagnostic::new(format!("there is no pool `{name}`")).at(at.clone(), "not defined");
+        let known: Vec<String> = self.0.keys().map(|known| format!("`{known}`")).collect();
+        sink.push(match near::nearest(name, self.0.keys().map(String::as_str)) {
+            Some(meant) => complaint.help(format!("did you mean `{meant}`?")),
+            None if known.is_empty() => complaint.help(format!("define it: `[pool.{name}]`")),
+            None => complaint.help(format!("defined are: {}", known.join(", "))),
+        });
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,544 @@
+//! What a text becomes, and what is said about a bad one, to the letter.
+
+use std::time::Duration;
+
+use crate::core::policy::{Lifetime, Policy, Reuse};
+
+use super::*;
+
+/// The full message about a bad text.
+fn complaint(text: &str) -> String {
+    let wrong = Config::parse(text, "greenroom.toml").expect_err("a bad configuration was taken");
+    format!("{wrong}\n")
+}
+
+fn good(text: &str) -> Config {
+    Config::parse(text, "greenroom.toml").unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+#[track_caller]
+fn says(text: &str, expected: &str) {
+    let found = complaint(text);
+    assert!(found == expected.trim_start_matches('\n'), "found:\n{found}\nexpected:{expected}");
+}
+
+#[test]
+fn an_unknown_key_is_named_with_what_was_probably_meant() {
+    says(
+        "[pool.linux]\nmax_instances = 4\nidle_cuont = 2\n\n[pool.linux.provider]\nkind = \"local\"\n",
+        r"
+error: `idle_cuont` is not a key of `[pool.linux]`
+ --> greenroom.toml:3:1
+  |
+3 | idle_cuont = 2
+  | ^^^^^^^^^^ unknown key
+  |
+  = help: did you mean `idle_count`?
+",
+    );
+}
+
+#[test]
+fn wrong_types_are_named_with_what_was_expected_and_found_all_at_once() {
+    says(
+        "[pool.linux]\nmax_instances = \"four\"\nidle_time = 30\nshell = \"bsh\"\nclean_unbinds = 1\n\n\
+         [pool.linux.provider]\nkind = \"local\"\n",
+        r#"
+error: `max_instances` in `[pool.linux]` must be a whole number, 1 or more
+ --> greenroom.toml:2:17
+  |
+2 | max_instances = "four"
+  |                 ^^^^^^ found a string
+
+error: `idle_time` in `[pool.linux]` must be a duration like "30s", "20m" or "1h 30m"
+ --> greenroom.toml:3:13
+  |
+3 | idle_time = 30
+  |             ^^ a number needs its unit: "30s", "30m" or "30h"
+
+error: `shell` in `[pool.linux]` must be one of "bash", "sh", "pwsh", "powershell"
+ --> greenroom.toml:4:9
+  |
+4 | shell = "bsh"
+  |         ^^^^^ found "bsh"
+  |
+  = help: did you mean "bash"?
+
+error: `clean_unbinds` in `[pool.linux]` must be true or false
+ --> greenroom.toml:5:17
+  |
+5 | clean_unbinds = 1
+  |                 ^ found a whole number
+"#,
+    );
+}
+
+#[test]
+fn negative_numbers_and_durations_are_refused() {
+    says(
+        "history_days = -1\n[pool.linux]\nmax_instances = 1\nidle_time = \"-5m\"\nscale_factor = -0.5\n\
+         [pool.linux.provider]\nkind = \"local\"\n",
+        r#"
+error: `history_days` must be a whole number, 0 or more
+ --> greenroom.toml:1:16
+  |
+1 | history_days = -1
+  |                ^^ found -1
+
+error: `idle_time` in `[pool.linux]` must be a duration like "30s", "20m" or "1h 30m"
+ --> greenroom.toml:4:13
+  |
+4 | idle_time = "-5m"
+  |             ^^^^^ a duration is never negative
+
+error: `scale_factor` in `[pool.linux]` must be a number, 0 or more
+ --> greenroom.toml:5:16
+  |
+5 | scale_factor = -0.5
+  |                ^^^^ found -0.5
+"#,
+    );
+}
+
+#[test]
+fn two_pools_of_one_name_are_shown_with_both_lines() {
+    says(
+        "[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\nkind = \"local\"\n\n[pool.linux]\nmax_instances = 3\n",
+        r"
+error: pool `linux` is defined twice
+ --> greenroom.toml:6:7
+  |
+1 | [pool.linux]
+  | ------------ first here
+...
+6 | [pool.linux]
+  |       ^^^^^ for the second time here
+",
+    );
+}
+
+#[test]
+fn a_key_that_stands_twice_is_shown_with_both_lines() {
+    says(
+        "state_dir = \"/a\"\n[pool.linux]\nmax_instances = 1\nmax_instances = 2\n",
+        r"
+error: `max_instances` is defined twice
+ --> greenroom.toml:4:1
+  |
+3 | max_instances = 1
+  | ----------------- first here
+4 | max_instances = 2
+  | ^^^^^^^^^^^^^ for the second time here
+",
+    );
+}
+
+#[test]
+fn an_empty_file_is_answered_with_the_least_there_can_be() {
+    let expected = r#"
+error: no pool is defined
+--> greenroom.toml
+ = help: the least there can be:
+         [pool.linux]
+         max_instances = 4
+         [pool.linux.provider]
+         kind = "local"
+"#;
+    says("", expected);
+    says("# nothing\n\n", expected);
+}
+
+#[test]
+fn the_least_there_can_be_is_enough() {
+    let config = good("[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"\n");
+    let pool = &config.pools[&PoolName::new("linux")];
+    assert_eq!(pool.policy, Policy { max_instances: 4, ..Policy::default() });
+    assert_eq!((pool.shell, pool.builds_dir.as_str()), (Shell::Bash, "/builds"));
+    assert_eq!(config.state_dir, Path::new("/var/lib/greenroom"));
+}
+
+#[test]
+fn binary_garbage_is_called_what_it_is() {
+    says(
+        "\u{7f}ELF\u{2}\u{1}\0\0\0",
+        "
+error: this is not a text file
+ --> greenroom.toml:1:7
+  |
+1 | ␡ELF␂␁␀␀␀
+  |       ^ a zero byte
+",
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), b"a = 1\n\xff\xfe").unwrap();
+    let wrong = Config::read(file.path()).unwrap_err().to_string();
+    assert!(wrong.contains("not a text file: byte 0xff in line 2 is not UTF-8"), "{wrong}");
+}
+
+#[test]
+fn text_that_is_no_toml_is_shown_where_it_goes_wrong() {
+    says(
+        "state_dir = /var\n[pool.linux\nmax_instances = = 3\n",
+        r"
+error: this is not TOML: string values must be quoted, expected literal string
+ --> greenroom.toml:1:13
+  |
+1 | state_dir = /var
+  |             ^^^^ here
+
+error: this is not TOML: unclosed table, expected `]`
+ --> greenroom.toml:2:12
+  |
+2 | [pool.linux
+  |            ^ here
+
+error: this is not TOML: extra `=`, expected nothing
+ --> greenroom.toml:3:17
+  |
+3 | max_instances = = 3
+  |                 ^ here
+",
+    );
+}
+
+#[test]
+fn a_pool_without_provider_is_told_how_to_get_one() {
+    says(
+        "[pool.linux]\nmax_instances = 2\n",
+        r#"
+error: `[pool.linux]` has no provider
+ --> greenroom.toml:1:1
+  |
+1 | [pool.linux]
+  | ^^^^^^^^^^^^ this pool
+  |
+  = help: say where its instances come from:
+          [pool.linux.provider]
+          kind = "local"
+"#,
+    );
+}
+
+#[test]
+fn missing_keys_are_named_with_what_they_are_for() {
+    says(
+        "[pool.linux]\n[pool.linux.provider]\npath = \"/x\"\n[[pool.linux.policy]]\nidle_count = 0\n",
+        r#"
+error: `max_instances` is missing in `[pool.linux]`
+ --> greenroom.toml:1:1
+  |
+1 | [pool.linux]
+  | ^^^^^^^^^^^^ in this table
+  |
+  = help: how many instances this pool may have at most, in any phase
+
+error: `kind` is missing in `[pool.linux.provider]`
+ --> greenroom.toml:2:1
+  |
+2 | [pool.linux.provider]
+  | ^^^^^^^^^^^^^^^^^^^^^ in this table
+  |
+  = help: which provider: `kind = "local"`
+
+error: `periods` is missing in `[[pool.linux.policy]]`
+ --> greenroom.toml:4:1
+  |
+4 | [[pool.linux.policy]]
+  | ^^^^^^^^^^^^^^^^^^^^^ in this table
+  |
+  = help: `periods = ["* 9-17 * * mon-fri"]`: minutes, hours, days, months, weekdays
+"#,
+    );
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_shown_together() {
+    says(
+        "[pool.linux]\nmax_instances = 2\ncapacity_per_instance = 3\nmax_use_count = 2\nidle_count = 7\n\
+         scale_factor = 0.5\nscale_factor_limit = 6\nprovider.kind = \"local\"\n",
+        r"
+error: `max_use_count` = 2 is less than `capacity_per_instance` = 3: an instance would never be full
+ --> greenroom.toml:4:17
+  |
+3 | capacity_per_instance = 3
+  |                         - jobs that an instance serves at the same time
+4 | max_use_count = 2
+  |                 ^ jobs that an instance serves
+  |
+  = help: `max_use_count = 3`, a multiple of it, or 0 for no limit
+
+error: `idle_count` = 7 job slots can never be idle: this pool has 6 at most
+ --> greenroom.toml:5:14
+  |
+2 | max_instances = 2
+  |                 - 2 × `capacity_per_instance` = 3 makes 6
+...
+5 | idle_count = 7
+  |              ^ wanted
+
+error: `scale_factor_limit` = 6 is below `idle_count` = 7
+ --> greenroom.toml:7:22
+  |
+5 | idle_count = 7
+  |              - the least that is kept idle
+6 | scale_factor = 0.5
+7 | scale_factor_limit = 6
+  |                      ^ the most that is kept idle
+  |
+  = help: 0 means no limit
+",
+    );
+}
+
+#[test]
+fn a_policy_entry_is_judged_with_what_it_inherits() {
+    says(
+        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+         periods = [\"* 9 * * *\"]\nidle_count = 3\n",
+        r"
+error: `idle_count` = 3 job slots can never be idle: this pool has 2 at most
+ --> greenroom.toml:6:14
+  |
+2 | max_instances = 2
+  |                 - 2 × `capacity_per_instance` = 1 makes 2
+...
+6 | idle_count = 3
+  |              ^ wanted
+",
+    );
+}
+
+#[test]
+fn capacity_without_uses_is_explained_by_the_default() {
+    let found = complaint("[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\nprovider.kind = \"x\"\n");
+    assert!(
+        found.contains("`max_use_count = 4`, a multiple of it, or 0 for no limit (it is 1 by default)"),
+        "{found}"
+    );
+}
+
+#[test]
+fn periods_and_zones_that_cannot_be_read_are_pointed_at_one_by_one() {
+    says(
+        "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
+         periods = [\"* 9-17 * * mon-fri\", \"* * 9-17 * * mon-fri *\", \"* 25 * * *\"]\ntimezone = \"Europa/Berlin\"\n",
+        r#"
+error: the period `* * 9-17 * * mon-fri *` cannot be read
+ --> greenroom.toml:5:34
+  |
+5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
+  |                                  ^^^^^^^^^^^^^^^^^^^^^^^^ five fields expected (minute hour day month weekday), found 7
+  |
+  = help: minute hour day month weekday, read as a set of minutes: "* 9-17 * * mon-fri"
+
+error: the period `* 25 * * *` cannot be read
+ --> greenroom.toml:5:60
+  |
+5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
+  |                                                            ^^^^^^^^^^^^ value must be in range 0..=23; found 25
+  |
+  = help: minute hour day month weekday, read as a set of minutes: "* 9-17 * * mon-fri"
+
+error: there is no time zone `Europa/Berlin`
+ --> greenroom.toml:6:12
+  |
+6 | timezone = "Europa/Berlin"
+  |            ^^^^^^^^^^^^^^^ not known
+  |
+  = help: a name out of the IANA list, such as "Europe/Berlin" or "UTC"
+"#,
+    );
+}
+
+#[test]
+fn directories_that_are_not_absolute_are_refused() {
+    says(
+        "state_dir = \"state\"\n[pool.linux]\nmax_instances = 2\nbuilds_dir = \"builds\"\nprovider.kind = \"local\"\n",
+        r#"
+error: `state_dir` must be an absolute path
+ --> greenroom.toml:1:13
+  |
+1 | state_dir = "state"
+  |             ^^^^^^^ relative to what? GitLab Runner calls us in a new directory each time
+
+error: `builds_dir` in `[pool.linux]` must be an absolute path on the instance
+ --> greenroom.toml:4:14
+  |
+4 | builds_dir = "builds"
+  |              ^^^^^^^^ not absolute
+"#,
+    );
+    let same =
+        "[pool.a]\nmax_instances = 1\nbuilds_dir = \"/b/\"\ncache_dir = \"/b\"\nprovider.kind = \"x\"\n";
+    assert!(complaint(same).contains("`builds_dir` and `cache_dir` must be two directories"));
+}
+
+#[test]
+fn times_that_contradict_each_other_are_shown_together() {
+    says(
+        "[timing]\nlaunch_timeout = \"1m\"\nready_timeout = \"2m\"\npass_interval = \"0s\"\n\
+         [pool.linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
+        r#"
+error: `ready_timeout` = 2m is longer than `launch_timeout` = 1m
+ --> greenroom.toml:3:17
+  |
+2 | launch_timeout = "1m"
+  |                  ---- shorter
+3 | ready_timeout = "2m"
+  |                 ^^^^ the launch would be given up before its ready command has ended
+
+error: `pass_interval` in `[timing]` must be a duration like "30s", "20m" or "1h 30m"
+ --> greenroom.toml:4:17
+  |
+4 | pass_interval = "0s"
+  |                 ^^^^ 10 ms or more are needed here
+"#,
+    );
+}
+
+#[test]
+fn one_shortened_time_does_not_force_a_test_to_name_the_others() {
+    let config =
+        good("[timing]\nlaunch_timeout = \"50ms\"\n[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n");
+    let timing = &config.pools[&PoolName::new("a")].policy.timing;
+    assert_eq!(timing.launch_timeout, Duration::from_millis(50));
+    assert_eq!(timing.ready_timeout, Duration::from_mins(2));
+}
+
+#[test]
+fn pools_of_the_wrong_shape_are_told_the_right_one() {
+    says(
+        "[[pool]]\nname = \"linux\"\n",
+        r"
+error: `pool` must be a table
+ --> greenroom.toml:1:1
+  |
+1 | [[pool]]
+  | ^^^^^^^^ found a list
+  |
+  = help: it is opened as `[pool.NAME]`
+",
+    );
+    says(
+        "[pool.Linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
+        r"
+error: `Linux` cannot be the name of a pool
+ --> greenroom.toml:1:7
+  |
+1 | [pool.Linux]
+  |       ^^^^^ lower-case letters, digits and hyphens, at most 32, not starting with a hyphen
+",
+    );
+}
+
+#[test]
+fn every_key_of_a_pool_arrives() {
+    let config = good(
+        "state_dir = \"/srv/green\"\nhistory_days = 7\n[pool.w]\nmax_instances = 9\ncapacity_per_instance = 2\n\
+         max_use_count = 0\nidle_count = 4\nidle_time = \"1h 30m\"\nscale_factor = 2\nscale_factor_limit = 8\n\
+         max_launching = 3\nlaunches_per_minute = 6\nmax_lifetime = \"1d\"\nreuse = \"namespace\"\n\
+         clean_unbinds = false\nacquire_timeout = \"90s\"\nshell = \"powershell\"\nbuilds_dir = \"C:\\\\b\"\n\
+         cache_dir = \"C:/c/\"\nready_command = \"true\"\nclean_command = \"clean\"\n\
+         [pool.w.provider]\nkind = \"local\"\nroot = \"/x\"\nlist = [1, 2]\n\
+         [[pool.w.policy]]\nperiods = [\"* 9 * * *\"]\nidle_count = 6\n",
+    );
+    let pool = &config.pools[&PoolName::new("w")];
+    let policy = &pool.policy;
+    assert_eq!((config.history_days, config.state_dir.to_str()), (7, Some("/srv/green")));
+    assert_eq!((policy.max_instances, policy.capacity_per_instance, policy.max_use_count), (9, 2, None));
+    assert_eq!((policy.max_launching, policy.launches_per_minute), (3, 6));
+    assert_eq!(policy.max_lifetime, Some(Lifetime(Duration::from_hours(24))));
+    assert_eq!((policy.reuse, policy.clean_unbinds), (Reuse::Namespace, false));
+    assert_eq!(policy.timing.acquire_timeout, Duration::from_secs(90));
+    assert_eq!(config.timing.acquire_timeout, Duration::from_mins(30));
+    assert_eq!(
+        (pool.shell, pool.builds_dir.as_str(), pool.cache_dir.as_str()),
+        (Shell::Powershell, "C:\\b", "C:/c")
+    );
+    assert_eq!(pool.ready_command.as_deref(), Some("true"));
+    assert_eq!(pool.clean_command.as_deref(), Some("clean"));
+    let own = policy.schedules[0].idle;
+    assert_eq!((own.idle_count, own.idle_time, own.scale_factor_limit), (6, Duration::from_mins(90), 8));
+    assert_eq!(policy.schedules[0].when.text().timezone, "UTC");
+    assert_eq!(pool.provider.kind, "local");
+    assert_eq!(pool.provider.table.keys().collect::<Vec<_>>(), ["list", "root"]);
+}
+
+#[test]
+fn a_fixed_host_serves_any_number_of_jobs_unless_the_file_says_otherwise() {
+    let text = |line| format!("[pool.a]\nmax_instances = 1\n{line}\nprovider.kind = \"x\"\n");
+    for (line, disposable, uses) in [
+        ("#", true, Some(1)),
+        ("#", false, None),
+        ("max_use_count = 1", false, Some(1)),
+        ("max_use_count = 0", true, None),
+    ] {
+        let config = good(&text(line));
+        let policy = config.pools[&PoolName::new("a")].policy_where(disposable);
+        assert_eq!(policy.max_use_count, uses, "{line} {disposable}");
+    }
+}
+
+#[test]
+fn a_policy_is_the_same_after_the_journal() {
+    let config = good(include_str!("../../examples/config.toml"));
+    for pool in config.pools.values() {
+        let text = serde_json::to_string(&pool.policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), pool.policy);
+    }
+}
+
+#[test]
+fn limits_say_where_they_are_set_and_defaults_say_nothing() {
+    let config = good(
+        "default_pool = \"a\"\n[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[[rule]]\npool = \"a\"\n",
+    );
+    assert_eq!(config.origin("pool.a.max_instances").as_deref(), Some("greenroom.toml:3"));
+    assert_eq!(config.origin("rule.0.pool").as_deref(), Some("greenroom.toml:6"));
+    assert_eq!(config.origin("pool.a.idle_count"), None);
+}
+
+#[test]
+fn a_provider_can_complain_about_its_own_lines() {
+    let config = good("[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"x\"\nzone = \"mars-1\"\n");
+    let path = &config.pools[&PoolName::new("a")].provider.path;
+    assert_eq!(
+        config.complain(&format!("{path}.zone"), "there is no zone `mars-1`").to_string(),
+        "error: there is no zone `mars-1`\n --> greenroom.toml:5:1\n  |\n5 | zone = \"mars-1\"\n  | ^^^^ here"
+    );
+    let absent = config.complain(&format!("{path}.image"), "`image` is missing").summary();
+    assert_eq!(absent, "greenroom.toml:3:9: `image` is missing");
+}
+
+#[test]
+fn a_providers_values_are_no_ones_business() {
+    let config =
+        good("[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"x\"\npassword = \"hunter2\"\n");
+    let shown = format!("{config:?}");
+    assert!(shown.contains("password") && !shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_changed_text_has_another_hash() {
+    assert_eq!(Config::hash("a"), Config::hash("a"));
+    assert_ne!(Config::hash("a"), Config::hash("a "));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_once() {
+    let wrong = Config::read(Path::new("/nowhere/greenroom.toml")).unwrap_err();
+    let source = std::error::Error::source(&wrong).unwrap().to_string();
+    assert!(
+        source.contains("/nowhere/greenroom.toml") && !wrong.to_string().contains("nowhere"),
+        "{wrong}: {source}"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "(\\[\\[?|pool|\\.|a|\\]\\]?|\n| = |\"|1|-|rule|timing|\\{|\\}|é|\u{0}|,){0,40}") {
+        if let Err(wrong) = Config::parse(&text, "x") {
+            proptest::prop_assert!(wrong.count() > 0 && !wrong.to_string().is_empty());
+        }
+    }
+}
