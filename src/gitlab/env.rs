@@ -1,0 +1,168 @@
+//! What GitLab Runner puts into our environment.
+//!
+//! Read once, from an iterator that the caller takes from the process. Only the protocol's own names count:
+//! whatever begins with `CUSTOM_ENV_` can be set by whoever writes a pipeline, and may be no UTF-8.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::core::ids::{AttemptName, NameError, PoolName};
+
+use super::exit::{CodeFile, ExitCodes};
+
+/// Names that `config` hands to the later calls of a job, as `job_env`.
+pub(super) const STATE_DIR: &str = "GREENROOM_STATE_DIR";
+pub(super) const POOL: &str = "GREENROOM_POOL";
+
+/// The protocol's part of the environment. What is not set is asked for by a method that says what that means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobEnv {
+    tmpdir: Option<OsString>,
+    build_failure: Option<OsString>,
+    system_failure: Option<OsString>,
+    code_file: Option<OsString>,
+    response_file: Option<OsString>,
+    state_dir: Option<OsString>,
+    pool: Option<OsString>,
+}
+
+/// Something that the runner always sets is not there, or is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    #[error(
+        "`{name}` is not set: GitLab Runner sets it for each call; `greenroom try` plays the runner's part"
+    )]
+    Unset { name: &'static str },
+    #[error("`TMPDIR` does not name an attempt")]
+    Attempt(#[source] NameError),
+    #[error("`{POOL}` does not name a pool")]
+    Pool(#[source] NameError),
+}
+
+impl JobEnv {
+    /// Takes what it needs and forgets the rest. An empty value counts as none; of duplicates the last one counts.
+    pub fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut env = Self::default();
+        for (name, value) in variables {
+            let field = match name.to_str() {
+                Some("TMPDIR") => &mut env.tmpdir,
+                Some("BUILD_FAILURE_EXIT_CODE") => &mut env.build_failure,
+                Some("SYSTEM_FAILURE_EXIT_CODE") => &mut env.system_failure,
+                Some("BUILD_EXIT_CODE_FILE") => &mut env.code_file,
+                Some("JOB_RESPONSE_FILE") => &mut env.response_file,
+                Some(STATE_DIR) => &mut env.state_dir,
+                Some(POOL) => &mut env.pool,
+                _ => continue,
+            };
+            *field = (!value.is_empty()).then_some(value);
+        }
+        env
+    }
+
+    /// The directory of this attempt: the runner removes it when `cleanup` has returned.
+    pub fn tmpdir(&self) -> Result<&Path, EnvError> {
+        self.tmpdir.as_deref().map(Path::new).ok_or(EnvError::Unset { name: "TMPDIR" })
+    }
+
+    /// The attempt's name: the base name of TMPDIR, the same in every call from `config` to `cleanup`.
+    pub fn attempt(&self) -> Result<AttemptName, EnvError> {
+        let base = self.tmpdir()?.file_name().unwrap_or_default();
+        AttemptName::parse(&base.to_string_lossy()).map_err(EnvError::Attempt)
+    }
+
+    /// Where the job's response lies.
+    pub fn response_file(&self) -> Result<&Path, EnvError> {
+        self.response_file.as_deref().map(Path::new).ok_or(EnvError::Unset { name: "JOB_RESPONSE_FILE" })
+    }
+
+    /// The exit codes that the runner understands.
+    pub fn exit_codes(&self) -> ExitCodes {
+        ExitCodes::of(self.build_failure.as_deref(), self.system_failure.as_deref())
+    }
+
+    /// Where a script's own exit code goes; `None` where the runner names no file.
+    pub fn code_file(&self) -> Option<CodeFile> {
+        self.code_file.as_ref().map(|path| CodeFile::at(PathBuf::from(path)))
+    }
+
+    /// The state directory that `config` chose; absent in `config` itself and in the cleanup after a failed one.
+    pub fn state_dir(&self) -> Option<&Path> {
+        self.state_dir.as_deref().map(Path::new)
+    }
+
+    /// The pool that `config` chose; absent where `state_dir` is.
+    pub fn pool(&self) -> Result<Option<PoolName>, EnvError> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        PoolName::parse(&pool.to_string_lossy()).map(Some).map_err(EnvError::Pool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    use super::*;
+
+    fn env(variables: &[(&str, &str)]) -> JobEnv {
+        JobEnv::read(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
+    }
+
+    #[test]
+    fn an_attempt_is_called_like_its_directory() {
+        for (tmpdir, name) in [
+            ("/tmp/custom-executor123", "custom-executor123"),
+            ("/tmp/custom-executor9/", "custom-executor9"),
+        ] {
+            assert_eq!(env(&[("TMPDIR", tmpdir)]).attempt().unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn outside_of_a_runner_the_missing_variable_is_named() {
+        let nothing = env(&[("TMPDIR", "")]);
+        let message = nothing.attempt().unwrap_err().to_string();
+        assert!(message.starts_with("`TMPDIR` is not set") && message.contains("greenroom try"), "{message}");
+        assert!(nothing.response_file().unwrap_err().to_string().starts_with("`JOB_RESPONSE_FILE`"));
+        assert_eq!((nothing.state_dir(), nothing.pool(), nothing.code_file()), (None, Ok(None), None));
+        assert_eq!(nothing.exit_codes(), ExitCodes::default());
+    }
+
+    #[test]
+    fn a_tmpdir_that_names_no_attempt_is_refused() {
+        for tmpdir in ["/", "/tmp/..", "/tmp/.hidden", "/tmp/a b"] {
+            assert!(matches!(env(&[("TMPDIR", tmpdir)]).attempt(), Err(EnvError::Attempt(_))), "{tmpdir}");
+        }
+    }
+
+    #[test]
+    fn variables_that_are_no_utf_8_disturb_nothing() {
+        let strange = OsString::from_vec(vec![b'C', 0xff]);
+        let variables = [
+            (strange.clone(), strange.clone()),
+            (OsString::from("TMPDIR"), OsString::from("/tmp/x1")),
+            (OsString::from("GREENROOM_POOL"), strange.clone()),
+            (OsString::from("JOB_RESPONSE_FILE"), strange.clone()),
+        ];
+        let env = JobEnv::read(variables);
+        assert_eq!(env.attempt().unwrap().as_str(), "x1");
+        assert!(env.pool().is_err());
+        assert_eq!(env.response_file().unwrap().as_os_str(), strange);
+    }
+
+    #[test]
+    fn what_a_pipeline_sets_never_counts() {
+        let forged =
+            [("CUSTOM_ENV_TMPDIR", "/x"), ("CUSTOM_ENV_GREENROOM_POOL", "gold"), ("TMPDIR", "/tmp/a")];
+        let env = env(&forged);
+        assert_eq!(env.attempt().unwrap().as_str(), "a");
+        assert_eq!(env.pool(), Ok(None));
+    }
+
+    #[test]
+    fn no_secret_of_the_job_is_kept() {
+        let env =
+            env(&[("CUSTOM_ENV_CI_JOB_TOKEN", "glcbt-1"), ("PASSWORD", "hunter2"), ("TMPDIR", "/tmp/a")]);
+        let shown = format!("{env:?}");
+        assert!(!shown.contains("glcbt") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,217 @@
+//! How a call ends, in the runner's terms.
+//!
+//! The driver's exit code says whose fault it was; the script's own code travels beside it in a file. The file is
+//! read only after a build failure, and the runner never removes it: what an earlier stage left would be taken for
+//! the present one's.
+
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+use std::num::NonZeroI32;
+use std::path::PathBuf;
+
+use fs_err as fs;
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Success,
+    /// The script's own failure, or a job that asks for what cannot be: another attempt cannot help.
+    Build(NonZeroI32),
+    /// Ours, the instance's or the cloud's: the runner may try again, and users may with
+    /// `retry: when: runner_system_failure`.
+    System,
+}
+
+impl Outcome {
+    /// A job that asks for what this runner does not offer.
+    pub const IMPOSSIBLE: Self = Self::Build(NonZeroI32::new(1).expect("1 is not 0"));
+
+    /// What the guest's exit status means. Unix has 0 to 255; Windows has 32 bits, which the runner wants signed.
+    pub fn of_exit(status: u32) -> Self {
+        NonZeroI32::new(status.cast_signed()).map_or(Self::Success, Self::Build)
+    }
+
+    /// A script ended by a signal, by its name without `SIG`: 128 and its number, as shells say it.
+    pub fn of_signal(name: &str) -> Self {
+        let number = SIGNALS.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number);
+        NonZeroI32::new(128 + number).map_or(Self::System, Self::Build)
+    }
+}
+
+/// The signals that SSH names (RFC 4254, 6.10), with Linux's numbers.
+const SIGNALS: &[(&str, i32)] = &[
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ILL", 4),
+    ("ABRT", 6),
+    ("FPE", 8),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("SEGV", 11),
+    ("USR2", 12),
+    ("PIPE", 13),
+    ("ALRM", 14),
+    ("TERM", 15),
+];
+
+/// The driver's exit codes, as the runner announces them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExitCodes {
+    /// From `BUILD_FAILURE_EXIT_CODE`. Default 1.
+    pub build_failure: u8,
+    /// From `SYSTEM_FAILURE_EXIT_CODE`. Default 2.
+    pub system_failure: u8,
+}
+
+impl Default for ExitCodes {
+    fn default() -> Self {
+        Self { build_failure: 1, system_failure: 2 }
+    }
+}
+
+impl ExitCodes {
+    /// What is no exit code of a failure (0, more than 255, no number) is taken for the default.
+    pub(super) fn of(build_failure: Option<&OsStr>, system_failure: Option<&OsStr>) -> Self {
+        let code = |text: Option<&OsStr>, default| {
+            let code = text.and_then(OsStr::to_str).and_then(|text| text.parse::<u8>().ok());
+            code.filter(|code| *code != 0).unwrap_or(default)
+        };
+        let default = Self::default();
+        Self {
+            build_failure: code(build_failure, default.build_failure),
+            system_failure: code(system_failure, default.system_failure),
+        }
+    }
+
+    /// The code that the process ends with.
+    pub fn of_outcome(&self, outcome: Outcome) -> u8 {
+        match outcome {
+            Outcome::Success => 0,
+            Outcome::Build(_) => self.build_failure,
+            Outcome::System => self.system_failure,
+        }
+    }
+}
+
+/// The file for a script's own exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeFile {
+    path: PathBuf,
+}
+
+impl CodeFile {
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Removes what an earlier stage left. The first thing that every `run` does.
+    pub fn clear(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Writes the code of a build failure, whole or not at all: half a number is a number, too. Other outcomes have
+    /// none. If this fails, the runner takes 1.
+    pub fn record(&self, outcome: Outcome) -> io::Result<()> {
+        let Outcome::Build(code) = outcome else { return Ok(()) };
+        // RACE: a `run` that is being stopped may still live beside the next one; each writes its own draft.
+        let mut draft = self.path.clone().into_os_string();
+        draft.push(format!(".{}", std::process::id()));
+        let mut file = fs::File::create(&draft)?;
+        file.write_all(format!("{code}\n").as_bytes())?;
+        fs::rename(&draft, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn build(code: i32) -> Outcome {
+        Outcome::Build(NonZeroI32::new(code).unwrap())
+    }
+
+    #[test]
+    fn a_guests_status_becomes_a_code_that_the_runner_reads() {
+        for (status, outcome) in [
+            (0, Outcome::Success),
+            (1, build(1)),
+            (42, build(42)),
+            (255, build(255)), // ssh's own 255 never comes this way: the transport's fate travels apart
+            (256, build(256)),
+            (0xC000_0005, build(-1_073_741_819)), // Windows: access violation
+            (u32::MAX, build(-1)),
+        ] {
+            assert_eq!(Outcome::of_exit(status), outcome, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_was_killed_has_failed_as_in_a_shell() {
+        for (name, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("WINCH", 128), ("", 128)] {
+            assert_eq!(Outcome::of_signal(name), build(code), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_runners_codes_are_used_and_nonsense_is_not() {
+        let codes = |build: &str, system: &str| ExitCodes::of(Some(build.as_ref()), Some(system.as_ref()));
+        assert_eq!(codes("1", "2"), ExitCodes::default());
+        assert_eq!(codes("41", "42"), ExitCodes { build_failure: 41, system_failure: 42 });
+        for nonsense in ["0", "", "256", "-1", "x"] {
+            assert_eq!(codes(nonsense, nonsense), ExitCodes::default(), "{nonsense}");
+        }
+        let odd = codes("41", "42");
+        assert_eq!([Outcome::Success, build(7), Outcome::System].map(|o| odd.of_outcome(o)), [0, 41, 42]);
+    }
+
+    #[test]
+    fn the_file_holds_one_number_and_a_newline() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("build_exit_code");
+        let file = CodeFile::at(path.clone());
+        file.clear().unwrap();
+        for code in [42, -1_073_741_819] {
+            file.record(build(code)).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{code}\n"));
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn what_an_earlier_stage_left_is_gone_after_clear() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("build_exit_code");
+        fs::write(&path, "42\n").unwrap();
+        let file = CodeFile::at(path.clone());
+        file.clear().unwrap();
+        for outcome in [Outcome::Success, Outcome::System] {
+            file.record(outcome).unwrap();
+            assert!(!path.exists(), "{outcome:?} has no code");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_vanished_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = CodeFile::at(dir.path().join("gone/build_exit_code"));
+        file.clear().unwrap();
+        let error = file.record(build(1)).unwrap_err().to_string();
+        assert!(error.contains("gone/build_exit_code"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn only_zero_is_success_and_no_failure_is_zero(status: u32) {
+            match Outcome::of_exit(status) {
+                Outcome::Success => prop_assert_eq!(status, 0),
+                Outcome::Build(code) => prop_assert_eq!(code.get().cast_unsigned(), status),
+                Outcome::System => prop_assert!(false, "the guest answered, so the system did not fail"),
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What GitLab says about a job: JOB_RESPONSE_FILE.
+//!
+//! The only source of decisions. The file holds the job's token, registry credentials and all its variables;
+//! nothing of that is kept, and no message quotes the file. Unknown fields, nulls and missing optional ones are fine.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::core::ids::JobKey;
+use crate::core::job::JobFacts;
+
+use super::secret::Secret;
+
+/// GitLab Runner's own default for a job without a timeout.
+const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
+
+/// What we need of a job's response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobResponse {
+    /// Key, project and timeout.
+    pub facts: JobFacts,
+    /// The job's name in the pipeline. Whoever may push chooses it.
+    pub name: String,
+    /// Branch or tag. Whoever may push chooses it.
+    pub git_ref: String,
+    /// Does GitLab say that the ref is protected? Older versions say nothing: then it does not count as protected.
+    pub protected: bool,
+    /// What stands behind `image:`, variables expanded. Whoever may push chooses it.
+    pub image: Option<String>,
+}
+
+/// A response that cannot be used. No variant quotes the file.
+#[derive(Debug, thiserror::Error)]
+pub enum ResponseError {
+    #[error("cannot read the job's response")]
+    Read(#[source] io::Error),
+    #[error("the job's response is broken JSON: {what} in line {line}, column {column}")]
+    Json { what: &'static str, line: usize, column: usize },
+    #[error("the job's response has no usable `{field}`: {expected} expected, found {found}")]
+    Field { field: &'static str, expected: &'static str, found: &'static str },
+}
+
+impl JobResponse {
+    /// Reads the file that `JOB_RESPONSE_FILE` names. The error names it.
+    pub fn read(path: &Path) -> Result<Self, ResponseError> {
+        Self::parse(&fs_err::read(path).map_err(ResponseError::Read)?)
+    }
+
+    /// Takes what is needed out of the file's bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
+        let document = Document::parse(bytes)?;
+        let text = |path: &[&'static str]| document.at(path).as_str().filter(|text| !text.is_empty());
+        let id = document.at(&["id"]);
+        let id = id.as_u64().ok_or(ResponseError::Field {
+            field: "id",
+            expected: "a whole number",
+            found: kind(id),
+        })?;
+        let server = document.first_variable("CI_SERVER_URL").ok_or(ResponseError::Field {
+            field: "CI_SERVER_URL",
+            expected: "GitLab's URL among the variables",
+            found: "none",
+        })?;
+        let project = text(&["job_info", "project_full_path"]);
+        let project = project.or_else(|| document.first_variable("CI_PROJECT_PATH"));
+        let project = project.ok_or(ResponseError::Field {
+            field: "job_info.project_full_path",
+            expected: "the project's full path",
+            found: "none, nor a variable `CI_PROJECT_PATH`",
+        })?;
+        let timeout = document.at(&["runner_info", "timeout"]).as_u64().filter(|seconds| *seconds > 0);
+        let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+        let key = JobKey::new(server.trim_end_matches('/'), id);
+        Ok(Self {
+            facts: JobFacts { key, project: Arc::from(project), timeout },
+            name: text(&["job_info", "name"]).unwrap_or_default().to_owned(),
+            git_ref: text(&["git_info", "ref"]).unwrap_or_default().to_owned(),
+            protected: document.at(&["git_info", "protected"]).as_bool().unwrap_or(false),
+            image: text(&["image", "name"]).map(str::to_owned),
+        })
+    }
+}
+
+/// The whole response: lives only while it is taken apart.
+struct Document(Secret<Value>);
+
+impl Document {
+    /// The parser's own messages are not passed on: they quote what they do not like.
+    fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
+        match serde_json::from_slice::<Value>(bytes) {
+            Ok(value) if value.is_object() => Ok(Self(Secret::new(value))),
+            Ok(_) => Err(ResponseError::Json { what: "an object is expected", line: 1, column: 1 }),
+            Err(error) => {
+                let what = if error.is_eof() { "it ends too early" } else { "a syntax error" };
+                Err(ResponseError::Json { what, line: error.line(), column: error.column() })
+            }
+        }
+    }
+
+    /// The value at a path; null if any part of it is missing or of another kind.
+    fn at(&self, path: &[&str]) -> &Value {
+        const NULL: &Value = &Value::Null;
+        path.iter().fold(self.0.expose(), |value, part| value.get(part).unwrap_or(NULL))
+    }
+
+    /// The first variable of a name. GitLab's own come first; what a pipeline sets by the same name comes after.
+    fn first_variable(&self, name: &str) -> Option<&str> {
+        let variables = self.at(&["variables"]).as_array()?;
+        let found =
+            variables.iter().find(|variable| variable.get("key").and_then(Value::as_str) == Some(name));
+        found?.get("value").and_then(Value::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "none",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "another number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a real runner wrote.
+    const RECORDED: &str = include_str!("../../tests/fixtures/runner-19.4/response.json");
+
+    fn parse(value: &Value) -> Result<JobResponse, ResponseError> {
+        JobResponse::parse(value.to_string().as_bytes())
+    }
+
+    fn recorded() -> Value {
+        serde_json::from_str(RECORDED).unwrap()
+    }
+
+    /// The least that is enough.
+    fn least() -> Value {
+        let variables = json!([{"key": "CI_SERVER_URL", "value": "https://gitlab.example.com"}]);
+        json!({"id": 7, "job_info": {"project_full_path": "g/p"}, "variables": variables})
+    }
+
+    #[test]
+    fn a_recorded_response_is_understood() {
+        let job = JobResponse::parse(RECORDED.as_bytes()).unwrap();
+        assert_eq!(job.facts.key, JobKey::new("http://127.0.0.1:9999", 7043));
+        assert_eq!((&*job.facts.project, job.facts.namespace()), ("g/demo", "g"));
+        assert_eq!(job.facts.timeout, Duration::from_hours(1));
+        assert_eq!((job.name.as_str(), job.git_ref.as_str(), job.protected), ("lab-job", "main", false));
+        assert_eq!(job.image.as_deref(), Some("ruby:3.3"));
+    }
+
+    #[test]
+    fn little_is_enough_and_nulls_are_nothing() {
+        let mut poor = least();
+        for field in ["git_info", "runner_info", "image", "steps"] {
+            poor[field] = Value::Null;
+        }
+        let job = parse(&poor).unwrap();
+        assert_eq!(job, parse(&least()).unwrap());
+        assert_eq!((job.facts.timeout, job.image), (DEFAULT_TIMEOUT, None));
+    }
+
+    #[test]
+    fn variables_that_a_pipeline_adds_change_nothing() {
+        let plain = parse(&recorded()).unwrap();
+        let mut forged = recorded();
+        let variables = forged["variables"].as_array_mut().unwrap();
+        for (key, value) in [
+            ("CI_SERVER_URL", "https://evil.example.com"),
+            ("CI_PROJECT_PATH", "top/secret"),
+            ("CI_JOB_ID", "1"),
+            ("CI_JOB_IMAGE", "any"),
+            ("CI_COMMIT_REF_PROTECTED", "true"),
+        ] {
+            variables.push(json!({"key": key, "value": value}));
+        }
+        assert_eq!(parse(&forged).unwrap(), plain);
+    }
+
+    #[test]
+    fn an_older_gitlab_names_the_project_in_its_first_variable_only() {
+        let mut old = recorded();
+        old["job_info"]["project_full_path"] = Value::Null;
+        old["variables"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"key": "CI_PROJECT_PATH", "value": "top/secret"}));
+        assert_eq!(&*parse(&old).unwrap().facts.project, "g/demo");
+    }
+
+    #[test]
+    fn only_gitlabs_yes_makes_a_ref_protected() {
+        for (said, protected) in
+            [(json!(true), true), (json!(false), false), (json!(null), false), (json!("true"), false)]
+        {
+            let mut response = least();
+            response["git_info"] = json!({ "protected": said });
+            assert_eq!(parse(&response).unwrap().protected, protected, "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said_in_one_sentence() {
+        let without = |field: &str| {
+            let mut response = least();
+            response.as_object_mut().unwrap().remove(field);
+            parse(&response).unwrap_err().to_string()
+        };
+        let start = "the job's response has no usable";
+        assert_eq!(without("id"), format!("{start} `id`: a whole number expected, found none"));
+        assert_eq!(
+            without("variables"),
+            format!("{start} `CI_SERVER_URL`: GitLab's URL among the variables expected, found none")
+        );
+        assert!(without("job_info").contains("the project's full path expected"));
+        for (id, found) in [(json!("7"), "a string"), (json!(-1), "another number"), (json!([]), "a list")] {
+            let mut response = least();
+            response["id"] = id;
+            assert!(parse(&response).unwrap_err().to_string().ends_with(&format!("found {found}")));
+        }
+    }
+
+    #[test]
+    fn broken_json_is_located() {
+        for (text, says) in [
+            ("", "it ends too early in line 1, column 0"),
+            ("{\"id\": 7,\n \"a\": [1, ", "it ends too early in line 2"),
+            ("{\"id\": 7,\n \"a\" 1}", "a syntax error in line 2, column 6"),
+            ("[]", "an object is expected in line 1, column 1"),
+        ] {
+            let message = JobResponse::parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_by_the_source() {
+        let error = JobResponse::read(Path::new("/nowhere/response.json")).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("/nowhere/response.json"), "{source}");
+        assert_eq!(error.to_string(), "cannot read the job's response");
+    }
+
+    #[test]
+    fn no_secret_shows_up_in_what_is_kept_or_said() {
+        let secrets = ["glcbt-lab-job-token-7043", "s3cr3t-value-123"];
+        assert!(secrets.iter().all(|secret| RECORDED.contains(secret)), "the sample has them");
+        let mut shown = vec![format!("{:?}", parse(&recorded()).unwrap())];
+        for end in 0..RECORDED.len() {
+            let error = JobResponse::parse(&RECORDED.as_bytes()[..end]).unwrap_err();
+            shown.push(format!("{error} {error:?}"));
+        }
+        for field in ["id", "variables", "job_info", "git_info", "runner_info", "image"] {
+            let mut response = recorded();
+            response[field] = json!("s3cr3t-value-123");
+            shown.push(format!("{:?}", parse(&response)));
+        }
+        for text in shown {
+            assert!(!secrets.iter().any(|secret| text.contains(secret)), "{text}");
+        }
+    }
+}
