@@ -44,8 +44,8 @@ impl Diagnostic {
 
 /// Everything that is wrong with one configuration, in the order of the file.
 ///
-/// `Display` is the full text without colour, with the lines concerned; `summary` is one line without them, for
-/// places where a line of the file (a provider's password, say) must not show up.
+/// `render` is the full text with the lines concerned, for operators. `Display` is one line without them, for job
+/// logs and reports, where a line of the file (a provider's password, say) must not show up.
 #[derive(Clone)]
 pub struct Diagnostics {
     file: String,
@@ -76,7 +76,7 @@ impl Diagnostics {
     }
 
     /// One line: the first complaint with file, line and column, and how many more there are.
-    pub fn summary(&self) -> String {
+    fn summary(&self) -> String {
         let Some(first) = self.found.first() else { return self.file.clone() };
         let place = match first.marks.first() {
             Some((span, _)) => {
@@ -113,7 +113,7 @@ impl Diagnostics {
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.render(false))
+        f.write_str(&self.summary())
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn complaints_come_in_the_order_of_the_file() {
         let found = vec![Diagnostic::new("late").at(4..5, ""), Diagnostic::new("early").at(0..1, "")];
-        let text = one("a\nb\nc\n", found).to_string();
+        let text = one("a\nb\nc\n", found).render(false);
         assert!(text.find("early").unwrap() < text.find("late").unwrap(), "{text}");
     }
 
@@ -169,21 +169,21 @@ mod tests {
     fn a_summary_is_one_line_without_a_line_of_the_file() {
         let found = vec![Diagnostic::new("`x` is wrong").at(11..12, "found").help("write y")];
         let diagnostics = one("password = 'hunter2'", found);
-        assert_eq!(diagnostics.summary(), "greenroom.toml:1:12: `x` is wrong (write y)");
+        assert_eq!(diagnostics.to_string(), "greenroom.toml:1:12: `x` is wrong (write y)");
         assert!(!format!("{diagnostics:?}").contains("hunter2"));
     }
 
     #[test]
     fn spans_outside_the_text_are_shown_at_its_end_and_inside_a_character_before_it() {
         let found = vec![Diagnostic::new("a").at(50..70, "x"), Diagnostic::new("b").at(1..1, "y")];
-        let text = one("ä", found).to_string();
+        let text = one("ä", found).render(false);
         assert!(text.contains("error: a") && text.contains("error: b"), "{text}");
     }
 
     #[test]
     fn no_more_than_ten_are_shown_and_the_rest_is_counted() {
         let found = (0..13).map(|n| Diagnostic::new(format!("no {n}")).at(0..1, "")).collect();
-        let text = one("abc", found).to_string();
+        let text = one("abc", found).render(false);
         assert!(text.ends_with("and 3 more") && text.contains("no 9") && !text.contains("no 10"), "{text}");
     }
 

@@ -128,7 +128,7 @@ fn every_key_is_really_read() {
     for key in KEYS.iter().filter(|key| !matches!(key.takes, Takes::Table | Takes::Tables)) {
         let text = with(key.section, &format!("{} = 1979-05-27", key.name));
         let wrong = Config::parse(&text, "x").expect_err(key.name);
-        let summary = wrong.summary();
+        let summary = wrong.to_string();
         let says = format!("`{}`", key.name);
         assert!(summary.contains(&says) && summary.contains("must be"), "{}: {summary}", key.name);
     }
@@ -174,9 +174,7 @@ fn every_key_changes_something() {
 #[test]
 fn every_field_of_the_core_timing_is_a_key() {
     let fields = serde_json::to_value(Timing::default()).unwrap();
-    let fields: Vec<&String> = fields.as_object().unwrap().keys().collect();
-    for field in &fields {
+    for field in fields.as_object().unwrap().keys() {
         assert!(Section::Timing.keys().any(|key| key.name == *field), "`{field}` is no key of [timing]");
     }
-    assert_eq!(Section::Timing.keys().count(), fields.len() + 4, "and four of the host's");
 }

@@ -72,7 +72,7 @@ use Takes::{Count, Duration, Factor, Flag, Globs, GuestPath, HostPath, Table, Ta
 /// All of them, section by section, in the order in which they are explained.
 pub const KEYS: &[Key] = &[
     key(Top, "state_dir", HostPath, "\"/var/lib/greenroom\""),
-    key(Top, "history_days", Count(0), "90"),
+    key(Top, "history_days", Count(0), "30"),
     bare(Top, "default_pool", Text),
     bare(Top, "timing", Table),
     bare(Top, "pool", Table),
@@ -124,17 +124,22 @@ pub const KEYS: &[Key] = &[
     key(Timing, "surplus_kept", Duration(0), "\"60s\""),
     key(Timing, "probe_interval", Duration(10), "\"1s\""),
     key(Timing, "pass_interval", Duration(10), "\"10s\""),
+    key(Timing, "list_interval", Duration(0), "\"5s\""),
     key(Timing, "launch_backoff", Duration(0), "\"5s\""),
     key(Timing, "launch_backoff_max", Duration(0), "\"5m\""),
     key(Timing, "breaker_failures", Count(1), "5"),
     key(Timing, "connect_timeout", Duration(1), "\"10s\""),
     key(Timing, "ready_timeout", Duration(1), "\"2m\""),
     key(Timing, "stop_grace", Duration(0), "\"10s\""),
-    key(Timing, "waiter_look", Duration(10), "\"1s\""),
-    key(Timing, "keeper_handover", Duration(0), "\"3s\""),
-    key(Timing, "presence_look", Duration(10), "\"5s\""),
     key(Timing, "verdict_wait", Duration(0), "\"10s\""),
-    key(Timing, "lock_timeout", Duration(1), "\"10s\""),
+    key(Timing, "waiter_look", Duration(10), "\"1s\""),
+    key(Timing, "lock_wait", Duration(1), "\"10s\""),
+    key(Timing, "lease_patience", Duration(1), "\"10s\""),
+    key(Timing, "lease_touched", Duration(10), "\"1m\""),
+    key(Timing, "keeper_start", Duration(1), "\"3s\""),
+    key(Timing, "replaced_look", Duration(10), "\"5s\""),
+    key(Timing, "half_made_kept", Duration(0), "\"1h\""),
+    key(Timing, "unprepared_kept", Duration(0), "\"1d\""),
 ];
 
 impl Key {

@@ -42,7 +42,7 @@ pub use timing::HostTiming;
 pub struct Config {
     /// Where the state lies. Absolute. Default `/var/lib/greenroom`.
     pub state_dir: PathBuf,
-    /// Days for which old journal segments are kept. Default 90; 0 keeps none.
+    /// Days for which old journal segments are kept. Default 30; 0 keeps none.
     pub history_days: u32,
     /// For passes over no pool in particular; each pool's policy carries its own copy.
     pub timing: Timing,
@@ -83,7 +83,7 @@ impl Config {
         let mut sink = Vec::new();
         let top = Table::open(Section::Top, String::new(), 0..0, &values, &mut sink);
         let state_dir = top.host_path("state_dir", &mut sink).or("/var/lib/greenroom".to_owned());
-        let history_days = top.count("history_days", &mut sink).or(90);
+        let history_days = top.count("history_days", &mut sink).or(30);
         let (timing, host_timing) = match top.table("timing", &mut sink) {
             Got::Good(values, span) => {
                 let table = Table::open(Section::Timing, "[timing]".to_owned(), span, values, &mut sink);

@@ -9,7 +9,7 @@ use super::*;
 /// The full message about a bad text.
 fn complaint(text: &str) -> String {
     let wrong = Config::parse(text, "greenroom.toml").expect_err("a bad configuration was taken");
-    format!("{wrong}\n")
+    wrong.render(false) + "\n"
 }
 
 fn good(text: &str) -> Config {
@@ -503,10 +503,10 @@ fn a_provider_can_complain_about_its_own_lines() {
     let config = good("[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"x\"\nzone = \"mars-1\"\n");
     let path = &config.pools[&PoolName::new("a")].provider.path;
     assert_eq!(
-        config.complain(&format!("{path}.zone"), "there is no zone `mars-1`").to_string(),
+        config.complain(&format!("{path}.zone"), "there is no zone `mars-1`").render(false),
         "error: there is no zone `mars-1`\n --> greenroom.toml:5:1\n  |\n5 | zone = \"mars-1\"\n  | ^^^^ here"
     );
-    let absent = config.complain(&format!("{path}.image"), "`image` is missing").summary();
+    let absent = config.complain(&format!("{path}.image"), "`image` is missing").to_string();
     assert_eq!(absent, "greenroom.toml:3:9: `image` is missing");
 }
 

@@ -10,23 +10,32 @@ use super::table::{Got, Sink, Table};
 /// Durations that no decision depends on: how long processes on this machine wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTiming {
-    /// How long a starting keeper waits for the one before to go. Default 3 s.
-    pub keeper_handover: Duration,
-    /// Between two looks whether the state directory is still there. Default 5 s.
-    pub presence_look: Duration,
-    /// How long `run` waits for the keeper's verdict on a lost instance. Default 10 s.
-    pub verdict_wait: Duration,
     /// How long a call waits for the lock of a pool's state. Default 10 s.
-    pub lock_timeout: Duration,
+    pub lock_wait: Duration,
+    /// How long a call waits for a lease that the keeper holds. Default 10 s.
+    pub lease_patience: Duration,
+    /// How often a long call writes the time into its lease. Default 1 min.
+    pub lease_touched: Duration,
+    /// How long a starting keeper may take, and waits for the one before to go. Default 3 s.
+    pub keeper_start: Duration,
+    /// How often background processes look whether the state directory is still theirs. Default 5 s.
+    pub replaced_look: Duration,
+    /// What killed calls left half-made is removed at this age. Default 1 h.
+    pub half_made_kept: Duration,
+    /// Attempts that no `prepare` ever came for go at this age. Default 1 day.
+    pub unprepared_kept: Duration,
 }
 
 impl Default for HostTiming {
     fn default() -> Self {
         Self {
-            keeper_handover: Duration::from_secs(3),
-            presence_look: Duration::from_secs(5),
-            verdict_wait: Duration::from_secs(10),
-            lock_timeout: Duration::from_secs(10),
+            lock_wait: Duration::from_secs(10),
+            lease_patience: Duration::from_secs(10),
+            lease_touched: Duration::from_mins(1),
+            keeper_start: Duration::from_secs(3),
+            replaced_look: Duration::from_secs(5),
+            half_made_kept: Duration::from_hours(1),
+            unprepared_kept: Duration::from_hours(24),
         }
     }
 }
@@ -35,7 +44,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 23] = [
+    let fields: [(&str, &mut Duration); 28] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -49,16 +58,21 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
         ("surplus_kept", &mut timing.surplus_kept),
         ("probe_interval", &mut timing.probe_interval),
         ("pass_interval", &mut timing.pass_interval),
+        ("list_interval", &mut timing.list_interval),
         ("launch_backoff", &mut timing.launch_backoff),
         ("launch_backoff_max", &mut timing.launch_backoff_max),
         ("connect_timeout", &mut timing.connect_timeout),
         ("ready_timeout", &mut timing.ready_timeout),
         ("stop_grace", &mut timing.stop_grace),
+        ("verdict_wait", &mut timing.verdict_wait),
         ("waiter_look", &mut timing.waiter_look),
-        ("keeper_handover", &mut host.keeper_handover),
-        ("presence_look", &mut host.presence_look),
-        ("verdict_wait", &mut host.verdict_wait),
-        ("lock_timeout", &mut host.lock_timeout),
+        ("lock_wait", &mut host.lock_wait),
+        ("lease_patience", &mut host.lease_patience),
+        ("lease_touched", &mut host.lease_touched),
+        ("keeper_start", &mut host.keeper_start),
+        ("replaced_look", &mut host.replaced_look),
+        ("half_made_kept", &mut host.half_made_kept),
+        ("unprepared_kept", &mut host.unprepared_kept),
     ];
     let mut given: Vec<(&str, Got<Duration>)> = Vec::with_capacity(fields.len());
     for (name, field) in fields {

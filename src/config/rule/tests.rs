@@ -24,7 +24,7 @@ fn choice(rules: &str, job: &JobTraits<'_>) -> String {
 
 fn complaint(rules: &str) -> String {
     let (top, rules) = rules.split_once("---").unwrap_or(("", rules));
-    Config::parse(&format!("{top}\n{POOLS}\n{rules}"), "x").unwrap_err().summary()
+    Config::parse(&format!("{top}\n{POOLS}\n{rules}"), "x").unwrap_err().to_string()
 }
 
 #[test]
