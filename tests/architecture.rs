@@ -1,0 +1,113 @@
+//! Holds the house together: arrows, purity, sizes, words.
+//!
+//! Every check is a function of paths and texts; planted.rs shows that each one bites.
+
+#[path = "architecture/layers.rs"]
+mod layers;
+#[path = "architecture/paths.rs"]
+mod paths;
+#[path = "architecture/planted.rs"]
+mod planted;
+#[path = "architecture/sizes.rs"]
+mod sizes;
+#[path = "architecture/source.rs"]
+mod source;
+#[path = "architecture/tree.rs"]
+mod tree;
+#[path = "architecture/words.rs"]
+mod words;
+
+use std::fmt;
+
+use source::Source;
+use tree::Tree;
+
+/// Packages in Cargo.lock.
+const MOST_PACKAGES: usize = 480;
+
+/// Something that breaks a rule of the house.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    file: String,
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.what)
+    }
+}
+
+fn report(findings: &[Finding]) -> String {
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+#[track_caller]
+fn none(mut findings: Vec<Finding>) {
+    findings.sort();
+    assert!(findings.is_empty(), "\n{}", report(&findings));
+}
+
+fn all(tree: &Tree, check: impl Fn(&Source) -> Vec<Finding>) -> Vec<Finding> {
+    tree.sources.iter().flat_map(check).collect()
+}
+
+#[test]
+fn every_arrow_points_the_right_way() {
+    let tree = Tree::of_this_package();
+    let adapters = layers::adapters(tree.sources.iter().map(|source| source.path.as_str()));
+    none(all(&tree, |source| layers::arrows(source, &adapters)));
+}
+
+#[test]
+fn the_core_is_pure() {
+    let tree = Tree::of_this_package();
+    let crates = tree::dependencies(&tree.manifest);
+    assert!(crates.iter().any(|name| name == "tokio"), "the manifest is understood");
+    none(all(&tree, |source| layers::impurities(source, &crates)));
+}
+
+#[test]
+fn files_and_functions_are_small() {
+    let tree = Tree::of_this_package();
+    let tests = tree::test_files(&tree.sources);
+    let code = || tree.sources.iter().filter(|source| source.is_ours() && !tests.contains(&source.path));
+    none(code().filter_map(sizes::long_file).collect());
+    none(all(&tree, sizes::long_functions));
+    none(sizes::high_median(code()));
+}
+
+#[test]
+fn every_file_says_first_what_it_is() {
+    none(all(&Tree::of_this_package(), words::no_first_line));
+}
+
+#[test]
+fn nothing_is_silenced_and_nothing_is_left_to_do() {
+    none(all(&Tree::of_this_package(), words::leftovers));
+}
+
+#[test]
+fn no_file_says_what_does_not_belong_there() {
+    let tree = Tree::of_this_package();
+    none(tree.texts.iter().flat_map(|(path, text)| words::forbidden(path, text)).collect());
+}
+
+#[test]
+fn no_file_is_forgotten() {
+    let tree = Tree::of_this_package();
+    none(tree::forgotten(&tree.sources, &tree.manifest));
+}
+
+#[test]
+fn the_tree_of_packages_stays_small_and_comes_from_one_place() {
+    let lock = Tree::of_this_package().lock;
+    let count = lock.matches("[[package]]").count();
+    assert!(
+        count > 0 && count <= MOST_PACKAGES,
+        "Cargo.lock has {count} packages, at most {MOST_PACKAGES} are allowed"
+    );
+    none(words::strange_sources(&lock));
+}

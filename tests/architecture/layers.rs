@@ -1,0 +1,157 @@
+//! Who may use whom, and what the core may not touch.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use super::paths::{absolute, module_of, paths};
+use super::source::{Source, is_word};
+
+/// Every layer and what it may use besides itself. `X/*` is any adapter of a family; `*` is everything.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("port", &["core"]),
+    ("config", &["core"]),
+    ("gitlab", &["core"]),
+    ("provider/*", &["core", "port", "provider"]),
+    ("connector/*", &["core", "port", "connector"]),
+    ("store/*", &["core", "port", "store"]),
+    ("host/*", &["core", "port", "host"]),
+    // A family's own file: the list of its adapters and what they have in common.
+    ("provider", &["core", "port", "provider/*"]),
+    ("connector", &["core", "port", "connector/*"]),
+    ("store", &["core", "port", "store/*"]),
+    ("host", &["core", "port", "host/*"]),
+    ("engine", &["core", "port"]),
+    ("sim", &["core", "port", "engine", "store/memory", "host/memory"]),
+    ("cli", &["*"]),
+    ("bin", &["cli"]),
+];
+
+/// Families of adapters.
+const FAMILIES: &[&str] = &["provider", "connector", "store", "host"];
+
+/// The adapters there are: each folder of a family, and the in-memory ones. Other files belong to the family.
+pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let mut adapters = BTreeSet::new();
+    for file in files {
+        let module = module_of(file);
+        if let [family, name, ..] = module.as_slice()
+            && FAMILIES.contains(&family.as_str())
+            && (module.len() > 2 || file.ends_with("/mod.rs") || name == "memory")
+        {
+            adapters.insert(format!("{family}/{name}"));
+        }
+    }
+    adapters
+}
+
+/// The layer of a module path; `None` for the crate's root.
+fn layer(module: &[String], adapters: &BTreeSet<String>) -> Option<String> {
+    let first = module.first()?;
+    let adapter = module.get(1).map(|second| format!("{first}/{second}"));
+    Some(adapter.filter(|adapter| adapters.contains(adapter)).unwrap_or_else(|| first.clone()))
+}
+
+fn may_use(from: &str, to: &str) -> Result<bool, String> {
+    let covers = |pattern: &str, layer: &str| {
+        pattern == "*"
+            || pattern == layer
+            || pattern
+                .strip_suffix('*')
+                .is_some_and(|family| family.ends_with('/') && layer.starts_with(family))
+    };
+    let (_, allowed) = ARROWS
+        .iter()
+        .find(|(layer, _)| *layer == from)
+        .or_else(|| ARROWS.iter().find(|(layer, _)| covers(layer, from)))
+        .ok_or_else(|| format!("`{from}` is no layer"))?;
+    Ok(from == to || allowed.iter().any(|pattern| covers(pattern, to)))
+}
+
+/// Paths that lead from a layer to one that it may not use.
+pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Finding> {
+    let finding = |line, what| Finding { file: source.path.clone(), line, what };
+    let Some(from) = layer(&module_of(&source.path), adapters).filter(|_| source.is_ours()) else {
+        return Vec::new();
+    };
+    if let Err(what) = may_use(&from, &from) {
+        return vec![finding(1, what)];
+    }
+    let mut found = Vec::new();
+    for path in paths(source) {
+        let Some(to) = absolute(source, &path).and_then(|target| layer(&target, adapters)) else { continue };
+        if may_use(&from, &to) == Ok(false) {
+            let what = format!("`{from}` may not use `{to}` ({})", path.parts.join("::"));
+            found.push((to, finding(source.line(path.at), what)));
+        }
+    }
+    // `use a::{self, b}` is one arrow.
+    found.dedup_by(|(to, a), (other, b)| to == other && a.line == b.line);
+    found.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// What the core may not name, as paths: everything at or below them, and every import of a whole module above.
+const IMPURE: &[&str] = &[
+    "std::time::SystemTime",
+    "std::time::Instant",
+    "std::time::UNIX_EPOCH",
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::collections::HashMap",
+    "std::collections::HashSet",
+    "std::collections::hash_map",
+    "std::collections::hash_set",
+    "std::hash::RandomState",
+];
+
+/// Functions that ask the machine, by the end of their paths.
+const IMPURE_ENDS: &[&str] = &["Timestamp::now", "Zoned::now", "TimeZone::system", "TimeZone::try_system"];
+
+/// The same by their last names, however they were imported.
+const IMPURE_NAMES: &[&str] = &["SystemTime", "Instant", "HashMap", "HashSet", "RandomState"];
+
+/// The crates the core may use; proptest in its tests.
+const PURE_CRATES: &[&str] = &["std", "serde", "serde_json", "thiserror", "jiff", "cronexpr", "proptest"];
+
+/// Clock, environment, input and output, threads, unordered maps and foreign crates in the core.
+pub(crate) fn impurities(source: &Source, crates: &[String]) -> Vec<Finding> {
+    if !source.path.starts_with("src/core/") {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut find = |at, what| found.push(Finding { file: source.path.clone(), line: source.line(at), what });
+    for path in paths(source) {
+        let name = path.parts.join("::");
+        let root = &path.parts[0];
+        if crates.contains(root) && !PURE_CRATES.contains(&root.as_str()) {
+            find(path.at, format!("the core may not use the crate `{root}`"));
+        }
+        let whole = name.strip_suffix("::*").unwrap_or(&name);
+        let below =
+            |longer: &str, shorter: &str| longer == shorter || longer.starts_with(&format!("{shorter}::"));
+        let ends = |end: &&str| name == **end || name.ends_with(&format!("::{end}"));
+        if IMPURE.iter().any(|impure| below(whole, impure) || below(impure, whole))
+            || IMPURE_ENDS.iter().any(ends)
+        {
+            find(path.at, format!("the core is pure: no `{name}`"));
+        }
+    }
+    for name in IMPURE_NAMES {
+        for (at, _) in source.code.match_indices(name) {
+            let (before, after) = (&source.code[..at], &source.code[at + name.len()..]);
+            let alone = !before.chars().next_back().is_some_and(is_word)
+                && !after.chars().next().is_some_and(is_word);
+            if alone {
+                find(at, format!("the core is pure: no `{name}`"));
+            }
+        }
+    }
+    found.sort();
+    found.dedup_by(|a, b| a.line == b.line);
+    found
+}

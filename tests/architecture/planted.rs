@@ -1,0 +1,299 @@
+//! Shows that the checks bite: each finds what is planted for it, with file and line, and leaves the innocent alone.
+
+use std::collections::BTreeSet;
+
+use super::source::Source;
+use super::{Finding, layers, report, sizes, tree, words};
+
+fn arrows(path: &str, text: &str) -> String {
+    let adapters: BTreeSet<String> =
+        ["provider/local", "provider/ec2", "store/memory", "store/file", "host/memory"]
+            .map(str::to_owned)
+            .into();
+    report(&layers::arrows(&Source::new(path, text), &adapters))
+}
+
+#[test]
+fn a_wrong_arrow_is_reported_with_file_and_line() {
+    assert_eq!(
+        arrows("src/core/plan/mod.rs", "//! x\n\nuse crate::port::clock::Clock;\n"),
+        "src/core/plan/mod.rs:3: `core` may not use `port` (crate::port::clock::Clock)"
+    );
+}
+
+#[test]
+fn an_arrow_is_found_however_it_is_written() {
+    for (path, text, arrow) in [
+        ("src/engine/a.rs", "fn f() { crate::cli::run(); }", "`engine` may not use `cli`"),
+        ("src/engine/a.rs", "use crate::{core::x, config::Config};", "`engine` may not use `config`"),
+        (
+            "src/engine/a.rs",
+            "use crate::{\n    core::{a, b::{c, d}},\n    gitlab::{self, env},\n};",
+            "`engine` may not use `gitlab`",
+        ),
+        ("src/engine/mod.rs", "use super::store;", "`engine` may not use `store`"),
+        ("src/engine/a.rs", "use super::super::sim::World;", "`engine` may not use `sim`"),
+        (
+            "src/provider/local/a.rs",
+            "use super::super::ec2::X;",
+            "`provider/local` may not use `provider/ec2`",
+        ),
+        (
+            "src/provider/local/mod.rs",
+            "use crate::provider::ec2::X;",
+            "`provider/local` may not use `provider/ec2`",
+        ),
+        ("src/provider/local/mod.rs", "use crate::store::file;", "`provider/local` may not use `store/file`"),
+        ("src/config/mod.rs", "use crate::gitlab::secret::Secret;", "`config` may not use `gitlab`"),
+        ("src/sim/a.rs", "use crate::store::file::FileStore;", "`sim` may not use `store/file`"),
+        (
+            "src/core/a.rs",
+            "#[cfg(test)]\nmod tests {\n    use super::super::super::sim::x;\n}",
+            "`core` may not use `sim`",
+        ),
+        ("src/bin/greenroom.rs", "fn main() { greenroom::engine::run() }", "`bin` may not use `engine`"),
+        ("src/port/a.rs", "type X = Vec<crate::engine::Y>;", "`port` may not use `engine`"),
+        ("src/utils/mod.rs", "", "`utils` is no layer"),
+    ] {
+        let found = arrows(path, text);
+        assert!(found.contains(arrow) && found.lines().count() == 1, "{path}: {text}\nfound: {found}");
+    }
+}
+
+#[test]
+fn right_arrows_are_left_alone() {
+    for (path, text) in [
+        ("src/port/a.rs", "use crate::core::ids::PoolName;"),
+        (
+            "src/provider/local/a.rs",
+            "use super::b::X; use crate::provider::keys::Keys; use crate::port::provider;",
+        ),
+        ("src/provider/mod.rs", "pub mod local; use local::X; use crate::provider::local::Y;"),
+        (
+            "src/sim/a.rs",
+            "use crate::store::memory::Memory; use crate::host::memory; use crate::engine::Engine;",
+        ),
+        ("src/cli/a.rs", "use crate::{engine, sim, config, gitlab, store::file, provider::local};"),
+        (
+            "src/core/a.rs",
+            "//! see crate::engine\n// use crate::engine;\nconst A: &str = \"crate::engine::x\";",
+        ),
+        ("src/core/a.rs", "#[cfg(test)]\nmod tests {\n    use super::*;\n    use super::super::ids::X;\n}"),
+        ("src/core/a/mod.rs", "use super::ids::X; use self::b::Y; pub(in crate::core) fn f() {}"),
+        ("tests/lifecycle.rs", "use greenroom::engine::Engine;"),
+        ("src/lib.rs", "pub use crate::cli::run;"),
+    ] {
+        assert_eq!(arrows(path, text), "", "{path}: {text}");
+    }
+}
+
+#[test]
+fn a_folder_is_an_adapter_and_a_file_belongs_to_the_family() {
+    let files =
+        ["src/provider/mod.rs", "src/provider/keys.rs", "src/provider/local/mod.rs", "src/store/memory.rs"];
+    let adapters: Vec<String> = layers::adapters(files.into_iter()).into_iter().collect();
+    assert_eq!(adapters, ["provider/local", "store/memory"]);
+}
+
+#[test]
+fn an_impurity_of_the_core_is_reported_with_file_and_line() {
+    let crates = ["tokio", "rand", "serde", "fs_err"].map(str::to_owned);
+    let impurities = |text: &str| report(&layers::impurities(&Source::new("src/core/a.rs", text), &crates));
+    assert_eq!(
+        impurities("//! x\nfn f() {\n    std::time::SystemTime::now();\n}"),
+        "src/core/a.rs:3: the core is pure: no `SystemTime`"
+    );
+    for text in [
+        "use std::time::{Duration, Instant};",
+        "use std::{env, fmt};",
+        "use std::fs::File;",
+        "let x = std::net::Ipv4Addr::LOCALHOST;",
+        "use std::process;",
+        "std::thread::sleep(x);",
+        "use std::collections::{BTreeMap, HashMap};",
+        "use std::collections::HashSet as Set;",
+        "use std::time;",
+        "use std::collections::*;",
+        "use tokio::time::sleep;",
+        "let x: u8 = rand::random();",
+        "fs_err::read(path)",
+        "let now = jiff::Timestamp::now();",
+        "let now = Zoned::now();",
+    ] {
+        assert_eq!(impurities(text).lines().count(), 1, "{text}: {}", impurities(text));
+    }
+    for text in [
+        "use std::time::Duration;",
+        "use std::collections::{BTreeMap, BTreeSet};",
+        "// an Instant, a HashMap\nlet x = \"std::env::var\";",
+        "use serde::Serialize;",
+        "struct InstantCoffee;",
+        "let x: jiff::Timestamp = jiff::Timestamp::from_second(1)",
+    ] {
+        assert_eq!(impurities(text), "", "{text}");
+    }
+    let elsewhere = Source::new("src/engine/a.rs", "use std::time::Instant;");
+    assert_eq!(layers::impurities(&elsewhere, &crates), []);
+}
+
+#[test]
+fn the_601st_line_is_reported_and_tests_do_not_count() {
+    let lines = |count: usize| format!("//! x\n{}", "// y\n".repeat(count - 1));
+    assert_eq!(sizes::long_file(&Source::new("src/a.rs", &lines(600))), None);
+    let long = sizes::long_file(&Source::new("src/a.rs", &lines(601)));
+    assert_eq!(report(long.as_slice()), "src/a.rs:601: 601 lines without tests, at most 600 are allowed");
+    let tested = format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", lines(600), "    // z\n".repeat(500));
+    assert_eq!(sizes::own_lines(&Source::new("src/a.rs", &tested)), 600);
+}
+
+#[test]
+fn a_function_of_101_lines_is_reported_with_its_line() {
+    let function = |lines: usize| {
+        let body = "    let _ = \"}\"; // }\n".repeat(lines - 2);
+        format!(
+            "//! x\n\nimpl A {{\npub async fn long<'a>(x: [u8; 2], c: char) -> Result<(), ()> {{\n{body}}}\n}}\n"
+        )
+    };
+    assert_eq!(sizes::long_functions(&Source::new("src/a.rs", &function(100))), []);
+    assert_eq!(
+        report(&sizes::long_functions(&Source::new("src/a.rs", &function(101)))),
+        "src/a.rs:4: `long` has 101 lines, at most 100 are allowed"
+    );
+    let declared = format!("trait A {{\n    fn a(&self);\n{}}}\n", "\n".repeat(200));
+    assert_eq!(sizes::long_functions(&Source::new("src/a.rs", &declared)), []);
+}
+
+#[test]
+fn a_high_median_is_reported_and_one_long_file_is_not() {
+    let file = |name: &str, lines: usize| Source::new(name, &"// x\n".repeat(lines));
+    let fine = [file("a", 10), file("b", 150), file("c", 599)];
+    assert_eq!(sizes::high_median(fine.iter()), []);
+    let fat = [file("a", 10), file("b", 151), file("c", 151)];
+    assert_eq!(sizes::high_median(fat.iter()).len(), 1);
+}
+
+#[test]
+fn a_missing_first_line_is_reported() {
+    for (text, missing) in
+        [("//! what it is\n", false), ("// what\n", true), ("//! \n", true), ("\n//! x", true), ("", true)]
+    {
+        let found = words::no_first_line(&Source::new("src/a.rs", text));
+        assert_eq!(found.len(), usize::from(missing), "{text:?}");
+    }
+}
+
+#[test]
+fn leftovers_are_reported_with_file_and_line() {
+    for planted in [
+        concat!("#[al", "low(dead_code)]"),
+        concat!("#![al", "low(dead_code)]"),
+        concat!("db", "g!(x);"),
+        concat!("to", "do!()"),
+        concat!("// FIX", "ME later"),
+        concat!("// X", "XX later"),
+    ] {
+        let found = words::leftovers(&Source::new("src/a.rs", &format!("//! x\n\n{planted}\n")));
+        assert!(report(&found).starts_with("src/a.rs:3: ") && found.len() == 1, "{planted}: {found:?}");
+    }
+    let innocent = concat!("mktemp X", "XXXXX; \"to", "do!(\"; // #[al", "low(x)]");
+    assert_eq!(words::leftovers(&Source::new("src/a.rs", innocent)), []);
+}
+
+#[test]
+fn a_forbidden_word_is_reported_with_file_and_line() {
+    for planted in [
+        concat!("cd /wo", "rk/main"),
+        concat!("path = \"/ro", "ot/.cargo\""),
+        concat!("https://index.", "crates.io/config.json"),
+        concat!("https://ARTI", "FACTORY.example.com"),
+        concat!("Written by Clau", "de."),
+        concat!("Co-Auth", "ored-By: somebody"),
+        concat!("an LL", "M wrote this"),
+    ] {
+        let found = words::forbidden("docs/a.md", &format!("one\ntwo\n{planted}\n"));
+        assert!(report(&found).starts_with("docs/a.md:3: ") && found.len() == 1, "{planted}: {found:?}");
+    }
+    for innocent in [
+        concat!("src/wo", "rk/queue.rs"),
+        concat!("$HOME/wo", "rk/x"),
+        concat!("~/ro", "ot/x"),
+        "all messages",
+        "LLMNR",
+        "/workers/a",
+        "/rootfs/a",
+    ] {
+        let found = words::forbidden("a.md", innocent);
+        assert_eq!(found, [], "{innocent}");
+    }
+}
+
+#[test]
+fn a_package_of_another_registry_is_reported() {
+    let lock = "[[package]]\nsource = \"registry+https://github.com/rust-lang/crates.io-index\"\n[[package]]\nsource = \"git+https://example.com/x\"\n";
+    assert!(report(&words::strange_sources(lock)).starts_with("Cargo.lock:4: source = "));
+}
+
+fn forgotten(files: &[(&str, &str)]) -> Vec<String> {
+    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    let found: Vec<Finding> = tree::forgotten(&sources, "path = \"tests/odd/start.rs\"");
+    found.into_iter().map(|finding| finding.file).collect()
+}
+
+#[test]
+fn a_forgotten_file_is_reported() {
+    let files = [
+        ("src/lib.rs", "pub mod a;\nmod b { mod c; }"),
+        ("src/a/mod.rs", "mod x;\n#[cfg(test)]\nmod tests;\n// mod ghost;"),
+        ("src/a/x.rs", "mod y;"),
+        ("src/a/x/y.rs", ""),
+        ("src/a/tests.rs", ""),
+        ("src/a/ghost.rs", ""),
+        ("src/a/y.rs", ""),
+        ("src/b/c.rs", ""),
+        ("src/bin/greenroom.rs", ""),
+        ("tests/one.rs", "#[path = \"one/two.rs\"]\nmod two;\nmod support;"),
+        ("tests/one/two.rs", ""),
+        ("tests/one/three.rs", ""),
+        ("tests/support/mod.rs", ""),
+        ("tests/odd/start.rs", "//! Not `#[path = \"x.rs\"]`.\n#[path = \"../shared/mod.rs\"]\nmod shared;"),
+        ("tests/shared/mod.rs", ""),
+    ];
+    assert_eq!(forgotten(&files), ["src/a/ghost.rs", "src/a/y.rs", "tests/one/three.rs"]);
+}
+
+#[test]
+fn files_behind_a_test_module_are_tests() {
+    let sources = [
+        Source::new("src/lib.rs", "pub mod a;"),
+        Source::new("src/a/mod.rs", "mod x;\n#[cfg(test)]\nmod tests;"),
+        Source::new("src/a/tests.rs", "mod deep;"),
+    ];
+    let tests = tree::test_files(&sources);
+    assert!(tests.contains("src/a/tests.rs") && tests.contains("src/a/tests/deep.rs"));
+    assert!(!tests.contains("src/a/x.rs") && !tests.contains("src/a/mod.rs"));
+}
+
+#[test]
+fn comments_strings_and_characters_are_blanked_and_lifetimes_are_not() {
+    for (text, code) in [
+        ("a /* b /* c */ d */ e", "a                   e"),
+        ("a \"b\\\"c\" d", "a        d"),
+        ("r#\"a\"b\"# c", "         c"),
+        ("br\"a\\\" c", "       c"),
+        ("b\"a\" c", "     c"),
+        ("'a' 'x: '\\'' '\\n' '\\u{1f600}' b", "    'x:                       b"),
+        ("&'static str", "&'static str"),
+        ("'é' b", "     b"),
+        ("a // b\nc", "a     \nc"),
+        ("for r in b { c\"x\" }", "for r in b {      }"),
+        ("écrit(\"x\")", "écrit(   )"),
+    ] {
+        assert_eq!(Source::new("x", text).code, code, "{text}");
+    }
+}
+
+#[test]
+fn dependencies_are_read_from_the_manifest() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nfs-err = \"3\"\n[dev-dependencies]\nproptest = \"1\"\n[lints]\na = 1\n";
+    assert_eq!(tree::dependencies(manifest), ["fs_err", "proptest"]);
+}
