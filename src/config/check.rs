@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::core::policy::{IdlePolicy, Policy};
+use crate::core::policy::IdlePolicy;
 use crate::core::time::Pretty;
 
 use super::diagnostic::Diagnostic;
@@ -53,27 +53,21 @@ pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
     }
 }
 
-/// An instance that is thrown away before it ever fills up.
+/// An instance that is thrown away before it ever fills up. Where `max_use_count` is not given, its default depends
+/// on the provider, so `Config::objection` judges that.
 fn uses(draft: &PoolDraft, sink: &mut Sink) {
-    let (capacity, uses) = (&draft.capacity_per_instance, &draft.max_use_count);
-    let default = Policy::default().max_use_count.unwrap_or(0);
-    let (jobs, served) = (capacity.or(1), uses.or(default));
-    if capacity.is_bad() || uses.is_bad() || served == 0 || served >= jobs {
-        return;
+    if let (Got::Good(served, at), Got::Good(jobs, other)) =
+        (&draft.max_use_count, &draft.capacity_per_instance)
+        && *served != 0
+        && served < jobs
+    {
+        let title = format!(
+            "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: an instance would never be full"
+        );
+        let complaint = Diagnostic::new(title).at(at.clone(), "jobs that an instance serves");
+        let complaint = complaint.at(other.clone(), "jobs that an instance serves at the same time");
+        sink.push(complaint.help(format!("`max_use_count = {jobs}`, a multiple of it, or 0 for no limit")));
     }
-    let title = format!(
-        "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: an instance would never be full"
-    );
-    let help = format!("`max_use_count = {jobs}`, a multiple of it, or 0 for no limit");
-    let mut complaint = Diagnostic::new(title);
-    if let Some(span) = uses.span() {
-        complaint = complaint.at(span, "jobs that an instance serves");
-    }
-    if let Some(span) = capacity.span() {
-        complaint = complaint.at(span, "jobs that an instance serves at the same time");
-    }
-    let note = if uses.span().is_none() { format!("{help} (it is 1 by default)") } else { help };
-    sink.push(complaint.help(note));
 }
 
 /// The idle keys of a pool, or of an entry on top of it, against the pool's limits.

@@ -113,7 +113,9 @@ impl Diagnostics {
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.summary())
+        // A name in the file may hold what would steer a terminal; the renderer takes care of that itself.
+        let text: String = self.summary().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        f.write_str(&text)
     }
 }
 

@@ -131,6 +131,21 @@ impl Config {
         self.origins.line(key)
     }
 
+    /// What is wrong with a pool once it is known whether its provider's instances can be thrown away. To be asked
+    /// for each pool when its provider has been made.
+    pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
+        let jobs = pool.policy.capacity_per_instance;
+        let served = pool.policy_where(disposable).max_use_count?;
+        if served >= jobs {
+            return None;
+        }
+        let problem = format!(
+            "`capacity_per_instance` = {jobs}, but an instance serves {served} and goes: set `max_use_count` to \
+             {jobs}, a multiple of it, or 0 for no limit (it is {served} by default)"
+        );
+        Some(self.complain(&format!("pool.{}.capacity_per_instance", pool.name), problem))
+    }
+
     /// A complaint about a key that somebody else reads (a provider about its table), pointing at its line, or at
     /// the nearest table around it where the key is not set.
     pub fn complain(&self, key: &str, problem: impl Into<String>) -> Diagnostics {

@@ -309,12 +309,21 @@ error: `idle_count` = 3 job slots can never be idle: this pool has 2 at most
 }
 
 #[test]
-fn capacity_without_uses_is_explained_by_the_default() {
-    let found = complaint("[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\nprovider.kind = \"x\"\n");
+fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_are_thrown_away() {
+    let objection = |line: &str, disposable| {
+        let config = good(&format!(
+            "[pool.a]\nmax_instances = 1\ncapacity_per_instance = 4\n{line}\nprovider.kind = \"x\"\n"
+        ));
+        config.objection(&config.pools[&PoolName::new("a")], disposable).map(|wrong| wrong.to_string())
+    };
+    let wrong = objection("#", true).unwrap();
     assert!(
-        found.contains("`max_use_count = 4`, a multiple of it, or 0 for no limit (it is 1 by default)"),
-        "{found}"
+        wrong.starts_with("greenroom.toml:3:1: `capacity_per_instance` = 4, but an instance serves 1"),
+        "{wrong}"
     );
+    assert_eq!(objection("#", false), None, "a fixed host serves any number");
+    assert_eq!(objection("max_use_count = 4", true), None);
+    assert_eq!(objection("max_use_count = 0", true), None);
 }
 
 #[test]
@@ -535,6 +544,17 @@ fn a_file_that_is_not_there_is_named_once() {
 }
 
 proptest::proptest! {
+    #[test]
+    fn no_damage_to_the_example_makes_it_panic(from in 0usize..9000, cut in 0usize..40, put in "[\\[\\]\"'=.#\n a1é]{0,6}") {
+        let example = include_str!("../../examples/config.toml");
+        let from = example.floor_char_boundary(from.min(example.len()));
+        let to = example.floor_char_boundary((from + cut).min(example.len())).max(from);
+        let text = format!("{}{put}{}", &example[..from], &example[to..]);
+        if let Err(wrong) = Config::parse(&text, "x") {
+            proptest::prop_assert!(!wrong.render(true).is_empty() && !wrong.to_string().contains('\n'));
+        }
+    }
+
     #[test]
     fn no_text_makes_it_panic(text in "(\\[\\[?|pool|\\.|a|\\]\\]?|\n| = |\"|1|-|rule|timing|\\{|\\}|é|\u{0}|,){0,40}") {
         if let Err(wrong) = Config::parse(&text, "x") {
