@@ -1,1 +1,3 @@
 //! Adapters for the state directory beside the journal.
+
+pub mod local;

@@ -1,0 +1,153 @@
+//! Small files, written whole or not at all.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Nothing of ours is as large; what is larger was not written by us.
+const LARGEST: u64 = 16 << 20;
+
+/// Must what was written survive a power cut?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durable {
+    Yes,
+    No,
+}
+
+/// `bytes` random bytes as lower-case hex.
+pub(super) fn random_hex(bytes: usize) -> io::Result<String> {
+    let mut buffer = [0_u8; 32];
+    let wanted = &mut buffer[..bytes.min(32)];
+    let mut filled = 0;
+    while filled < wanted.len() {
+        filled += getrandom(&mut wanted[filled..], GetRandomFlags::empty())?;
+    }
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).expect("four bits are a hex digit");
+    Ok(wanted.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
+}
+
+/// A name beside `name` that only this call uses and that no look at the directory takes for the thing itself.
+pub(super) fn beside(name: &str) -> io::Result<String> {
+    Ok(format!(".{name}.{}", random_hex(4)?))
+}
+
+/// Makes a directory that only we can enter.
+pub(super) fn make_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Makes a file that is not there yet, readable for us only.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a lock file, making it if need be. Lock files are never deleted.
+pub(super) fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Puts `bytes` at `dir/name` in one step: a reader sees the old file or the new one.
+pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8], durable: Durable) -> io::Result<()> {
+    let fresh = dir.join(beside(name)?);
+    rename_new(&fresh, &dir.join(name), bytes, durable)?;
+    if durable == Durable::Yes { sync_dir(dir) } else { Ok(()) }
+}
+
+/// The same for a file that only one process writes: what a killed one left half-written is written over.
+pub(super) fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let fresh = dir.join(format!(".{name}.new"));
+    missing_is_none(fs::remove_file(&fresh))?;
+    rename_new(&fresh, &dir.join(name), bytes, Durable::No)
+}
+
+fn rename_new(fresh: &Path, path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
+    let written = write_new(fresh, bytes, durable).and_then(|()| fs::rename(fresh, path));
+    if written.is_err() {
+        // Best effort: whoever lists the directory overlooks dot-files anyway.
+        fs::remove_file(fresh).ok();
+    }
+    written
+}
+
+/// Puts `bytes` at `dir/name` in one step, unless something is there. Of several at once exactly one says `true`.
+pub(super) fn put_first(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<bool> {
+    let fresh = dir.join(beside(name)?);
+    let linked = write_new(&fresh, bytes, Durable::Yes).and_then(|()| fs::hard_link(&fresh, dir.join(name)));
+    fs::remove_file(&fresh).ok();
+    match linked {
+        Ok(()) => sync_dir(dir).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn write_new(path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
+    let mut file = create_new(path)?;
+    file.write_all(bytes)?;
+    if durable == Durable::Yes { file.sync_all() } else { Ok(()) }
+}
+
+pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// The content of a small file; `None` if there is none.
+pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let Some(size) = missing_is_none(fs::metadata(path))?.map(|known| known.len()) else { return Ok(None) };
+    if size > LARGEST {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("{size} bytes, expected a small file"),
+        ));
+    }
+    missing_is_none(fs::read(path))
+}
+
+pub(super) fn missing_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Does `path` name this very file?
+pub(super) fn names(path: &Path, file: &File) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    let there = missing_is_none(fs::symlink_metadata(path))?;
+    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+}
+
+pub(super) fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_that_put_the_first_one_wins_and_all_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let winners: usize = std::thread::scope(|scope| {
+            let puts: Vec<_> = (0..16)
+                .map(|n| scope.spawn(move || put_first(path, "x", format!("{n}").as_bytes()).unwrap()))
+                .collect();
+            puts.into_iter().map(|put| usize::from(put.join().unwrap())).sum()
+        });
+        assert_eq!(winners, 1);
+        assert_eq!(fs::read_dir(path).unwrap().count(), 1, "no litter");
+    }
+
+    #[test]
+    fn random_names_are_hex_of_the_asked_length_and_differ() {
+        let (one, two) = (random_hex(16).unwrap(), random_hex(16).unwrap());
+        assert_eq!(one.len(), 32);
+        assert!(one.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)));
+        assert_ne!(one, two);
+    }
+}

@@ -1,0 +1,216 @@
+//! The host port on this machine.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::boxes::Boxes;
+use super::clock::SystemClock;
+use super::keeper::Office;
+use super::lease::Lease;
+use super::observe::Settled;
+use super::runner::Runner;
+use super::signals::Signals;
+use super::spawn::KeeperCommand;
+use super::state_dir::StateDir;
+use super::times::Times;
+use super::{owner, socket};
+use crate::core::attempt::AttemptSeen;
+use crate::core::ids::{AttemptName, Generation, PoolName};
+use crate::core::report::Report;
+use crate::core::time::Stamp;
+use crate::port::clock::Clock;
+use crate::port::host::{Assignment, AttemptRecord, Closing, Host, HostError, Identity, Inbox, Lock, Woken};
+
+/// What kind of process this is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// Called by a runner, which is watched; `tmpdir` is the attempt's TMPDIR.
+    Driver { tmpdir: Option<PathBuf> },
+    /// Acts for the pools.
+    Keeper,
+    /// A person's command: nobody's runner is watched.
+    Operator,
+}
+
+impl Role {
+    pub(super) fn tmpdir(&self) -> Option<&Path> {
+        match self {
+            Self::Driver { tmpdir } => tmpdir.as_deref(),
+            Self::Keeper | Self::Operator => None,
+        }
+    }
+}
+
+/// The state directory of this machine. Nothing is opened before it is needed.
+#[derive(Debug)]
+pub struct LocalHost {
+    pub(super) state: StateDir,
+    pub(super) role: Role,
+    pub(super) keeper_command: KeeperCommand,
+    pub(super) signals: Signals,
+    pub(super) clock: SystemClock,
+    pub(super) times: Times,
+    runner: OnceCell<Runner>,
+    pub(super) boxes: Boxes,
+    /// The leases this process holds, to write the time into them.
+    pub(super) leases: RefCell<BTreeMap<AttemptName, Weak<Lease>>>,
+    pub(super) office: RefCell<Option<Rc<Office>>>,
+    pub(super) children: RefCell<Vec<Child>>,
+    pub(super) settled: Settled,
+}
+
+impl LocalHost {
+    /// `keeper_command` is what `start_keeper` starts.
+    pub fn open(
+        state: StateDir,
+        role: Role,
+        keeper_command: KeeperCommand,
+        signals: Signals,
+    ) -> Result<Self, HostError> {
+        Ok(Self {
+            state,
+            role,
+            keeper_command,
+            signals,
+            clock: SystemClock::new()?,
+            times: Times::default(),
+            runner: OnceCell::new(),
+            boxes: Boxes::default(),
+            leases: RefCell::default(),
+            office: RefCell::default(),
+            children: RefCell::default(),
+            settled: Settled::default(),
+        })
+    }
+
+    /// With other bounds and intervals.
+    #[must_use]
+    pub fn with_times(mut self, times: Times) -> Self {
+        self.times = times;
+        self
+    }
+
+    pub fn state(&self) -> &StateDir {
+        &self.state
+    }
+
+    /// The runner of a driver call, found at the first question.
+    pub(super) fn runner(&self) -> Option<&Runner> {
+        matches!(self.role, Role::Driver { .. }).then(|| self.runner.get_or_init(Runner::find))
+    }
+}
+
+impl Clock for LocalHost {
+    fn now(&self) -> Stamp {
+        self.clock.now()
+    }
+}
+
+#[async_trait(?Send)]
+impl Host for LocalHost {
+    async fn identity(&self) -> Result<Identity, HostError> {
+        owner::identity(&self.state)
+    }
+
+    async fn begin_generation(&self) -> Result<Generation, HostError> {
+        owner::begin_generation(&self.state)
+    }
+
+    async fn begin_attempt(
+        &self,
+        name: &AttemptName,
+        record: &AttemptRecord,
+    ) -> Result<(Lock, AttemptRecord), HostError> {
+        self.begin(name, record).await
+    }
+
+    async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
+        self.enter(name).await
+    }
+
+    async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
+        self.write_assignment(name, assignment)
+    }
+
+    async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError> {
+        self.set_used(name)
+    }
+
+    async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+        self.closed(name)
+    }
+
+    async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError> {
+        self.close(name).await
+    }
+
+    async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
+        self.see_attempts(pool).await
+    }
+
+    async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {
+        self.seize(name)
+    }
+
+    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+        self.close_seized(name)
+    }
+
+    async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError> {
+        self.clear_tmpdir(name)
+    }
+
+    async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
+        self.forget(name)
+    }
+
+    async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
+        self.become_keeper(within).await
+    }
+
+    async fn keeper_lives(&self) -> Result<bool, HostError> {
+        self.look_for_keeper()
+    }
+
+    async fn start_keeper(&self) -> Result<(), HostError> {
+        self.spawn_keeper().await
+    }
+
+    async fn wake_keeper(&self, pool: &PoolName) {
+        if let Ok(dir) = self.state.pool(pool) {
+            socket::send(&dir, socket::WAKE).ok();
+        }
+    }
+
+    async fn wake_attempt(&self, name: &AttemptName) {
+        if let Ok(dir) = self.state.attempt(name) {
+            socket::send(&dir, socket::INBOX).ok();
+        }
+    }
+
+    async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+        self.wait_at(inbox, within).await
+    }
+
+    async fn pause(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    async fn stopped(&self, name: &AttemptName) -> Woken {
+        self.until_stopped(name).await
+    }
+
+    async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
+        self.put_report(pool, report)
+    }
+
+    async fn read_report(&self, pool: &PoolName) -> Result<Option<Report>, HostError> {
+        self.get_report(pool)
+    }
+}

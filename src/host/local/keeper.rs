@@ -1,0 +1,114 @@
+//! The keeper's lock: one keeper per state directory.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::error::cannot;
+use super::files;
+use super::flock::{self, Kind};
+use super::host::LocalHost;
+use crate::core::ids::PoolName;
+use crate::port::host::{Held, HostError, Lock};
+
+pub(super) const KEEPER_LOCK: &str = "keeper.lock";
+
+/// `keeper_lives` holds the lock shared for microseconds; that is no keeper.
+const LOOK_LASTS: Duration = Duration::from_millis(20);
+
+/// The lock, held.
+#[derive(Debug)]
+struct KeeperGuard {
+    _file: File,
+}
+
+impl Held for KeeperGuard {}
+
+/// What a keeper compares every few seconds.
+#[derive(Debug)]
+pub(super) struct Office {
+    lock: PathBuf,
+    lock_inode: (u64, u64),
+    /// This program's file at the time the keeper began.
+    program: Option<(PathBuf, (u64, u64))>,
+    next_look: std::cell::Cell<Instant>,
+}
+
+impl Office {
+    fn open(lock: PathBuf, file: &File) -> io::Result<Self> {
+        let known = file.metadata()?;
+        let program = std::env::current_exe().ok().and_then(|path| inode(&path).map(|found| (path, found)));
+        let lock_inode = (known.dev(), known.ino());
+        Ok(Self { lock, lock_inode, program, next_look: std::cell::Cell::new(Instant::now()) })
+    }
+
+    /// Is the state directory gone, another one, or the program replaced by another?
+    pub(super) fn is_replaced(&self) -> bool {
+        if inode(&self.lock) != Some(self.lock_inode) {
+            return true;
+        }
+        // A program that was removed and not replaced leaves nobody to hand over to.
+        let other = |(path, then): &(PathBuf, (u64, u64))| inode(path).is_some_and(|now| now != *then);
+        self.program.as_ref().is_some_and(other)
+    }
+
+    /// Resolves when it is. Looks every `interval`, also across waits that end sooner.
+    pub(super) async fn replaced(&self, interval: Duration) {
+        loop {
+            tokio::time::sleep_until(self.next_look.get()).await;
+            if self.is_replaced() {
+                return;
+            }
+            self.next_look.set(Instant::now() + interval);
+        }
+    }
+}
+
+fn inode(path: &std::path::Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|known| (known.dev(), known.ino()))
+}
+
+impl LocalHost {
+    pub(super) async fn become_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
+        let path = self.state.root().join(KEEPER_LOCK);
+        let trouble = |e: io::Error| cannot("lock", &path, e);
+        let opened = files::open_lock(&path).map_err(trouble)?;
+        let locked = flock::lock(opened, Kind::Exclusive, within.max(LOOK_LASTS)).await.map_err(trouble)?;
+        let Some(file) = locked else { return Ok(None) };
+        if !files::names(&path, &file).map_err(trouble)? {
+            // The directory was made anew while we waited.
+            return Ok(None);
+        }
+        let office = Office::open(path.clone(), &file).map_err(trouble)?;
+        *self.office.borrow_mut() = Some(Rc::new(office));
+        self.bind_keeper_inboxes();
+        self.let_others_spawn().map_err(trouble)?;
+        Ok(Some(Box::new(KeeperGuard { _file: file })))
+    }
+
+    /// Before the state is looked at for the first time. A pool that is new then is bound at its first wait.
+    fn bind_keeper_inboxes(&self) {
+        self.boxes.forget_keepers();
+        let Ok(pools) = fs::read_dir(self.state.pools()) else { return };
+        for entry in pools.flatten() {
+            let name = entry.file_name();
+            let Some(Ok(pool)) = name.to_str().map(PoolName::parse) else { continue };
+            if let Err(error) = self.boxes.bind_keeper(&pool, &entry.path()) {
+                tracing::warn!("{}", cannot("bind a socket in", &entry.path(), error));
+            }
+        }
+    }
+
+    pub(super) fn look_for_keeper(&self) -> Result<bool, HostError> {
+        let path = self.state.root().join(KEEPER_LOCK);
+        let trouble = |e: io::Error| cannot("look at", &path, e);
+        let opened = files::missing_is_none(File::open(&path)).map_err(trouble)?;
+        let Some(file) = opened else { return Ok(false) };
+        flock::try_lock(&file, Kind::Shared).map(|free| !free).map_err(trouble)
+    }
+}

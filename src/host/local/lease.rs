@@ -1,0 +1,187 @@
+//! A held lease, and the times written into it.
+//!
+//! Why a lock and not a heartbeat: the kernel gives it back at the very moment its last holder dies, also by kill -9.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::clock::SystemClock;
+use super::error::cannot;
+use super::files;
+use super::flock::{self, Kind};
+use super::times::Times;
+use crate::core::time::{BootId, Stamp};
+use crate::port::clock::Clock;
+use crate::port::host::{Held, HostError};
+
+pub(super) const LEASE: &str = "lease";
+
+/// The lock on one attempt's `lease` file.
+#[derive(Debug)]
+pub(super) struct Lease {
+    file: File,
+    kind: Kind,
+    clock: SystemClock,
+}
+
+/// What a caller of the port holds.
+#[derive(Debug)]
+pub(super) struct LeaseGuard {
+    pub _lease: Rc<Lease>,
+}
+
+impl Held for LeaseGuard {}
+
+impl Lease {
+    /// Takes over a locked file. A shared lease begins with the time in it.
+    pub(super) fn begin(file: File, kind: Kind, clock: SystemClock) -> Self {
+        let lease = Self { file, kind, clock };
+        lease.touch();
+        lease
+    }
+
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.kind == Kind::Exclusive
+    }
+
+    /// Writes the time. One write of fixed length in place: a reader sees the old time or the new one.
+    pub(super) fn touch(&self) {
+        if self.kind == Kind::Shared {
+            let (wall, BootId(boot), up) = {
+                let now = self.clock.now();
+                (now.wall_ms, now.boot, now.uptime_ms)
+            };
+            let line = format!("{wall:>20} {boot:016x} {up:>20}\n");
+            // On a full disk the time before stays; the lock itself needs no room.
+            self.file.write_all_at(line.as_bytes(), 0).ok();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.touch();
+    }
+}
+
+/// The time in a lease; the file's own time where nothing could be written.
+pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
+    let mut line = [0_u8; 59];
+    let written = file.read_exact_at(&mut line, 0).ok().and_then(|()| parse(&line));
+    written.map_or_else(|| file.metadata().map(|known| modified(&known)), Ok)
+}
+
+fn parse(line: &[u8]) -> Option<Stamp> {
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let wall_ms = words.next()?.parse().ok()?;
+    let boot = BootId(u64::from_str_radix(words.next()?, 16).ok()?);
+    Some(Stamp { wall_ms, boot, uptime_ms: words.next()?.parse().ok()? })
+}
+
+/// When a file was last written, by the wall clock alone.
+pub(super) fn modified(known: &std::fs::Metadata) -> Stamp {
+    let wall_ms = known.mtime().saturating_mul(1000).saturating_add(known.mtime_nsec() / 1_000_000);
+    Stamp { wall_ms, boot: BootId(0), uptime_ms: 0 }
+}
+
+/// Locks `dir/lease` shared and makes sure that it is still the file of that name. `None` if there is none.
+pub(super) async fn lock_shared(dir: &Path, times: &Times) -> Result<Option<File>, HostError> {
+    let path = dir.join(LEASE);
+    let trouble = |e: io::Error| cannot("lock", &path, e);
+    loop {
+        let opened = File::options().read(true).write(true).open(&path);
+        let Some(file) = files::missing_is_none(opened).map_err(trouble)? else { return Ok(None) };
+        // RACE: the keeper holds it exclusively over the end of an attempt, and for an instant at each look.
+        let locked = flock::lock(file, Kind::Shared, times.lease_patience).await.map_err(trouble)?;
+        let Some(file) = locked else {
+            let bound = std::io::Error::new(io::ErrorKind::TimedOut, "another process keeps it to itself");
+            return Err(trouble(bound));
+        };
+        if files::names(&path, &file).map_err(trouble)? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Tries `dir/lease` exclusively. `None`: some call holds it, or there is none.
+pub(super) fn try_exclusive(dir: &Path) -> io::Result<Option<File>> {
+    let path = dir.join(LEASE);
+    let opened = File::options().read(true).write(true).open(&path);
+    let Some(file) = files::missing_is_none(opened)? else { return Ok(None) };
+    let ours = flock::try_lock(&file, Kind::Exclusive)? && files::names(&path, &file)?;
+    Ok(ours.then_some(file))
+}
+
+/// What a look at a lease shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub held: bool,
+    pub at: Stamp,
+}
+
+/// Looks whether some call holds the lease. `None` if there is no lease file.
+///
+/// RACE: the kernel has no question "is it locked?" for this kind of lock, so it is tried exclusively and given back
+/// at once. A call that comes in this instant does not fail: it waits (`lock_shared`). Two looks at once may each
+/// see "held", which errs in the job's favour. `/proc/locks` would disturb nobody, but it hides the locks of
+/// processes in other process namespaces and misnames files on overlay and btrfs: a held lease could look free.
+pub(super) fn look(dir: &Path) -> io::Result<Option<Look>> {
+    let Some(file) = files::missing_is_none(File::open(dir.join(LEASE)))? else { return Ok(None) };
+    let held = !flock::try_lock(&file, Kind::Exclusive)?;
+    Ok(Some(Look { held, at: read_time(&file)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> (tempfile::TempDir, SystemClock) {
+        let home = tempfile::tempdir().unwrap();
+        files::create_new(&home.path().join(LEASE)).unwrap();
+        (home, SystemClock::new().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_held_until_dropped_and_carries_its_times() {
+        let (home, clock) = made();
+        let before = clock.now();
+        let file = lock_shared(home.path(), &Times::default()).await.unwrap().unwrap();
+        let lease = Lease::begin(file, Kind::Shared, clock);
+        let seen = look(home.path()).unwrap().unwrap();
+        assert!(seen.held && seen.at.uptime_ms >= before.uptime_ms && seen.at.boot == before.boot);
+        assert!(try_exclusive(home.path()).unwrap().is_none());
+        drop(lease);
+        let freed = look(home.path()).unwrap().unwrap();
+        assert!(!freed.held && freed.at.uptime_ms >= seen.at.uptime_ms);
+    }
+
+    #[tokio::test]
+    async fn a_thousand_looks_turn_no_call_away() {
+        let (home, clock) = made();
+        let dir = home.path().to_owned();
+        let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stop = std::sync::Arc::clone(&done);
+        let looker = std::thread::spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                look(&dir).unwrap();
+            }
+        });
+        for _ in 0..1000 {
+            let file = lock_shared(home.path(), &Times::default()).await.unwrap().unwrap();
+            drop(Lease::begin(file, Kind::Shared, clock));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        looker.join().unwrap();
+    }
+
+    #[test]
+    fn a_lease_that_could_not_be_written_has_its_files_time() {
+        let (home, clock) = made();
+        let at = look(home.path()).unwrap().unwrap().at;
+        assert_eq!(at.boot, BootId(0));
+        assert!((clock.now().wall_ms - at.wall_ms).abs() < 60_000);
+    }
+}

@@ -1,0 +1,33 @@
+//! The state directory on a real Linux machine.
+
+mod attempt;
+mod boxes;
+mod clock;
+mod error;
+mod files;
+mod flock;
+mod host;
+mod job_file;
+mod keeper;
+mod lease;
+mod leftovers;
+mod mark;
+mod observe;
+mod owner;
+mod place;
+mod process;
+mod report;
+mod runner;
+mod signals;
+mod socket;
+mod spawn;
+mod state_dir;
+mod times;
+mod wait;
+
+pub use clock::SystemClock;
+pub use host::{LocalHost, Role};
+pub use signals::Signals;
+pub use spawn::{KeeperCommand, detach};
+pub use state_dir::{StateDir, StateDirError};
+pub use times::Times;

@@ -1,0 +1,191 @@
+//! Whose state directory this is, and its generations.
+//!
+//! Invariant: a nonce in `generations` is on disk before the first launch that carries it, and stays there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{cannot, io as broken};
+use super::files::{self, Durable};
+use super::place::Place;
+use super::state_dir::StateDir;
+use crate::core::ids::{Generation, OwnerId};
+use crate::port::host::{HostError, Identity};
+
+const OWNER: &str = "owner";
+const GENERATIONS: &str = "generations";
+
+/// The file `owner`.
+#[derive(Debug, Serialize, Deserialize)]
+struct OwnerFile {
+    owner: OwnerId,
+    place: Place,
+}
+
+/// Makes the owner of a new directory. Of several processes at once one wins, and all read its id.
+pub(super) fn make(root: &Path) -> io::Result<()> {
+    files::put_first(root, OWNER, &fresh(root)?)?;
+    Ok(())
+}
+
+fn fresh(root: &Path) -> io::Result<Vec<u8>> {
+    encode(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: Place::of(root)? })
+}
+
+fn encode(file: &OwnerFile) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(file)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
+    let path = state.root().join(OWNER);
+    let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
+    let text = text.ok_or_else(|| broken(format_args!("`{}` is missing", path.display())))?;
+    serde_json::from_slice(&text)
+        .map_err(|e| broken(format_args!("`{}` is damaged ({e}): put back the file that was there, or `greenroom doctor --new-owner` starts anew", path.display())))
+}
+
+fn place(state: &StateDir) -> Result<Place, HostError> {
+    Place::of(state.root()).map_err(|e| cannot("look at", state.root(), e))
+}
+
+/// Reads who owns the directory and compares where it is with where it was made.
+pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
+    let file = load(state)?;
+    let moved = file.place.differs(&place(state)?).map(|difference| {
+        format!(
+            "the state directory `{}` was copied or moved ({difference}): `greenroom doctor --take-over` if the \
+             original is gone, `greenroom doctor --new-owner` if it lives on",
+            state.root().display()
+        )
+    });
+    Ok(Identity { owner: file.owner, moved, generations: generations(state)? })
+}
+
+impl StateDir {
+    /// Records that the directory belongs where it is now; the owner stays. Only when the original is gone.
+    pub fn take_over(&self) -> Result<OwnerId, HostError> {
+        let file = OwnerFile { owner: load(self)?.owner, place: place(self)? };
+        self.write_owner(&encode(&file))?;
+        Ok(file.owner)
+    }
+
+    /// Makes a new owner: instances of the old one are no longer ours.
+    pub fn new_owner(&self) -> Result<OwnerId, HostError> {
+        self.write_owner(&fresh(self.root()))?;
+        Ok(load(self)?.owner)
+    }
+
+    fn write_owner(&self, text: &io::Result<Vec<u8>>) -> Result<(), HostError> {
+        let path = self.root().join(OWNER);
+        let text =
+            text.as_ref().map_err(|e| cannot("make", &path, io::Error::new(e.kind(), e.to_string())))?;
+        files::replace(self.root(), OWNER, text, Durable::Yes).map_err(|e| cannot("write", &path, e))
+    }
+}
+
+fn generations(state: &StateDir) -> Result<BTreeSet<Generation>, HostError> {
+    let path = state.root().join(GENERATIONS);
+    let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
+    Ok(parse(&text.unwrap_or_default()))
+}
+
+/// A torn line is no generation: nothing was launched in it, because it had not been synced.
+fn parse(text: &[u8]) -> BTreeSet<Generation> {
+    let text = String::from_utf8_lossy(text);
+    let hex = |line: &&str| line.len() == 8 && line.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    text.lines().filter(hex).map(Generation::new).collect()
+}
+
+/// Appends a nonce that the file does not hold yet, and syncs it.
+pub(super) fn begin_generation(state: &StateDir) -> Result<Generation, HostError> {
+    let path = state.root().join(GENERATIONS);
+    append_generation(state.root(), &path).map_err(|e| cannot("append to", &path, e))
+}
+
+fn append_generation(root: &Path, path: &Path) -> io::Result<Generation> {
+    let mut file: File = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    // RACE: only the keeper comes here, but two that hand over must not pick the same nonce.
+    file.lock()?;
+    let text = fs::read(path)?;
+    let known = parse(&text);
+    let generation = loop {
+        let generation = Generation::new(files::random_hex(4)?);
+        if !known.contains(&generation) {
+            break generation;
+        }
+    };
+    // CRASH: a killed machine may have left half a line; it stays half a line.
+    let lead = if text.last().is_none_or(|last| *last == b'\n') { "" } else { "\n" };
+    file.write_all(format!("{lead}{generation}\n").as_bytes())?;
+    file.sync_all()?;
+    if text.is_empty() {
+        files::sync_dir(root)?;
+    }
+    Ok(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> (tempfile::TempDir, StateDir) {
+        let home = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&home.path().join("state")).unwrap();
+        (home, state)
+    }
+
+    #[test]
+    fn an_owner_stays_the_same_and_is_at_home() {
+        let (_home, state) = open();
+        let one = identity(&state).unwrap();
+        assert_eq!(identity(&state).unwrap(), one);
+        assert_eq!(one.moved, None);
+        assert_eq!(one.owner.as_str().len(), 16);
+    }
+
+    #[test]
+    fn a_copied_directory_is_moved_until_it_is_taken_over() {
+        let (home, state) = open();
+        let copy = home.path().join("copy");
+        files::make_dir(&copy).unwrap();
+        fs::copy(state.root().join(OWNER), copy.join(OWNER)).unwrap();
+        let copied = StateDir::open(&copy).unwrap();
+        let said = identity(&copied).unwrap().moved.unwrap();
+        assert!(
+            said.contains("inode") && said.contains("--take-over") && said.contains("--new-owner"),
+            "{said}"
+        );
+        assert_eq!(copied.take_over().unwrap(), identity(&state).unwrap().owner);
+        assert_eq!(identity(&copied).unwrap().moved, None);
+    }
+
+    #[test]
+    fn a_new_owner_is_another_and_at_home() {
+        let (_home, state) = open();
+        let old = identity(&state).unwrap().owner;
+        let new = state.new_owner().unwrap();
+        let now = identity(&state).unwrap();
+        assert_ne!(old, new);
+        assert_eq!((now.owner, now.moved), (new, None));
+    }
+
+    #[test]
+    fn generations_are_short_unique_and_survive_a_torn_line() {
+        let (_home, state) = open();
+        let one = begin_generation(&state).unwrap();
+        let path = state.root().join(GENERATIONS);
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"12ab").unwrap();
+        let two = begin_generation(&state).unwrap();
+        let known = identity(&state).unwrap().generations;
+        assert_eq!(known, BTreeSet::from([one.clone(), two]));
+        assert_eq!(one.as_str().len(), 8);
+    }
+}

@@ -1,0 +1,151 @@
+//! Is that process still the one we know?
+//!
+//! A pid alone says nothing: pids are used again. A process is its pid together with its start time, and both mean
+//! something only inside the process namespace they were read in.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::core::attempt::Sight;
+
+/// A process, beyond doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ProcessId {
+    pub pid: i32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+/// What `/proc/PID/stat` says, as far as we need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// Zero: it lives outside our process namespace. So for the next two.
+    pub parent: i32,
+    pub group: i32,
+    pub session: i32,
+    pub start: u64,
+}
+
+/// The namespaces that a pid and a path were read in, as the kernel names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Namespaces {
+    pub mount: String,
+    pub pid: String,
+}
+
+impl Namespaces {
+    /// Ours; `None` without a usable /proc.
+    pub(super) fn own() -> Option<Self> {
+        // A /proc from another process namespace numbers processes differently: nothing can be looked up in it.
+        let own = fs::read_link("/proc/self").ok()?;
+        if own.to_str()?.parse() != Ok(getpid().as_raw_pid()) {
+            return None;
+        }
+        let read = |kind: &str| {
+            let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+            link.to_str().map(str::to_owned)
+        };
+        Some(Self { mount: read("mnt")?, pid: read("pid")? })
+    }
+}
+
+pub(super) fn stat(pid: i32) -> io::Result<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of proc(5)"))
+}
+
+/// The name in parentheses may hold blanks and parentheses itself, so fields count from the last one.
+fn parse(text: &str) -> Option<Stat> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let number = |n: usize| fields.get(n).and_then(|field| field.parse::<i32>().ok());
+    Some(Stat {
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        start: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Looks once. `Gone` is what this look says; see `core::attempt` for when it counts.
+pub(super) fn look(process: ProcessId) -> Sight {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Sight::Unknown };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => {
+            // A zombie has ended, although its pid is taken.
+            let mut ended = [PollFd::new(&fd, PollFlags::IN)];
+            if matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..)) {
+                return Sight::Gone;
+            }
+        }
+        Err(Errno::SRCH) => return Sight::Gone,
+        // An old kernel, or a seccomp filter that does not know the call.
+        Err(_) => {
+            if test_kill_process(pid) == Err(Errno::SRCH) {
+                return Sight::Gone;
+            }
+        }
+    }
+    // Somebody has that pid. With `hidepid` we may not see who.
+    match stat(process.pid) {
+        Ok(found) if found.start == process.start => Sight::There,
+        Ok(_) => Sight::Gone,
+        Err(_) => Sight::Unknown,
+    }
+}
+
+/// Between the two looks that say `Gone`.
+pub(super) const SECOND_LOOK: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_name_a_process_gives_itself_is_read_over(name in "\\PC{0,15}") {
+            let text = format!("42 ({name}) S 7 42 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3\n");
+            prop_assert_eq!(parse(&text), Some(Stat { parent: 7, group: 42, session: 5, start: 98765 }));
+        }
+    }
+
+    #[test]
+    fn a_living_process_is_there_and_an_imposter_with_its_pid_is_not() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let start = stat(own).unwrap().start;
+        assert_eq!(look(ProcessId { pid: own, start }), Sight::There);
+        assert_eq!(look(ProcessId { pid: own, start: start + 1 }), Sight::Gone);
+    }
+
+    #[test]
+    fn a_zombie_and_a_reaped_process_are_gone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let known = ProcessId { pid, start: stat(pid).unwrap().start };
+        assert_eq!(look(known), Sight::There);
+        child.kill().unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while look(known) != Sight::Gone {
+            assert!(std::time::Instant::now() < deadline, "a zombie still counts as there");
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(look(known), Sight::Gone);
+    }
+
+    #[test]
+    fn our_own_namespaces_have_names() {
+        let own = Namespaces::own().unwrap();
+        assert!(own.mount.starts_with("mnt:[") && own.pid.starts_with("pid:["), "{own:?}");
+    }
+}

@@ -1,0 +1,33 @@
+//! A pool's report, renamed into place after each pass.
+
+use super::error::{cannot, io};
+use super::files;
+use super::host::LocalHost;
+use crate::core::ids::PoolName;
+use crate::core::report::Report;
+use crate::port::host::HostError;
+
+const REPORT: &str = "report.json";
+
+impl LocalHost {
+    pub(super) fn put_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
+        let dir = self.state.ensure_pool(pool)?;
+        let path = dir.join(REPORT);
+        let mut text =
+            serde_json::to_vec(report).map_err(|e| cannot("write", &path, std::io::Error::from(e)))?;
+        text.push(b'\n');
+        // Not synced: after a power cut the next pass writes it anew.
+        files::replace_alone(&dir, REPORT, &text).map_err(|e| cannot("write", &path, e))
+    }
+
+    pub(super) fn get_report(&self, pool: &PoolName) -> Result<Option<Report>, HostError> {
+        let path = self.state.pool(pool)?.join(REPORT);
+        let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
+        let parse = |text: Vec<u8>| {
+            serde_json::from_slice(&text)
+                .map_err(|e| io(format_args!("`{}` is not a report: {e}", path.display())))
+        };
+        // After a power cut an empty file is as good as none.
+        text.filter(|text| !text.is_empty()).map(parse).transpose()
+    }
+}

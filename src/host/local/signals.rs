@@ -1,0 +1,49 @@
+//! SIGTERM is remembered; SIGHUP, SIGINT and SIGQUIT are swallowed.
+//!
+//! The runner's graceful stop sends SIGQUIT to the whole cgroup, terminals send SIGHUP and SIGINT: none of them is a
+//! wish of the job. Handlers, not ignored dispositions: those would be inherited by every program we start.
+
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Whether this process has been told to stop. Once told it stays told: every wait, of every pool, ends with it.
+#[derive(Debug, Clone)]
+pub struct Signals {
+    stop: Option<watch::Receiver<bool>>,
+}
+
+impl Signals {
+    /// Installs the handlers. The first thing a driver call or a keeper does inside its runtime.
+    pub fn install() -> io::Result<Self> {
+        // A handler stays installed when its stream is dropped.
+        for swallowed in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()] {
+            drop(signal(swallowed)?);
+        }
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (told, stop) = watch::channel(false);
+        tokio::spawn(async move {
+            if terminate.recv().await.is_some() {
+                told.send_replace(true);
+                // Keeps the sender, so that the receivers never see it closed.
+                told.closed().await;
+            }
+        });
+        Ok(Self { stop: Some(stop) })
+    }
+
+    /// For an operator's command: signals do what they always do.
+    pub fn default_actions() -> Self {
+        Self { stop: None }
+    }
+
+    /// Resolves when SIGTERM has come, also long ago.
+    pub(super) async fn stop(&self) {
+        let Some(mut stop) = self.stop.clone() else { return std::future::pending().await };
+        if stop.wait_for(|told| *told).await.is_err() {
+            // The runtime that heard signals is gone: so is whoever asks.
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Waits for hints, signals, the runner's end and the clock, whichever comes first.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::boxes::{Address, Bound};
+use super::error::cannot;
+use super::host::LocalHost;
+use crate::core::ids::{AttemptName, PoolName};
+use crate::port::host::{HostError, Inbox, Woken};
+
+impl LocalHost {
+    pub(super) async fn wait_at(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+        match inbox {
+            Inbox::Keeper(pool) => self.wait_as_keeper(pool, within).await,
+            Inbox::Attempt(name) => self.wait_as_attempt(name, within).await,
+        }
+    }
+
+    async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<Woken, HostError> {
+        let office = self.office.borrow().clone();
+        let bound = match self.keeper_box(pool) {
+            Ok(bound) => bound,
+            Err(_) if office.as_ref().is_some_and(|office| office.is_replaced()) => {
+                return Ok(Woken::Replaced);
+            }
+            Err(error) => return Err(error),
+        };
+        let replaced = async {
+            match &office {
+                Some(office) => office.replaced(self.times.replaced_look).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => Ok(Woken::Stop),
+            () = replaced => Ok(Woken::Replaced),
+            heard = bound.mailbox.hint() => message(heard, self.state.root()),
+            () = tokio::time::sleep(within) => Ok(Woken::Timeout),
+        }
+    }
+
+    async fn wait_as_attempt(&self, name: &AttemptName, within: Duration) -> Result<Woken, HostError> {
+        let bound = self.attempt_box(name)?;
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => Ok(Woken::Stop),
+            () = self.runner_gone() => Ok(Woken::RunnerGone),
+            heard = bound.mailbox.hint() => message(heard, self.state.root()),
+            never = self.touch_lease(name) => match never {},
+            () = tokio::time::sleep(within) => Ok(Woken::Timeout),
+        }
+    }
+
+    pub(super) async fn until_stopped(&self, name: &AttemptName) -> Woken {
+        let closed = async {
+            // Without its socket a call is still stopped by the runner; it only cannot hear a `cleanup` beside it.
+            let Some(bound) = self.stop_box(name) else { return pending().await };
+            if self.closed(name).unwrap_or(false) || bound.mailbox.hint().await.is_ok() {
+                return;
+            }
+            pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = self.signals.stop() => Woken::Stop,
+            () = self.runner_gone() => Woken::RunnerGone,
+            () = closed => Woken::Message,
+            never = self.touch_lease(name) => match never {},
+        }
+    }
+
+    async fn runner_gone(&self) {
+        match self.runner() {
+            Some(runner) => runner.gone().await,
+            None => pending().await,
+        }
+    }
+
+    /// A stage of hours that is killed must not look as if it had ended hours ago.
+    async fn touch_lease(&self, name: &AttemptName) -> Infallible {
+        loop {
+            tokio::time::sleep(self.times.lease_touched).await;
+            if let Some(lease) = self.leases.borrow().get(name).and_then(std::rc::Weak::upgrade) {
+                lease.touch();
+            }
+        }
+    }
+
+    fn keeper_box(&self, pool: &PoolName) -> Result<Rc<Bound>, HostError> {
+        let address = Address::Keeper(pool.clone());
+        if let Some(bound) = self.boxes.get(&address) {
+            return Ok(bound);
+        }
+        let dir = self.state.ensure_pool(pool)?;
+        self.boxes.bind_keeper(pool, &dir).map_err(|e| cannot("bind a socket in", &dir, e))?;
+        Ok(self.boxes.get(&address).expect("it has just been bound"))
+    }
+
+    fn attempt_box(&self, name: &AttemptName) -> Result<Rc<Bound>, HostError> {
+        let address = Address::Inbox(name.clone());
+        if let Some(bound) = self.boxes.get(&address) {
+            return Ok(bound);
+        }
+        self.bind_inbox(name, &self.state.attempt(name)?)?;
+        Ok(self.boxes.get(&address).expect("it has just been bound"))
+    }
+
+    fn stop_box(&self, name: &AttemptName) -> Option<Rc<Bound>> {
+        let dir = self.state.attempt(name).ok()?;
+        self.boxes.bind_stop(name, &dir).ok()?;
+        self.boxes.get(&Address::Stop(name.clone()))
+    }
+}
+
+fn message(heard: io::Result<()>, at: &std::path::Path) -> Result<Woken, HostError> {
+    heard.map(|()| Woken::Message).map_err(|e| cannot("receive in", at, e))
+}
