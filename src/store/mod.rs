@@ -1,1 +1,4 @@
 //! Adapters that keep the recorded state.
+
+pub mod file;
+pub mod memory;

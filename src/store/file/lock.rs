@@ -1,0 +1,161 @@
+//! The pool's lock, waited for without polling.
+//!
+//! Invariants: the file is never deleted; the lock is never held across a disk sync or an `await`.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::dir::{NOFOLLOW, io_error};
+use crate::core::ids::PoolName;
+use crate::core::time::Pretty;
+use crate::port::store::StoreError;
+
+/// The lock, held until dropped.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing would do, unless a child that was forked in between still shares the descriptor for a moment.
+        let _closing_unlocks_too = self.0.unlock();
+    }
+}
+
+/// Takes the lock, waiting at most `bound`.
+pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Result<Lock, StoreError> {
+    let begun = Instant::now();
+    loop {
+        let file = open(path)?;
+        let lock = match file.try_lock() {
+            Ok(()) => Lock(file),
+            Err(TryLockError::WouldBlock) => {
+                let left = bound.saturating_sub(begun.elapsed());
+                match wait(file, left).await {
+                    Some(locked) => Lock(locked.map_err(|e| io_error("lock", path, &e))?),
+                    None => return Err(busy(path, pool, begun.elapsed())),
+                }
+            }
+            Err(TryLockError::Error(e)) => return Err(io_error("lock", path, &e)),
+        };
+        // RACE: somebody may have deleted or replaced the file while we waited; that lock protects nothing.
+        if names(path, &lock.0) {
+            return Ok(lock);
+        }
+        if begun.elapsed() >= bound {
+            return Err(busy(path, pool, begun.elapsed()));
+        }
+    }
+}
+
+/// Opens the lock file, made if need be. On a read-only file system an existing one will do.
+fn open(path: &Path) -> Result<File, StoreError> {
+    let writable =
+        OpenOptions::new().read(true).write(true).create(true).mode(0o600).custom_flags(NOFOLLOW).open(path);
+    match writable {
+        Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(path)
+        }
+        other => other,
+    }
+    .map_err(|e| io_error("open", path, &e))
+}
+
+/// A thread blocks in the kernel's queue and hands the locked file over. `None`: not within `bound`.
+async fn wait(file: File, bound: Duration) -> Option<io::Result<File>> {
+    let (hand_over, receive) = oneshot::channel();
+    let blocked =
+        std::thread::Builder::new().name("store-lock".to_owned()).stack_size(64 * 1024).spawn(move || {
+            let locked = loop {
+                match file.lock() {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    other => break other.map(|()| file),
+                }
+            };
+            // RACE: the waiter may have given up. Then the file comes back and is closed, and with it goes the lock.
+            drop(hand_over.send(locked));
+        });
+    if let Err(e) = blocked {
+        return Some(Err(e));
+    }
+    tokio::time::timeout(bound, receive).await.ok()?.ok()
+}
+
+fn names(path: &Path, file: &File) -> bool {
+    match (std::fs::symlink_metadata(path), file.metadata()) {
+        (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
+        _ => false,
+    }
+}
+
+fn busy(path: &Path, pool: &PoolName, waited: Duration) -> StoreError {
+    let holder = std::fs::metadata(path)
+        .ok()
+        .zip(std::fs::read_to_string("/proc/locks").ok())
+        .and_then(|(meta, locks)| holder_pid(&locks, meta.dev(), meta.ino()))
+        .map_or_else(|| "an unknown process".to_owned(), describe);
+    StoreError::Busy { pool: pool.to_string(), waited: Pretty(waited).to_string(), holder }
+}
+
+fn describe(pid: u32) -> String {
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(command) => format!("process {pid}, `{}`", command.trim_end().escape_debug()),
+        Err(_) => format!("process {pid}"),
+    }
+}
+
+/// Finds who holds the flock in the text of `/proc/locks`. Some file systems show another device number there than
+/// `stat` does, so the inode alone decides when no line has both.
+fn holder_pid(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mut by_inode = None;
+    for line in locks.lines() {
+        // `12: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`; waiting ones have `->` before the kind.
+        let mut words = line.split_whitespace().skip(1);
+        if words.next() != Some("FLOCK") {
+            continue;
+        }
+        let (Some(pid), Some(place)) = (words.nth(2).and_then(|w| w.parse().ok()), words.next()) else {
+            continue;
+        };
+        let Some((on, number)) = place.rsplit_once(':') else { continue };
+        if pid == 0 || number.parse() != Ok(inode) {
+            continue; // 0: it lives in another pid namespace
+        }
+        if on == device {
+            return Some(pid);
+        }
+        by_inode = Some(pid);
+    }
+    by_inode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCKS: &str = "\
+1: POSIX  ADVISORY  WRITE 11 fe:00:131 0 EOF
+2: FLOCK  ADVISORY  WRITE 22 fe:00:131 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 33 fe:00:131 0 EOF
+3: FLOCK  ADVISORY  WRITE 0 fe:00:140 0 EOF
+4: FLOCK  ADVISORY  WRITE 44 00:1b:150 0 EOF
+";
+
+    #[test]
+    fn the_holder_is_the_one_that_does_not_wait() {
+        let device = rustix::fs::makedev(0xfe, 0);
+        assert_eq!(holder_pid(LOCKS, device, 131), Some(22));
+        assert_eq!(holder_pid(LOCKS, device, 140), None);
+        assert_eq!(holder_pid(LOCKS, device, 999), None);
+    }
+
+    #[test]
+    fn a_device_number_that_only_stat_knows_still_finds_the_holder() {
+        assert_eq!(holder_pid(LOCKS, rustix::fs::makedev(0, 0x2a), 150), Some(44));
+    }
+}

@@ -1,0 +1,143 @@
+//! Says what is wrong with a pool's files, and mends them.
+
+use std::path::{Path, PathBuf};
+
+use super::commit::save_aside;
+use super::compact::{self, Contents, Draft};
+use super::dir::{io_error, list, make};
+use super::format::{Lines, number};
+use super::history::{segment_name, segments};
+use super::view::{Files, Identity, Journal, View, damaged};
+use crate::port::store::StoreError;
+
+/// What `doctor` is told about a pool's files.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    /// Why the state cannot be used; `None`: it can.
+    pub damage: Option<StoreError>,
+    /// Number of the last transaction that can be read.
+    pub last: u64,
+    /// Events since the pool began that did not fit the state: each is a bug, none is lost by it.
+    pub misfits: u64,
+    /// Bytes of a write that was cut short; the next writer cuts them off and keeps them aside.
+    pub torn_bytes: u64,
+    /// Kept segments of the history, and what is wrong in them. They matter to `history` and `explain` only.
+    pub segments: usize,
+    pub history_damage: Vec<StoreError>,
+    /// Tails that were cut off and damaged files that were replaced.
+    pub side_files: Vec<PathBuf>,
+}
+
+/// What `repair` did.
+#[derive(Debug, Clone)]
+pub struct Repaired {
+    /// What was wrong.
+    pub damage: StoreError,
+    /// The state is the one after this transaction; 0: the state is empty.
+    pub kept: u64,
+    /// Sound transactions after the damage, which the state lacks.
+    pub lost: u64,
+    /// Where the damaged files are kept.
+    pub side_files: Vec<PathBuf>,
+}
+
+/// A repair, prepared and synced; to be put in force under the lock.
+#[derive(Debug)]
+pub(super) struct Mending {
+    draft: Draft,
+    snapshot: Option<Identity>,
+    journal: Option<Identity>,
+    kept: u64,
+    lost: u64,
+    side_files: Vec<PathBuf>,
+}
+
+/// Judges the files; `looked` is what reading them (with the lock where in doubt) gave.
+pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result<Verdict, StoreError> {
+    let salvaged;
+    let (view, damage) = match looked {
+        Ok(view) => (view, None),
+        Err(damage @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
+            salvaged = View::salvage(files)?;
+            (&salvaged, Some(damage))
+        }
+        Err(other) => return Err(other),
+    };
+    let kept = segments(&files.history)?;
+    let mut history_damage = Vec::new();
+    for segment in &kept {
+        history_damage.extend(first_damage(&segment.path)?);
+    }
+    let aside = |name: &String| name.starts_with("journal.cut-") || name.contains(".damaged-");
+    let side_files = list(&files.dir)?.into_iter().filter(aside).map(|name| files.dir.join(name)).collect();
+    let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
+    let (last, misfits, segments) = (view.last, view.misfits, kept.len());
+    Ok(Verdict { damage, last, misfits, torn_bytes, segments, history_damage, side_files })
+}
+
+fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
+    let bytes = std::fs::read(path).map_err(|e| io_error("read", path, &e))?;
+    let bad = Lines(&bytes).zip(1..).find(|(line, _)| !line.sound);
+    Ok(bad.map(|(_, at)| damaged(path, at, "the checksum does not match".to_owned())))
+}
+
+/// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, since
+/// nobody writes to a damaged pool. `None`: a compaction or another repair is under way.
+pub(super) fn prepare(files: &Files) -> Result<Option<Mending>, StoreError> {
+    let (snapshot, journal) = (Identity::at(&files.snapshot)?, Identity::at(&files.journal)?);
+    let view = View::salvage(files)?;
+    if let Some((file, found)) = &view.newer {
+        return Err(super::view::newer(file, *found));
+    }
+    let bytes = match journal {
+        Some(_) => std::fs::read(&files.journal).map_err(|e| io_error("read", &files.journal, &e))?,
+        None => Vec::new(),
+    };
+    let after: Vec<u64> = sound_numbers(&bytes).filter(|n| *n > view.last).collect();
+    let oldest_kept = segments(&files.history)?.iter().map(|s| s.last).max();
+    // Numbers go on above every one that was ever given, so that none means two things.
+    let last = after.iter().copied().chain(oldest_kept).fold(view.last.max(view.snapshot_last), u64::max);
+
+    let mut side_files = Vec::new();
+    if snapshot.is_some() && View::from_snapshot(files, &files.snapshot).is_err() {
+        let rotten = std::fs::read(&files.snapshot).map_err(|e| io_error("read", &files.snapshot, &e))?;
+        side_files.push(save_aside(files, "snapshot.damaged", &rotten)?);
+    }
+    if journal.is_some() {
+        side_files.push(save_aside(files, "journal.damaged", &bytes)?);
+    }
+    keep_prefix(files, &view, &bytes)?;
+    let contents = Contents::of(files, &view, last)?;
+    let Some(draft) = compact::draft(files, &contents)? else { return Ok(None) };
+    compact::sync_names(files)?;
+    let lost = after.len() as u64;
+    Ok(Some(Mending { draft, snapshot, journal, kept: view.last, lost, side_files }))
+}
+
+/// The journal's sound beginning goes to the history, where `explain` looks for it.
+fn keep_prefix(files: &Files, view: &View, bytes: &[u8]) -> Result<(), StoreError> {
+    let Some(journal) = &view.journal else { return Ok(()) };
+    let valid = bytes.get(..usize::try_from(journal.valid).unwrap_or(usize::MAX)).unwrap_or_default();
+    let Some(first) = sound_numbers(valid).next() else { return Ok(()) };
+    make(&files.history)?;
+    let path = files.history.join(segment_name(first, view.last));
+    std::fs::write(&path, valid).map_err(|e| io_error("write", &path, &e))
+}
+
+fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    Lines(bytes).filter(|line| line.sound).filter_map(|line| number(line.text))
+}
+
+/// Puts a repair in force. The lock is held.
+pub(super) fn finish(files: &Files, mending: Mending, damage: StoreError) -> Result<Repaired, StoreError> {
+    let same = Identity::at(&files.snapshot)? == mending.snapshot
+        && Identity::at(&files.journal)? == mending.journal;
+    if !same {
+        let what =
+            format!("the files in `{}` changed while they were repaired; repair again", files.dir.display());
+        return Err(StoreError::Io { what });
+    }
+    compact::replace(files, &mending.draft)?;
+    let Mending { kept, lost, side_files, .. } = mending;
+    Ok(Repaired { damage, kept, lost, side_files })
+}

@@ -1,0 +1,374 @@
+//! Reads snapshot and journal into a state.
+//!
+//! Invariant: a view holds the state after the records 1 to `last`, whole transactions only, or there is an error.
+//! Reading needs no lock; who finds something wrong without one looks again with it before saying so.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::dir::{NOFOLLOW, check_owner, io_error};
+use super::format::{FORMAT, Header, Lines, Record, Snapshot, number, version};
+use super::history::segments;
+use crate::core::ids::PoolName;
+use crate::core::pool::PoolState;
+use crate::port::store::StoreError;
+
+/// The files of one pool.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    pub(super) pool: PoolName,
+    pub(super) dir: PathBuf,
+    pub(super) snapshot: PathBuf,
+    pub(super) previous: PathBuf,
+    pub(super) journal: PathBuf,
+    pub(super) history: PathBuf,
+    pub(super) lock: PathBuf,
+}
+
+impl Files {
+    pub(super) fn new(dir: PathBuf, pool: PoolName) -> Self {
+        Self {
+            snapshot: dir.join("snapshot.json"),
+            previous: dir.join("snapshot.previous.json"),
+            journal: dir.join("journal.jsonl"),
+            history: dir.join("history"),
+            lock: dir.join("lock"),
+            dir,
+            pool,
+        }
+    }
+}
+
+/// Which file, and which content of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    pub(super) size: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        Self { device: meta.dev(), inode: meta.ino(), size: meta.size(), modified }
+    }
+
+    /// Of whatever stands at a path now, if anything does.
+    pub(super) fn at(path: &Path) -> Result<Option<Self>, StoreError> {
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) => Ok(Some(Self::of(&meta))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(io_error("look at", path, &e)),
+        }
+    }
+
+    /// The same file, though it may have grown.
+    pub(super) fn same_file(self, other: Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+/// The state as files tell it.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) state: PoolState,
+    /// Number of the last record in `state`.
+    pub(super) last: u64,
+    /// Events since the pool began that did not fit: each one is a bug.
+    pub(super) misfits: u64,
+    /// A file from a newer version, and its format.
+    pub(super) newer: Option<(PathBuf, u32)>,
+    pub(super) snapshot: Option<Identity>,
+    /// Number of the last record in the snapshot.
+    pub(super) snapshot_last: u64,
+    pub(super) journal: Option<Journal>,
+}
+
+/// How far a journal has been read.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// Kept open, so that its inode cannot come to mean another file.
+    pub(super) file: File,
+    pub(super) identity: Identity,
+    pub(super) header: Option<Header>,
+    /// Bytes up to the end of the last sound line.
+    pub(super) valid: u64,
+    /// Sound lines.
+    lines: u64,
+    /// Number of the last record.
+    last: u64,
+}
+
+impl Journal {
+    /// Bytes after the last sound line: a write that was cut short.
+    pub(super) fn torn(&self) -> u64 {
+        self.identity.size.saturating_sub(self.valid)
+    }
+
+    /// A journal that was made just now.
+    pub(super) fn begun(file: File, identity: Identity, header: Header, length: u64) -> Self {
+        Self { file, identity, header: Some(header), valid: length, lines: 1, last: 0 }
+    }
+
+    /// Takes note of a record of our own.
+    pub(super) fn appended(&mut self, n: u64, length: u64) {
+        self.passed(length);
+        self.identity.size = self.valid;
+        self.last = n;
+    }
+
+    /// A sound line has been dealt with.
+    fn passed(&mut self, length: u64) {
+        self.valid += length;
+        self.lines += 1;
+    }
+
+    fn format(&self) -> u32 {
+        self.header.as_ref().map_or(FORMAT, |h| h.format)
+    }
+}
+
+impl View {
+    /// Nothing recorded yet.
+    fn empty() -> Self {
+        let (state, newer, snapshot, journal) = (PoolState::default(), None, None, None);
+        Self { state, last: 0, misfits: 0, newer, snapshot, snapshot_last: 0, journal }
+    }
+
+    /// The state now, from an earlier view if that still leads there.
+    pub(super) fn read(files: &Files, earlier: Option<View>) -> Result<Self, StoreError> {
+        if let Some(mut view) = earlier
+            && view.still_stands(files)?
+        {
+            view.catch_up(files)?;
+            return Ok(view);
+        }
+        let mut view = Self::from_snapshot(files, &files.snapshot)?.unwrap_or_else(Self::empty);
+        view.journal = open_journal(&files.journal)?;
+        if view.journal.is_none() && (view.snapshot.is_some() || !segments(&files.history)?.is_empty()) {
+            return Err(damaged(&files.journal, 1, "the file is missing".to_owned()));
+        }
+        view.catch_up(files)?;
+        Ok(view)
+    }
+
+    /// The state in a snapshot file; `None` without one.
+    pub(super) fn from_snapshot(files: &Files, path: &Path) -> Result<Option<Self>, StoreError> {
+        let Some(file) = open(path)? else { return Ok(None) };
+        let identity = identify(&file, path)?;
+        let mut bytes = vec![0; usize::try_from(identity.size).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, 0).map_err(|e| io_error("read", path, &e))?;
+        let snapshot = parse_snapshot(files, path, &bytes)?;
+        let newer = (snapshot.format > FORMAT).then(|| (path.to_owned(), snapshot.format));
+        let Snapshot { last, misfits, state, .. } = snapshot;
+        let snapshot = Some(identity);
+        Ok(Some(Self { state, last, misfits, newer, snapshot, snapshot_last: last, journal: None }))
+    }
+
+    /// For repair: the best snapshot that can still be read, followed by all that can be replayed without a gap.
+    /// Never writable as it is.
+    pub(super) fn salvage(files: &Files) -> Result<Self, StoreError> {
+        let present = Self::from_snapshot(files, &files.snapshot).ok().flatten();
+        let usable = match present {
+            Some(view) => Some(view),
+            None => Self::from_snapshot(files, &files.previous).ok().flatten(),
+        };
+        let mut view = usable.unwrap_or_else(Self::empty);
+        view.snapshot = Identity::at(&files.snapshot)?;
+        view.journal = open_journal(&files.journal)?;
+        // What cannot be read ends the prefix; the caller knows already that something cannot.
+        if view.journal.is_none() {
+            let _ends_there = view.fill_gap(files);
+        }
+        let _ends_here = view.catch_up(files);
+        Ok(view)
+    }
+
+    /// Do both paths still name what was read?
+    fn still_stands(&self, files: &Files) -> Result<bool, StoreError> {
+        if Identity::at(&files.snapshot)? != self.snapshot {
+            return Ok(false);
+        }
+        Ok(match (Identity::at(&files.journal)?, &self.journal) {
+            (Some(there), Some(read)) => there.same_file(read.identity) && there.size >= read.valid,
+            _ => false,
+        })
+    }
+
+    /// Reads what was appended since.
+    pub(super) fn catch_up(&mut self, files: &Files) -> Result<(), StoreError> {
+        let Some(mut journal) = self.journal.take() else { return Ok(()) };
+        let done = self.replay(&mut journal, files);
+        self.journal = Some(journal);
+        done
+    }
+
+    fn replay(&mut self, journal: &mut Journal, files: &Files) -> Result<(), StoreError> {
+        journal.identity = identify(&journal.file, &files.journal)?;
+        let unread = journal.torn();
+        let mut bytes = vec![0; usize::try_from(unread).unwrap_or(usize::MAX)];
+        let read = journal.file.read_exact_at(&mut bytes, journal.valid);
+        read.map_err(|e| io_error("read", &files.journal, &e))?;
+        let mut bad = None;
+        for (line, at) in Lines(&bytes).zip(journal.lines + 1..) {
+            if !line.sound {
+                bad.get_or_insert(at);
+                continue;
+            }
+            if let Some(at) = bad {
+                let problem = "the checksum does not match, and sound records follow".to_owned();
+                return Err(damaged(&files.journal, at, problem));
+            }
+            let place = Place { path: &files.journal, line: at, format: journal.format() };
+            if at == 1 {
+                journal.header = Some(self.take_header(line.text, files)?);
+            } else {
+                self.take_record(line.text, &mut journal.last, &place)?;
+            }
+            journal.passed(line.length);
+        }
+        Ok(())
+    }
+
+    fn take_header(&mut self, text: &[u8], files: &Files) -> Result<Header, StoreError> {
+        let path = &files.journal;
+        if let Some(found) = version(text).filter(|found| *found > FORMAT) {
+            self.newer = Some((path.clone(), found));
+        }
+        let header: Header = serde_json::from_slice(text).map_err(|e| match &self.newer {
+            Some((file, found)) => newer(file, *found),
+            None => damaged(path, 1, format!("the header cannot be understood: {e}")),
+        })?;
+        check_pool(files, path, &header.pool)?;
+        if header.first > self.last + 1 {
+            // CRASH: a power cut may have kept the new journal and lost the new snapshot; the old segment has both.
+            self.fill_gap(files)?;
+        }
+        if header.first > self.last + 1 {
+            let problem = format!("records {} to {} are missing", self.last + 1, header.first - 1);
+            return Err(damaged(path, 1, problem));
+        }
+        Ok(header)
+    }
+
+    /// Applies a record if the state lacks it. `before` is the number of the record before it in the same file.
+    fn take_record(&mut self, text: &[u8], before: &mut u64, place: &Place<'_>) -> Result<(), StoreError> {
+        let contained = |n: u64| n <= self.last && n > *before;
+        if let Some(n) = number(text).filter(|n| contained(*n)) {
+            *before = n;
+            return Ok(());
+        }
+        let record: Record = serde_json::from_slice(text).map_err(|e| place.not_understood(&e))?;
+        if contained(record.n) {
+            *before = record.n;
+            return Ok(());
+        }
+        if record.n != self.last + 1 {
+            let problem = format!("record {} follows record {}", record.n, self.last.max(*before));
+            return Err(damaged(place.path, place.line, problem));
+        }
+        for event in &record.events {
+            self.misfits += u64::from(self.state.apply(event).is_err());
+        }
+        self.last = record.n;
+        *before = record.n;
+        Ok(())
+    }
+
+    /// Applies what old segments hold beyond the state, as far as it follows without a gap.
+    fn fill_gap(&mut self, files: &Files) -> Result<(), StoreError> {
+        for segment in segments(&files.history)? {
+            if segment.last <= self.last || segment.first > self.last + 1 {
+                continue;
+            }
+            let path = &segment.path;
+            let bytes = std::fs::read(path).map_err(|e| io_error("read", path, &e))?;
+            let (mut before, mut format) = (0, FORMAT);
+            for (line, at) in Lines(&bytes).zip(1..) {
+                if !line.sound {
+                    return Err(damaged(path, at, "the checksum does not match".to_owned()));
+                }
+                if at == 1 {
+                    format = version(line.text).unwrap_or(FORMAT);
+                } else {
+                    self.take_record(line.text, &mut before, &Place { path, line: at, format })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a record stands.
+struct Place<'a> {
+    path: &'a Path,
+    line: u64,
+    format: u32,
+}
+
+impl Place<'_> {
+    fn not_understood(&self, error: &serde_json::Error) -> StoreError {
+        if self.format > FORMAT {
+            return newer(self.path, self.format);
+        }
+        let problem = format!("the checksum is right, but the record cannot be understood: {error}");
+        damaged(self.path, self.line, problem)
+    }
+}
+
+fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
+    let mut lines = Lines(bytes);
+    let line = lines.next().filter(|line| line.sound && lines.next().is_none());
+    let newer_format = version(bytes).filter(|found| *found > FORMAT);
+    let Some(line) = line else {
+        return Err(match newer_format {
+            Some(found) => newer(path, found),
+            None => damaged(path, 1, "the checksum does not match".to_owned()),
+        });
+    };
+    let snapshot: Snapshot = serde_json::from_slice(line.text).map_err(|e| match newer_format {
+        Some(found) => newer(path, found),
+        None => damaged(path, 1, format!("the checksum is right, but the state cannot be understood: {e}")),
+    })?;
+    check_pool(files, path, &snapshot.pool)?;
+    Ok(snapshot)
+}
+
+fn check_pool(files: &Files, path: &Path, found: &PoolName) -> Result<(), StoreError> {
+    if *found == files.pool {
+        return Ok(());
+    }
+    Err(damaged(path, 1, format!("it belongs to pool `{found}`, not to `{}`", files.pool)))
+}
+
+pub(super) fn damaged(path: &Path, line: u64, problem: String) -> StoreError {
+    StoreError::Damaged { file: path.display().to_string(), line, problem }
+}
+
+pub(super) fn newer(path: &Path, found: u32) -> StoreError {
+    StoreError::Newer { file: path.display().to_string(), found, known: FORMAT }
+}
+
+fn open_journal(path: &Path) -> Result<Option<Journal>, StoreError> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let identity = identify(&file, path)?;
+    Ok(Some(Journal { file, identity, header: None, valid: 0, lines: 0, last: 0 }))
+}
+
+/// Opens for reading; `None` if there is no such file.
+fn open(path: &Path) -> Result<Option<File>, StoreError> {
+    match OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(io_error("open", path, &e)),
+    }
+}
+
+pub(super) fn identify(file: &File, path: &Path) -> Result<Identity, StoreError> {
+    let meta = file.metadata().map_err(|e| io_error("look at", path, &e))?;
+    check_owner(path, meta.uid())?;
+    Ok(Identity::of(&meta))
+}

@@ -1,0 +1,110 @@
+//! The recorded state in memory, for simulations.
+//!
+//! The reference for every other store: synchronous inside, so that nothing can happen between decide and commit.
+//! Clones share one state, as processes share a state directory.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use async_trait::async_trait;
+
+use crate::core::event::Event;
+use crate::core::pool::PoolState;
+use crate::port::store::{Committed, Decide, Store, StoreError};
+
+/// A store whose state lives as long as one of its clones.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore {
+    shared: Rc<RefCell<Shared>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: PoolState,
+    /// One entry for each transaction that wrote something.
+    records: Vec<Vec<Event>>,
+    /// How many of them a power cut cannot take any more.
+    synced: usize,
+    /// The state after those.
+    safe: PoolState,
+    misfits: u64,
+}
+
+impl MemoryStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A power cut: the last `at_most` transactions are gone, but none that `sync` has covered. Says how many went.
+    pub fn lose_last(&self, at_most: usize) -> usize {
+        let mut shared = self.shared.borrow_mut();
+        let kept = shared.records.len().saturating_sub(at_most).max(shared.synced);
+        let lost = shared.records.len() - kept;
+        if lost == 0 {
+            return 0;
+        }
+        shared.records.truncate(kept);
+        let mut state = shared.safe.clone();
+        for event in shared.records[shared.synced..].iter().flatten() {
+            // A misfit was counted when the event was committed.
+            let _known = state.apply(event);
+        }
+        shared.state = state;
+        lost
+    }
+
+    /// Transactions that a power cut would take now.
+    pub fn unsynced(&self) -> usize {
+        let shared = self.shared.borrow();
+        shared.records.len() - shared.synced
+    }
+
+    /// Every event since the beginning, oldest first.
+    pub fn history(&self) -> Vec<Event> {
+        self.shared.borrow().records.iter().flatten().cloned().collect()
+    }
+
+    /// Events that did not fit the state they were applied to: each one is a bug of the engine.
+    pub fn misfits(&self) -> u64 {
+        self.shared.borrow().misfits
+    }
+}
+
+impl Shared {
+    fn commit(&mut self, events: &[Event]) {
+        for event in events {
+            if self.state.apply(event).is_err() {
+                self.misfits += 1;
+            }
+        }
+        if !events.is_empty() {
+            self.records.push(events.to_vec());
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for MemoryStore {
+    async fn load(&self) -> Result<PoolState, StoreError> {
+        Ok(self.shared.borrow().state.clone())
+    }
+
+    async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError> {
+        let mut shared = self.shared.borrow_mut();
+        let events = decide(&shared.state);
+        shared.commit(&events);
+        Ok(Committed { state: shared.state.clone(), events })
+    }
+
+    async fn sync(&self) -> Result<(), StoreError> {
+        let mut shared = self.shared.borrow_mut();
+        shared.synced = shared.records.len();
+        shared.safe = shared.state.clone();
+        Ok(())
+    }
+
+    /// Does nothing: there is no journal to fold.
+    async fn compact(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
