@@ -1,0 +1,171 @@
+//! Processes of their own: this test binary again, told what to do by its environment.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use greenroom::port::store::Store;
+use greenroom::store::file::{FileStore, Options, open_dir};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::support::{block_on, commit, eager, file, pool, request};
+
+const ORDER: &str = "GREENROOM_STORE_HELPER";
+const NAME: &str = "store::helper::a_process_of_its_own";
+/// Between these two looks at nothing lies what the test is about; they show in a trace of system calls.
+pub(super) const BEGIN: &str = "/greenroom-mark-begin";
+pub(super) const END: &str = "/greenroom-mark-end";
+
+/// Arguments that make this binary a helper; the order goes into the environment.
+pub(super) fn command(launcher: &[&str], dir: &Path, order: &str) -> Command {
+    let binary = std::env::current_exe().unwrap();
+    let mut command = match launcher {
+        [] => Command::new(&binary),
+        [program, arguments @ ..] => {
+            let mut command = Command::new(program);
+            command.args(arguments).arg(&binary);
+            command
+        }
+    };
+    command.args(["--exact", NAME, "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+    command.env(ORDER, format!("{order} {}", dir.display())).env_remove("GREENROOM_CRASH");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub(super) fn run(dir: &Path, order: &str) -> Output {
+    command(&[], dir, order).output().unwrap()
+}
+
+/// What helpers say: the lines after `@@ `.
+pub(super) fn said(output: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(output);
+    text.lines().filter_map(|l| l.split_once("@@ ")).map(|(_, said)| said.to_owned()).collect()
+}
+
+/// Reads a child's output until it says `what`.
+pub(super) fn wait_for(child: &mut Child, what: &str) {
+    let (mut heard, mut byte) = (Vec::new(), [0]);
+    let out = child.stdout.as_mut().unwrap();
+    while !said(&heard).iter().any(|s| s == what) {
+        assert_eq!(out.read(&mut byte).unwrap(), 1, "`{what}` was not said: {}", String::from_utf8_lossy(&heard));
+        heard.push(byte[0]);
+    }
+}
+
+fn say(what: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "@@ {what}").unwrap();
+    out.flush().unwrap();
+}
+
+#[test]
+#[ignore = "a helper process of other tests"]
+fn a_process_of_its_own() {
+    let Ok(order) = std::env::var(ORDER) else { return };
+    let mut words = order.splitn(3, ' ');
+    let (what, argument, dir) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+    let dir = Path::new(dir);
+    match what {
+        "open" => match open_dir(dir) {
+            Ok(state) => say(&state.warning().map_or_else(|| "fine".to_owned(), ToString::to_string)),
+            Err(e) => say(&e.to_string()),
+        },
+        "request" => report(dir, |store| async move { commit(&store, vec![request(argument, 1)]).await.map(drop) }),
+        "compact" => report(dir, |store| async move { store.compact().await }),
+        "sync" => report(dir, |store| async move { store.sync().await }),
+        "repair" => report(dir, |store| async move { store.repair().await.map(drop) }),
+        "load" => report(dir, |store| async move { store.load().await.map(drop) }),
+        "gate" => gate(dir, argument),
+        "hold" => hold(dir),
+        "cut-short" => cut_short(dir),
+        "die-at" => die_at(dir, argument),
+        other => panic!("unknown order `{other}`"),
+    }
+}
+
+/// Does one thing between the marks and says how it went.
+fn report<F: Future<Output = Result<(), greenroom::port::store::StoreError>>>(
+    dir: &Path,
+    work: impl FnOnce(FileStore) -> F,
+) {
+    let store = match open_dir(dir).and_then(|state| state.pool(&pool(), eager())) {
+        Ok(store) => store,
+        Err(e) => return say(&e.to_string()),
+    };
+    let done = block_on(async {
+        let _mark = std::fs::metadata(BEGIN);
+        let done = work(store).await;
+        let _mark = std::fs::metadata(END);
+        done
+    });
+    say(&done.map_or_else(|e| e.to_string(), |()| "done".to_owned()));
+}
+
+/// Waits until everybody may go, then commits once. Says how long that took, in microseconds.
+fn gate(dir: &Path, name: &str) {
+    let store = super::support::open(dir, Options { lock_wait: Duration::from_mins(2), ..Options::default() });
+    block_on(async {
+        say("ready");
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        let begun = Instant::now();
+        commit(&store, vec![request(name, 1)]).await.unwrap();
+        say(&begun.elapsed().as_micros().to_string());
+    });
+}
+
+/// Holds the lock until its input ends.
+fn hold(dir: &Path) {
+    let store = super::support::open(dir, eager());
+    block_on(async {
+        let decide = &mut |_: &_| {
+            say("held");
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            Vec::new()
+        };
+        store.transact(decide).await.unwrap();
+    });
+}
+
+fn limit_file_size(bytes: Option<u64>) {
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
+}
+
+fn journal_size(dir: &Path) -> u64 {
+    std::fs::metadata(file(dir, "journal.jsonl")).map_or(0, |m| m.len())
+}
+
+/// The kernel takes only `k` bytes of a record, for every `k` in turn, and refuses the rest.
+fn cut_short(dir: &Path) {
+    block_on(async {
+        let exceeded = tokio::signal::unix::SignalKind::from_raw(25); // SIGXFSZ would end the process
+        let _survive = tokio::signal::unix::signal(exceeded).unwrap();
+        let store = super::support::open(dir, Options::default());
+        for first in [true, false] {
+            let (name, before) = (if first { "first" } else { "second" }, journal_size(dir));
+            let state = store.load().await.unwrap();
+            for k in 0.. {
+                limit_file_size(Some(before + k));
+                let tried = commit(&store, vec![request(name, 1), request(&format!("{name}-too"), 2)]).await;
+                limit_file_size(None);
+                let Err(error) = tried else {
+                    say(&format!("{name} fits {k}"));
+                    break;
+                };
+                assert!(error.to_string().contains("nothing was recorded"), "{error}");
+                assert_eq!(journal_size(dir), before, "{k} bytes of {name}");
+                assert_eq!(store.load().await.unwrap(), state);
+            }
+        }
+    });
+}
+
+/// The kernel takes `k` bytes of a record, then kills the process.
+fn die_at(dir: &Path, k: &str) {
+    let store = super::support::open(dir, Options::default());
+    limit_file_size(Some(journal_size(dir) + k.parse::<u64>().unwrap()));
+    block_on(commit(&store, vec![request("torn", 5), request("torn-too", 6)])).unwrap();
+    say("survived");
+}

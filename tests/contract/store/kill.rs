@@ -1,0 +1,1 @@
+//! Kill -9 at every system call, every crash point and every byte.

@@ -1,0 +1,1 @@
+//! Laws: files and memory agree; damage never passes for state.

@@ -1,0 +1,1 @@
+//! Directories that cannot be used: a clear error each, and nothing lost.
