@@ -17,7 +17,7 @@ use greenroom::core::pool::PoolState;
 use greenroom::port::store::Store;
 use greenroom::store::file::{Options, open_dir};
 use greenroom::store::memory::MemoryStore;
-use support::{at, block_on, commit, pool, request, requests};
+use support::{at, block_on, commit, eager, pool, request, requests};
 
 /// Runs every sentence of the contract against stores made by `fresh`; each call makes an empty one, and a second
 /// handle to the same state.
@@ -116,12 +116,11 @@ fn the_reference_in_memory_keeps_the_contract() {
 fn the_store_in_files_keeps_the_contract() {
     let home = tempfile::tempdir().unwrap();
     let made = Cell::new(0);
-    // A byte is worth a compaction, so that all of the suite runs across compactions too.
-    for compact_at in [Options::default().compact_at, 1] {
+    // The eager one compacts for a single record, so that all of the suite runs across compactions too.
+    for options in [Options::default(), eager()] {
         suite(&|| {
             made.set(made.get() + 1);
             let state = open_dir(&home.path().join(made.get().to_string())).unwrap();
-            let options = Options { compact_at, ..Options::default() };
             let open = || Box::new(state.pool(&pool(), options.clone()).unwrap());
             (open(), open())
         });

@@ -134,18 +134,17 @@ fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), Sto
     Ok(())
 }
 
-/// Writes bytes to a new file `NAME-MILLISECONDS` beside the journal; names sort by age.
+/// Writes bytes to a new file `NAME-MILLISECONDS` beside the journal; names sort by age, whatever the clock says.
 pub(super) fn save_aside(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
+    let earlier = list(&files.dir)?;
+    let stamp = |name_there: &String| name_there.strip_prefix(name)?.strip_prefix('-')?.parse::<u128>().ok();
+    let after = earlier.iter().filter_map(stamp).max().map_or(0, |last| last.saturating_add(1));
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut stamp = since.as_millis();
-    loop {
-        let path = files.dir.join(format!("{name}-{stamp:014}"));
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => return fill(&file, &path, bytes).map(|()| path),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => stamp += 1,
-            Err(e) => return Err(io_error("make", &path, &e)),
-        }
-    }
+    let path = files.dir.join(format!("{name}-{:014}", since.as_millis().max(after)));
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let file = made.map_err(|e| io_error("make", &path, &e))?;
+    fill(&file, &path, bytes)?;
+    Ok(path)
 }
 
 fn fill(mut file: &File, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {

@@ -39,14 +39,16 @@ pub struct Options {
     pub lock_wait: Duration,
     /// How long folded journals are kept, in days. Default 30.
     pub history_days: u32,
-    /// The journal is folded from this size on, in bytes, but not before it is half as large as the snapshot.
-    /// Default 64 KiB.
+    /// The journal is folded from this size on, in bytes. Default 64 KiB.
     pub compact_at: u64,
+    /// But not before it is this part of the snapshot's size, which has to be written anew. Default 2: half of it; 0:
+    /// whatever the snapshot's size.
+    pub compact_part: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { lock_wait: Duration::from_secs(10), history_days: 30, compact_at: 64 * 1024 }
+        Self { lock_wait: Duration::from_secs(10), history_days: 30, compact_at: 64 * 1024, compact_part: 2 }
     }
 }
 
@@ -134,7 +136,9 @@ impl FileStore {
         let Some(journal) = &view.journal else { return false };
         let snapshot = view.snapshot.map_or(0, |s| s.size);
         let has_records = journal.header.as_ref().is_some_and(|h| h.first <= view.last);
-        has_records && journal.valid >= self.options.compact_at.max(snapshot / 2)
+        has_records
+            && journal.valid >= self.options.compact_at
+            && journal.valid >= snapshot.checked_div(self.options.compact_part).unwrap_or(0)
     }
 
     /// One try: writes the files, puts them in force if they still follow from what is there.

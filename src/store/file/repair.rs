@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::commit::save_aside;
 use super::compact::{self, Contents, Draft};
+use super::crash::crash_point;
 use super::dir::{io_error, list, make};
 use super::format::{Lines, number};
 use super::history::{segment_name, segments};
@@ -106,6 +107,7 @@ pub(super) fn prepare(files: &Files) -> Result<Option<Mending>, StoreError> {
     if journal.is_some() {
         side_files.push(save_aside(files, "journal.damaged", &bytes)?);
     }
+    crash_point("store.repair.saved");
     keep_prefix(files, &view, &bytes)?;
     let contents = Contents::of(files, &view, last)?;
     let Some(draft) = compact::draft(files, &contents)? else { return Ok(None) };

@@ -162,10 +162,10 @@ fn cut_short(dir: &Path) {
     });
 }
 
-/// The kernel takes `k` bytes of a record, then kills the process.
-fn die_at(dir: &Path, k: &str) {
+/// The kernel kills the process when a file reaches the size.
+fn die_at(dir: &Path, size: &str) {
     let store = super::support::open(dir, Options::default());
-    limit_file_size(Some(journal_size(dir) + k.parse::<u64>().unwrap()));
+    limit_file_size(Some(size.parse().unwrap()));
     block_on(commit(&store, vec![request("torn", 5), request("torn-too", 6)])).unwrap();
     say("survived");
 }

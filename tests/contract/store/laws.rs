@@ -10,7 +10,7 @@ use greenroom::core::event::{Change, Event};
 use greenroom::core::failure::{ErrorClass, Failure};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId};
 use greenroom::core::instance::{Answer, DrainWhy, Leaving};
-use greenroom::core::policy::{IdlePolicy, Policy, Reuse, Timing};
+use greenroom::core::policy::{IdlePolicy, Policy};
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{Store, StoreError};
 use greenroom::store::memory::MemoryStore;
@@ -39,19 +39,7 @@ fn policy(max: u32, factor: u32) -> Change {
         scale_factor: f64::from(factor) / 8.0,
         scale_factor_limit: 3,
     };
-    let policy = Policy {
-        max_instances: max,
-        capacity_per_instance: 2,
-        max_use_count: None,
-        max_launching: 4,
-        launches_per_minute: 60,
-        max_lifetime: None,
-        reuse: Reuse::Project,
-        clean_unbinds: true,
-        idle,
-        schedules: Vec::new(),
-        timing: Timing::default(),
-    };
+    let policy = Policy { max_instances: max, clean_unbinds: max % 2 == 0, idle, ..Policy::default() };
     Change::PolicySet { policy: Arc::new(policy) }
 }
 

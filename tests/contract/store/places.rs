@@ -1,1 +1,190 @@
 //! Directories that cannot be used: a clear error each, and nothing lost.
+
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use greenroom::port::store::Store;
+
+use super::helper::{command, run, said};
+use super::support::{block_on, commit, eager, file, fill, open, request};
+
+/// Runs a helper in a mount namespace of its own, after `setup` has changed what lies there. `None`: not allowed
+/// here.
+fn elsewhere(dir: &Path, setup: &str, orders: &[&str]) -> Option<Vec<Output>> {
+    let possible = Command::new("unshare").args(["-rm", "true"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        println!("no user and mount namespaces here: `{setup}` was not tried");
+        return None;
+    }
+    let script = format!("{setup} && exec \"$@\"");
+    let run = |order: &&str| command(&["unshare", "-rm", "sh", "-c", &script, "sh"], dir, order).output().unwrap();
+    Some(orders.iter().map(run).collect())
+}
+
+#[track_caller]
+fn assert_said(output: &Output, words: &[&str]) {
+    let said = said(&output.stdout).join("\n");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for word in words {
+        assert!(said.contains(word), "`{word}` is not in: {said}\n{stderr}");
+    }
+}
+
+#[test]
+fn a_read_only_directory_can_be_read_and_says_so_when_written() {
+    let home = tempfile::tempdir().unwrap();
+    let before = fill(&open(home.path(), eager()), "r", 3);
+    let dir = home.path().display();
+    let setup = format!("mount --bind {dir} {dir} && mount -o remount,ro,bind {dir}");
+    let Some(outputs) = elsewhere(home.path(), &setup, &["load -", "request x", "compact -"]) else { return };
+    assert_said(&outputs[0], &["done"]);
+    assert_said(&outputs[1], &["cannot open", "journal.jsonl", "Read-only file system"]);
+    assert_said(&outputs[2], &["cannot ", "Read-only file system"]);
+    assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), before);
+}
+
+#[test]
+fn a_directory_without_the_right_to_write_says_so_for_an_ordinary_user() {
+    let home = tempfile::tempdir().unwrap();
+    let before = fill(&open(home.path(), eager()), "r", 3);
+    let journal = file(home.path(), "journal.jsonl");
+    let mode = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&journal, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o400);
+    let output = run(home.path(), "request x");
+    mode(0o600);
+    if rustix::process::geteuid().is_root() {
+        println!("as root a mode refuses nothing: the read-only mount stands for this one");
+        return;
+    }
+    assert_said(&output, &["cannot open", "journal.jsonl", "Permission denied"]);
+    assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), before);
+}
+
+#[test]
+fn a_full_disk_refuses_the_record_and_keeps_everything_before_it() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().display();
+    // A file system of sixteen pages, on which only a few bytes are free; the helper's word comes with what is left.
+    let setup = format!(
+        "mount -t tmpfs -o size=64k,mode=700 none {dir} && {{ \
+         cp -a \"$KEPT\"/. {dir}/ && dd if=/dev/zero of={dir}/fill bs=1k count=999 2>/dev/null; \
+         truncate -s -0 {dir}/fill; trap 'cp -a {dir}/pools/. \"$KEPT\"/pools/' EXIT; }}"
+    );
+    let kept = tempfile::tempdir().unwrap();
+    let before = fill(&open(kept.path(), eager()), "r", 3);
+    if !Command::new("unshare").args(["-rm", "true"]).output().is_ok_and(|o| o.status.success()) {
+        println!("no user and mount namespaces here: only RLIMIT_FSIZE stands for the full disk");
+        return;
+    }
+    for (order, words) in [
+        ("request x", &["cannot append to", "journal.jsonl", "No space left on device", "nothing was recorded"][..]),
+        ("compact -", &["cannot ", "No space left on device"]),
+    ] {
+        // A page of the journal may have room left: requests are made until one is refused.
+        let script = format!(
+            "{setup}; for i in 1 2 3 4 5 6 7 8 9 10; do out=$(GREENROOM_STORE_HELPER=\"{order}$i $DIR\" \"$@\" 2>&1); \
+             case $out in *done*) ;; *) echo \"$out\"; exit 0;; esac; done; echo never"
+        );
+        let mut helper = command(&["unshare", "-rm", "bash", "-c", &script, "sh"], home.path(), order);
+        let output = helper.env("KEPT", kept.path()).env("DIR", home.path()).output().unwrap();
+        assert_said(&output, words);
+        let state = block_on(open(kept.path(), eager()).load()).unwrap();
+        assert!(state.revision >= before.revision && state.waiting.len() as u64 == state.revision);
+    }
+    let store = open(kept.path(), eager());
+    let last = block_on(commit(&store, vec![request("room again", 99)])).unwrap().state;
+    assert_eq!(block_on(open(kept.path(), eager()).load()).unwrap(), last);
+    assert!(block_on(store.verify()).unwrap().damage.is_none());
+}
+
+#[test]
+fn a_container_s_overlay_is_taken_with_a_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().display();
+    let setup = format!(
+        "mount -t tmpfs -o mode=700 none {dir} && cd {dir} && mkdir lower upper work && \
+         mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work none {dir} && chmod 700 {dir}"
+    );
+    let Some(outputs) = elsewhere(home.path(), &setup, &["open -", "request x"]) else { return };
+    if String::from_utf8_lossy(&outputs[0].stderr).contains("mount:") {
+        println!("no overlay here: only the classification was tested");
+        return;
+    }
+    assert_said(&outputs[0], &["overlay", "`state_dir`"]);
+    assert_said(&outputs[1], &["done"]);
+}
+
+#[test]
+fn a_network_file_system_is_refused_by_name() {
+    let home = tempfile::tempdir().unwrap();
+    fill(&open(home.path(), eager()), "r", 1);
+    // A real one needs a server; the kernel's answer is changed on its way to the process instead.
+    for (magic, name) in [("6969000000000000", "NFS"), ("4655736500000000", "FUSE"), ("97190201000000", "9p")] {
+        let inject = format!("inject=statfs:poke_exit=@arg2={magic}");
+        let launcher = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=statfs", "-e", &inject];
+        let Ok(output) = command(&launcher, home.path(), "request x").output() else {
+            println!("no strace: only the classification was tested");
+            return;
+        };
+        if said(&output.stdout).is_empty() {
+            println!("strace cannot change answers here: only the classification was tested");
+            return;
+        }
+        assert_said(&output, &["lies on", name, "`state_dir`"]);
+    }
+    assert_eq!(block_on(open(home.path(), eager()).load()).unwrap().revision, 1);
+}
+
+#[test]
+fn another_user_s_directory_is_refused_with_both_uids() {
+    let home = tempfile::tempdir().unwrap();
+    let before = fill(&open(home.path(), eager()), "r", 2);
+    if !rustix::process::geteuid().is_root() {
+        let output = run(Path::new("/usr"), "open -");
+        assert_said(&output, &["belongs to uid 0"]);
+        return;
+    }
+    for victim in ["", "pools/linux", "pools/linux/journal.jsonl"] {
+        let path = home.path().join(victim);
+        chown(&path, Some(12345), None).unwrap();
+        for order in ["request x", "load -"] {
+            assert_said(&run(home.path(), order), &["belongs to uid 12345", "runs as uid 0", "sudo -u '#12345'"]);
+        }
+        chown(&path, Some(0), None).unwrap();
+    }
+    assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), before);
+}
+
+#[test]
+fn files_are_private_and_links_are_not_followed() {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path(), eager());
+    fill(&store, "r", 2);
+    block_on(store.compact()).unwrap();
+    fill(&store, "s", 2);
+    block_on(store.compact()).unwrap();
+    let mut looked = 0;
+    for dir in ["pools", "pools/linux", "pools/linux/history"] {
+        assert_eq!(home.path().join(dir).metadata().unwrap().mode() & 0o777, 0o700, "{dir}");
+        for entry in std::fs::read_dir(home.path().join(dir)).unwrap() {
+            let (path, meta) = entry.map(|e| (e.path(), e.metadata().unwrap())).unwrap();
+            if meta.is_file() {
+                assert_eq!(meta.mode() & 0o777, 0o600, "{}", path.display());
+                looked += 1;
+            }
+        }
+    }
+    assert!(looked >= 6, "{looked} files");
+
+    let (journal, away) = (file(home.path(), "journal.jsonl"), home.path().join("away"));
+    std::fs::rename(&journal, &away).unwrap();
+    symlink(&away, &journal).unwrap();
+    let error = block_on(open(home.path(), eager()).load()).unwrap_err().to_string();
+    assert!(error.contains("journal.jsonl") && error.contains("symbolic link"), "{error}");
+}

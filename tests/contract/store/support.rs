@@ -23,7 +23,7 @@ pub(super) fn pool() -> PoolName {
 
 /// A store that compacts whenever it is asked to.
 pub(super) fn eager() -> Options {
-    Options { compact_at: 1, ..Options::default() }
+    Options { compact_at: 1, compact_part: 0, ..Options::default() }
 }
 
 pub(super) fn open(dir: &Path, options: Options) -> FileStore {
