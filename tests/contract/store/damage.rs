@@ -92,7 +92,9 @@ fn rot_in_the_middle_stops_writing_names_the_line_and_is_mended_into_the_valid_p
 
     let store = open(home.path(), Options::default());
     block_on(async {
-        for error in [store.load().await.unwrap_err(), commit(&store, vec![request("x", 1)]).await.unwrap_err()] {
+        for error in
+            [store.load().await.unwrap_err(), commit(&store, vec![request("x", 1)]).await.unwrap_err()]
+        {
             let StoreError::Damaged { file, line, .. } = &error else { panic!("{error}") };
             assert_eq!((Path::new(file), *line), (journal.as_path(), 4), "{error}");
         }
@@ -279,7 +281,10 @@ fn a_newer_snapshot_is_read_as_far_as_it_is_understood_and_never_written() {
             }
             let error = commit(&store, vec![request("x", 1)]).await.unwrap_err();
             assert!(is_newer(&error));
-            assert!(error.to_string().contains(&format!("format {newer}, this one knows {FORMAT}")), "{error}");
+            assert!(
+                error.to_string().contains(&format!("format {newer}, this one knows {FORMAT}")),
+                "{error}"
+            );
         });
         assert_eq!(&std::fs::read_to_string(&snapshot).unwrap(), text);
     }

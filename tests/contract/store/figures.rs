@@ -8,9 +8,9 @@ use greenroom::port::store::Store;
 use super::support::{at, block_on, commit, eager, intend, open, request};
 
 /// A pool of ready instances, each with an endpoint.
-fn instances(count: u32) -> Vec<Event> {
+fn instances(count: usize) -> Vec<Event> {
     let mut events = Vec::new();
-    for number in 1..=count {
+    for number in (1..).take(count) {
         let name = format!("linux-3f9a-{number}");
         let instance = InstanceId::new(&name);
         let endpoint = greenroom::core::endpoint::Endpoint {
@@ -27,7 +27,7 @@ fn instances(count: u32) -> Vec<Event> {
 }
 
 /// The median of `rounds` commits, each by a store that has read nothing yet, as a driver call is.
-fn fresh_commit(count: u32, rounds: u64) -> Duration {
+fn fresh_commit(count: usize, rounds: usize) -> Duration {
     let home = tempfile::tempdir().unwrap();
     let keeper = open(home.path(), eager());
     block_on(async {
@@ -38,11 +38,11 @@ fn fresh_commit(count: u32, rounds: u64) -> Duration {
             let store = open(home.path(), eager());
             let name = format!("a{i}");
             let begun = Instant::now();
-            commit(&store, vec![request(&name, i)]).await.unwrap();
+            commit(&store, vec![request(&name, i as u64)]).await.unwrap();
             took.push(begun.elapsed());
         }
         let state = keeper.load().await.unwrap();
-        assert_eq!((state.instances.len(), state.waiting.len()), (count as usize, rounds as usize));
+        assert_eq!((state.instances.len(), state.waiting.len()), (count, rounds));
         assert!(state.instances.values().all(|i| i.domain != Some(TrustDomain::new("x"))));
         took.sort_unstable();
         took[took.len() / 2]

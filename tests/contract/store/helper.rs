@@ -49,7 +49,12 @@ pub(super) fn wait_for(child: &mut Child, what: &str) {
     let (mut heard, mut byte) = (Vec::new(), [0]);
     let out = child.stdout.as_mut().unwrap();
     while !said(&heard).iter().any(|s| s == what) {
-        assert_eq!(out.read(&mut byte).unwrap(), 1, "`{what}` was not said: {}", String::from_utf8_lossy(&heard));
+        assert_eq!(
+            out.read(&mut byte).unwrap(),
+            1,
+            "`{what}` was not said: {}",
+            String::from_utf8_lossy(&heard)
+        );
         heard.push(byte[0]);
     }
 }
@@ -72,7 +77,9 @@ fn a_process_of_its_own() {
             Ok(state) => say(&state.warning().map_or_else(|| "fine".to_owned(), ToString::to_string)),
             Err(e) => say(&e.to_string()),
         },
-        "request" => report(dir, |store| async move { commit(&store, vec![request(argument, 1)]).await.map(drop) }),
+        "request" => {
+            report(dir, |store| async move { commit(&store, vec![request(argument, 1)]).await.map(drop) });
+        }
         "compact" => report(dir, |store| async move { store.compact().await }),
         "sync" => report(dir, |store| async move { store.sync().await }),
         "repair" => report(dir, |store| async move { store.repair().await.map(drop) }),
@@ -80,6 +87,7 @@ fn a_process_of_its_own() {
         "gate" => gate(dir, argument),
         "hold" => hold(dir),
         "cut-short" => cut_short(dir),
+        "fill-up" => fill_up(dir),
         "die-at" => die_at(dir, argument),
         other => panic!("unknown order `{other}`"),
     }
@@ -105,7 +113,8 @@ fn report<F: Future<Output = Result<(), greenroom::port::store::StoreError>>>(
 
 /// Waits until everybody may go, then commits once. Says how long that took, in microseconds.
 fn gate(dir: &Path, name: &str) {
-    let store = super::support::open(dir, Options { lock_wait: Duration::from_mins(2), ..Options::default() });
+    let store =
+        super::support::open(dir, Options { lock_wait: Duration::from_mins(2), ..Options::default() });
     block_on(async {
         say("ready");
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
@@ -168,4 +177,40 @@ fn die_at(dir: &Path, size: &str) {
     limit_file_size(Some(size.parse().unwrap()));
     block_on(commit(&store, vec![request("torn", 5), request("torn-too", 6)])).unwrap();
     say("survived");
+}
+
+/// Commits on a small file system until nothing more fits, then makes room.
+fn fill_up(dir: &Path) {
+    block_on(async {
+        let store = super::support::open(dir, eager());
+        let ballast = dir.join("ballast");
+        commit(&store, vec![request("before", 1)]).await.unwrap();
+        let _full = std::fs::write(&ballast, vec![0; 1 << 20]).unwrap_err();
+        let mut before = store.load().await.unwrap();
+        // Pages that are begun still have room: a full disk shows at any byte of a record.
+        let error = loop {
+            let name = format!("r{}", before.revision);
+            match commit(&store, vec![request(&name, before.revision)]).await {
+                Ok(done) => before = done.state,
+                Err(error) => break error.to_string(),
+            }
+            let _full =
+                std::fs::OpenOptions::new().append(true).open(&ballast).unwrap().write(&vec![0; 1 << 20]);
+        };
+        assert!(error.contains("No space left on device"), "{error}");
+        let fresh = || super::support::open(dir, eager());
+        assert_eq!(fresh().load().await.unwrap(), before);
+        let error = store.compact().await.unwrap_err().to_string();
+        assert!(error.contains("No space left on device"), "{error}");
+        assert_eq!(fresh().load().await.unwrap(), before);
+        let full_after = before.revision;
+
+        std::fs::remove_file(&ballast).unwrap();
+        let after = commit(&store, vec![request("room", 1)]).await.unwrap().state;
+        store.compact().await.unwrap();
+        assert_eq!(fresh().load().await.unwrap(), after);
+        assert_eq!(after.revision, full_after + 1);
+        assert!(store.verify().await.unwrap().damage.is_none());
+        say(&format!("full after {full_after} records"));
+    });
 }

@@ -163,8 +163,17 @@ fn a_process_killed_at_any_system_call_loses_nothing_and_leaves_nothing_half_don
             killed += usize::from(output.status.signal() == Some(9));
             done += usize::from(scene.judge(home.path(), &expected, &format!("killed at {name} {nth}")));
         }
-        println!("{}: killed by strace at {killed} of {} system calls, {done} had committed", scene.name, calls.len());
-        assert!(killed * 10 >= calls.len() * 8 && killed >= 10, "{}: {killed} of {}", scene.name, calls.len());
+        println!(
+            "{}: killed by strace at {killed} of {} system calls, {done} had committed",
+            scene.name,
+            calls.len()
+        );
+        assert!(
+            killed * 10 >= calls.len() * 8 && killed >= 10,
+            "{}: {killed} of {}",
+            scene.name,
+            calls.len()
+        );
         assert!(!scene.commits || (0 < done && done < calls.len()), "{}: {done} committed", scene.name);
     }
 }
@@ -195,7 +204,8 @@ fn a_process_killed_at_any_crash_point_loses_nothing_and_leaves_nothing_half_don
         for point in POINTS {
             let home = tempfile::tempdir().unwrap();
             (scene.prepare)(home.path());
-            let output = command(&[], home.path(), scene.order).env("GREENROOM_CRASH", point).output().unwrap();
+            let output =
+                command(&[], home.path(), scene.order).env("GREENROOM_CRASH", point).output().unwrap();
             if output.status.signal() == Some(9) {
                 reached.insert(point);
                 scene.judge(home.path(), &expected, point);
@@ -204,7 +214,11 @@ fn a_process_killed_at_any_crash_point_loses_nothing_and_leaves_nothing_half_don
             }
         }
     }
-    assert_eq!(reached.into_iter().collect::<Vec<_>>().len(), POINTS.len(), "every crash point lies on some way");
+    assert_eq!(
+        reached.into_iter().collect::<Vec<_>>().len(),
+        POINTS.len(),
+        "every crash point lies on some way"
+    );
     println!("killed at {} crash points in {} scenes", POINTS.len(), SCENES.len());
 }
 

@@ -39,7 +39,8 @@ fn policy(max: u32, factor: u32) -> Change {
         scale_factor: f64::from(factor) / 8.0,
         scale_factor_limit: 3,
     };
-    let policy = Policy { max_instances: max, clean_unbinds: max % 2 == 0, idle, ..Policy::default() };
+    let policy =
+        Policy { max_instances: max, clean_unbinds: max.is_multiple_of(2), idle, ..Policy::default() };
     Change::PolicySet { policy: Arc::new(policy) }
 }
 
@@ -58,7 +59,10 @@ fn launch() -> impl Strategy<Value = Change> {
             0 => Answer::Accepted { at },
             1 => Answer::Unknown { at },
             2 => Answer::Refused { at, failure: Failure { class, message } },
-            _ => Answer::Refused { at, failure: Failure { class: ErrorClass::Throttled { until: Some(at) }, message } },
+            _ => Answer::Refused {
+                at,
+                failure: Failure { class: ErrorClass::Throttled { until: Some(at) }, message },
+            },
         };
         Change::LaunchAnswered { instance, attempt: 1, answer }
     });
@@ -71,7 +75,8 @@ fn launch() -> impl Strategy<Value = Change> {
 
 fn work() -> impl Strategy<Value = Change> {
     let requested = (0..4u64).prop_map(|i| request(&format!("a{}", i + 1), i).change);
-    let granted = (attempt(), instance()).prop_map(|(attempt, instance)| Change::Granted { attempt, instance });
+    let granted =
+        (attempt(), instance()).prop_map(|(attempt, instance)| Change::Granted { attempt, instance });
     let released = (attempt(), any::<bool>(), any::<bool>()).prop_map(|(attempt, used, lingering)| {
         Change::Released { attempt, leaving: Leaving { how: End::CleanedUp, used, lingering } }
     });
@@ -90,8 +95,10 @@ fn end() -> impl Strategy<Value = Change> {
         instance().prop_map(|instance| Change::CleaningBegun { instance }),
         instance().prop_map(|instance| Change::Cleaned { instance }),
         (instance(), words()).prop_map(|(instance, why)| Change::SetAside { instance, why }),
-        (instance(), words())
-            .prop_map(|(instance, message)| Change::DrainingBegun { instance, why: DrainWhy::Broken { message } }),
+        (instance(), words()).prop_map(|(instance, message)| Change::DrainingBegun {
+            instance,
+            why: DrainWhy::Broken { message }
+        }),
         instance().prop_map(|instance| Change::Missed { instance, begun: at(1) }),
         instance().prop_map(|instance| Change::Forgotten { instance }),
         (1..20u32, 0..30u32).prop_map(|(max, factor)| policy(max, factor)),
@@ -290,7 +297,7 @@ fn every_single_cut_and_bit_flip_of_a_journal_is_survived() {
         match block_on(open(home.path(), eager()).load()) {
             Ok(state) => assert!(states.contains(&state), "byte {byte}, bit {bit}: {state:#?}"),
             Err(StoreError::Damaged { line, .. }) => {
-                let expected = 1 + whole[..byte].iter().filter(|b| **b == b'\n').count();
+                let expected = whole[..byte].split(|b| *b == b'\n').count();
                 assert_eq!(line, expected as u64, "byte {byte}, bit {bit}");
                 damaged += 1;
             }
