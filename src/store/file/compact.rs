@@ -184,7 +184,8 @@ fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
     std::fs::rename(from, to).map_err(|e| io_error("rename into place", to, &e))
 }
 
-fn remove(path: &Path) -> Result<(), StoreError> {
+/// Deletes a file, if there is one.
+pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error("delete", path, &e)),
         _ => Ok(()),

@@ -45,10 +45,12 @@ pub(super) fn segments(history: &Path) -> Result<Vec<Segment>, StoreError> {
 }
 
 /// Events of kept segments and of the journal, oldest first, each once. A line that cannot be read is an error of its
-/// own; what follows it still comes. Reads as it goes, without the lock.
+/// own; what follows it still comes. Reads as it goes, without the lock, one file at a time.
 #[derive(Debug)]
 pub struct History {
-    files: VecDeque<(PathBuf, BufReader<File>)>,
+    segments: VecDeque<Segment>,
+    journal: Option<(PathBuf, BufReader<File>)>,
+    open: Option<(PathBuf, BufReader<File>)>,
     line: u64,
     last: u64,
     ready: VecDeque<Recorded>,
@@ -57,36 +59,44 @@ pub struct History {
 impl History {
     pub(super) fn open(files: &Files) -> Result<Self, StoreError> {
         // RACE: opened before the segments are listed, so that what is put aside in between is seen at least once.
-        let journal = reader(&files.journal)?;
-        let mut open = VecDeque::new();
-        for segment in segments(&files.history)? {
-            // One that is too old may go at any moment.
-            open.extend(reader(&segment.path)?.map(|r| (segment.path, r)));
-        }
-        open.extend(journal.map(|r| (files.journal.clone(), r)));
-        Ok(Self { files: open, line: 0, last: 0, ready: VecDeque::new() })
+        let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
+        let segments = segments(&files.history)?.into();
+        Ok(Self { segments, journal, open: None, line: 0, last: 0, ready: VecDeque::new() })
     }
 
-    /// Reads one more line into `ready`.
-    fn advance(&mut self) -> Result<(), StoreError> {
-        let Some((path, reader)) = self.files.front_mut() else { return Ok(()) };
+    /// Goes to the next file. `false`: there is none.
+    fn turn_over(&mut self) -> Result<bool, StoreError> {
+        self.line = 0;
+        while let Some(segment) = self.segments.pop_front() {
+            // RACE: one that is too old may go at any moment.
+            if let Some(reader) = reader(&segment.path)? {
+                self.open = Some((segment.path, reader));
+                return Ok(true);
+            }
+        }
+        self.open = self.journal.take();
+        Ok(self.open.is_some())
+    }
+
+    /// Reads one more line into `ready`, or goes to the next file. `false`: that was all.
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        let Some((path, reader)) = &mut self.open else { return self.turn_over() };
         let mut bytes = Vec::new();
         let read = reader.read_until(b'\n', &mut bytes).map_err(|e| io_error("read", path, &e));
-        self.line += 1;
-        let Some(line) = Lines(&bytes).next() else {
-            self.files.pop_front();
-            self.line = 0;
-            return read.map(drop);
+        let Some(line) = Lines(&bytes).next().filter(|_| read.is_ok()) else {
+            self.open = None;
+            return read.map(|_| true);
         };
+        self.line += 1;
         // The first line is the header; an unfinished last one is not written yet, or never will be.
         if self.line == 1 || !bytes.ends_with(b"\n") {
-            return Ok(());
+            return Ok(true);
         }
         if !line.sound {
             return Err(damaged(path, self.line, "the checksum does not match".to_owned()));
         }
         if number(line.text).is_some_and(|n| n <= self.last) {
-            return Ok(());
+            return Ok(true);
         }
         let record: Record = serde_json::from_slice(line.text)
             .map_err(|e| damaged(path, self.line, format!("the record cannot be understood: {e}")))?;
@@ -94,7 +104,7 @@ impl History {
             self.last = record.n;
             self.ready.extend(record.events.into_iter().map(|event| Recorded { n: record.n, event }));
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -106,13 +116,10 @@ impl Iterator for History {
             if let Some(recorded) = self.ready.pop_front() {
                 return Some(Ok(recorded));
             }
-            self.files.front()?;
-            if let Err(error) = self.advance() {
-                if matches!(error, StoreError::Io { .. }) {
-                    self.files.pop_front();
-                    self.line = 0;
-                }
-                return Some(Err(error));
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
             }
         }
     }

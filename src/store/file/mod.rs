@@ -62,13 +62,16 @@ pub struct FileStore {
     options: Options,
     /// What was read last; the next look begins there. Never held across an `await`.
     seen: RefCell<Option<View>>,
+    /// Has anything ever been recorded, as far as this process knows?
+    begun: Cell<bool>,
     /// The journal whose name is known to be durable.
     named: Cell<Option<Identity>>,
 }
 
 impl FileStore {
     fn new(dir: PathBuf, pool: PoolName, options: Options) -> Self {
-        Self { files: Files::new(dir, pool), options, seen: RefCell::new(None), named: Cell::new(None) }
+        let (files, seen) = (Files::new(dir, pool), RefCell::new(None));
+        Self { files, options, seen, begun: Cell::new(false), named: Cell::new(None) }
     }
 
     /// All events that are still kept, oldest first: kept segments, then the journal.
@@ -112,7 +115,22 @@ impl FileStore {
     /// Reads on from the last look, or anew.
     fn read(&self) -> Result<View, StoreError> {
         let seen = self.seen.borrow_mut().take();
-        View::read(&self.files, seen)
+        self.read_from(seen)
+    }
+
+    fn read_from(&self, earlier: Option<View>) -> Result<View, StoreError> {
+        let view = View::read(&self.files, earlier)?;
+        let nothing = view.journal.is_none() && view.snapshot.is_none();
+        if nothing && self.begun.get() {
+            // An empty state would be believed: instances would seem to be nobody's.
+            return Err(view::damaged(
+                &self.files.journal,
+                1,
+                "the file was there, and is missing".to_owned(),
+            ));
+        }
+        self.begun.set(!nothing);
+        Ok(view)
     }
 
     /// The state as it stands. What looks wrong without the lock may only be in motion: it is looked at again with it.
@@ -122,7 +140,7 @@ impl FileStore {
             other => return other,
         };
         match self.lock().await {
-            Ok(_lock) => View::read(&self.files, None),
+            Ok(_lock) => self.read_from(None),
             Err(busy @ StoreError::Busy { .. }) => Err(busy),
             Err(_) => Err(error),
         }

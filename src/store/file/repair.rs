@@ -1,5 +1,8 @@
 //! Says what is wrong with a pool's files, and mends them.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::commit::save_aside;
@@ -102,10 +105,10 @@ pub(super) fn prepare(files: &Files) -> Result<Option<Mending>, StoreError> {
     let mut side_files = Vec::new();
     if snapshot.is_some() && View::from_snapshot(files, &files.snapshot).is_err() {
         let rotten = std::fs::read(&files.snapshot).map_err(|e| io_error("read", &files.snapshot, &e))?;
-        side_files.push(save_aside(files, "snapshot.damaged", &rotten)?);
+        side_files.push(save(files, "snapshot.damaged", &rotten)?);
     }
     if journal.is_some() {
-        side_files.push(save_aside(files, "journal.damaged", &bytes)?);
+        side_files.push(save(files, "journal.damaged", &bytes)?);
     }
     crash_point("store.repair.saved");
     keep_prefix(files, &view, &bytes)?;
@@ -123,7 +126,19 @@ fn keep_prefix(files: &Files, view: &View, bytes: &[u8]) -> Result<(), StoreErro
     let Some(first) = sound_numbers(valid).next() else { return Ok(()) };
     make(&files.history)?;
     let path = files.history.join(segment_name(first, view.last));
-    std::fs::write(&path, valid).map_err(|e| io_error("write", &path, &e))
+    // CRASH: a compaction that died may have left this name for the journal itself; that must not be written to.
+    compact::remove(&path)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let written = made.and_then(|mut file| file.write_all(valid).and_then(|()| file.sync_all()));
+    written.map_err(|e| io_error("write", &path, &e))
+}
+
+/// Saves a copy aside, for good.
+fn save(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
+    let path = save_aside(files, name, bytes)?;
+    let synced = File::open(&path).and_then(|file| file.sync_all());
+    synced.map_err(|e| io_error("sync", &path, &e))?;
+    Ok(path)
 }
 
 fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {

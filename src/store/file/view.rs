@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::dir::{NOFOLLOW, check_owner, io_error};
-use super::format::{FORMAT, Header, Lines, Record, Snapshot, number, version};
+use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sound, number, version};
 use super::history::segments;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
@@ -148,6 +148,9 @@ impl View {
         }
         let mut view = Self::from_snapshot(files, &files.snapshot)?.unwrap_or_else(Self::empty);
         view.journal = open_journal(&files.journal)?;
+        if view.journal.is_none() && !files.dir.is_dir() {
+            return Err(StoreError::Io { what: format!("`{}` is gone", files.dir.display()) });
+        }
         if view.journal.is_none() && (view.snapshot.is_some() || !segments(&files.history)?.is_empty()) {
             return Err(damaged(&files.journal, 1, "the file is missing".to_owned()));
         }
@@ -320,21 +323,21 @@ impl Place<'_> {
 }
 
 fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
-    let mut lines = Lines(bytes);
-    let line = lines.next().filter(|line| line.sound && lines.next().is_none());
-    let newer_format = version(bytes).filter(|found| *found > FORMAT);
-    let Some(line) = line else {
-        return Err(match newer_format {
-            Some(found) => newer(path, found),
-            None => damaged(path, 1, "the checksum does not match".to_owned()),
-        });
+    let problem = match bytes.strip_suffix(b"\n") {
+        Some(text) if is_sound(text) => match serde_json::from_slice::<Snapshot>(text) {
+            Ok(snapshot) => {
+                check_pool(files, path, &snapshot.pool)?;
+                return Ok(snapshot);
+            }
+            Err(e) => format!("the checksum is right, but the state cannot be understood: {e}"),
+        },
+        _ => "the checksum does not match".to_owned(),
     };
-    let snapshot: Snapshot = serde_json::from_slice(line.text).map_err(|e| match newer_format {
-        Some(found) => newer(path, found),
-        None => damaged(path, 1, format!("the checksum is right, but the state cannot be understood: {e}")),
-    })?;
-    check_pool(files, path, &snapshot.pool)?;
-    Ok(snapshot)
+    // What a newer version wrote may be sealed in another way; it only has to say so.
+    match version(bytes).filter(|found| *found > FORMAT) {
+        Some(found) => Err(newer(path, found)),
+        None => Err(damaged(path, 1, problem)),
+    }
 }
 
 fn check_pool(files: &Files, path: &Path, found: &PoolName) -> Result<(), StoreError> {

@@ -149,6 +149,14 @@ fn files_are_private_and_links_are_not_followed() {
     block_on(store.compact()).unwrap();
     fill(&store, "s", 2);
     block_on(store.compact()).unwrap();
+    fill(&store, "t", 3);
+    let journal = file(home.path(), "journal.jsonl");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let second = bytes.len() / 2;
+    bytes[second] ^= 1;
+    std::fs::write(&journal, bytes).unwrap();
+    let store = open(home.path(), eager());
+    block_on(store.repair()).unwrap().unwrap();
     let mut looked = 0;
     for dir in ["pools", "pools/linux", "pools/linux/history"] {
         assert_eq!(home.path().join(dir).metadata().unwrap().mode() & 0o777, 0o700, "{dir}");
@@ -160,9 +168,9 @@ fn files_are_private_and_links_are_not_followed() {
             }
         }
     }
-    assert!(looked >= 6, "{looked} files");
+    assert!(looked >= 8, "{looked} files");
 
-    let (journal, away) = (file(home.path(), "journal.jsonl"), home.path().join("away"));
+    let away = home.path().join("away");
     std::fs::rename(&journal, &away).unwrap();
     symlink(&away, &journal).unwrap();
     let error = block_on(open(home.path(), eager()).load()).unwrap_err().to_string();
