@@ -224,7 +224,7 @@ fn judge(dir: &Path, states: &[PoolState], at_least: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn files_and_memory_hold_the_same_state_after_any_events(steps in prop::collection::vec(step(), 0..40)) {
