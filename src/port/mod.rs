@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod connector;
+pub mod finding;
 pub mod host;
 pub mod provider;
 pub mod setup;
