@@ -1,1 +1,84 @@
 //! Adapters that make instances; one folder each, and the list of them.
+//!
+//! Adding one: a folder beside this file, a line in `PROVIDERS`, a fixture in tests/contract/provider.rs.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use crate::core::ids::PoolName;
+use crate::port::clock::Clock;
+use crate::port::finding::Finding;
+use crate::port::provider::Provider;
+
+pub mod keys;
+pub mod local;
+
+use keys::KeyError;
+
+/// Every provider, by kind.
+pub const PROVIDERS: &[Registration] = &[local::REGISTRATION];
+
+/// A provider, or the key that is in its way.
+pub type Built = Result<Rc<dyn Provider>, KeyError>;
+
+/// A provider as the rest of the program knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Registration {
+    /// The value of `provider` in a pool's table.
+    pub kind: &'static str,
+    /// One line for `init` and the documentation.
+    pub summary: &'static str,
+    /// A pool's provider table with every key, commented; it parses and builds (`allow_root` aside).
+    pub example: &'static str,
+    /// Checks the table and makes the provider. Touches nothing outside.
+    pub build: fn(&BuildContext, &toml::Table) -> Built,
+    /// Looks whether the provider could work here, without launching anything. Takes a table that builds; says
+    /// what is wrong with one that does not.
+    pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
+}
+
+/// What a provider may know beside its own table.
+#[derive(Clone)]
+pub struct BuildContext {
+    /// The one pool that this provider serves.
+    pub pool: PoolName,
+    /// Absolute.
+    pub state_dir: PathBuf,
+    /// Our own executable, for instances that are processes on this machine. Absolute.
+    pub program: PathBuf,
+    pub clock: Rc<dyn Clock>,
+}
+
+impl std::fmt::Debug for BuildContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BuildContext").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// The provider of a kind, or what may have been meant.
+pub fn find(kind: &str) -> Result<&'static Registration, KeyError> {
+    PROVIDERS.iter().find(|known| known.kind == kind).ok_or_else(|| {
+        let kinds: Vec<&str> = PROVIDERS.iter().map(|known| known.kind).collect();
+        KeyError::choice("provider", kind, &kinds)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_kind_names_the_nearest_one() {
+        assert_eq!(find("local").unwrap().kind, "local");
+        let error = find("locla").unwrap_err().to_string();
+        assert_eq!(error, "`provider` is \"locla\", expected \"local\": did you mean \"local\"?");
+    }
+
+    #[test]
+    fn kinds_are_unique_and_examples_parse() {
+        for (at, provider) in PROVIDERS.iter().enumerate() {
+            assert!(PROVIDERS[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
+            assert!(provider.example.parse::<toml::Table>().is_ok(), "{}", provider.kind);
+        }
+    }
+}

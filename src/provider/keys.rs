@@ -1,0 +1,214 @@
+//! Reads a provider's table, key by key.
+//!
+//! Every error names the key, what was expected and what was found; an unknown key names its nearest neighbour.
+//! A key that was asked for is known, so a provider cannot forget to list one.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Span, SpanRelativeTo};
+use toml::Value;
+
+/// What is wrong with a key of a provider's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyError {
+    /// Dotted within the table (`fail_launch.class`), so that the configuration can find its line.
+    pub key: String,
+    pub problem: String,
+}
+
+impl std::error::Error for KeyError {}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.key, self.problem)
+    }
+}
+
+impl KeyError {
+    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { key: key.into(), problem: problem.into() }
+    }
+
+    /// A text that is none of the choices.
+    pub fn choice(key: impl Into<String>, found: &str, choices: &[&str]) -> Self {
+        let list: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
+        let list = list.join(" or ");
+        let near = nearest(found, choices).map(|near| format!(": did you mean {near:?}?"));
+        Self::new(key, format!("is {found:?}, expected {list}{}", near.unwrap_or_default()))
+    }
+
+    fn kind(key: &str, expected: &str, found: &Value) -> Self {
+        Self::new(key, format!("is {}, expected {expected}", shown(found)))
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Table(_) => "a table".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        plain => plain.to_string(),
+    }
+}
+
+/// The most similar of the choices, if one is similar at all.
+pub fn nearest<'a>(text: &str, choices: &[&'a str]) -> Option<&'a str> {
+    let scored = choices.iter().map(|choice| (strsim::jaro_winkler(text, choice), *choice));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 > 0.75).then_some(best.1)
+}
+
+/// A table that is being read.
+#[derive(Debug)]
+pub struct Keys<'a> {
+    table: &'a toml::Table,
+    /// With its dot: `fail_launch.`.
+    prefix: String,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Keys<'a> {
+    pub fn of(table: &'a toml::Table) -> Self {
+        Self { table, prefix: String::new(), known: Vec::new() }
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.known.push(key);
+        self.table.get(key)
+    }
+
+    fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wrong = || KeyError::kind(&self.name(key), "`true` or `false`", value);
+        value.as_bool().ok_or_else(wrong).map(Some)
+    }
+
+    /// A whole number within `u32`.
+    pub fn count(&mut self, key: &'static str) -> Result<Option<u32>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wrong = || KeyError::kind(&self.name(key), "a whole number from 0", value);
+        value.as_integer().and_then(|number| u32::try_from(number).ok()).ok_or_else(wrong).map(Some)
+    }
+
+    pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        value.as_str().ok_or_else(|| KeyError::kind(&self.name(key), "a text", value)).map(Some)
+    }
+
+    /// A duration in words (`"1m 30s"`, `"1.5h"`, `"7d"` with days of 24 hours), never negative.
+    pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wrong = || KeyError::kind(&self.name(key), "a duration such as \"1m 30s\"", value);
+        let text = value.as_str().ok_or_else(wrong)?;
+        let span: Span = text.parse().map_err(|_| wrong())?;
+        let signed: SignedDuration =
+            span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
+        let negative =
+            |_| KeyError::new(self.name(key), format!("is {text:?}, a duration cannot be negative"));
+        Duration::try_from(signed).map_err(negative).map(Some)
+    }
+
+    /// One of a few texts.
+    pub fn choice(
+        &mut self,
+        key: &'static str,
+        choices: &[&'static str],
+    ) -> Result<Option<&'static str>, KeyError> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        let known = choices.iter().find(|choice| **choice == text);
+        known.copied().ok_or_else(|| KeyError::choice(self.name(key), text, choices)).map(Some)
+    }
+
+    /// A table within the table; `finish` it too.
+    pub fn table(&mut self, key: &'static str) -> Result<Option<Keys<'a>>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let table = value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table", value))?;
+        Ok(Some(Keys { table, prefix: format!("{}{key}.", self.prefix), known: Vec::new() }))
+    }
+
+    /// Refuses keys that nobody asked for.
+    pub fn finish(self) -> Result<(), KeyError> {
+        let Some(key) = self.table.keys().find(|key| !self.known.contains(&key.as_str())) else {
+            return Ok(());
+        };
+        let known = || self.known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        let problem = match nearest(key, &self.known) {
+            Some(near) => format!("is no key of this table: did you mean `{near}`?"),
+            None => format!("is no key of this table, which knows {}", known()),
+        };
+        Err(KeyError::new(self.name(key), problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(text: &str) -> toml::Table {
+        text.parse().unwrap()
+    }
+
+    fn duration(text: &str) -> Result<Option<Duration>, String> {
+        let table = table(&format!("wait = {text}"));
+        Keys::of(&table).duration("wait").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn durations_read_as_people_write_them_and_never_negative() {
+        assert_eq!(duration("\"5s\"").unwrap(), Some(Duration::from_secs(5)));
+        assert_eq!(duration("\"1m 30s\"").unwrap(), Some(Duration::from_secs(90)));
+        assert_eq!(duration("\"250ms\"").unwrap(), Some(Duration::from_millis(250)));
+        assert_eq!(duration("\"2d\"").unwrap(), Some(Duration::from_hours(48)));
+        assert_eq!(duration("\"-5s\"").unwrap_err(), "`wait` is \"-5s\", a duration cannot be negative");
+        let wrong = "`wait` is 5, expected a duration such as \"1m 30s\"";
+        assert_eq!(duration("5").unwrap_err(), wrong);
+        assert!(duration("\"soon\"").unwrap_err().contains("\"soon\", expected a duration"));
+        assert!(duration("\"1 month\"").is_err(), "a month has no length");
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_neighbour_or_all_keys() {
+        let near = table("boot_dealy = \"5s\"");
+        let mut keys = Keys::of(&near);
+        assert_eq!(keys.duration("boot_delay"), Ok(None));
+        let error = keys.finish().unwrap_err();
+        assert_eq!(error.key, "boot_dealy");
+        assert_eq!(error.to_string(), "`boot_dealy` is no key of this table: did you mean `boot_delay`?");
+        let far = table("zzz = 1");
+        let mut keys = Keys::of(&far);
+        assert_eq!(keys.flag("allow_root"), Ok(None));
+        assert!(keys.finish().unwrap_err().to_string().ends_with("which knows `allow_root`"));
+    }
+
+    #[test]
+    fn a_key_in_an_inner_table_is_named_with_its_path() {
+        let text = table("fail_launch = { class = \"transiet\" }");
+        let mut keys = Keys::of(&text);
+        let mut inner = keys.table("fail_launch").unwrap().unwrap();
+        let error = inner.choice("class", &["transient", "quota"]).unwrap_err();
+        let said = "`fail_launch.class` is \"transiet\", expected \"transient\" or \"quota\": \
+                    did you mean \"transient\"?";
+        assert_eq!(error.to_string(), said);
+    }
+
+    #[test]
+    fn a_wrong_kind_says_what_was_expected_and_found() {
+        let text = table("allow_root = \"yes\"\nno_capacity = -1\nserver = {}");
+        let mut keys = Keys::of(&text);
+        let said = |error: KeyError| error.to_string();
+        assert_eq!(
+            said(keys.flag("allow_root").unwrap_err()),
+            "`allow_root` is \"yes\", expected `true` or `false`"
+        );
+        assert_eq!(
+            said(keys.count("no_capacity").unwrap_err()),
+            "`no_capacity` is -1, expected a whole number from 0"
+        );
+        assert_eq!(said(keys.text("server").unwrap_err()), "`server` is a table, expected a text");
+    }
+}

@@ -1,0 +1,106 @@
+//! Could local instances work here?
+
+use std::path::{Path, PathBuf};
+
+use super::settings::{ServerKind, Settings};
+use crate::port::finding::{Finding, Severity};
+use crate::provider::BuildContext;
+
+/// Where distributions keep sshd. It is on no ordinary user's PATH.
+const SSHD: &[&str] =
+    &["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd", "/usr/bin/sshd", "/usr/lib/ssh/sshd"];
+
+/// The directory that sshd wants to be empty while it separates privileges; compiled into it.
+const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+
+/// The sshd that the settings name, or the first that is there.
+pub(super) fn find_sshd(named: Option<&Path>) -> Option<PathBuf> {
+    match named {
+        Some(named) => named.is_file().then(|| named.to_owned()),
+        None => SSHD.iter().map(PathBuf::from).find(|path| path.is_file()),
+    }
+}
+
+pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    let is_root = rustix::process::geteuid().is_root();
+    let checked = Settings::read(table).and_then(|read| read.check_user(is_root).map(|()| read));
+    let settings = match checked {
+        Ok(settings) => settings,
+        Err(error) => {
+            let remedy = Some(format!("correct `{}` in the table of pool `{}`", error.key, context.pool));
+            return vec![finding("local-table", Severity::Error, error.to_string(), remedy)];
+        }
+    };
+    let mut found = isolation(context, is_root);
+    if !context.program.is_file() {
+        let what = format!("{} is gone: no instance can be started", context.program.display());
+        found.push(finding(
+            "local-program",
+            Severity::Error,
+            what,
+            Some("install greenroom again".to_owned()),
+        ));
+    }
+    if settings.server == ServerKind::Openssh {
+        found.extend(openssh(settings.sshd.as_deref(), is_root, Path::new(PRIVILEGE_SEPARATION)));
+    }
+    let on = settings.misbehaviour();
+    if !on.is_empty() {
+        let keys: Vec<String> = on.iter().map(|key| format!("`{key}`")).collect();
+        let what = format!("pool `{}` misbehaves on purpose: {}", context.pool, keys.join(", "));
+        let remedy = Some("remove these keys when the rehearsal is over".to_owned());
+        found.push(finding("local-misbehaves", Severity::Warning, what, remedy));
+    }
+    found
+}
+
+fn finding(code: &'static str, severity: Severity, what: String, remedy: Option<String>) -> Finding {
+    Finding { code, severity, what, remedy }
+}
+
+fn isolation(context: &BuildContext, is_root: bool) -> Vec<Finding> {
+    let who = if is_root { "root on this machine" } else { "the user that runs greenroom" };
+    let what = format!("jobs of pool `{}` are not isolated: each runs as {who}", context.pool);
+    let remedy = Some("use another provider for code that you do not trust".to_owned());
+    vec![finding("local-no-isolation", Severity::Warning, what, remedy)]
+}
+
+fn openssh(named: Option<&Path>, is_root: bool, separation: &Path) -> Vec<Finding> {
+    if find_sshd(named).is_none() {
+        let what = match named {
+            Some(path) => format!("`sshd` names {}, where there is no file", path.display()),
+            None => format!("`server = \"openssh\"` needs sshd, and there is none at {}", SSHD.join(", ")),
+        };
+        let remedy = "install OpenSSH's server, name it with `sshd`, or set `server = \"embedded\"`";
+        return vec![finding("local-sshd-missing", Severity::Error, what, Some(remedy.to_owned()))];
+    }
+    if is_root && !separation.is_dir() {
+        let what = format!("sshd run by root needs the directory {}, which is missing", separation.display());
+        let remedy = Some(format!("mkdir -m 0755 {}", separation.display()));
+        return vec![finding("local-sshd-directory", Severity::Error, what, remedy)];
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_sshd_is_an_error_that_says_what_helps() {
+        let found = openssh(Some(Path::new("/no/such/sshd")), false, Path::new("/"));
+        assert_eq!(found[0].code, "local-sshd-missing");
+        assert_eq!(found[0].severity, Severity::Error);
+        assert!(found[0].what.contains("/no/such/sshd"));
+        assert!(found[0].remedy.as_ref().unwrap().contains("server = \"embedded\""));
+    }
+
+    #[test]
+    fn root_without_the_separation_directory_is_told_the_command() {
+        let there = Some(Path::new("/proc/self/exe"));
+        let found = openssh(there, true, Path::new("/no/such/directory"));
+        assert_eq!(found[0].remedy.as_deref(), Some("mkdir -m 0755 /no/such/directory"));
+        assert!(openssh(there, false, Path::new("/no/such/directory")).is_empty());
+        assert!(openssh(there, true, Path::new("/")).is_empty());
+    }
+}

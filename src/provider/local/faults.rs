@@ -1,0 +1,104 @@
+//! Launches that fail because the operator said so.
+//!
+//! The counter is a file of the pool, so that it works across processes. The caller holds the pool's lock.
+
+use std::io;
+use std::path::Path;
+
+use fs_err as fs;
+use serde::{Deserialize, Serialize};
+
+use crate::core::failure::ErrorClass;
+use crate::port::provider::ProviderError;
+use crate::provider::keys::{KeyError, Keys};
+
+const CLASSES: &[&str] = &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
+
+/// The first so many launches fail with a class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FailLaunch {
+    class: String,
+    first: u32,
+}
+
+/// What has been counted so far, and for which setting.
+#[derive(Debug, Serialize, Deserialize)]
+struct Counted {
+    setting: FailLaunch,
+    failed: u32,
+}
+
+impl FailLaunch {
+    pub(super) fn read(mut keys: Keys<'_>) -> Result<Self, KeyError> {
+        let class = keys.choice("class", CLASSES)?;
+        let first = keys.count("first")?;
+        keys.finish()?;
+        let choices: Vec<String> = CLASSES.iter().map(|class| format!("{class:?}")).collect();
+        let no_class = || format!("is missing, expected {}", choices.join(" or "));
+        let no_first = "is missing, expected how many launches shall fail";
+        Ok(Self {
+            class: class.ok_or_else(|| KeyError::new("fail_launch.class", no_class()))?.to_owned(),
+            first: first.ok_or_else(|| KeyError::new("fail_launch.first", no_first))?,
+        })
+    }
+
+    /// Counts one launch; the failure it shall meet, if any. A changed setting starts over.
+    pub(super) fn count(&self, file: &Path) -> io::Result<Option<ProviderError>> {
+        let before: Option<Counted> = match fs::read(file) {
+            // A torn counter is no reason to refuse: it starts over.
+            Ok(bytes) => serde_json::from_slice(&bytes).ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let failed = before.filter(|before| before.setting == *self).map_or(0, |before| before.failed);
+        if failed >= self.first {
+            return Ok(None);
+        }
+        let counted = Counted { setting: self.clone(), failed: failed + 1 };
+        fs::write(file, serde_json::to_vec(&counted)?)?;
+        let message = format!("`fail_launch` wants it ({} of {})", failed + 1, self.first);
+        Ok(Some(ProviderError::new(self.error_class(), message)))
+    }
+
+    fn error_class(&self) -> ErrorClass {
+        match self.class.as_str() {
+            "no-capacity" => ErrorClass::NoCapacity { scope: "fail_launch".to_owned() },
+            "quota" => ErrorClass::Quota,
+            "denied" => ErrorClass::Denied,
+            "invalid" => ErrorClass::Invalid,
+            "throttled" => ErrorClass::Throttled { until: None },
+            "unknown" => ErrorClass::Unknown,
+            _ => ErrorClass::Transient,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fail(class: &str, first: u32) -> FailLaunch {
+        FailLaunch { class: class.to_owned(), first }
+    }
+
+    #[test]
+    fn the_first_launches_fail_whoever_asks_and_a_changed_setting_starts_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("faults.json");
+        let class = |setting: &FailLaunch| setting.count(&file).unwrap().map(|e| e.class().clone());
+        for _ in 0..2 {
+            assert_eq!(class(&fail("quota", 2)), Some(ErrorClass::Quota));
+        }
+        assert_eq!(class(&fail("quota", 2)), None);
+        assert_eq!(class(&fail("denied", 1)), Some(ErrorClass::Denied));
+        assert_eq!(class(&fail("denied", 1)), None);
+    }
+
+    #[test]
+    fn every_class_of_the_example_is_its_own() {
+        let classes: Vec<ErrorClass> = CLASSES.iter().map(|class| fail(class, 1).error_class()).collect();
+        for (at, class) in classes.iter().enumerate() {
+            assert!(!classes[..at].contains(class), "{class}");
+        }
+    }
+}

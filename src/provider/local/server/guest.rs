@@ -1,0 +1,90 @@
+//! What the parts of an instance's process share.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{InstanceDir, Process, Spec, note, own_program, processes};
+use crate::provider::local::launch::passed_on;
+use crate::provider::local::processes::{COOKIE, Session};
+
+/// Used when our own environment has no PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The instance, from the inside.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) dir: InstanceDir,
+    pub(super) spec: Spec,
+    /// The login name that everything runs as.
+    pub(super) user: String,
+    /// Sessions that were started and may have somebody left in them. Also on disk, for whoever comes after us.
+    pub(super) sessions: Mutex<BTreeSet<Session>>,
+}
+
+impl Guest {
+    fn sessions(&self) -> MutexGuard<'_, BTreeSet<Session>> {
+        // The set is whole between any two operations, whatever panicked there.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A command that will run in a session of its own, recorded before its program begins.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(own_program());
+        command.args(["instance", "session"]).arg(&self.dir.path).arg(program);
+        command.env_clear().envs(self.environment());
+        command.current_dir(self.dir.file("work"));
+        command
+    }
+
+    /// What a program on the instance sees, and nothing else.
+    pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut environment = vec![("PATH", OsString::from(PATH))];
+        environment.extend(passed_on());
+        environment.extend([
+            ("HOME", self.dir.file("home").into_os_string()),
+            ("USER", OsString::from(&self.user)),
+            ("LOGNAME", OsString::from(&self.user)),
+            ("SHELL", OsString::from("/bin/sh")),
+            (COOKIE, OsString::from(&self.spec.cookie)),
+        ]);
+        environment
+    }
+
+    /// Remembers a session by its leader, which has just been started.
+    pub(super) fn started(&self, pid: Option<u32>) {
+        let process = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Process::of);
+        if let Some(Process { pid, started, .. }) = process {
+            self.sessions().insert(Session { leader: pid, started });
+        }
+    }
+
+    /// Forgets the sessions that have nobody left.
+    pub(super) fn sweep(&self) {
+        let mut sessions = self.sessions();
+        if sessions.is_empty() {
+            return;
+        }
+        for session in processes::ended(&sessions) {
+            sessions.remove(&session);
+            drop(std::fs::remove_file(self.dir.file("sessions").join(session.name())));
+        }
+    }
+
+    /// Kills everything on the instance; how many processes would not go.
+    pub(super) fn end_all(&self) -> usize {
+        // A session may have recorded itself without being remembered here: a process before us was its parent.
+        let mut sessions = self.sessions().clone();
+        sessions.extend(Session::recorded(&self.dir.file("sessions")).iter().filter(|_| self.is_this_boot()));
+        processes::end_all(&self.spec.cookie, &sessions).unwrap_or_else(|error| {
+            note(&format!("cannot look for processes: {error}"));
+            1
+        })
+    }
+
+    fn is_this_boot(&self) -> bool {
+        let served = self.dir.served().ok().flatten();
+        let boot = processes::boot_id().ok();
+        served.is_some_and(|served| Some(served.boot) == boot)
+    }
+}

@@ -1,0 +1,148 @@
+//! What a pool's table says about local instances.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::faults::FailLaunch;
+use crate::provider::keys::{KeyError, Keys};
+
+/// Who answers SSH on an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ServerKind {
+    Embedded,
+    Openssh,
+}
+
+/// The table, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) server: ServerKind,
+    /// Where sshd is; `None`: looked for when an instance boots.
+    pub(super) sshd: Option<PathBuf>,
+    pub(super) allow_root: bool,
+    /// From launch to the first answer. Default 0.
+    pub(super) boot_delay: Duration,
+    /// From the first answer to a sudden end; `None`: lives on.
+    pub(super) die_after: Option<Duration>,
+    /// From launch to the first appearance in a list. Default 0.
+    pub(super) list_lag: Duration,
+    /// The most instances at a time; `None`: no limit.
+    pub(super) no_capacity: Option<u32>,
+    pub(super) fail_launch: Option<FailLaunch>,
+}
+
+impl Settings {
+    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
+        let mut keys = Keys::of(table);
+        let server = match keys.choice("server", &["embedded", "openssh"])? {
+            Some("openssh") => ServerKind::Openssh,
+            _ => ServerKind::Embedded,
+        };
+        let settings = Self {
+            server,
+            sshd: keys.text("sshd")?.map(absolute).transpose()?,
+            allow_root: keys.flag("allow_root")?.unwrap_or(false),
+            boot_delay: keys.duration("boot_delay")?.unwrap_or_default(),
+            die_after: keys.duration("die_after")?,
+            list_lag: keys.duration("list_lag")?.unwrap_or_default(),
+            no_capacity: keys.count("no_capacity")?,
+            fail_launch: keys.table("fail_launch")?.map(FailLaunch::read).transpose()?,
+        };
+        keys.finish()?;
+        Ok(settings)
+    }
+
+    /// Jobs are plain processes of ours, so root's would own the machine.
+    pub(super) fn check_user(&self, is_root: bool) -> Result<(), KeyError> {
+        if !is_root || self.allow_root {
+            return Ok(());
+        }
+        let why = "is not `true` and greenroom runs as root: provider \"local\" does not isolate jobs, so every \
+                   job would be root on this machine; run greenroom as another user, or set `allow_root = true` \
+                   where that is no loss";
+        Err(KeyError::new("allow_root", why))
+    }
+
+    /// The misbehaviour that is switched on, by key.
+    pub(super) fn misbehaviour(&self) -> Vec<&'static str> {
+        let on = [
+            ("boot_delay", !self.boot_delay.is_zero()),
+            ("die_after", self.die_after.is_some()),
+            ("list_lag", !self.list_lag.is_zero()),
+            ("no_capacity", self.no_capacity.is_some()),
+            ("fail_launch", self.fail_launch.is_some()),
+        ];
+        on.into_iter().filter_map(|(key, on)| on.then_some(key)).collect()
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf, KeyError> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(KeyError::new(
+        "sshd",
+        format!("is {text:?}, expected an absolute path: sshd starts itself again by it"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, String> {
+        Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_table_behaves_well() {
+        let settings = read("").unwrap();
+        assert_eq!(settings.server, ServerKind::Embedded);
+        assert!(settings.misbehaviour().is_empty());
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        // A commented key looks like `# name = value`, a comment in words does not.
+        let is_key = |line: &str| {
+            let name = line.split(" = ").next().unwrap_or_default();
+            line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        };
+        let lines = super::super::REGISTRATION.example.lines();
+        let text: Vec<&str> =
+            lines.map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line)).collect();
+        let settings = read(&text.join("\n")).unwrap();
+        assert_eq!(settings.misbehaviour().len(), 5);
+        assert!(settings.sshd.is_some());
+        assert_eq!(read(super::super::REGISTRATION.example).unwrap(), read("").unwrap());
+    }
+
+    #[test]
+    fn root_is_refused_with_the_reason_unless_allowed() {
+        let refused = read("").unwrap().check_user(true).unwrap_err();
+        assert_eq!(refused.key, "allow_root");
+        assert!(refused.to_string().contains("every job would be root on this machine"), "{refused}");
+        assert_eq!(read("").unwrap().check_user(false), Ok(()));
+        assert_eq!(read("allow_root = true").unwrap().check_user(true), Ok(()));
+    }
+
+    #[test]
+    fn wrong_values_name_key_expectation_and_neighbour() {
+        for (text, said) in [
+            ("sshd = \"sshd\"", "`sshd` is \"sshd\", expected an absolute path"),
+            ("server = \"opensshd\"", "did you mean \"openssh\"?"),
+            ("boot_delay = \"-1s\"", "a duration cannot be negative"),
+            ("list_lags = \"1s\"", "did you mean `list_lag`?"),
+            ("fail_launch = { first = 1 }", "`fail_launch.class` is missing, expected \"no-capacity\" or"),
+            ("fail_launch = { class = \"quota\" }", "`fail_launch.first` is missing"),
+            ("fail_launch = { class = \"quota\", first = 1, last = 2 }", "`fail_launch.last` is no key"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
