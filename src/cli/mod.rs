@@ -9,6 +9,9 @@ use std::process::ExitCode;
 
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    drop(args);
-    ExitCode::from(2)
+    let arguments: Vec<OsString> = args.skip(1).collect();
+    match arguments.split_first() {
+        Some((command, rest)) if command == "instance" => crate::provider::local::server::main(rest),
+        _ => ExitCode::from(2),
+    }
 }
