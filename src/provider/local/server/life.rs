@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fs_err as fs;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::guest::Guest;
@@ -40,20 +41,31 @@ impl fmt::Display for End {
     }
 }
 
-/// Boots, serves, and returns when it is over. Whatever runs then is still running.
-pub(super) fn live(guest: &Arc<Guest>, lock: &fs::File) -> End {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(attend(guest, lock)),
-        Err(error) => End::Died(format!("no runtime: {error}")),
+/// What it takes to live. From its making on no signal but SIGKILL ends this process by itself: a burial is not cut
+/// off by the next `terminate`.
+pub(super) struct Pulse {
+    runtime: Runtime,
+    signals: Signals,
+}
+
+impl Pulse {
+    pub(super) fn new() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let signals = {
+            let _inside = runtime.enter();
+            Signals::new()?
+        };
+        Ok(Self { runtime, signals })
+    }
+
+    /// Boots, serves, and returns when it is over. The programs that run then are still running.
+    pub(super) fn live(self, guest: &Arc<Guest>, lock: &fs::File) -> End {
+        let Self { runtime, mut signals } = self;
+        runtime.block_on(attend(guest, lock, &mut signals))
     }
 }
 
-async fn attend(guest: &Arc<Guest>, lock: &fs::File) -> End {
-    let mut signals = match Signals::new() {
-        Ok(signals) => signals,
-        Err(error) => return End::Died(format!("no signals: {error}")),
-    };
+async fn attend(guest: &Arc<Guest>, lock: &fs::File, signals: &mut Signals) -> End {
     tokio::select! {
         () = signals.told_to_stop() => {
             let asked = guest.dir.has("terminating");

@@ -45,7 +45,7 @@ pub fn serve(path: &Path) -> ExitCode {
     drop(std::env::set_current_dir("/"));
     let dir = InstanceDir::at(path);
     match begin(&dir) {
-        Ok(Some(begun)) => run(begun),
+        Ok(Some(begun)) => begun.run(),
         Ok(None) => {
             answer();
             ExitCode::SUCCESS
@@ -62,11 +62,13 @@ struct Begun {
     guest: Arc<Guest>,
     /// Held to the end; never opened a second time, or closing that would unlock it.
     lock: fs_err::File,
+    pulse: life::Pulse,
     bury: bool,
 }
 
 /// `None`: another process serves it, or one has served it: nothing is served twice.
 fn begin(dir: &InstanceDir) -> std::io::Result<Option<Begun>> {
+    let pulse = life::Pulse::new()?;
     let Some(lock) = dir.seize()? else { return Ok(None) };
     let Some(spec) = dir.spec()? else { return Ok(None) };
     let bury = dir.has("terminating");
@@ -86,30 +88,31 @@ fn begin(dir: &InstanceDir) -> std::io::Result<Option<Begun>> {
         dir.put("server.json", &Served { pid, boot })?;
     }
     let guest = Guest { dir: dir.clone(), spec, user: login::name(), sessions: Mutex::new(sessions) };
-    Ok(Some(Begun { guest: Arc::new(guest), lock, bury }))
+    Ok(Some(Begun { guest: Arc::new(guest), lock, pulse, bury }))
 }
 
-fn run(begun: Begun) -> ExitCode {
-    let Begun { guest, lock, bury } = begun;
-    answer();
-    let end = if bury { life::End::Terminated } else { life::live(&guest, &lock) };
-    note(&format!("over: {end}"));
-    let left = guest.end_all();
-    if left > 0 {
-        note(&format!("{left} processes would not go"));
-        return ExitCode::FAILURE;
-    }
-    // SIGTERM may have come for another reason, and the mark a moment later.
-    let buried = match end {
-        life::End::Terminated => bury::bury(&guest.dir),
-        life::End::Died(_) | life::End::Orphaned => Ok(()),
-    };
-    drop(lock);
-    match buried {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("cannot remove the instance: {error}"));
-            ExitCode::FAILURE
+impl Begun {
+    fn run(self) -> ExitCode {
+        let Self { guest, lock, pulse, bury } = self;
+        answer();
+        let end = if bury { life::End::Terminated } else { pulse.live(&guest, &lock) };
+        note(&format!("over: {end}"));
+        let left = guest.end_all();
+        if left > 0 {
+            note(&format!("{left} processes would not go"));
+            return ExitCode::FAILURE;
+        }
+        let buried = match end {
+            life::End::Terminated => bury::bury(&guest.dir),
+            life::End::Died(_) | life::End::Orphaned => Ok(()),
+        };
+        drop(lock);
+        match buried {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                note(&format!("cannot remove the instance: {error}"));
+                ExitCode::FAILURE
+            }
         }
     }
 }
