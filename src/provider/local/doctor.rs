@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::login;
 use super::settings::{ServerKind, Settings};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
@@ -42,7 +43,11 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
         ));
     }
     if settings.server == ServerKind::Openssh {
-        found.extend(openssh(settings.sshd.as_deref(), is_root, Path::new(PRIVILEGE_SEPARATION)));
+        found.extend(openssh(
+            settings.sshd.as_deref(),
+            login::closed_shell(),
+            is_root.then_some(Path::new(PRIVILEGE_SEPARATION)),
+        ));
     }
     let on = settings.misbehaviour();
     if !on.is_empty() {
@@ -65,7 +70,8 @@ fn isolation(context: &BuildContext, is_root: bool) -> Vec<Finding> {
     vec![finding("local-no-isolation", Severity::Warning, what, remedy)]
 }
 
-fn openssh(named: Option<&Path>, is_root: bool, separation: &Path) -> Vec<Finding> {
+/// `separation` is the directory that sshd needs where it runs as root.
+fn openssh(named: Option<&Path>, closed_shell: Option<String>, separation: Option<&Path>) -> Vec<Finding> {
     if find_sshd(named).is_none() {
         let what = match named {
             Some(path) => format!("`sshd` names {}, where there is no file", path.display()),
@@ -74,7 +80,12 @@ fn openssh(named: Option<&Path>, is_root: bool, separation: &Path) -> Vec<Findin
         let remedy = "install OpenSSH's server, name it with `sshd`, or set `server = \"embedded\"`";
         return vec![finding("local-sshd-missing", Severity::Error, what, Some(remedy.to_owned()))];
     }
-    if is_root && !separation.is_dir() {
+    if let Some(shell) = closed_shell {
+        let what = format!("sshd lets no user with the login shell {shell} in, and greenroom runs as one");
+        let remedy = "run greenroom as a user with a real shell, or set `server = \"embedded\"`";
+        return vec![finding("local-sshd-shell", Severity::Error, what, Some(remedy.to_owned()))];
+    }
+    if let Some(separation) = separation.filter(|path| !path.is_dir()) {
         let what = format!("sshd run by root needs the directory {}, which is missing", separation.display());
         let remedy = Some(format!("mkdir -m 0755 {}", separation.display()));
         return vec![finding("local-sshd-directory", Severity::Error, what, remedy)];
@@ -88,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_missing_sshd_is_an_error_that_says_what_helps() {
-        let found = openssh(Some(Path::new("/no/such/sshd")), false, Path::new("/"));
+        let found = openssh(Some(Path::new("/no/such/sshd")), None, None);
         assert_eq!(found[0].code, "local-sshd-missing");
         assert_eq!(found[0].severity, Severity::Error);
         assert!(found[0].what.contains("/no/such/sshd"));
@@ -98,9 +109,10 @@ mod tests {
     #[test]
     fn root_without_the_separation_directory_is_told_the_command() {
         let there = Some(Path::new("/proc/self/exe"));
-        let found = openssh(there, true, Path::new("/no/such/directory"));
+        let found = openssh(there, None, Some(Path::new("/no/such/directory")));
         assert_eq!(found[0].remedy.as_deref(), Some("mkdir -m 0755 /no/such/directory"));
-        assert!(openssh(there, false, Path::new("/no/such/directory")).is_empty());
-        assert!(openssh(there, true, Path::new("/")).is_empty());
+        assert!(openssh(there, None, None).is_empty());
+        assert_eq!(openssh(there, Some("/bin/false".to_owned()), None)[0].code, "local-sshd-shell");
+        assert!(openssh(there, None, Some(Path::new("/"))).is_empty());
     }
 }

@@ -25,6 +25,7 @@ mod dir;
 mod doctor;
 mod faults;
 mod launch;
+mod login;
 mod processes;
 mod remove;
 pub mod server;

@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use super::dir::{InstanceDir, Served, Spec};
+use super::login;
 use super::processes::{self, Process};
 
 mod bury;
 mod guest;
 mod life;
-mod login;
 mod openssh;
 mod session;
 mod spool;

@@ -72,7 +72,7 @@ async fn an_instance_is_on_its_own_and_knows_nothing_of_its_parent() {
     let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
     let environ = String::from_utf8(read("environ")).unwrap();
     let names: Vec<&str> = environ.split_terminator('\0').filter_map(|one| one.split('=').next()).collect();
-    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "nothing to hide: the test judges nothing");
+    assert!(super::has_something_to_hide(), "the test judges nothing");
     assert!(
         names.iter().all(|name| ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"].contains(name)),
         "{names:?}"
