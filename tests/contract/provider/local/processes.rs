@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use greenroom::core::failure::ErrorClass;
 use greenroom::core::inventory::Status;
-use greenroom::port::provider::Provider;
+use greenroom::port::provider::{LaunchRequest, Provider};
 use rustix::process::Signal;
 
 use super::super::{Fixture, class, gone, leave_nothing, listed, request, running, status, until};
@@ -209,6 +209,19 @@ async fn a_half_made_instance_is_listed_with_tags_and_made_by_the_same_token() {
 }
 
 #[tokio::test]
+async fn another_token_for_the_same_name_is_refused_for_good() {
+    let fixture = LocalFixture::new();
+    let (pid, provider) = one(&fixture).await;
+    let first = request(&fixture, 1);
+    let second = LaunchRequest { token: "another".to_owned(), ..first.clone() };
+    let refused = provider.launch(&second).await.unwrap_err();
+    assert_eq!(refused.class(), &ErrorClass::Invalid);
+    assert!(refused.to_string().contains(&format!("was launched as `{}` before", first.token)), "{refused}");
+    assert_eq!(fixture.server(&first.instance), Some(pid));
+    leave_nothing(&fixture).await;
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_there_is_a_definite_failure() {
     let fixture = LocalFixture::new();
     let request = request(&fixture, 1);
@@ -237,13 +250,16 @@ async fn launches_killed_at_any_moment_leave_nothing_unseen() {
     let fixture = LocalFixture::new();
     let provider = fixture.build("");
     let this = "provider::local::processes::launches_in_a_process_of_its_own";
-    for number in 1..=24_u32 {
+    for number in 1..=36_u32 {
         let mut launcher = Command::new(std::env::current_exe().unwrap());
         launcher.args(["--exact", "--ignored", this]).stdout(Stdio::null()).stderr(Stdio::null());
         launcher.env("LAUNCH_IN", fixture.state_dir()).env("LAUNCH_NUMBER", number.to_string());
         let mut launcher = launcher.spawn().unwrap();
-        // The whole takes some ten milliseconds: the kills are spread over it.
-        tokio::time::sleep(Duration::from_micros(u64::from(number) * 1_000)).await;
+        // The whole takes a few milliseconds: the kills are spread over it, finer than a timer could.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(u64::from(number) * 150) {
+            std::hint::spin_loop();
+        }
         launcher.kill().unwrap();
         launcher.wait().unwrap();
         let seen: BTreeSet<String> =
