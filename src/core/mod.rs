@@ -19,6 +19,8 @@ pub mod ids;
 pub mod instance;
 pub mod inventory;
 pub mod job;
+#[cfg(test)]
+mod notation;
 pub mod plan;
 pub mod policy;
 pub mod pool;

@@ -1,0 +1,579 @@
+//! Worlds as one line of text.
+//!
+//! `max 4, target 1 | idle 5m; held 3m by 7; waits 8` is a pool with its policy, an idle instance, one that job 7
+//! holds, and a waiting job 8. Before the bar stand settings, separated by commas; after it instances and jobs,
+//! separated by semicolons, each with its age. Launched instances are called `i1`, `i2`, … in their order, fixed hosts
+//! `h1`, …, unrecorded ones `u1`, …; the attempt of job 7 is `a7`.
+//!
+//! Instances: `asked`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `aside`, `draining`;
+//! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `lingering 9`, `of b` (a job of
+//! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), what the list says
+//! (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open attempt
+//! names it), `user 9` (the same, and a `run` came), `busy`, `trouble 5s`.
+//! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt::{AttemptSeen, End, Sight};
+use super::endpoint::Endpoint;
+use super::event::{Change, Event};
+use super::failure::{ErrorClass, Failure};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use super::instance::{Answer, DrainWhy, Leaving};
+use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
+use super::job::JobFacts;
+use super::plan::{Effect, Fresh, Observed, Plan, Trouble, View, plan};
+use super::policy::{Lifetime, Policy, Reuse};
+use super::pool::PoolState;
+use super::report::{Note, Report};
+use super::time::{BootId, Stamp};
+
+/// Noon on a Monday, ten days after boot.
+pub(crate) const NOW: Stamp = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
+
+/// Everything that `plan` sees.
+#[derive(Debug, Clone)]
+pub(crate) struct World {
+    pub(crate) state: PoolState,
+    pub(crate) observed: Observed,
+    pub(crate) policy: Policy,
+    pub(crate) now: Stamp,
+    listed: Vec<Listed>,
+    launched: u32,
+    others: u32,
+}
+
+/// The world of one line.
+pub(crate) fn world(text: &str) -> World {
+    let (settings, items) = text.split_once('|').unwrap_or(("", text));
+    let mut world = World::empty();
+    let settings: Vec<&str> = settings.split(',').map(str::trim).filter(|s| !s.is_empty()).collect();
+    for setting in &settings {
+        world.set(setting);
+    }
+    let policy = Arc::new(world.policy.clone());
+    world.tell(NOW, Change::PolicySet { policy });
+    world.tell(NOW, Change::GenerationBegun { generation: generation() });
+    for item in items.split(';').map(str::trim).filter(|i| !i.is_empty()) {
+        world.add(item);
+    }
+    world.state.launches.recent.clear();
+    for setting in settings {
+        world.set_late(setting);
+    }
+    world.listed.sort_by(|a, b| a.id.cmp(&b.id));
+    if let Ok(listing) = &mut world.observed.listing {
+        listing.instances.clone_from(&world.listed);
+    }
+    world
+}
+
+/// What the plan for this world does, in one line.
+pub(crate) fn does(text: &str) -> String {
+    render(&world(text).plan())
+}
+
+/// What each waiting job is told.
+pub(crate) fn told(text: &str) -> String {
+    tells(&world(text).plan().report)
+}
+
+/// Compares `(given, expected)` pairs; says which one is wrong.
+#[track_caller]
+pub(crate) fn table(answer: impl Fn(&str) -> String, rows: &[(&str, &str)]) {
+    for (given, expected) in rows {
+        assert_eq!(answer(given), *expected, "given `{given}`");
+    }
+}
+
+pub(crate) fn generation() -> Generation {
+    Generation::new("g")
+}
+
+pub(crate) fn attempt(job: u64) -> AttemptName {
+    AttemptName::new(format!("a{job}"))
+}
+
+/// `i3`, `h1` or `u2`.
+pub(crate) fn instance(short: &str) -> InstanceId {
+    match short.strip_prefix('i') {
+        Some(number) => InstanceId::new(format!("p-g-{number}")),
+        None => InstanceId::new(short),
+    }
+}
+
+pub(crate) fn facts(job: u64, project: &str, timeout: Duration) -> JobFacts {
+    JobFacts { key: JobKey::new("gl", job), project: Arc::from(format!("group/{project}")), timeout }
+}
+
+pub(crate) fn endpoint() -> Endpoint {
+    Endpoint { address: "192.0.2.1".into(), port: 22, user: "root".into(), host_key: "key".into() }
+}
+
+pub(crate) fn failure(class: ErrorClass) -> Failure {
+    Failure { class, message: String::new() }
+}
+
+/// `90s`, `5m`, `2h`, `250ms`.
+pub(crate) fn span(text: &str) -> Duration {
+    let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
+    let count: u64 = digits.parse().unwrap_or_else(|_| panic!("`{text}` is no duration"));
+    match &text[digits.len()..] {
+        "ms" => Duration::from_millis(count),
+        "s" => Duration::from_secs(count),
+        "m" => Duration::from_mins(count),
+        "h" => Duration::from_hours(count),
+        other => panic!("`{other}` is no unit"),
+    }
+}
+
+/// The moment `age` before `NOW`.
+pub(crate) fn ago(age: Duration) -> Stamp {
+    let ms = u64::try_from(age.as_millis()).unwrap();
+    Stamp {
+        wall_ms: NOW.wall_ms - i64::try_from(ms).unwrap(),
+        boot: NOW.boot,
+        uptime_ms: NOW.uptime_ms.saturating_sub(ms),
+    }
+}
+
+impl World {
+    fn empty() -> Self {
+        let policy = Policy { max_instances: 4, max_use_count: None, ..Policy::default() };
+        let observed = Observed {
+            listing: Ok(Listing {
+                begun: ago(Duration::from_secs(1)),
+                complete: true,
+                instances: Vec::new(),
+            }),
+            denied: BTreeSet::new(),
+            first_seen: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            attempts_at: NOW,
+            capabilities: Capabilities::default(),
+            owner: OwnerId::new("us"),
+            moved: None,
+            generations: BTreeSet::from([generation()]),
+            launching: Some(Fresh { pool: PoolName::new("p"), generation: generation() }),
+            troubles: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        };
+        let state = PoolState::default();
+        Self { state, observed, policy, now: NOW, listed: Vec::new(), launched: 0, others: 0 }
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        plan(View { recorded: &self.state, observed: &self.observed }, &self.policy, self.now)
+    }
+
+    /// The state after these events; a misfit is a bug.
+    #[track_caller]
+    pub(crate) fn carry(&mut self, events: &[Event]) {
+        for event in events {
+            self.state.apply(event).unwrap_or_else(|misfit| panic!("{event:?}: {misfit}"));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn tell(&mut self, at: Stamp, change: Change) {
+        self.carry(&[change.at(at)]);
+    }
+
+    pub(crate) fn listing(&mut self) -> &mut Listing {
+        self.observed.listing.as_mut().expect("the world has a list")
+    }
+
+    pub(crate) fn seen(&mut self, job: u64) -> &mut AttemptSeen {
+        self.observed.attempts.get_mut(&attempt(job)).expect("the attempt has a directory")
+    }
+
+    fn set(&mut self, setting: &str) {
+        let words: Vec<&str> = setting.split_whitespace().collect();
+        let count = || words[1].parse::<u32>().unwrap_or_else(|_| panic!("`{setting}`"));
+        let policy = &mut self.policy;
+        match words[0] {
+            "max" => policy.max_instances = count(),
+            "cap" => policy.capacity_per_instance = count(),
+            "uses" => policy.max_use_count = Some(count()),
+            "target" => policy.idle.idle_count = count(),
+            "idle_time" => policy.idle.idle_time = span(words[1]),
+            "factor" => policy.idle.scale_factor = words[1].parse().unwrap(),
+            "launching" => policy.max_launching = count(),
+            "rate" => policy.launches_per_minute = count(),
+            "lifetime" => policy.max_lifetime = Some(Lifetime(span(words[1]))),
+            "breaker" => policy.timing.breaker_failures = count(),
+            "any" => policy.reuse = Reuse::Any,
+            "namespace" => policy.reuse = Reuse::Namespace,
+            "bound" => policy.clean_unbinds = false,
+            "hosts" => self.observed.capabilities.launches = false,
+            "repeats" => self.observed.capabilities.idempotent_launch = false,
+            "reap" => self.observed.launching = None,
+            "moved" => self.observed.moved = Some("moved".into()),
+            "partial" => self.listing().complete = false,
+            "drained" | "failures" | "recent" | "unlisted" | "list" => {}
+            other => panic!("`{other}` is no setting"),
+        }
+    }
+
+    /// Settings that come after the instances.
+    fn set_late(&mut self, setting: &str) {
+        let words: Vec<&str> = setting.split_whitespace().collect();
+        match words[0] {
+            "drained" => self.tell(ago(Duration::from_mins(1)), Change::PoolDrained),
+            // `failures 5 10s`: five, the last one ten seconds ago.
+            "failures" => {
+                self.state.launches.failures = words[1].parse().unwrap();
+                self.state.launches.last = Some((ago(span(words[2])), failure(ErrorClass::Transient)));
+            }
+            "recent" => {
+                let count: usize = words[1].parse().unwrap();
+                self.state.launches.recent = vec![ago(span(words[2])); count];
+            }
+            "unlisted" => self.observed.listing = Err(failure(ErrorClass::Transient)),
+            // `list 3s`: its age.
+            "list" => self.listing().begun = ago(span(words[1])),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, item: &str) {
+        let words: Vec<&str> = item.split_whitespace().collect();
+        match words[0] {
+            "waits" => self.add_waiting(&words),
+            "orphan" | "stranger" | "foreign" | "host" => self.add_unrecorded(&words),
+            "fixed" => self.add_instance(&words[1..], true),
+            _ => self.add_instance(&words, false),
+        }
+    }
+
+    fn add_waiting(&mut self, words: &[&str]) {
+        let job: u64 = words[1].parse().unwrap_or_else(|_| panic!("`{}` is no job", words[1]));
+        let asked = ago(age(words).unwrap_or(Duration::from_secs(10)));
+        let project = after(words, "of").unwrap_or("a");
+        let timeout = after(words, "timeout").map_or(Duration::from_hours(1), span);
+        self.request(job, project, timeout, asked);
+        self.attend(job, asked, None);
+        let alive = !words.contains(&"dead");
+        let seen = self.seen(job);
+        (seen.lease_held, seen.used) = (alive, false);
+    }
+
+    fn request(&mut self, job: u64, project: &str, timeout: Duration, asked: Stamp) {
+        let job_facts = facts(job, project, timeout);
+        let domain = self.policy.domain_of(&job_facts);
+        let acquire_timeout = self.policy.timing.acquire_timeout;
+        let change = Change::Requested { attempt: attempt(job), job: job_facts, domain, acquire_timeout };
+        self.tell(asked, change);
+    }
+
+    /// An open attempt with a living runner, between two stages.
+    fn attend(&mut self, job: u64, begun: Stamp, instance: Option<InstanceId>) {
+        let seen = AttemptSeen {
+            job: facts(job, "a", Duration::from_hours(1)),
+            instance,
+            begun,
+            closed: None,
+            used: true,
+            lease_held: false,
+            lease_at: begun,
+            runner: Sight::There,
+            tmpdir: Sight::There,
+            boot: NOW.boot,
+        };
+        self.observed.attempts.insert(attempt(job), seen);
+    }
+
+    fn add_unrecorded(&mut self, words: &[&str]) {
+        self.others += 1;
+        let id = InstanceId::new(format!("u{}", self.others));
+        let made = ago(age(words).unwrap_or_default());
+        let (owner, number) = match words[0] {
+            "orphan" => ("us", 1),
+            "stranger" => ("us", 1_000),
+            _ => ("them", 1),
+        };
+        let generation = generation();
+        if words[0] == "orphan" {
+            self.state.generations.entry(generation.clone()).and_modify(|n| *n = (*n).max(1)).or_insert(1);
+        }
+        let tags = Tags { pool: PoolName::new("p"), owner: OwnerId::new(owner), generation, number };
+        let tags = (words[0] != "host").then_some(tags);
+        let status = status(words).unwrap_or(Status::Running);
+        self.listed.push(Listed { id: id.clone(), tags, status, created: Some(made) });
+        self.claim(words, &id);
+    }
+
+    fn claim(&mut self, words: &[&str], id: &InstanceId) {
+        for (word, used) in [("named", false), ("user", true)] {
+            if let Some(job) = after(words, word) {
+                let job: u64 = job.parse().unwrap();
+                self.attend(job, ago(Duration::from_mins(2)), Some(id.clone()));
+                self.seen(job).used = used;
+            }
+        }
+    }
+
+    fn add_instance(&mut self, words: &[&str], fixed: bool) {
+        let id = if fixed {
+            self.others += 1;
+            InstanceId::new(format!("h{}", self.others))
+        } else {
+            self.launched += 1;
+            InstanceId::new(format!("p-g-{}", self.launched))
+        };
+        let old = words.contains(&"old");
+        let age = age(words).unwrap_or(Duration::from_mins(1));
+        let at = move |age: Duration| if old { earlier_boot(age) } else { ago(age) };
+        self.begin(&id, words, fixed, &at, age);
+        self.jobs(&id, words, &at, age);
+        self.end_up(&id, words, at(age));
+        self.witness(&id, words, fixed);
+    }
+
+    /// From the intent to ready, as far as the phase asks for it.
+    fn begin(
+        &mut self,
+        id: &InstanceId,
+        words: &[&str],
+        fixed: bool,
+        at: &dyn Fn(Duration) -> Stamp,
+        age: Duration,
+    ) {
+        let minute = Duration::from_mins(1);
+        let past = after(words, "of").is_some() || words[0] == "held";
+        let boots = matches!(words[0], "asked" | "unknown" | "refused" | "booting");
+        let created = match (boots, past) {
+            (true, _) => age,
+            (false, false) => age + Duration::from_secs(30),
+            (false, true) => age + Duration::from_secs(30) + minute,
+        };
+        let capacity = after(words, "cap").map_or(self.policy.capacity_per_instance, |n| n.parse().unwrap());
+        let used = jobs_of(words).len() + usize::from(after(words, "of").is_some());
+        let uses = after(words, "uses").map(|n| n.parse::<u32>().unwrap()).or(self.policy.max_use_count);
+        let uses_left = uses.map(|left| left + u32::try_from(used).unwrap());
+        let instance = id.clone();
+        if fixed {
+            let endpoint = endpoint();
+            self.tell(at(created), Change::Adopted { instance, endpoint, capacity, uses_left });
+        } else {
+            let (generation, number) = (generation(), self.launched);
+            let intent =
+                Change::LaunchIntended { instance, generation, number, attempt: 1, capacity, uses_left };
+            self.tell(at(created), intent);
+            let when = at(created.saturating_sub(Duration::from_secs(1)));
+            let answer = match words[0] {
+                "asked" => None,
+                "unknown" => Some(Answer::Unknown { at: when }),
+                "refused" => Some(Answer::Refused { at: when, failure: failure(ErrorClass::Transient) }),
+                _ => Some(Answer::Accepted { at: when }),
+            };
+            if let Some(answer) = answer {
+                self.tell(when, Change::LaunchAnswered { instance: id.clone(), attempt: 1, answer });
+            }
+            if boots {
+                return;
+            }
+            let reached = Change::Reached { instance: id.clone(), endpoint: endpoint() };
+            self.tell(at(if words[0] == "checking" { age } else { created }), reached);
+        }
+        if words[0] != "checking" {
+            let ready = if past { age + minute } else { age };
+            self.tell(at(ready), Change::BecameReady { instance: id.clone() });
+        }
+    }
+
+    /// Past and present jobs.
+    fn jobs(&mut self, id: &InstanceId, words: &[&str], at: &dyn Fn(Duration) -> Stamp, age: Duration) {
+        let project = after(words, "of").unwrap_or("a");
+        let hour = Duration::from_hours(1);
+        if after(words, "of").is_some() {
+            let job = 1_000 + u64::from(self.launched + self.others);
+            self.request(job, project, hour, at(age + Duration::from_secs(50)));
+            let begun = at(age + Duration::from_secs(40));
+            self.tell(begun, Change::Granted { attempt: attempt(job), instance: id.clone() });
+            let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+            self.tell(at(age), Change::Released { attempt: attempt(job), leaving });
+        }
+        for (job, lingers) in jobs_of(words) {
+            self.request(job, project, hour, at(age));
+            self.tell(at(age), Change::Granted { attempt: attempt(job), instance: id.clone() });
+            self.attend(job, at(age), Some(id.clone()));
+            if lingers {
+                let leaving = Leaving { how: End::CleanedUp, used: true, lingering: true };
+                self.tell(at(age), Change::Released { attempt: attempt(job), leaving });
+                let seen = self.seen(job);
+                (seen.closed, seen.lease_held) = (Some(at(age)), true);
+            }
+        }
+    }
+
+    fn end_up(&mut self, id: &InstanceId, words: &[&str], at: Stamp) {
+        let instance = id.clone();
+        match words[0] {
+            "cleaning" => self.tell(at, Change::CleaningBegun { instance }),
+            "aside" => self.tell(at, Change::SetAside { instance, why: "broken".into() }),
+            "draining" => self.tell(at, Change::DrainingBegun { instance, why: DrainWhy::Ordered }),
+            "asked" | "unknown" | "refused" | "booting" | "checking" | "idle" | "held" => {}
+            other => panic!("`{other}` is no phase"),
+        }
+        if let Some(missing) = after(words, "missing") {
+            let (instance, begun) = (id.clone(), ago(span(missing)));
+            self.tell(begun, Change::Missed { instance, begun });
+        }
+    }
+
+    /// What the world says about it.
+    fn witness(&mut self, id: &InstanceId, words: &[&str], fixed: bool) {
+        let denied = words.contains(&"denied");
+        let hidden = denied || ["gone", "missing"].iter().any(|w| words.contains(w));
+        let unborn = matches!(words[0], "asked" | "unknown" | "refused");
+        let status = status(words).or((!hidden && !unborn).then_some(Status::Running));
+        if denied {
+            self.observed.denied.insert(id.clone());
+        }
+        if let Some(status) = status {
+            let (owner, generation) = (OwnerId::new("us"), generation());
+            let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
+            let tags = (!fixed).then_some(tags);
+            self.listed.push(Listed { id: id.clone(), tags, status, created: None });
+        }
+        self.claim(words, id);
+        if words.contains(&"busy") {
+            self.observed.busy.insert(id.clone());
+        }
+        if let Some(left) = after(words, "trouble") {
+            let failure = failure(ErrorClass::Transient);
+            let trouble = Trouble { failures: 1, failure, until: NOW.plus(span(left)) };
+            self.observed.troubles.insert(id.clone(), trouble);
+        }
+    }
+}
+
+/// The same age, but from the boot before this one.
+fn earlier_boot(age: Duration) -> Stamp {
+    Stamp { boot: BootId(6), uptime_ms: 500_000_000, ..ago(age + Duration::from_mins(10)) }
+}
+
+fn after<'a>(words: &[&'a str], word: &str) -> Option<&'a str> {
+    words.iter().position(|w| *w == word).map(|at| words[at + 1])
+}
+
+/// The second word, or the third, if it reads like a duration.
+fn age(words: &[&str]) -> Option<Duration> {
+    let is_span = |w: &&&str| w.starts_with(|c: char| c.is_ascii_digit()) && w.ends_with(['s', 'm', 'h']);
+    words.iter().skip(1).take(2).find(is_span).map(|w| span(w))
+}
+
+/// Jobs on it, and whether they linger.
+fn jobs_of(words: &[&str]) -> Vec<(u64, bool)> {
+    let mut jobs = Vec::new();
+    for (word, lingers) in [("by", false), ("lingering", true)] {
+        let list = after(words, word).unwrap_or_default();
+        jobs.extend(list.split(',').filter(|j| !j.is_empty()).map(|j| (j.parse().unwrap(), lingers)));
+    }
+    jobs
+}
+
+fn status(words: &[&str]) -> Option<Status> {
+    words.iter().find_map(|word| match *word {
+        "starting" => Some(Status::Starting),
+        "running" => Some(Status::Running),
+        "stopping" => Some(Status::Stopping),
+        _ => None,
+    })
+}
+
+fn short(text: &str) -> String {
+    text.replace("p-g-", "i")
+}
+
+/// Events first, then effects, in one line.
+pub(crate) fn render(plan: &Plan) -> String {
+    let events = plan.events.iter().map(|e| said(&e.change));
+    let effects = plan.effects.iter().map(Effect::to_string);
+    short(&events.chain(effects).collect::<Vec<_>>().join("; "))
+}
+
+/// A transaction's events in one line.
+pub(crate) fn render_events(events: &[Event]) -> String {
+    short(&events.iter().map(|e| said(&e.change)).collect::<Vec<_>>().join("; "))
+}
+
+pub(crate) fn tells(report: &Report) -> String {
+    let line = |(attempt, on): &(AttemptName, _)| format!("{attempt}: {on}");
+    short(&report.waiting.iter().map(line).collect::<Vec<_>>().join("; "))
+}
+
+/// What operators are told, by one word each.
+pub(crate) fn notes(text: &str) -> String {
+    let word = |note: &Note| match note {
+        Note::ListFailed { .. } => "list failed".to_owned(),
+        Note::ListIncomplete => "list incomplete".to_owned(),
+        Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
+        Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
+        Note::Trouble { instance, .. } => format!("trouble {instance}"),
+        Note::Suspect { instance } => format!("suspect {instance}"),
+        Note::ConfigInvalid { .. } => "config".to_owned(),
+        Note::Moved { problem } => problem.clone(),
+    };
+    short(&world(text).plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
+}
+
+fn said(change: &Change) -> String {
+    match change {
+        Change::PolicySet { .. } => "policy".to_owned(),
+        Change::GenerationBegun { generation } => format!("generation {generation}"),
+        Change::LaunchIntended { instance, attempt: 1, .. } => format!("{instance} intended"),
+        Change::LaunchIntended { instance, attempt, .. } => format!("{instance} intended ({attempt})"),
+        Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),
+        Change::Reached { instance, .. } => format!("{instance} reached"),
+        Change::BecameReady { instance } => format!("{instance} ready"),
+        Change::Adopted { instance, .. } => format!("{instance} adopted"),
+        Change::Requested { attempt, .. } => format!("{attempt} asks"),
+        Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
+        Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
+        Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
+        Change::Released { attempt, leaving } if leaving.lingering => format!("{attempt} lingers"),
+        Change::Released { attempt, leaving } if leaving.used => format!("{attempt} leaves"),
+        Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
+        Change::Departed { attempt } => format!("{attempt} departs"),
+        Change::CleaningBegun { instance } => format!("{instance} to clean"),
+        Change::Cleaned { instance } => format!("{instance} cleaned"),
+        Change::SetAside { instance, .. } => format!("{instance} aside"),
+        Change::Restored { instance } => format!("{instance} restored"),
+        Change::DrainingBegun { instance, why } => format!("{instance} drains: {}", word(why)),
+        Change::Missed { instance, .. } => format!("{instance} missed"),
+        Change::Seen { instance } => format!("{instance} seen"),
+        Change::Forgotten { instance } => format!("{instance} forgotten"),
+        Change::PoolDrained => "pool drained".to_owned(),
+        Change::PoolResumed => "pool resumed".to_owned(),
+    }
+}
+
+fn word(why: &DrainWhy) -> String {
+    let debug = format!("{why:?}");
+    debug.split(' ').next().unwrap_or_default().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_text_is_a_world() {
+        let world =
+            world("max 9, target 2 | idle 5m; held 3m by 7 cap 2; refused 10s; waits 8 of b; orphan 6m");
+        assert_eq!(world.policy.max_instances, 9);
+        assert_eq!(world.policy.idle.idle_count, 2);
+        let states: Vec<_> = world.state.instances.values().map(|i| (i.phase.word(), i.capacity)).collect();
+        assert_eq!(states, [("ready", 1), ("ready", 2), ("launching", 1)]);
+        assert!(world.state.granted.contains_key(&attempt(7)));
+        assert!(world.state.waiting_for(&attempt(8)).is_some());
+        let idle = world.state.instance(&instance("i1")).unwrap();
+        assert_eq!(NOW.since(idle.idle_since()), Duration::from_mins(5));
+        let listed: Vec<_> = world.observed.listing.unwrap().instances.into_iter().map(|l| l.id).collect();
+        assert_eq!(listed, [instance("i1"), instance("i2"), instance("u1")]);
+    }
+}
