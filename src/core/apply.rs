@@ -24,6 +24,7 @@ const NO_INSTANCE: Misfit = Misfit("no such instance");
 const WRONG_PHASE: Misfit = Misfit("the instance is in another phase");
 const NO_GRANT: Misfit = Misfit("the attempt holds nothing");
 const NOT_WAITING: Misfit = Misfit("the attempt does not wait");
+const HELD: Misfit = Misfit("a job holds the instance");
 
 /// How many boot times are remembered for "usually 26 s".
 const BOOTS_KEPT: usize = 9;
@@ -82,13 +83,13 @@ impl PoolState {
             }
             Change::Released { attempt, leaving } => return self.released(attempt, *leaving, at),
             Change::Departed { attempt } => return self.departed(attempt),
-            Change::CleaningBegun { instance } => become_(self.change(instance)?, Phase::Cleaning, at)?,
+            Change::CleaningBegun { instance } => become_(self.empty(instance)?, Phase::Cleaning, at)?,
             Change::Cleaned { instance } => return self.cleaned(instance, at),
             Change::SetAside { instance, why } => {
                 become_(self.change(instance)?, Phase::SetAside { why: why.clone() }, at)?;
             }
             Change::Restored { instance } => {
-                let restored = self.change(instance)?;
+                let restored = self.empty(instance)?;
                 let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
                 become_(restored, next, at)?;
             }
@@ -98,7 +99,10 @@ impl PoolState {
             Change::Forgotten { instance } => {
                 let gone = self.instance(instance).ok_or(NO_INSTANCE)?;
                 if gone.holders.values().any(|h| h.lingering.is_none()) {
-                    return Err(Misfit("a job holds the instance"));
+                    return Err(HELD);
+                }
+                if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() {
+                    return Err(WRONG_PHASE);
                 }
                 self.instances.remove(instance);
             }
@@ -115,6 +119,12 @@ impl PoolState {
         self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
     }
 
+    /// The same for an instance that nobody is on.
+    fn empty(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+        let instance = self.change(id)?;
+        if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
+    }
+
     fn intend(
         &mut self,
         id: &InstanceId,
@@ -123,19 +133,17 @@ impl PoolState {
         uses_left: Option<u32>,
         at: Stamp,
     ) -> Result<(), Misfit> {
+        if let Some(known) = self.instance(id) {
+            let before = known.launch.as_ref().map_or(0, |l| l.attempt);
+            if !known.is_refused() || launch.attempt <= before {
+                return Err(Misfit("only a refused launch is tried anew, as the next attempt"));
+            }
+        }
         let highest = self.generations.entry(launch.generation.clone()).or_insert(0);
         *highest = launch.number.max(*highest);
         self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
         self.launches.recent.push(at);
-        if let Some(known) = self.instances.get_mut(id) {
-            if !known.is_refused() {
-                return Err(Misfit("only a refused launch is tried anew"));
-            }
-            let known = Arc::make_mut(known);
-            known.launch = Some(launch);
-            known.since = at;
-            return Ok(());
-        }
+        // A refused attempt made nothing: the next one begins from the beginning.
         let mut instance = fresh(id, capacity, uses_left, at);
         instance.launch = Some(launch);
         self.instances.insert(id.clone(), Arc::new(instance));
@@ -167,8 +175,8 @@ impl PoolState {
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
-        if instance.launch.is_some() {
-            let took = u64::try_from(at.since(instance.created).as_millis()).unwrap_or(u64::MAX);
+        if let Some(launch) = &instance.launch {
+            let took = u64::try_from(at.since(launch.asked).as_millis()).unwrap_or(u64::MAX);
             let health = &mut self.launches;
             health.failures = 0;
             health.boot_ms.push(took);
@@ -188,6 +196,9 @@ impl PoolState {
     ) -> Result<(), Misfit> {
         if self.granted.contains_key(attempt) || self.waiting_for(attempt).is_some() {
             return Err(Misfit("the attempt has asked already"));
+        }
+        if self.other_attempts(&job.key, attempt).next().is_some() {
+            return Err(Misfit("another attempt of the job waits or holds"));
         }
         let place_kept = self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_kept);
         self.places.retain(|_, place| at.since(place.left) < place_kept);
@@ -217,6 +228,9 @@ impl PoolState {
         if instance.usable() == 0 {
             return Err(Misfit("the instance has no room"));
         }
+        if !self.waiting.get(&ticket).is_some_and(|r| instance.admits(&r.domain)) {
+            return Err(Misfit("the instance belongs to another trust domain"));
+        }
         let Some(reservation) = self.waiting.remove(&ticket) else { return Err(NOT_WAITING) };
         let holder = Holder { job: reservation.job.key.clone(), granted: at, lingering: None };
         let instance = self.change(id)?;
@@ -232,6 +246,7 @@ impl PoolState {
         if !leaving.used {
             self.keep_place(&grant.reservation, at);
         }
+        // A call that still lives may yet begin to use it: a lingering attempt costs its use.
         if leaving.lingering
             && let Ok(instance) = self.change(&grant.instance)
             && let Some(holder) = instance.holders.get_mut(attempt)
@@ -256,7 +271,7 @@ impl PoolState {
             instance.released = Some(at);
         } else {
             instance.uses_left = instance.uses_left.map(|left| left.saturating_add(1));
-            if instance.uses == 0 && instance.holders.is_empty() {
+            if instance.released.is_none() && instance.holders.is_empty() {
                 instance.domain = None;
             }
         }
@@ -271,23 +286,29 @@ impl PoolState {
     }
 
     fn cleaned(&mut self, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
-        let unbinds = self.policy.as_ref().is_none_or(|p| p.clean_unbinds);
+        let policy = self.policy.clone();
         let instance = self.change(id)?;
         if instance.phase != Phase::Cleaning {
             return Err(WRONG_PHASE);
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
-        if unbinds {
+        if instance.uses_left.is_some() {
+            // A clean makes a host as good as new; one that cannot be replaced is not used up.
+            instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);
+        }
+        if policy.is_none_or(|p| p.clean_unbinds) {
             instance.domain = None;
+            instance.released = None;
         }
         Ok(())
     }
 
     fn drain(&mut self, id: &InstanceId, why: &DrainWhy, at: Stamp) -> Result<(), Misfit> {
         let instance = self.change(id)?;
+        let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);
         become_(instance, Phase::Draining { why: why.clone() }, at)?;
-        if why.is_launch_failure() && instance.launch.is_some() {
+        if booting && why.is_launch_failure() && instance.launch.is_some() {
             let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
             self.launch_failed(failure, at);
         }

@@ -25,7 +25,7 @@ pub struct Instance {
     /// When it became ready last; its boot must be the present one for the instance to be handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Stamp>,
-    /// When its last job left.
+    /// When its last job left; `None` again when a clean has made it nobody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Stamp>,
     /// Jobs at once.
@@ -132,24 +132,25 @@ pub enum DrainWhy {
     Broken { message: String },
     /// The machine was rebooted: what was recorded as idle may have been given away.
     Rebooted,
+    /// An attempt that the record does not know has run a job there.
+    Unaccounted,
     /// The provider refused the launch, and then it was there.
     RefusedYetThere,
 }
 
 impl DrainWhy {
-    /// Does this count as a failed launch?
+    /// Does this count as a failed launch, if the instance was still booting?
     pub fn is_launch_failure(&self) -> bool {
         match self {
-            Self::NeverReady | Self::NotReady { .. } => true,
+            Self::NeverReady | Self::NotReady { .. } | Self::Stopped | Self::Vanished => true,
             Self::UsedUp
             | Self::Surplus
             | Self::Aged
             | Self::MadeRoom
             | Self::Ordered
-            | Self::Stopped
-            | Self::Vanished
             | Self::Broken { .. }
             | Self::Rebooted
+            | Self::Unaccounted
             | Self::RefusedYetThere => false,
         }
     }
@@ -168,7 +169,8 @@ impl fmt::Display for DrainWhy {
             Self::Stopped => f.write_str("the provider stopped it"),
             Self::Vanished => f.write_str("the provider does not know it any more"),
             Self::Broken { message } => write!(f, "a job found it unusable: {message}"),
-            Self::Rebooted => f.write_str("this machine was rebooted since it became ready"),
+            Self::Rebooted => f.write_str("this machine was rebooted, and its record may lack the last jobs"),
+            Self::Unaccounted => f.write_str("a job ran there that its record does not know"),
             Self::RefusedYetThere => f.write_str("its launch was refused, yet it is there"),
         }
     }
@@ -180,12 +182,13 @@ impl Phase {
         use Phase::{Checking, Cleaning, Draining, Launching, Ready, SetAside};
         match (self, next) {
             (Launching, Checking | Draining { .. })
-            | (Checking, Ready | SetAside { .. } | Draining { .. })
+            | (Checking, Ready | Cleaning | SetAside { .. } | Draining { .. })
             | (Ready, Cleaning | SetAside { .. } | Draining { .. })
             | (Cleaning, Ready | SetAside { .. } | Draining { .. })
             | (SetAside { .. }, Checking | Cleaning | Draining { .. }) => true,
             (Launching, Launching | Ready | Cleaning | SetAside { .. })
-            | (Checking | Cleaning, Launching | Checking | Cleaning)
+            | (Checking, Launching | Checking)
+            | (Cleaning, Launching | Checking | Cleaning)
             | (Ready, Launching | Checking | Ready)
             | (SetAside { .. }, Launching | Ready | SetAside { .. })
             | (Draining { .. }, _) => false,
