@@ -113,7 +113,7 @@ pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
     let cannot_judge = seen.runner == Sight::Unknown || seen.tmpdir == Sight::Unknown;
     if cannot_judge && !seen.lease_held {
         let unused = seen.lease_at.plus(timing.lease_unused);
-        return if unused.uptime_ms < overrun.uptime_ms { unused } else { overrun };
+        return if overrun.reached(unused) { unused } else { overrun };
     }
     overrun
 }

@@ -77,6 +77,9 @@ pub enum Reuse {
     Any,
 }
 
+/// The domain that everybody belongs to under `reuse = "any"`.
+const ANYBODY: &str = "any";
+
 /// Every duration of the design, so that tests of the real binary can shorten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
@@ -218,13 +221,25 @@ impl Policy {
         self.capacity_per_instance.min(self.max_use_count.unwrap_or(u32::MAX)).max(1)
     }
 
+    /// Could an instance that has just become ready run this job to its end?
+    pub fn has_time_for(&self, job: &JobFacts) -> bool {
+        self.max_lifetime.is_none_or(|limit| job.timeout <= limit.0)
+    }
+
     /// The trust domain of a job under this policy.
     pub fn domain_of(&self, job: &JobFacts) -> TrustDomain {
         match self.reuse {
             Reuse::Project => TrustDomain::new(format!("project {} {}", job.key.server, job.project)),
             Reuse::Namespace => TrustDomain::new(format!("namespace {} {}", job.key.server, job.namespace())),
-            Reuse::Any => TrustDomain::new("any"),
+            Reuse::Any => TrustDomain::new(ANYBODY),
         }
+    }
+}
+
+impl Reuse {
+    /// Is an instance that is bound to this domain still capacity for every job?
+    pub fn is_open(self, bound_to: &TrustDomain) -> bool {
+        self == Self::Any && bound_to.as_str() == ANYBODY
     }
 }
 

@@ -3,12 +3,13 @@
 //! Written after each pass, read by waiting calls, `pool status` and `explain`. Nothing knows more than it does.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId};
-use super::time::Stamp;
+use super::time::{Pretty, Stamp, millis};
 
 /// The outcome of one pass over a pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ pub enum WaitingOn {
     Boot { instance: InstanceId },
     /// All instances are in use and the pool is at its limit.
     Limit { in_use: u32, max_instances: u32, ahead: u32 },
-    /// Idle instances belong to other trust domains; room is being made.
+    /// The pool is at its limit; this instance is on its way out and makes room.
     Room { instance: InstanceId },
     /// Launches are limited for now; one follows.
     Launching { under_way: u32, max_launching: u32 },
@@ -56,6 +57,13 @@ pub enum WaitingOn {
     Drained { since: Stamp },
     /// The state directory was copied or moved.
     Moved { problem: String },
+    /// No instance lives long enough for the job.
+    TooLong {
+        #[serde(with = "millis")]
+        timeout: Duration,
+        #[serde(with = "millis")]
+        max_lifetime: Duration,
+    },
     /// The provider launches nothing and no host is free.
     NoHost,
     /// The next pass has not looked yet.
@@ -112,7 +120,7 @@ impl fmt::Display for WaitingOn {
                     n => write!(f, ", {n} jobs ahead"),
                 }
             }
-            Self::Room { instance } => write!(f, "{instance}, idle for another trust domain, makes room"),
+            Self::Room { instance } => write!(f, "{instance} is being removed and makes room"),
             Self::Launching { under_way, max_launching } => {
                 write!(f, "{under_way} launches under way (`max_launching` = {max_launching})")
             }
@@ -126,6 +134,12 @@ impl fmt::Display for WaitingOn {
                 f.write_str("the pool was drained by the operator (`greenroom pool resume` ends it)")
             }
             Self::Moved { problem } => f.write_str(problem),
+            Self::TooLong { timeout, max_lifetime } => write!(
+                f,
+                "the job's timeout of {} is longer than an instance lives ({}, `max_lifetime`)",
+                Pretty(*timeout),
+                Pretty(*max_lifetime),
+            ),
             Self::NoHost => f.write_str("no host is free"),
             Self::Keeper => f.write_str("the keeper has not looked yet"),
         }

@@ -35,7 +35,7 @@ pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<
             .iter()
             .enumerate()
             .filter(|(_, i)| suits(i, &reservation, policy, now))
-            .min_by(|(_, a), (_, b)| by_preference(a, b))
+            .min_by(|(_, a), (_, b)| by_preference(a, b, now))
             .map(|(index, _)| index);
         let Some(index) = best else { continue };
         let instance = candidates[index].id.clone();
@@ -56,17 +56,20 @@ pub(super) fn is_offered(instance: &Instance, now: Stamp) -> bool {
 }
 
 /// May this job run there: trust, and time left?
+///
+/// The lifetime counts from ready, so that an instance booted for a job whose timeout is just as long serves it.
 pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {
-    let lives_long_enough = policy
+    let lived = now.since(instance.ready.unwrap_or(instance.created));
+    let has_time = policy
         .max_lifetime
-        .is_none_or(|limit| now.since(instance.created).saturating_add(job.job.timeout) <= limit.0);
-    instance.admits(&job.domain) && lives_long_enough
+        .is_none_or(|limit| instance.is_fixed() || lived.saturating_add(job.job.timeout) <= limit.0);
+    instance.admits(&job.domain) && has_time
 }
 
-fn by_preference(a: &Instance, b: &Instance) -> std::cmp::Ordering {
-    let used = |i: &Instance| (i.idle_since().wall_ms, i.idle_since().uptime_ms);
+fn by_preference(a: &Instance, b: &Instance, now: Stamp) -> std::cmp::Ordering {
+    let idle_for = |i: &Instance| now.since(i.idle_since());
     let fullest = a.free_slots().cmp(&b.free_slots());
-    fullest.then_with(|| used(b).cmp(&used(a))).then_with(|| a.id.cmp(&b.id))
+    fullest.then_with(|| idle_for(a).cmp(&idle_for(b))).then_with(|| a.id.cmp(&b.id))
 }
 
 /// What follows for instances that no job holds any more: used up, or to be cleaned.
@@ -88,10 +91,10 @@ fn settled(instance: &Instance) -> Option<Change> {
     if instance.phase != Phase::Ready || !instance.holders.is_empty() {
         return None;
     }
-    let id = instance.id.clone();
-    if instance.is_used_up() {
-        return Some(Change::DrainingBegun { instance: id, why: DrainWhy::UsedUp });
-    }
+    let id = || instance.id.clone();
     let served = instance.released.zip(instance.ready).is_some_and(|(left, ready)| left.reached(ready));
-    (instance.is_fixed() && served).then_some(Change::CleaningBegun { instance: id })
+    if instance.is_fixed() {
+        return served.then(|| Change::CleaningBegun { instance: id() });
+    }
+    instance.is_used_up().then(|| Change::DrainingBegun { instance: id(), why: DrainWhy::UsedUp })
 }

@@ -7,68 +7,136 @@ use super::observed::Observed;
 use super::{Effect, assign};
 use crate::core::attempt::{self, AttemptSeen, End};
 use crate::core::event::Change;
-use crate::core::ids::AttemptName;
+use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::Leaving;
 use crate::core::policy::Policy;
+use crate::core::pool::Grant;
 use crate::core::time::Stamp;
 
-pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
-    let timing = &policy.timing;
-    granted(draft, observed, policy);
-    waiting(draft, observed);
-    lingering(draft, observed, policy);
+/// Open attempts that name an instance whose record does not know them: it is in use, whatever the journal says.
+#[derive(Debug, Default)]
+pub(super) struct Strays(Vec<Stray>);
+
+#[derive(Debug)]
+struct Stray {
+    instance: InstanceId,
+    used: bool,
+}
+
+impl Strays {
+    /// Does one name this instance?
+    pub(super) fn name(&self, id: &InstanceId) -> bool {
+        self.0.iter().any(|s| s.instance == *id)
+    }
+
+    /// Has one run something on this instance?
+    pub(super) fn used(&self, id: &InstanceId) -> bool {
+        self.0.iter().any(|s| s.used && s.instance == *id)
+    }
+}
+
+/// What the look at the attempts came to.
+#[derive(Debug, Default)]
+struct Found {
+    changes: Vec<Change>,
+    effects: Vec<Effect>,
+    strays: Strays,
+}
+
+pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) -> Strays {
+    let mut found = Found::default();
+    let mut grants = draft.state().granted.iter().peekable();
+    // Both are sorted by name: one walk over both.
     for (name, seen) in &observed.attempts {
-        if let Some(closed) = seen.closed {
-            let gone_at = closed.plus(timing.attempt_kept);
-            if draft.now.reached(gone_at) {
-                draft.act(Effect::ForgetAttempt { attempt: name.clone() });
-            }
-            continue;
+        while let Some((lost, grant)) = grants.next_if(|(next, _)| *next < name) {
+            unseen(&mut found, observed, lost, grant);
         }
-        draft.wake_at(draft.now.plus(timing.pass_interval));
-        let idle = !draft.state().granted.contains_key(name) && draft.state().waiting_for(name).is_none();
-        if idle && !seen.lease_held {
-            end_if_over(draft, name, seen, policy);
+        let grant = grants.next_if(|(next, _)| *next == name).map(|(_, grant)| grant);
+        match seen.closed {
+            Some(closed) => ended(&mut found, draft, policy, name, (seen, closed), grant),
+            None => open(&mut found, draft, policy, name, seen, grant),
         }
+    }
+    for (lost, grant) in grants {
+        unseen(&mut found, observed, lost, grant);
+    }
+    waiting(&mut found, draft, observed);
+    lingering(&mut found, draft, observed, policy);
+    let Found { changes, effects, strays } = found;
+    if !changes.is_empty() {
+        for change in changes {
+            draft.emit(change);
+        }
+        assign::settle_all(draft);
+    }
+    for effect in effects {
+        draft.act(effect);
+    }
+    strays
+}
+
+/// The directory is gone, so no call can serve the job any more.
+fn unseen(found: &mut Found, observed: &Observed, name: &AttemptName, grant: &Grant) {
+    if was_looked_for(observed, grant.reservation.asked) {
+        let leaving = Leaving { how: End::Unused, used: true, lingering: false };
+        found.changes.push(Change::Released { attempt: name.clone(), leaving });
     }
 }
 
-fn granted(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
-    let held: Vec<(AttemptName, Stamp)> =
-        draft.state().granted.iter().map(|(name, g)| (name.clone(), g.reservation.asked)).collect();
-    for (name, asked) in held {
-        match observed.attempts.get(&name) {
-            Some(seen) if seen.closed.is_some() => {
-                // Its `cleanup` died between mark and release, or is just about to commit: whoever comes first.
-                let leaving = Leaving { how: End::CleanedUp, used: seen.used, lingering: seen.lease_held };
-                draft.emit(Change::Released { attempt: name.clone(), leaving });
-                settle_holder(draft, &name, observed);
-            }
-            Some(seen) => end_if_over(draft, &name, seen, policy),
-            None if was_looked_for(observed, asked) => {
-                // The directory is gone, so no call can serve the job any more.
-                let leaving = Leaving { how: End::Unused, used: true, lingering: false };
-                draft.emit(Change::Released { attempt: name, leaving });
-                assign::settle_all(draft);
-            }
-            None => {}
-        }
+fn ended(
+    found: &mut Found,
+    draft: &Draft<'_>,
+    policy: &Policy,
+    name: &AttemptName,
+    (seen, closed): (&AttemptSeen, Stamp),
+    grant: Option<&Grant>,
+) {
+    if grant.is_some() {
+        // Its `cleanup` died between mark and release, or is just about to commit: whoever comes first.
+        let leaving = Leaving { how: End::CleanedUp, used: seen.used, lingering: seen.lease_held };
+        found.changes.push(Change::Released { attempt: name.clone(), leaving });
+    }
+    if draft.now.reached(closed.plus(policy.timing.attempt_kept)) {
+        found.effects.push(Effect::ForgetAttempt { attempt: name.clone() });
     }
 }
 
-fn waiting(draft: &mut Draft<'_>, observed: &Observed) {
-    let queue: Vec<(AttemptName, Stamp)> =
-        draft.state().waiting.values().map(|r| (r.attempt.clone(), r.asked)).collect();
-    for (name, asked) in queue {
-        match observed.attempts.get(&name) {
+fn open(
+    found: &mut Found,
+    draft: &Draft<'_>,
+    policy: &Policy,
+    name: &AttemptName,
+    seen: &AttemptSeen,
+    grant: Option<&Grant>,
+) {
+    draft.wake_at(draft.now.plus(policy.timing.pass_interval));
+    if let Some(instance) = &seen.instance
+        && grant.is_none_or(|g| g.instance != *instance)
+    {
+        found.strays.0.push(Stray { instance: instance.clone(), used: seen.used });
+    }
+    let may_end = grant.is_some() || (!seen.lease_held && draft.state().waiting_for(name).is_none());
+    if !may_end {
+        return;
+    }
+    match attempt::over(seen, &policy.timing, draft.now) {
+        Some(how) => found.effects.push(Effect::EndAttempt { attempt: name.clone(), how }),
+        None => draft.wake_at(attempt::next_look(seen, &policy.timing)),
+    }
+}
+
+fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
+    for reservation in draft.state().waiting.values() {
+        let attempt = || reservation.attempt.clone();
+        match observed.attempts.get(&reservation.attempt) {
             Some(seen) if seen.closed.is_some() => {
-                draft.emit(Change::Withdrawn { attempt: name, how: End::CleanedUp });
+                found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::CleanedUp });
             }
-            Some(seen) if !seen.lease_held && was_looked_for(observed, asked) => {
-                draft.act(Effect::DropRequest { attempt: name });
+            Some(seen) if !seen.lease_held && was_looked_for(observed, reservation.asked) => {
+                found.effects.push(Effect::DropRequest { attempt: attempt() });
             }
-            None if was_looked_for(observed, asked) => {
-                draft.emit(Change::Withdrawn { attempt: name, how: End::Unused });
+            None if was_looked_for(observed, reservation.asked) => {
+                found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::Unused });
             }
             Some(_) | None => {}
         }
@@ -76,41 +144,19 @@ fn waiting(draft: &mut Draft<'_>, observed: &Observed) {
 }
 
 /// A closed attempt's slot is free when its last call has ended, or after `clean_after` at the latest.
-fn lingering(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
-    let mut departed = Vec::new();
-    let mut looks = Vec::new();
+fn lingering(found: &mut Found, draft: &Draft<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in &instance.holders {
             let Some(since) = holder.lingering else { continue };
             let held = observed.attempts.get(name).is_some_and(|seen| seen.lease_held);
             let limit = since.plus(policy.timing.clean_after);
-            if !held || draft.now.reached(limit) {
-                departed.push(name.clone());
+            if held && !draft.now.reached(limit) {
+                draft.wake_at(draft.now.plus(policy.timing.probe_interval));
+                draft.wake_at(limit);
             } else {
-                looks.push(limit);
+                found.changes.push(Change::Departed { attempt: name.clone() });
             }
         }
-    }
-    for limit in looks {
-        draft.wake_at(draft.now.plus(policy.timing.probe_interval));
-        draft.wake_at(limit);
-    }
-    for name in departed {
-        draft.emit(Change::Departed { attempt: name });
-    }
-    assign::settle_all(draft);
-}
-
-fn settle_holder(draft: &mut Draft<'_>, name: &AttemptName, observed: &Observed) {
-    if !observed.attempts.get(name).is_some_and(|seen| seen.lease_held) {
-        assign::settle_all(draft);
-    }
-}
-
-fn end_if_over(draft: &mut Draft<'_>, name: &AttemptName, seen: &AttemptSeen, policy: &Policy) {
-    match attempt::over(seen, &policy.timing, draft.now) {
-        Some(how) => draft.act(Effect::EndAttempt { attempt: name.clone(), how }),
-        None => draft.wake_at(attempt::next_look(seen, &policy.timing)),
     }
 }
 

@@ -15,8 +15,8 @@ use crate::core::time::Stamp;
 pub enum Brake {
     /// Nothing is in the way.
     Off,
-    /// One try: the pool pauses, and its pause is over.
-    OneTry,
+    /// One try: the pool pauses, and its pause was over at `until`.
+    OneTry { until: Stamp, failures: u32, failure: Failure },
     /// Not before `until`.
     Wait { until: Stamp, failure: Failure },
     /// Too many failures in a row: not before `until`, then one try.
@@ -29,12 +29,17 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> Brake {
         return Brake::Off;
     };
     let (failures, failure) = (health.failures, failure.clone());
+    let retry = retry_at(&failure.class, failures, *at, timing);
     if failures >= timing.breaker_failures.max(1) {
-        let until = at.plus(timing.launch_backoff_max);
-        return if now.reached(until) { Brake::OneTry } else { Brake::Paused { until, failures, failure } };
+        let pause = at.plus(timing.launch_backoff_max);
+        let until = if retry.reached(pause) { retry } else { pause };
+        return if now.reached(until) {
+            Brake::OneTry { until, failures, failure }
+        } else {
+            Brake::Paused { until, failures, failure }
+        };
     }
-    let until = retry_at(&failure.class, failures, *at, timing);
-    if now.reached(until) { Brake::Off } else { Brake::Wait { until, failure } }
+    if now.reached(retry) { Brake::Off } else { Brake::Wait { until: retry, failure } }
 }
 
 /// When a call that failed for the `failures`-th time in a row may be repeated.

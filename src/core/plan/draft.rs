@@ -1,6 +1,7 @@
 //! The state as the plan changes it, step by step.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use super::{Effect, Plan};
 use crate::core::event::{Change, Event};
@@ -15,12 +16,18 @@ pub(super) struct Draft<'a> {
     pub(super) now: Stamp,
     events: Vec<Event>,
     effects: Vec<Effect>,
-    next: Option<Stamp>,
+    next: Cell<Option<Stamp>>,
 }
 
 impl<'a> Draft<'a> {
     pub(super) fn new(state: &'a PoolState, now: Stamp) -> Self {
-        Self { state: Cow::Borrowed(state), now, events: Vec::new(), effects: Vec::new(), next: None }
+        Self {
+            state: Cow::Borrowed(state),
+            now,
+            events: Vec::new(),
+            effects: Vec::new(),
+            next: Cell::new(None),
+        }
     }
 
     pub(super) fn state(&self) -> &PoolState {
@@ -46,11 +53,16 @@ impl<'a> Draft<'a> {
     }
 
     /// Something is due at `moment`: the keeper looks again then.
-    pub(super) fn wake_at(&mut self, moment: Stamp) {
-        let sooner = self.next.is_none_or(|next| self.now.until(moment) < self.now.until(next));
+    pub(super) fn wake_at(&self, moment: Stamp) {
+        let sooner = self.next.get().is_none_or(|next| self.now.until(moment) < self.now.until(next));
         if sooner {
-            self.next = Some(moment);
+            self.next.set(Some(moment));
         }
+    }
+
+    /// Has this plan changed anything yet?
+    pub(super) fn has_changed(&self) -> bool {
+        !self.events.is_empty()
     }
 
     pub(super) fn into_events(self) -> Vec<Event> {
@@ -58,7 +70,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn into_plan(self, mut report: Report) -> Plan {
-        report.next = self.next;
+        report.next = self.next.get();
         Plan { events: self.events, effects: self.effects, report }
     }
 }

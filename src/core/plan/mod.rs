@@ -7,6 +7,7 @@
 mod assign;
 mod attempts;
 pub mod brake;
+mod census;
 mod draft;
 mod observed;
 mod reconcile;
@@ -14,6 +15,8 @@ pub mod request;
 mod retire;
 mod scale;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod why;
 
 use std::fmt;
@@ -21,7 +24,7 @@ use std::fmt;
 use super::attempt::End;
 use super::event::{Change, Event};
 use super::ids::{AttemptName, InstanceId};
-use super::policy::Policy;
+use super::policy::{IdlePolicy, Policy};
 use super::pool::PoolState;
 use super::report::{Note, Report};
 use super::time::Stamp;
@@ -71,9 +74,6 @@ pub enum Effect {
 /// Decides what to do next.
 pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let mut draft = Draft::new(view.recorded, now);
-    if view.recorded.policy.as_deref() != Some(policy) {
-        draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
-    }
     let mut report = Report {
         at: now,
         revision: view.recorded.revision,
@@ -90,13 +90,39 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         why::all_waiting(&draft, &mut report, problem);
         return draft.into_plan(report);
     }
-    attempts::step(&mut draft, view.observed, policy);
-    let held_back = reconcile::step(&mut draft, view.observed, policy, &mut report);
-    assign::step(&mut draft, policy, &held_back);
-    retire::step(&mut draft, view.observed, policy);
-    let wish = scale::step(&mut draft, view.observed, policy, &mut report);
+    if view.recorded.policy.as_deref() != Some(policy) {
+        draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
+    }
+    let strays = attempts::step(&mut draft, view.observed, policy);
+    let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
+    assign::step(&mut draft, policy, &reconciled.held_back);
+    let in_use = draft.state().in_use();
+    let (idle, schedule) = policy.in_force(now);
+    let aim = Aim {
+        observed: view.observed,
+        policy,
+        idle,
+        target: idle.target(in_use),
+        strays: &strays,
+        uncounted: reconciled.uncounted,
+    };
+    (report.idle_target, report.schedule) = (aim.target, schedule);
+    retire::step(&mut draft, &aim);
+    let wish = scale::step(&mut draft, &aim, &mut report);
     why::step(&draft, policy, &wish, &mut report);
     draft.into_plan(report)
+}
+
+/// What retire and scale go by.
+#[derive(Debug, Clone, Copy)]
+struct Aim<'a> {
+    observed: &'a Observed,
+    policy: &'a Policy,
+    /// The idle policy in force, and the spare slots that it wants now.
+    idle: &'a IdlePolicy,
+    target: u32,
+    strays: &'a attempts::Strays,
+    uncounted: u32,
 }
 
 impl Effect {

@@ -3,140 +3,215 @@
 use std::collections::BTreeSet;
 
 use super::Effect;
+use super::attempts::Strays;
 use super::draft::Draft;
 use super::observed::Observed;
 use super::table::{self, Age, Recorded, Sight, Unrecorded, Verdict};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Answer, DrainWhy, Instance, Phase};
+use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Phase};
 use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::policy::Policy;
 use crate::core::report::{Note, Report};
 use crate::core::time::Stamp;
 
-/// Returns the instances that keep their place but get no job now.
+/// What later steps need to know.
+#[derive(Debug, Default)]
+pub(super) struct Reconciled {
+    /// Instances that keep their place but get no job now.
+    pub(super) held_back: BTreeSet<InstanceId>,
+    /// Listed instances with our owner's tag that no record knows: they count against `max_instances`.
+    pub(super) uncounted: u32,
+}
+
 pub(super) fn step(
     draft: &mut Draft<'_>,
     observed: &Observed,
     policy: &Policy,
+    strays: &Strays,
     report: &mut Report,
-) -> BTreeSet<InstanceId> {
-    match &observed.listing {
-        Err(failure) => report.notes.push(Note::ListFailed { failure: failure.clone() }),
-        Ok(listing) if !listing.complete => report.notes.push(Note::ListIncomplete),
-        Ok(_) => {}
-    }
-    let mut held_back = BTreeSet::new();
-    let ids: Vec<InstanceId> = draft.state().instances.keys().cloned().collect();
-    for id in ids {
-        let sight = look(draft, observed, policy, &id);
-        let Some(instance) = draft.state().instance(&id) else { continue };
-        let (recorded, age) = describe(instance, observed, policy, draft.now);
+) -> Reconciled {
+    let mut listed = match &observed.listing {
+        Err(failure) => {
+            report.notes.push(Note::ListFailed { failure: failure.clone() });
+            [].iter().peekable()
+        }
+        Ok(listing) => {
+            if !listing.complete {
+                report.notes.push(Note::ListIncomplete);
+            }
+            listing.instances.iter().peekable()
+        }
+    };
+    let mut reconciled = Reconciled::default();
+    let (mut todo, mut others) = (Vec::new(), Vec::new());
+    report.rows.reserve(draft.state().instances.len());
+    // Both are sorted by id: one walk over both.
+    for (id, instance) in &draft.state().instances {
+        while let Some(other) = listed.next_if(|l| l.id < *id) {
+            others.push(other);
+        }
+        let own = listed.next_if(|l| l.id == *id);
+        let (sight, noted) = look(draft, observed, policy, instance, own);
+        let (recorded, age) = describe(instance, observed, policy, strays, draft.now);
         let row = table::recorded(recorded, sight, age);
         report.rows.push((id.clone(), row.number));
-        if recorded == Recorded::Held && instance.holders.is_empty() {
-            held_back.insert(id.clone());
-        }
-        if row.verdict == Verdict::HoldBack {
-            held_back.insert(id.clone());
+        if row.verdict == Verdict::HoldBack || strays.name(id) {
+            reconciled.held_back.insert(id.clone());
         }
         if row.verdict == Verdict::Suspect {
             report.notes.push(Note::Suspect { instance: id.clone() });
         }
-        carry_out(draft, observed, policy, id, &row.verdict);
+        let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);
+        if noted.is_some() || !stays {
+            todo.push((id.clone(), noted, row.verdict));
+        }
     }
-    unrecorded(draft, observed, policy, report);
+    others.extend(listed);
+    for (id, noted, verdict) in todo {
+        if let Some(change) = noted {
+            draft.emit(change);
+        }
+        carry_out(draft, observed, policy, id, &verdict);
+    }
+    reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
     for (id, trouble) in observed.troubles.iter().filter(|(_, t)| t.failures > 0) {
         let (instance, failure) = (id.clone(), trouble.failure.clone());
         report.notes.push(Note::Trouble { instance, failure, until: trouble.until });
     }
-    held_back
+    reconciled
 }
 
 /// What the world says about a recorded instance; notes when it goes missing and when it is back.
-fn look(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, id: &InstanceId) -> Sight {
-    let Ok(listing) = &observed.listing else { return Sight::Unknown };
-    let Some(instance) = draft.state().instance(id) else { return Sight::Unknown };
-    if let Some(listed) = find(listing, id) {
-        if instance.missing.is_some() {
-            draft.emit(Change::Seen { instance: id.clone() });
-        }
-        return match listed.status {
+fn look(
+    draft: &Draft<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    instance: &Instance,
+    listed: Option<&Listed>,
+) -> (Sight, Option<Change>) {
+    let Ok(listing) = &observed.listing else { return (Sight::Unknown, None) };
+    let id = || instance.id.clone();
+    if let Some(listed) = listed {
+        let back = instance.missing.map(|_| Change::Seen { instance: id() });
+        let sight = match listed.status {
             Status::Starting => Sight::Starting,
             Status::Running => Sight::Running,
             Status::Stopping => Sight::Stopping,
         };
+        return (sight, back);
     }
     if !listing.complete || !could_show(instance, listing) {
-        return Sight::Unknown;
+        return (Sight::Unknown, None);
     }
+    let interval = policy.timing.absence_interval;
     let Some(first) = instance.missing else {
-        draft.emit(Change::Missed { instance: id.clone(), begun: listing.begun });
-        draft.wake_at(draft.now.plus(policy.timing.absence_interval));
-        return Sight::Missing;
+        draft.wake_at(draft.now.plus(interval));
+        return (Sight::Missing, Some(Change::Missed { instance: id(), begun: listing.begun }));
     };
-    if listing.begun.since(first) < policy.timing.absence_interval {
-        draft.wake_at(first.plus(policy.timing.absence_interval));
-        return Sight::Missing;
+    if !missing_for_long(first, listing, policy) {
+        let due = first.plus(interval);
+        // Due, but this list is older than that: the next one decides.
+        let next_list = draft.now.plus(policy.timing.list_interval);
+        draft.wake_at(if draft.now.reached(due) { next_list } else { due });
+        return (Sight::Missing, None);
     }
-    if observed.denied.contains(id) { Sight::Absent } else { Sight::Missing }
+    if observed.denied.contains(&instance.id) {
+        return (Sight::Absent, None);
+    }
+    draft.wake_at(draft.now.plus(interval));
+    (Sight::Missing, None)
+}
+
+fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
+    listing.begun.since(first) >= policy.timing.absence_interval
 }
 
 /// Was the list begun after the launch was answered? An earlier one proves nothing.
 fn could_show(instance: &Instance, listing: &Listing) -> bool {
-    let Some(launch) = &instance.launch else { return true };
-    let since = match &launch.answer {
-        Answer::Pending => launch.asked,
-        Answer::Accepted { at } | Answer::Unknown { at } | Answer::Refused { at, .. } => *at,
-    };
-    listing.begun.reached(since)
+    instance.launch.as_ref().is_none_or(|launch| listing.begun.reached(last_try(launch)))
 }
 
-fn find<'a>(listing: &'a Listing, id: &InstanceId) -> Option<&'a Listed> {
-    listing.instances.binary_search_by(|l| l.id.cmp(id)).ok().map(|at| &listing.instances[at])
+/// When the launch was answered, or asked for if no answer is known.
+fn last_try(launch: &LaunchRecord) -> Stamp {
+    match &launch.answer {
+        Answer::Pending => launch.asked,
+        Answer::Accepted { at } | Answer::Unknown { at } | Answer::Refused { at, .. } => *at,
+    }
 }
 
 /// The instances whose absence `endpoint` should confirm before this pass plans.
 pub fn doubtful(state: &crate::core::pool::PoolState, listing: &Listing, policy: &Policy) -> Vec<InstanceId> {
-    let missing_long = |i: &Instance| {
-        i.missing.is_some_and(|first| listing.begun.since(first) >= policy.timing.absence_interval)
-    };
-    let lacks = |i: &Instance| listing.complete && could_show(i, listing) && find(listing, &i.id).is_none();
-    state.instances.values().filter(|i| missing_long(i) && lacks(i)).map(|i| i.id.clone()).collect()
+    if !listing.complete {
+        return Vec::new();
+    }
+    let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
+    let missing = |i: &Instance| i.missing.is_some_and(|first| missing_for_long(first, listing, policy));
+    let instances = state.instances.values();
+    let doubtful = instances.filter(|i| missing(i) && could_show(i, listing) && !listed(&i.id));
+    doubtful.map(|i| i.id.clone()).collect()
 }
 
-fn describe(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) -> (Recorded, Age) {
-    let timing = &policy.timing;
-    let launching = |asked: Stamp| match now.since(asked) {
-        past if past >= timing.launch_timeout => Age::Late,
-        past if past >= timing.relaunch_after && observed.capabilities.idempotent_launch => Age::Due,
-        _ => Age::Young,
+fn describe(
+    instance: &Instance,
+    observed: &Observed,
+    policy: &Policy,
+    strays: &Strays,
+    now: Stamp,
+) -> (Recorded, Age) {
+    let stray = strays.name(&instance.id);
+    let recorded = match &instance.phase {
+        Phase::Draining { .. } if stray || !super::census::is_left(instance) => Recorded::Finishing,
+        Phase::Draining { .. } => Recorded::Leaving,
+        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. }
+            if stray && is_claimed(instance, observed, strays) =>
+        {
+            Recorded::Claimed
+        }
+        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. }
+            if stray || !instance.holders.is_empty() =>
+        {
+            Recorded::Held
+        }
+        Phase::Cleaning => Recorded::Cleaning,
+        Phase::SetAside { .. } => Recorded::SetAside,
+        Phase::Launching if instance.is_refused() => Recorded::Refused,
+        // The record may lack what happened last before the reboot: also a grant.
+        Phase::Launching | Phase::Checking if instance.since.boot != now.boot => Recorded::Stale,
+        Phase::Ready if instance.ready.is_none_or(|ready| ready.boot != now.boot) => Recorded::Stale,
+        Phase::Launching if is_accepted(instance) => Recorded::Booting,
+        Phase::Launching => Recorded::Asked,
+        Phase::Checking => Recorded::Checking,
+        Phase::Ready => Recorded::Idle,
     };
-    let asked = instance.launch.as_ref().map_or(instance.since, |l| l.asked);
-    let jobs = instance.holders.values().any(|h| h.lingering.is_none());
-    match &instance.phase {
-        Phase::Launching => {
-            let recorded = match instance.launch.as_ref().map(|l| &l.answer) {
-                Some(Answer::Refused { .. }) => Recorded::Refused,
-                Some(Answer::Accepted { .. }) => Recorded::Booting,
-                Some(Answer::Pending | Answer::Unknown { .. }) | None => Recorded::Asked,
-            };
-            (recorded, launching(asked))
+    (recorded, age(instance, observed, policy, now))
+}
+
+/// Has an attempt without a grant run something there? Then the record lacks a job.
+fn is_claimed(instance: &Instance, observed: &Observed, strays: &Strays) -> bool {
+    // RACE: an attempt that left after the directories were read was open in them, too.
+    let changed = |at: Option<Stamp>| at.is_some_and(|at| at.reached(observed.attempts_at));
+    let fresh = changed(instance.released) || changed(instance.ready) || changed(Some(instance.since));
+    let cleanable = matches!(instance.phase, Phase::Checking | Phase::Ready) && instance.holders.is_empty();
+    strays.used(&instance.id) && !fresh && (!instance.is_fixed() || cleanable)
+}
+
+fn is_accepted(instance: &Instance) -> bool {
+    instance.launch.as_ref().is_some_and(|l| matches!(l.answer, Answer::Accepted { .. }))
+}
+
+/// How long a launch has lasted; anything else is young.
+fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) -> Age {
+    let timing = &policy.timing;
+    match (&instance.phase, &instance.launch) {
+        (Phase::Launching | Phase::Checking, Some(launch)) => {
+            if now.since(launch.asked) >= timing.launch_timeout {
+                return Age::Late;
+            }
+            let again = now.since(last_try(launch)) >= timing.relaunch_after;
+            if again && observed.capabilities.idempotent_launch { Age::Due } else { Age::Young }
         }
-        Phase::Checking => (Recorded::Checking, launching(if instance.is_fixed() { now } else { asked })),
-        Phase::Ready if !instance.holders.is_empty() || observed.is_named(&instance.id) => {
-            (Recorded::Held, Age::Young)
-        }
-        Phase::Ready if instance.ready.is_none_or(|ready| ready.boot != now.boot) => {
-            (Recorded::Stale, Age::Young)
-        }
-        Phase::Ready => (Recorded::Idle, Age::Young),
-        Phase::Cleaning => (Recorded::Cleaning, Age::Young),
-        Phase::SetAside { .. } => (Recorded::SetAside, Age::Young),
-        Phase::Draining { .. } if jobs || observed.is_named(&instance.id) => {
-            (Recorded::Finishing, Age::Young)
-        }
-        Phase::Draining { .. } => (Recorded::Leaving, Age::Young),
+        _ => Age::Young,
     }
 }
 
@@ -164,12 +239,17 @@ fn carry_out(
             act(draft, observed, Effect::Clean { instance });
         }
         Verdict::Refresh => {
-            let fixed = draft.state().instance(&instance).is_some_and(Instance::is_fixed);
-            if fixed {
-                draft.emit(Change::CleaningBegun { instance: instance.clone() });
-                act(draft, observed, Effect::Clean { instance });
+            if is_fixed(draft, &instance) {
+                clean(draft, observed, instance);
             } else {
                 drain(draft, observed, instance, DrainWhy::Rebooted);
+            }
+        }
+        Verdict::LastJob => {
+            if is_fixed(draft, &instance) {
+                draft.emit(Change::CleaningBegun { instance });
+            } else {
+                draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
             }
         }
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
@@ -186,24 +266,32 @@ fn carry_out(
     }
 }
 
+fn is_fixed(draft: &Draft<'_>, id: &InstanceId) -> bool {
+    draft.state().instance(id).is_some_and(Instance::is_fixed)
+}
+
 /// Something is under way there: look again soon, and at the latest when its time is up.
-fn watch(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId) {
+fn watch(draft: &Draft<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
-    let cleans = known.phase == Phase::Cleaning;
-    let asked = known.launch.as_ref().map_or(known.since, |l| l.asked);
-    if boots {
-        draft.wake_at(asked.plus(policy.timing.launch_timeout));
+    if let Some(launch) = known.launch.as_ref().filter(|_| boots) {
+        draft.wake_at(launch.asked.plus(policy.timing.launch_timeout));
     }
-    if boots || cleans {
+    if boots || known.phase == Phase::Cleaning {
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
     }
 }
 
 /// Drains an instance without jobs: it can be terminated in the same pass.
-fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainWhy) {
+pub(super) fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainWhy) {
     draft.emit(Change::DrainingBegun { instance: instance.clone(), why });
     act(draft, observed, Effect::Terminate { instance });
+}
+
+/// Cleans a fixed host without jobs.
+pub(super) fn clean(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
+    draft.emit(Change::CleaningBegun { instance: instance.clone() });
+    act(draft, observed, Effect::Clean { instance });
 }
 
 /// Acts now if nothing is under way, or remembers when to look again.
@@ -217,24 +305,31 @@ pub(super) fn act(draft: &mut Draft<'_>, observed: &Observed, effect: Effect) {
     }
 }
 
-fn unrecorded(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, report: &mut Report) {
-    let Ok(listing) = &observed.listing else { return };
-    let mut strangers = Vec::new();
-    let mut orphans = Vec::new();
-    for listed in &listing.instances {
-        if draft.state().instances.contains_key(&listed.id) {
-            continue;
-        }
+/// Returns how many of them are ours.
+fn unrecorded(
+    draft: &mut Draft<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    others: &[&Listed],
+    report: &mut Report,
+) -> u32 {
+    let complete = observed.listing.as_ref().is_ok_and(|l| l.complete);
+    let mut ours = 0;
+    let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
+    for listed in others {
         let kind = kind_of(draft, observed, listed);
+        ours += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
         let born = listed.created.or_else(|| observed.first_seen.get(&listed.id).copied());
         let due = born.unwrap_or(draft.now).plus(policy.timing.reap_grace);
-        let age = if draft.now.reached(due) { Age::Late } else { Age::Young };
+        let late = draft.now.reached(due);
+        // A stranger may stand in the part that was cut off.
+        let age = if late && complete { Age::Late } else { Age::Young };
         let row = table::unrecorded(kind, listed.status, age);
         report.rows.push((listed.id.clone(), row.number));
         let id = listed.id.clone();
         match row.verdict {
             Verdict::Adopt => act(draft, observed, Effect::Adopt { instance: id }),
-            Verdict::Leave if kind == Unrecorded::Ours => draft.wake_at(due),
+            Verdict::Leave if kind == Unrecorded::Ours && !late => draft.wake_at(due),
             Verdict::Reap => orphans.push(id),
             Verdict::Alarm => strangers.push(id),
             Verdict::Leave
@@ -246,6 +341,7 @@ fn unrecorded(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, repor
             | Verdict::HoldBack
             | Verdict::Suspect
             | Verdict::Refresh
+            | Verdict::LastJob
             | Verdict::Clean
             | Verdict::Drain(_)
             | Verdict::Terminate
@@ -259,6 +355,7 @@ fn unrecorded(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, repor
     } else {
         report.notes.push(Note::AnotherManager { instances: strangers });
     }
+    ours
 }
 
 fn kind_of(draft: &Draft<'_>, observed: &Observed, listed: &Listed) -> Unrecorded {
@@ -277,12 +374,4 @@ fn kind_of(draft: &Draft<'_>, observed: &Observed, listed: &Listed) -> Unrecorde
         return Unrecorded::Stranger;
     }
     if observed.is_named(&listed.id) { Unrecorded::OursHeld } else { Unrecorded::Ours }
-}
-
-/// Listed instances with our owner's tag that no record knows: they count against `max_instances`.
-pub(super) fn uncounted(draft: &Draft<'_>, observed: &Observed) -> u32 {
-    let Ok(listing) = &observed.listing else { return 0 };
-    let ours = |l: &&Listed| l.tags.as_ref().is_some_and(|t| t.owner == observed.owner);
-    let unknown = |l: &&Listed| !draft.state().instances.contains_key(&l.id);
-    u32::try_from(listing.instances.iter().filter(ours).filter(unknown).count()).unwrap_or(u32::MAX)
 }

@@ -28,6 +28,9 @@ pub struct Ask {
 
 /// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job
 /// give way.
+///
+/// RACE: an attempt of the job that asked after the caller looked is not closed yet. Then nothing is asked for, and
+/// the caller, who neither waits nor holds, closes it and asks again: a job never holds two slots.
 pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     let mut draft = Draft::new(state, now);
     let policy = Arc::clone(state.policy.as_ref().unwrap_or(&ask.policy));
@@ -38,7 +41,8 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
         give_up(&mut draft, other, *leaving);
     }
     let known = state.granted.contains_key(&ask.attempt) || state.waiting_for(&ask.attempt).is_some();
-    if !known {
+    let alone = draft.state().other_attempts(&ask.job.key, &ask.attempt).next().is_none();
+    if !known && alone {
         let (attempt, job) = (ask.attempt.clone(), ask.job.clone());
         let domain = policy.domain_of(&job);
         let acquire_timeout = policy.timing.acquire_timeout;

@@ -1,146 +1,149 @@
 //! Fourth step: which idle instances go?
 
+use super::census::{self, Census};
 use super::draft::Draft;
-use super::observed::Observed;
-use super::reconcile::act;
-use super::{Effect, assign, scale};
-use crate::core::event::Change;
+use super::reconcile::{act, clean, drain};
+use super::{Aim, Effect, assign, scale};
 use crate::core::ids::InstanceId;
-use crate::core::instance::{DrainWhy, Instance};
-use crate::core::policy::Policy;
-use crate::core::time::Stamp;
-use std::time::Duration;
+use crate::core::instance::{DrainWhy, Instance, Phase};
 
-pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
+pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     assign::settle_all(draft);
-    for (id, why) in doomed(draft, policy) {
-        drain(draft, observed, id, why);
+    for (id, why) in doomed(draft, aim) {
+        drain(draft, aim.observed, id, why);
     }
     if draft.state().drained.is_none() {
-        surplus(draft, observed, policy);
-        make_room(draft, observed, policy);
+        surplus(draft, aim);
+        make_room(draft, aim);
     }
-    terminate_settled(draft, observed);
+    if draft.has_changed() {
+        act_on_settled(draft, aim);
+    }
+}
+
+/// May go now: idle, and no open attempt names it.
+fn is_disposable(instance: &Instance, aim: &Aim<'_>) -> bool {
+    instance.is_idle() && !instance.is_fixed() && !aim.strays.name(&instance.id)
 }
 
 /// Idle instances that go whatever the policy wants.
-fn doomed(draft: &mut Draft<'_>, policy: &Policy) -> Vec<(InstanceId, DrainWhy)> {
+fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
     let ordered = draft.state().drained.is_some();
     let mut doomed = Vec::new();
-    let mut next = Vec::new();
-    for instance in draft.state().instances.values().filter(|i| !i.is_fixed()) {
-        let refused = instance.is_refused() && ordered;
-        if refused || (instance.is_idle() && ordered) {
+    if !ordered && aim.policy.max_lifetime.is_none() {
+        return doomed;
+    }
+    for instance in draft.state().instances.values() {
+        let disposable = is_disposable(instance, aim);
+        if ordered && (disposable || instance.is_refused()) {
             doomed.push((instance.id.clone(), DrainWhy::Ordered));
-        } else if let Some(limit) = policy.max_lifetime.filter(|_| instance.is_idle()) {
-            let due = instance.created.plus(limit.0);
+        } else if let Some(limit) = aim.policy.max_lifetime.filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit.0 {
                 doomed.push((instance.id.clone(), DrainWhy::Aged));
             } else {
-                next.push(due);
+                draft.wake_at(instance.created.plus(limit.0));
             }
         }
-    }
-    for due in next {
-        draft.wake_at(due);
     }
     doomed
 }
 
 /// Idle beyond the target and beyond its patience: the longest idle goes first.
-fn surplus(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
-    let (idle_policy, _) = policy.in_force(draft.now);
-    let target = idle_policy.target(draft.state().in_use());
-    let mut spare = spare_slots(draft, policy);
-    let mut idle: Vec<(Stamp, InstanceId, u32, Duration, bool)> = Vec::new();
-    for i in draft.state().instances.values().filter(|i| i.is_idle() && !i.is_fixed()) {
-        let patience = if i.uses == 0 {
-            idle_policy.idle_time.max(policy.timing.surplus_kept)
-        } else {
-            idle_policy.idle_time
-        };
-        idle.push((i.idle_since(), i.id.clone(), i.usable(), patience, counts_as_spare(i)));
-    }
-    idle.sort_by(|a, b| (a.0.wall_ms, a.0.uptime_ms, &a.1).cmp(&(b.0.wall_ms, b.0.uptime_ms, &b.1)));
-    for (since, id, usable, patience, spares) in idle {
+fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+    let mut spare = Census::of(draft.state(), aim.observed, aim.policy, draft.now).spare;
+    let mut going = Vec::new();
+    for instance in longest_idle(draft, aim) {
         // Bound to a domain it serves nobody else: it is no spare capacity, and stays only for its patience.
-        if spares && spare.saturating_sub(usable) < target {
+        let usable = if census::is_spare(instance, aim.policy) { instance.usable() } else { 0 };
+        if usable > 0 && spare.saturating_sub(usable) < aim.target {
             continue;
         }
+        // A launch that turned surplus before any job came has had no time to be useful.
+        let at_least =
+            if instance.uses == 0 { aim.policy.timing.surplus_kept } else { std::time::Duration::ZERO };
+        let patience = aim.idle.idle_time.max(at_least);
+        let since = instance.idle_since();
         if draft.now.since(since) < patience {
             draft.wake_at(since.plus(patience));
             continue;
         }
-        if spares {
-            spare = spare.saturating_sub(usable);
-        }
-        drain(draft, observed, id, DrainWhy::Surplus);
+        spare = spare.saturating_sub(usable);
+        going.push(instance.id.clone());
     }
+    for id in going {
+        drain(draft, aim.observed, id, DrainWhy::Surplus);
+    }
+}
+
+/// Instances that may go, the least recently used first.
+fn longest_idle<'a>(draft: &'a Draft<'_>, aim: &Aim<'_>) -> Vec<&'a Instance> {
+    let now = draft.now;
+    let instances = draft.state().instances.values().map(AsRef::as_ref);
+    let mut idle: Vec<&Instance> = instances.filter(|i| is_disposable(i, aim)).collect();
+    idle.sort_by(|a, b| {
+        let idle_for = |i: &Instance| now.since(i.idle_since());
+        idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id))
+    });
+    idle
 }
 
 /// Jobs wait, the pool is full, and idle instances do not suit them: the least recently used ones go.
-fn make_room(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) {
-    if !observed.capabilities.launches {
+fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+    let needed = scale::instances_for_waiting(draft, aim.policy);
+    if needed == 0 {
         return;
     }
-    let needed = scale::instances_for_waiting(draft, policy);
-    let under_way = scale::under_way(draft.state());
-    let counted = scale::counted(draft, observed);
-    let free = policy.max_instances.saturating_sub(counted);
-    let leaving = u32::try_from(draft.state().instances.values().filter(|i| scale::is_leaving(i)).count());
-    let missing = needed
-        .saturating_sub(under_way)
-        .saturating_sub(free)
-        .saturating_sub(scale::refused(draft.state()))
-        .saturating_sub(leaving.unwrap_or(u32::MAX));
-    if missing == 0 {
+    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
+    if !aim.observed.capabilities.launches {
+        return unbind_hosts(draft, aim, needed.saturating_sub(census.cleaning));
+    }
+    let launchable = scale::launchable(draft, aim, &census).min(needed);
+    let taken = launchable.saturating_add(scale::counted(draft, aim));
+    let room = aim.policy.max_instances.saturating_add(census.refused).saturating_add(census.leaving);
+    let short = usize::try_from(taken.saturating_sub(room)).unwrap_or(usize::MAX);
+    let going: Vec<InstanceId> =
+        longest_idle(draft, aim).into_iter().take(short).map(|i| i.id.clone()).collect();
+    for id in going {
+        drain(draft, aim.observed, id, DrainWhy::MadeRoom);
+    }
+}
+
+/// Hosts cannot be replaced: a clean makes one everybody's again, if the operator trusts in that.
+fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>, needed: u32) {
+    if !aim.policy.clean_unbinds {
         return;
     }
-    let mut idle: Vec<(Stamp, InstanceId)> = draft
-        .state()
-        .instances
-        .values()
-        .filter(|i| i.is_idle() && !i.is_fixed() && !observed.is_named(&i.id))
-        .map(|i| (i.idle_since(), i.id.clone()))
-        .collect();
-    idle.sort_by(|a, b| (a.0.wall_ms, a.0.uptime_ms, &a.1).cmp(&(b.0.wall_ms, b.0.uptime_ms, &b.1)));
-    for (_, id) in idle.into_iter().take(usize::try_from(missing).unwrap_or(usize::MAX)) {
-        drain(draft, observed, id, DrainWhy::MadeRoom);
+    let instances = draft.state().instances.values().map(AsRef::as_ref);
+    let bound = |i: &&Instance| i.is_fixed() && i.is_idle() && i.domain.is_some() && !aim.strays.name(&i.id);
+    let mut idle: Vec<&Instance> = instances.filter(bound).collect();
+    let idle_for = |i: &Instance| draft.now.since(i.idle_since());
+    idle.sort_by(|a, b| idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id)));
+    let count = usize::try_from(needed).unwrap_or(usize::MAX);
+    let going: Vec<InstanceId> = idle.into_iter().take(count).map(|i| i.id.clone()).collect();
+    for id in going {
+        clean(draft, aim.observed, id);
     }
 }
 
-/// Idle slots that any domain may use.
-pub(super) fn spare_slots(draft: &Draft<'_>, policy: &Policy) -> u32 {
-    let offered = |i: &&std::sync::Arc<Instance>| assign::is_offered(i, draft.now) && counts_as_spare(i);
-    let young = |i: &&std::sync::Arc<Instance>| {
-        policy.max_lifetime.is_none_or(|limit| draft.now.since(i.created) < limit.0)
-    };
-    draft.state().instances.values().filter(offered).filter(young).map(|i| i.usable()).sum()
-}
-
-fn counts_as_spare(instance: &Instance) -> bool {
-    instance.domain.as_ref().is_none_or(|d| d.as_str() == "any")
-}
-
-fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainWhy) {
-    draft.emit(Change::DrainingBegun { instance: instance.clone(), why });
-    act(draft, observed, Effect::Terminate { instance });
-}
-
-/// What became used up in this very pass is terminated in it.
-fn terminate_settled(draft: &mut Draft<'_>, observed: &Observed) {
+/// What was settled in this very pass is terminated, or cleaned, in it.
+fn act_on_settled(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     let now = draft.now;
-    let fresh: Vec<InstanceId> = draft
-        .state()
-        .instances
-        .values()
-        .filter(|i| scale::is_leaving(i) && i.since == now && i.holders.is_empty())
-        .map(|i| i.id.clone())
-        .collect();
-    for instance in fresh {
-        let effect = Effect::Terminate { instance };
+    let effect = |instance: &Instance| match instance.phase {
+        Phase::Draining { .. } if census::is_left(instance) => {
+            Some(Effect::Terminate { instance: instance.id.clone() })
+        }
+        Phase::Cleaning => Some(Effect::Clean { instance: instance.id.clone() }),
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::SetAside { .. }
+        | Phase::Draining { .. } => None,
+    };
+    let fresh = draft.state().instances.values().filter(|i| i.since == now && !aim.strays.name(&i.id));
+    let effects: Vec<Effect> = fresh.filter_map(|i| effect(i)).collect();
+    for effect in effects {
         if !draft.has(&effect) {
-            act(draft, observed, effect);
+            act(draft, aim.observed, effect);
         }
     }
 }

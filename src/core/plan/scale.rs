@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Effect;
 use super::brake::{self, Brake};
+use super::census::Census;
 use super::draft::Draft;
-use super::observed::{Fresh, Observed};
-use super::reconcile::{act, uncounted};
-use super::retire::spare_slots;
+use super::observed::Fresh;
+use super::reconcile::act;
+use super::{Aim, Effect};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Instance, Phase};
 use crate::core::policy::{Policy, Reuse};
-use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// What was wanted, and what stands in the way of the rest.
 #[derive(Debug, Default)]
@@ -23,53 +23,49 @@ pub(super) struct Wish {
     pub(super) limit_reached: bool,
 }
 
-pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, report: &mut Report) -> Wish {
-    let (idle_policy, schedule) = policy.in_force(draft.now);
-    let target = idle_policy.target(draft.state().in_use());
-    report.idle_target = target;
-    report.schedule = schedule;
-    watch_periods(draft, policy);
-    let counted = counted(draft, observed);
-    if counted > policy.max_instances {
-        report.notes.push(Note::OverLimit { alive: counted, max_instances: policy.max_instances });
+pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) -> Wish {
+    watch_periods(draft, aim.policy);
+    let (counted, max_instances) = (counted(draft, aim), aim.policy.max_instances);
+    if counted > max_instances {
+        report.notes.push(Note::OverLimit { alive: counted, max_instances });
     }
     if let Some(since) = draft.state().drained {
         return Wish { blocked: Some(WaitingOn::Drained { since }), limit_reached: false };
     }
-    if !observed.capabilities.launches {
+    if !aim.observed.capabilities.launches {
         return Wish { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
-    let under_way = under_way(draft.state());
-    let wanted = wanted(draft, policy, target).saturating_sub(under_way);
+    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
+    let wanted = wanted(draft, aim, &census).saturating_sub(census.under_way);
     drop_refused(draft, wanted);
-    let Some(fresh) = &observed.launching else { return Wish::default() };
     let mut wish = Wish::default();
-    let allowed = allowed(draft, policy, wanted, under_way, counted, &mut wish);
-    for _ in 0..allowed {
-        launch(draft, observed, policy, fresh);
+    let Some(fresh) = &aim.observed.launching else { return wish };
+    for _ in 0..allowed(draft, aim, wanted, &mut wish) {
+        launch(draft, aim, fresh);
     }
     report.launches.clone_from(&wish.blocked);
     wish
 }
 
 /// How many of the wanted instances may be launched now.
-fn allowed(
-    draft: &mut Draft<'_>,
-    policy: &Policy,
-    wanted: u32,
-    under_way: u32,
-    counted: u32,
-    wish: &mut Wish,
-) -> u32 {
-    if wanted == 0 {
-        return 0;
-    }
-    let room = policy.max_instances.saturating_sub(counted).saturating_add(refused(draft.state()));
+fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u32 {
+    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
+    let room = aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim));
     wish.limit_reached = room < wanted;
     let mut allowed = wanted.min(room);
-    match brake::judge(&draft.state().launches, &policy.timing, draft.now) {
+    if allowed == 0 {
+        return 0;
+    }
+    let under_way = census.under_way;
+    match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
         Brake::Off => {}
-        Brake::OneTry => allowed = allowed.min(1_u32.saturating_sub(under_way)),
+        Brake::OneTry { until, failures, failure } => {
+            let tries = 1_u32.saturating_sub(under_way);
+            if tries < allowed {
+                wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
+            }
+            allowed = allowed.min(tries);
+        }
         Brake::Wait { until, failure } => {
             draft.wake_at(until);
             wish.blocked = Some(WaitingOn::Backoff { until, failure });
@@ -81,19 +77,14 @@ fn allowed(
             return 0;
         }
     }
-    let slots = policy.max_launching.saturating_sub(under_way);
+    let slots = aim.policy.max_launching.saturating_sub(under_way);
     if slots < allowed {
-        let max_launching = policy.max_launching;
+        let max_launching = aim.policy.max_launching;
         wish.blocked = Some(WaitingOn::Launching { under_way, max_launching });
         allowed = slots;
     }
-    let minute = Duration::from_mins(1);
-    let now = draft.now;
-    let recent: Vec<_> =
-        draft.state().launches.recent.iter().copied().filter(|then| now.since(*then) < minute).collect();
-    let rate = policy.launches_per_minute.saturating_sub(u32::try_from(recent.len()).unwrap_or(u32::MAX));
+    let (rate, until) = rate_left(draft, aim.policy);
     if rate < allowed {
-        let until = recent.first().map_or(now, |first| first.plus(minute));
         draft.wake_at(until);
         wish.blocked = Some(WaitingOn::Rate { until });
         allowed = rate;
@@ -101,14 +92,36 @@ fn allowed(
     allowed
 }
 
+/// Launches that `launches_per_minute` still allows, and when the next one falls due.
+fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, crate::core::time::Stamp) {
+    let recent = draft.state().launches.recent.iter().filter(|then| draft.now.since(**then) < MINUTE);
+    let oldest = recent.clone().next().copied().unwrap_or(draft.now);
+    let spent = u32::try_from(recent.count()).unwrap_or(u32::MAX);
+    (policy.launches_per_minute.saturating_sub(spent), oldest.plus(MINUTE))
+}
+
+/// Instances for waiting jobs that could be launched if there were room for them.
+pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+    if aim.observed.launching.is_none() {
+        return 0;
+    }
+    let wanted = instances_for_waiting(draft, aim.policy).saturating_sub(census.under_way);
+    match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
+        Brake::Off => wanted,
+        Brake::OneTry { .. } => wanted.min(1_u32.saturating_sub(census.under_way)),
+        Brake::Wait { .. } | Brake::Paused { .. } => 0,
+    }
+}
+
 /// Intent first; the effect follows its commit.
-fn launch(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, fresh: &Fresh) {
-    let number = draft.state().generations.get(&fresh.generation).copied().unwrap_or(0).saturating_add(1);
-    let refused = draft.state().instances.values().find(|i| i.is_refused() && !observed.busy.contains(&i.id));
+fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
+    let (state, now) = (draft.state(), draft.now);
+    let refused = state.instances.values().find(|i| i.is_refused() && aim.observed.is_free(&i.id, now));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
     } else {
+        let number = state.generations.get(&fresh.generation).copied().unwrap_or(0).saturating_add(1);
         let id = InstanceId::launched(&fresh.pool, &fresh.generation, number);
         (id, fresh.generation.clone(), number, 1)
     };
@@ -117,30 +130,25 @@ fn launch(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, fresh: &F
         generation,
         number,
         attempt,
-        capacity: policy.capacity_per_instance,
-        uses_left: policy.max_use_count,
+        capacity: aim.policy.capacity_per_instance,
+        uses_left: aim.policy.max_use_count,
     });
-    act(draft, observed, Effect::Launch { instance });
-    draft.wake_at(draft.now.plus(policy.timing.pass_interval));
+    act(draft, aim.observed, Effect::Launch { instance });
+    draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));
 }
 
 /// A refused launch that nobody wants any more was never made: its record goes.
 fn drop_refused(draft: &mut Draft<'_>, wanted: u32) {
-    let surplus: Vec<InstanceId> = draft
-        .state()
-        .instances
-        .values()
-        .filter(|i| i.is_refused())
-        .skip(usize::try_from(wanted).unwrap_or(usize::MAX))
-        .map(|i| i.id.clone())
-        .collect();
+    let refused = draft.state().instances.values().filter(|i| i.is_refused());
+    let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
+    let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
     for instance in surplus {
         draft.emit(Change::Forgotten { instance });
     }
 }
 
 /// The next minute may lie in another period: look again when the policy has entries.
-fn watch_periods(draft: &mut Draft<'_>, policy: &Policy) {
+fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
     if !policy.schedules.is_empty() {
         let into_minute = u64::try_from(draft.now.wall_ms.rem_euclid(60_000)).unwrap_or(0);
         draft.wake_at(draft.now.plus(Duration::from_millis(60_000 - into_minute)));
@@ -148,46 +156,29 @@ fn watch_periods(draft: &mut Draft<'_>, policy: &Policy) {
 }
 
 /// Instances that the waiting jobs and the idle target need beyond what is ready.
-fn wanted(draft: &Draft<'_>, policy: &Policy, target: u32) -> u32 {
-    let slots = policy.fresh_slots();
-    let spare = spare_slots(draft, policy);
-    if policy.reuse == Reuse::Any {
-        let waiting = u32::try_from(draft.state().waiting.len()).unwrap_or(u32::MAX);
-        return waiting.saturating_add(target).saturating_sub(spare).div_ceil(slots);
+///
+/// No instance that is ready suits a job that still waits here: assigning came first.
+fn wanted(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+    let slots = aim.policy.fresh_slots();
+    let missing = aim.target.saturating_sub(census.spare);
+    if aim.policy.reuse == Reuse::Any {
+        let waiting = draft.state().waiting.values().filter(|r| aim.policy.has_time_for(&r.job)).count();
+        return u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(missing).div_ceil(slots);
     }
-    let for_target = target.saturating_sub(spare).div_ceil(slots);
-    instances_for_waiting(draft, policy).saturating_add(for_target)
+    // A slot beside a job is no spare one: the instance is bound to that job's domain.
+    instances_for_waiting(draft, aim.policy).saturating_add(missing.div_ceil(slots))
 }
 
 /// Instances that the waiting jobs alone need: jobs of different domains never share one.
 pub(super) fn instances_for_waiting(draft: &Draft<'_>, policy: &Policy) -> u32 {
     let mut by_domain: BTreeMap<&str, u32> = BTreeMap::new();
-    for reservation in draft.state().waiting.values() {
+    for reservation in draft.state().waiting.values().filter(|r| policy.has_time_for(&r.job)) {
         *by_domain.entry(reservation.domain.as_str()).or_default() += 1;
     }
     by_domain.values().map(|jobs| jobs.div_ceil(policy.fresh_slots())).sum()
 }
 
-/// Launches that may still become ready.
-pub(super) fn under_way(state: &PoolState) -> u32 {
-    let boots = |i: &&std::sync::Arc<Instance>| {
-        matches!(i.phase, Phase::Launching | Phase::Checking) && !i.is_refused()
-    };
-    u32::try_from(state.instances.values().filter(boots).count()).unwrap_or(u32::MAX)
-}
-
-pub(super) fn refused(state: &PoolState) -> u32 {
-    u32::try_from(state.instances.values().filter(|i| i.is_refused()).count()).unwrap_or(u32::MAX)
-}
-
 /// What counts against `max_instances`: every record, and what is ours without one.
-pub(super) fn counted(draft: &Draft<'_>, observed: &Observed) -> u32 {
-    draft.state().alive().saturating_add(uncounted(draft, observed))
-}
-
-pub(super) fn is_leaving(instance: &Instance) -> bool {
-    match instance.phase {
-        Phase::Draining { .. } => true,
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. } => false,
-    }
+pub(super) fn counted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
+    draft.state().alive().saturating_add(aim.uncounted)
 }

@@ -18,13 +18,15 @@ pub enum Recorded {
     Checking,
     /// Ready, no job.
     Idle,
-    /// Ready, no job, but recorded in an earlier boot.
+    /// Booting, or ready without a job, but recorded in an earlier boot.
     Stale,
-    /// Ready, with jobs, or named by an open attempt.
+    /// Not draining, with jobs, or named by an open attempt.
     Held,
+    /// Not draining, and an open attempt that it was not granted to has run there.
+    Claimed,
     Cleaning,
     SetAside,
-    /// Draining, with jobs.
+    /// Draining, with jobs, or named by an open attempt.
     Finishing,
     /// Draining, without jobs.
     Leaving,
@@ -83,6 +85,8 @@ pub enum Verdict {
     Suspect,
     /// Drain it, or clean it if it is a fixed host.
     Refresh,
+    /// Its record lacks a job: no further one; drain it, or clean it if it is a fixed host, when that one has ended.
+    LastJob,
     Clean,
     Drain(DrainWhy),
     Terminate,
@@ -120,7 +124,7 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished"),
     (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a fixed host"),
     (16, "held", "starting, running, missing, unknown", "any", "keep"),
-    (17, "held", "stopping, absent", "any", "suspect: its job decides"),
+    (17, "held, claimed", "stopping, absent", "any", "suspect: its job decides"),
     (18, "cleaning", "running, missing, unknown", "any", "clean"),
     (19, "cleaning", "starting", "any", "wait"),
     (20, "set aside", "starting, running, stopping, missing, unknown", "any", "keep"),
@@ -146,6 +150,13 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
         "alarm: touch nothing, stop reaping",
     ),
     (30, "no record, another owner", "any", "any", "ignore"),
+    (
+        31,
+        "claimed",
+        "starting, running, missing, unknown",
+        "any",
+        "last job: when it has ended, drain the instance, or clean a fixed host",
+    ),
 ];
 
 /// The row for a recorded instance.
@@ -180,7 +191,8 @@ pub fn recorded(recorded: Recorded, sight: Sight, age: Age) -> Row {
         }
         (R::Stale, S::Starting | S::Running | S::Missing | S::Unknown, _) => (15, Verdict::Refresh),
         (R::Held, S::Starting | S::Running | S::Missing | S::Unknown, _) => (16, Verdict::Keep),
-        (R::Held, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
+        (R::Held | R::Claimed, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
+        (R::Claimed, S::Starting | S::Running | S::Missing | S::Unknown, _) => (31, Verdict::LastJob),
         (R::Cleaning, S::Running | S::Missing | S::Unknown, _) => (18, Verdict::Clean),
         (R::Cleaning, S::Starting, _) => (19, Verdict::Wait),
         (R::SetAside, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
@@ -214,7 +226,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const RECORDED: [Recorded; 11] = [
+    const RECORDED: [Recorded; 12] = [
         Recorded::Asked,
         Recorded::Refused,
         Recorded::Booting,
@@ -222,6 +234,7 @@ mod tests {
         Recorded::Idle,
         Recorded::Stale,
         Recorded::Held,
+        Recorded::Claimed,
         Recorded::Cleaning,
         Recorded::SetAside,
         Recorded::Finishing,
@@ -325,8 +338,8 @@ mod tests {
     #[test]
     fn an_instance_with_jobs_is_neither_drained_nor_terminated_nor_forgotten() {
         for (r, s, a, row) in every_recorded() {
-            if matches!(r, Recorded::Held | Recorded::Finishing) {
-                let harmless = [Verdict::Keep, Verdict::Suspect, Verdict::Wait];
+            if matches!(r, Recorded::Held | Recorded::Claimed | Recorded::Finishing) {
+                let harmless = [Verdict::Keep, Verdict::Suspect, Verdict::Wait, Verdict::LastJob];
                 assert!(harmless.contains(&row.verdict), "{r:?} {s:?} {a:?} {row:?}");
             }
         }
@@ -347,7 +360,8 @@ mod tests {
     fn a_gone_instance_is_on_its_way_out_whatever_it_was_doing() {
         for (r, s, a, row) in every_recorded() {
             if s == Sight::Absent && a == Age::Late {
-                let stays = matches!(r, Recorded::Held | Recorded::Finishing | Recorded::Refused);
+                let stays =
+                    matches!(r, Recorded::Held | Recorded::Claimed | Recorded::Finishing | Recorded::Refused);
                 let goes = matches!(row.verdict, Verdict::Drain(_) | Verdict::Forget);
                 assert_eq!(goes, !stays, "{r:?} {row:?}");
             }

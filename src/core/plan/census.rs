@@ -1,0 +1,59 @@
+//! One count over all instances.
+
+use super::assign;
+use super::observed::Observed;
+use crate::core::instance::{Instance, Phase};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+
+/// How many instances, and slots, are where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    /// Slots taken by jobs.
+    pub(super) in_use: u32,
+    /// Idle slots that any domain may use.
+    pub(super) spare: u32,
+    /// Launches that may still become ready.
+    pub(super) under_way: u32,
+    /// Launches that were refused and may be tried anew now.
+    pub(super) refused: u32,
+    /// On their way out, with no job left.
+    pub(super) leaving: u32,
+    /// Hosts being cleaned.
+    pub(super) cleaning: u32,
+}
+
+impl Census {
+    pub(super) fn of(state: &PoolState, observed: &Observed, policy: &Policy, now: Stamp) -> Self {
+        let mut census = Self::default();
+        for instance in state.instances.values() {
+            census.in_use += u32::try_from(instance.holders.len()).unwrap_or(u32::MAX);
+            match instance.phase {
+                Phase::Launching if instance.is_refused() => {
+                    census.refused += u32::from(observed.is_free(&instance.id, now));
+                }
+                Phase::Launching | Phase::Checking => census.under_way += 1,
+                Phase::Ready => {
+                    if is_spare(instance, policy) && assign::is_offered(instance, now) {
+                        census.spare = census.spare.saturating_add(instance.usable());
+                    }
+                }
+                Phase::Cleaning => census.cleaning += 1,
+                Phase::Draining { .. } => census.leaving += u32::from(is_left(instance)),
+                Phase::SetAside { .. } => {}
+            }
+        }
+        census
+    }
+}
+
+/// May any domain use its free slots? What is bound to one is capacity for that one only.
+pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
+    instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
+}
+
+/// No job is on it any more; a call that lingers counts for none.
+pub(super) fn is_left(instance: &Instance) -> bool {
+    instance.holders.values().all(|h| h.lingering.is_some())
+}

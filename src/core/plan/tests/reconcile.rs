@@ -1,0 +1,299 @@
+//! Recorded against observed, through the whole plan.
+
+use std::time::Duration;
+
+use crate::core::notation::{NOW, ago, does, notes, render, table, world};
+use crate::core::plan::doubtful;
+
+#[test]
+fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
+    table(
+        does,
+        &[
+            ("asked 29s", "i1 missed"),
+            ("asked 30s", "i1 missed; launch i1"),
+            ("asked 30s missing 10s", "launch i1"),
+            // Half a minute after the last try, not after the first one.
+            ("unknown 30s", "i1 missed"),
+            ("unknown 31s", "i1 missed; launch i1"),
+            ("unknown 31s busy", "i1 missed"),
+            ("unknown 31s trouble 5s", "i1 missed"),
+            ("unlisted | asked 40s", ""),
+            ("partial | asked 40s", ""),
+            // The list began before the launch was asked for.
+            ("list 50s | asked 40s", ""),
+            ("repeats | asked 40s", "i1 missed"),
+            ("reap | asked 40s", "i1 missed"),
+            ("asked 40s starting", "probe i1"),
+            ("asked 40s running", "probe i1"),
+            ("asked 40s stopping", "i1 drains: stopped; terminate i1"),
+        ],
+    );
+}
+
+#[test]
+fn a_launch_that_does_not_become_ready_in_time_is_given_up() {
+    table(
+        does,
+        &[
+            ("asked 599s missing 10s", "launch i1"),
+            ("asked 600s missing 10s", "i1 drains: neverready; terminate i1"),
+            ("unlisted | asked 600s", "i1 drains: neverready; terminate i1"),
+            ("booting 599s", "probe i1"),
+            ("booting 600s", "i1 drains: neverready; terminate i1"),
+            // Counted from the launch, half a minute before it was reached.
+            ("checking 569s", "probe i1"),
+            ("checking 570s", "i1 drains: neverready; terminate i1"),
+            ("booting 10s busy", ""),
+            ("fixed checking 2h", "probe h1"),
+        ],
+    );
+}
+
+#[test]
+fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_no() {
+    table(
+        does,
+        &[
+            ("idle 5m gone", "i1 missed"),
+            ("idle 5m denied", "i1 missed"),
+            ("idle 5m missing 30s denied", ""), // the list began a second ago
+            ("idle 5m missing 31s", ""),
+            ("idle 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("partial | idle 5m missing 31s denied", ""),
+            ("unlisted | idle 5m missing 31s denied", ""),
+            ("idle 5m missing 31s denied running", "i1 seen"),
+            ("partial | idle 5m missing 31s running", "i1 seen"),
+            ("booting 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("checking 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
+            ("fixed cleaning 5m missing 31s denied", "h1 drains: vanished; terminate h1"),
+            ("fixed aside 5m missing 31s denied", "h1 drains: vanished; terminate h1"),
+            ("draining 5m missing 31s", "terminate i1"),
+            ("draining 5m missing 31s denied", "i1 forgotten"),
+            // A list that began before the launch was answered proves nothing.
+            ("list 20s | booting 5s gone", "probe i1"),
+            ("list 20s | booting 20s gone", "probe i1"),
+            ("list 19s | booting 20s gone", "i1 missed; probe i1"),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_in_use_is_only_suspected() {
+    table(
+        does,
+        &[
+            ("held 5m by 7 missing 31s denied", ""),
+            ("held 5m by 7 stopping", ""),
+            ("held 5m by 7 starting", ""),
+            ("draining 5m by 7 missing 31s denied", ""),
+            ("fixed aside 5m by 7 missing 31s denied", ""),
+            ("idle 5m named 9 missing 31s denied", ""),
+            ("booting 20m named 9 stopping", ""),
+            ("fixed cleaning 5m named 9", ""),
+        ],
+    );
+    table(
+        notes,
+        &[
+            (
+                "held 5m by 7 missing 31s denied; held 5m by 8 stopping; held 5m by 9",
+                "suspect i1; suspect i2",
+            ),
+            ("draining 5m by 7 missing 31s denied", ""),
+        ],
+    );
+}
+
+#[test]
+fn a_machine_that_was_rebooted_hands_nothing_out_that_it_recorded_before() {
+    table(
+        does,
+        &[
+            ("idle 5m old", "i1 drains: rebooted; terminate i1"),
+            ("fixed idle 5m old", "h1 to clean; clean h1"),
+            ("held 5m by 7 old", ""),
+            // The lost tail of the journal may have made it ready and given it away.
+            ("asked 10s old", "i1 missed; i1 drains: rebooted; terminate i1"),
+            ("booting 10s old", "i1 drains: rebooted; terminate i1"),
+            ("checking 10s old", "i1 drains: rebooted; terminate i1"),
+            ("fixed checking 10s old", "h1 to clean; clean h1"),
+            ("fixed cleaning 10s old", "clean h1"),
+            ("fixed aside 10s old", ""),
+            ("draining 10s old", "terminate i1"),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_that_only_an_open_attempt_names_serves_that_one_and_nobody_else() {
+    table(
+        does,
+        &[
+            ("idle 25m named 9", ""),
+            ("drained | idle 25m named 9", ""),
+            ("lifetime 10m | idle 25m named 9", ""),
+            ("max 1 | idle 25m named 9 of b; waits 8 of a", ""),
+            ("draining 5m named 9", ""),
+            // It has run something there: the record lacks a job, the instance serves no other one.
+            ("idle 5m user 9", "i1 drains: unaccounted"),
+            ("cap 2 | held 5m by 7 user 9", "i1 drains: unaccounted"),
+            ("booting 5m user 9", "i1 drains: unaccounted"),
+            ("fixed idle 5m user 9", "h1 to clean"),
+            ("fixed checking 5m user 9", "h1 to clean"),
+            ("fixed cleaning 5m user 9", ""),
+            ("cap 2 | fixed held 5m by 7 user 9", ""),
+            ("fixed aside 5m user 9", ""),
+            ("idle 5m user 9 missing 31s denied", ""),
+        ],
+    );
+}
+
+#[test]
+fn an_attempt_that_left_after_the_directories_were_read_claims_nothing() {
+    let mut world = world("idle 5m of a user 9");
+    world.observed.attempts_at = ago(Duration::from_mins(5));
+    assert_eq!(render(&world.plan()), "");
+    world.observed.attempts_at = ago(Duration::from_millis(299_999));
+    assert_eq!(render(&world.plan()), "i1 drains: unaccounted");
+}
+
+#[test]
+fn what_is_ours_without_a_record_is_reaped_after_a_grace() {
+    table(
+        does,
+        &[
+            ("orphan 299s", ""),
+            ("orphan 300s", "reap u1"),
+            ("orphan 300s starting; orphan 301s stopping", "reap u1; reap u2"),
+            ("orphan 6m named 9", ""),
+            ("orphan 6m user 9", ""),
+            ("foreign 6m", ""),
+            // A stranger may stand in the part that was cut off.
+            ("partial | orphan 6m", ""),
+            ("unlisted | orphan 6m", ""),
+        ],
+    );
+}
+
+#[test]
+fn an_unrecorded_instance_without_a_birthday_is_as_old_as_we_know_it() {
+    let mut world = world("orphan 6m");
+    world.listing().instances[0].created = None;
+    assert_eq!(render(&world.plan()), "");
+    let id = world.listing().instances[0].id.clone();
+    world.observed.first_seen.insert(id, ago(Duration::from_mins(5)));
+    assert_eq!(render(&world.plan()), "reap u1");
+}
+
+#[test]
+fn a_stranger_with_our_name_stops_all_reaping_and_is_reported() {
+    table(does, &[("orphan 6m; stranger 6m", ""), ("stranger 6m named 9", "")]);
+    table(
+        notes,
+        &[("orphan 6m; stranger 6m; stranger 1s", "another manager: 2"), ("orphan 6m; foreign 6m", "")],
+    );
+    let mut unknown = world("orphan 6m");
+    unknown.state.generations.clear();
+    unknown.observed.generations.clear();
+    assert_eq!(render(&unknown.plan()), "", "a generation that never began here");
+    let mut known = world("orphan 6m");
+    known.state.generations.clear();
+    assert_eq!(render(&known.plan()), "", "begun here, but no number was given out");
+}
+
+#[test]
+fn hosts_are_adopted_when_they_run() {
+    table(
+        does,
+        &[
+            ("hosts | host; host starting; host stopping", "adopt u1"),
+            ("hosts, drained | host", "adopt u1"),
+            ("hosts | fixed idle 5m stopping", "h1 drains: stopped; terminate h1"),
+        ],
+    );
+}
+
+#[test]
+fn a_state_directory_that_was_moved_changes_nothing_and_touches_nothing() {
+    let mut world = world("moved, target 2 | idle 50m; asked 20m; draining 5m; orphan 6m; waits 8");
+    world.policy.max_instances = 99;
+    assert_eq!(render(&world.plan()), "");
+    assert_eq!(world.plan().report.waiting.len(), 1);
+    table(notes, &[("moved | orphan 6m", "moved")]);
+}
+
+#[test]
+fn a_changed_policy_is_recorded_first() {
+    let mut world = world("waits 8");
+    world.policy.max_instances = 99;
+    assert_eq!(render(&world.plan()), "policy; i1 intended; launch i1");
+}
+
+#[test]
+fn operators_hear_what_is_wrong() {
+    table(
+        notes,
+        &[
+            ("unlisted | idle 5m", "list failed"),
+            ("partial | idle 5m", "list incomplete"),
+            ("draining 5m trouble 5s", "trouble i1"),
+            ("max 1 | idle 5m; idle 6m; orphan 1m", "3 over 1"),
+            ("max 3 | idle 5m; idle 6m; orphan 1m; foreign 1m", ""),
+        ],
+    );
+    let mut again = world("draining 5m trouble 5s");
+    again.observed.troubles.values_mut().for_each(|t| t.failures = 0);
+    assert!(again.plan().report.notes.is_empty(), "asked for, not yet gone: no trouble");
+}
+
+#[test]
+fn only_what_has_been_missing_for_long_is_asked_about() {
+    let asked = |text: &str| {
+        let mut world = world(text);
+        let policy = world.policy.clone();
+        let state = world.state.clone();
+        doubtful(&state, world.listing(), &policy).len()
+    };
+    assert_eq!(asked("idle 5m missing 31s; idle 5m missing 30s; idle 5m gone; idle 5m"), 1);
+    assert_eq!(asked("idle 5m missing 31s running"), 0);
+    assert_eq!(asked("partial | idle 5m missing 31s"), 0);
+    assert_eq!(asked("list 40s | booting 5s missing 90s"), 0);
+}
+
+#[test]
+fn each_instance_stands_in_the_report_with_its_row() {
+    let rows = |text: &str| world(text).plan().report.rows.iter().map(|r| r.1).collect::<Vec<_>>();
+    assert_eq!(rows("idle 5m; held 5m by 7; orphan 6m"), [11, 16, 27]);
+    assert_eq!(rows("refused 10s; refused 10s running; host"), [9, 10, 24]);
+}
+
+/// The keeper sleeps until `next`: a plan that does nothing and wakes at once would spin.
+#[test]
+fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
+    let next = |text: &str| world(text).plan().report.next.map(|at| NOW.until(at).as_secs());
+    for (given, seconds) in [
+        ("idle 5m", Some(15 * 60)),
+        ("target 1 | idle 5m", None),
+        ("held 5m by 7", Some(10)),
+        ("booting 595s", Some(5)),
+        ("booting 10s", Some(10)),
+        ("fixed checking 20m", Some(10)),
+        ("fixed cleaning 20m", Some(10)),
+        ("fixed idle 20m", None),
+        ("idle 5m gone", Some(30)),
+        ("idle 5m missing 10s", Some(20)),
+        // Missing for long enough, but this list is older than that.
+        ("list 5s | idle 5m missing 32s", Some(5)),
+        ("idle 5m missing 40s", Some(30)),
+        ("orphan 1m", Some(240)),
+        ("partial | orphan 6m", None),
+        ("draining 5s trouble 7s", Some(7)),
+        ("lifetime 10m | idle 5m", Some(4 * 60 + 30)),
+        ("held 50s lingering 7", Some(1)),
+        ("failures 5 1m | waits 8", Some(10)),
+        ("failures 5 299s | waits 8 dead", Some(1)),
+    ] {
+        assert_eq!(next(given), seconds, "given `{given}`");
+    }
+}
