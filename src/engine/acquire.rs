@@ -111,9 +111,8 @@ impl Engine {
         if let Some(problem) = self.host.identity().await?.moved {
             return Err(AcquireError::Moved(problem));
         }
-        let superseded = self.close_earlier(attempt, &record).await?;
-        let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded };
-        let state = self.commit(|state| request::acquire(state, &ask, self.now())).await?.state;
+        let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
+        let state = self.request(&ask).await?;
         let mut call = Call { engine: self, attempt, began, say, said: None, step: None };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
@@ -129,19 +128,16 @@ impl Engine {
     }
 
     /// A job has one living attempt: the earlier ones are closed, mark first, then their release.
-    async fn close_earlier(
-        &self,
-        attempt: &AttemptName,
-        record: &AttemptRecord,
-    ) -> Result<Vec<(AttemptName, Leaving)>, AcquireError> {
+    async fn request(&self, ask: &Ask) -> Result<PoolState, AcquireError> {
         let state = self.store.load().await?;
         let mut superseded = Vec::new();
-        for other in state.other_attempts(&record.job.key, attempt) {
+        for other in state.other_attempts(&ask.job.key, &ask.attempt) {
             let closing = self.host.close_attempt(other).await?;
             let leaving = Leaving { how: End::Superseded, used: closing.used, lingering: closing.lingering };
             superseded.push((other.clone(), leaving));
         }
-        Ok(superseded)
+        let ask = Ask { superseded, ..ask.clone() };
+        Ok(self.commit(|state| request::acquire(state, &ask, self.now())).await?.state)
     }
 }
 
@@ -182,8 +178,12 @@ impl Call<'_> {
                 continue;
             }
             let Some(waiting) = state.waiting_for(self.attempt) else {
-                // Dropped by a keeper that took us for dead; the place in the queue was kept.
-                state = self.engine.commit(|s| request::acquire(s, ask, self.engine.now())).await?.state;
+                // Dropped by a keeper that took us for dead, and the place in the queue was kept; or another
+                // attempt of the job came in between.
+                if self.engine.host.is_closed(self.attempt).await? {
+                    return Err(AcquireError::Closed);
+                }
+                state = self.engine.request(ask).await?;
                 continue;
             };
             let waiting = waiting.clone();

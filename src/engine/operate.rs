@@ -21,6 +21,8 @@ pub enum OrderError {
     NoSuchInstance { pool: String, instance: InstanceId },
     #[error("instance `{instance}` is {phase}, there is nothing to resume")]
     NothingToResume { instance: InstanceId, phase: &'static str },
+    #[error("a job still runs on instance `{instance}`: resume it when that has ended")]
+    StillHeld { instance: InstanceId },
     #[error(transparent)]
     Trouble(#[from] Trouble),
 }
@@ -40,6 +42,9 @@ impl Engine {
             {
                 let phase = instance.phase.word();
                 return Err(OrderError::NothingToResume { instance: id.clone(), phase });
+            }
+            if state.instance(id).is_some_and(|i| !i.holders.is_empty()) {
+                return Err(OrderError::StillHeld { instance: id.clone() });
             }
         }
         self.order(target, dry, resume_events).await
@@ -72,7 +77,8 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     let drainable = |i: &Instance| !matches!(i.phase, Phase::Draining { .. });
     let drain = |i: &Instance| {
         let instance = i.id.clone();
-        if i.is_fixed() && i.holders.is_empty() && i.phase == Phase::Ready {
+        // A host cannot be thrown away: its present jobs go on, and a resume cleans what they left.
+        if i.is_fixed() && i.phase == Phase::Ready {
             return Change::SetAside { instance, why: "drained by the operator".to_owned() }.at(now);
         }
         Change::DrainingBegun { instance, why: DrainWhy::Ordered }.at(now)
@@ -93,10 +99,11 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
 
 fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     match target {
-        Target::Instance(id) => match state.instance(id).map(|i| &i.phase) {
-            Some(Phase::SetAside { .. }) => vec![Change::Restored { instance: id.clone() }.at(now)],
-            _ => Vec::new(),
-        },
+        Target::Instance(id) => {
+            let resumable = |i: &Instance| matches!(i.phase, Phase::SetAside { .. }) && i.holders.is_empty();
+            let instance = state.instance(id).filter(|i| resumable(i));
+            instance.map(|_| Change::Restored { instance: id.clone() }.at(now)).into_iter().collect()
+        }
         Target::Pool if state.drained.is_some() || state.launches.failures > 0 => {
             vec![Change::PoolResumed.at(now)]
         }
