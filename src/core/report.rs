@@ -145,3 +145,37 @@ impl fmt::Display for WaitingOn {
         }
     }
 }
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ListFailed { failure } => write!(f, "the provider's list failed ({failure})"),
+            Self::ListIncomplete => {
+                f.write_str("the provider's list was incomplete: it proves no absence, nothing is replaced")
+            }
+            Self::AnotherManager { instances } => {
+                f.write_str(
+                    "another manager works with a copy of this state directory, reaping stands still: ",
+                )?;
+                for (at, instance) in instances.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { ", " };
+                    write!(f, "{comma}{instance}")?;
+                }
+                f.write_str(" carry our owner and no generation of ours")
+            }
+            Self::OverLimit { alive, max_instances } => {
+                write!(f, "{alive} instances are there, limit {max_instances} (`max_instances`)")
+            }
+            Self::Trouble { instance, failure, .. } => {
+                write!(f, "calls about {instance} keep failing ({failure})")
+            }
+            Self::Suspect { instance } => {
+                write!(f, "{instance} looks gone while it is in use; its job decides")
+            }
+            Self::ConfigInvalid { problem } => {
+                write!(f, "the configuration is invalid, the last good one is in force: {problem}")
+            }
+            Self::Moved { problem } => f.write_str(problem),
+        }
+    }
+}
