@@ -2,7 +2,13 @@
 
 pub mod args;
 pub mod error;
+pub mod near;
+pub mod pool;
+pub mod rows;
+#[cfg(test)]
+pub(crate) mod story;
 pub mod ui;
+pub mod when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,0 +1,3 @@
+//! `pool …`: look at pools and steer them.
+
+pub mod status;

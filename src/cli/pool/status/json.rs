@@ -1,0 +1,268 @@
+//! The pool at a glance, for scripts.
+//!
+//! Field names are stable: a field may be added, none is renamed or removed within a major version. Moments are
+//! RFC 3339 in UTC; fields that end in `_s` are whole seconds.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::model::{Halt, InForce, InstanceView, KeeperSight, Overview, Waiting};
+use crate::cli::when::{When, rfc3339};
+use crate::core::instance::Phase;
+use crate::core::report::{Note, WaitingOn};
+use crate::core::time::Stamp;
+
+/// One pool.
+#[derive(Debug, Serialize)]
+pub(super) struct PoolJson {
+    pool: String,
+    at: String,
+    /// Recorded instances in any phase.
+    instance_count: u32,
+    slots_in_use: u32,
+    /// `max_instances` × `capacity_per_instance`.
+    slots: u32,
+    /// Slots that a job could take at once.
+    idle: u32,
+    idle_target: u32,
+    policy: Option<PolicyJson>,
+    keeper: KeeperJson,
+    /// Since when the operator keeps the pool drained.
+    drained_since: Option<String>,
+    /// Set while launches stand still after failures.
+    launches_stand_still: Option<StandstillJson>,
+    /// What else stands in the way of launching.
+    launches_wait_on: Option<OnJson>,
+    instances: Vec<InstanceJson>,
+    waiting: Vec<WaitingJson>,
+    notes: Vec<NoteJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct PolicyJson {
+    /// Which `[[pool.NAME.policy]]`, from 1; null: the default.
+    entry: Option<usize>,
+    periods: Vec<String>,
+    timezone: Option<String>,
+    /// When another entry comes into force; null: not within eight days.
+    until: Option<String>,
+    idle_count: u32,
+    idle_time_s: u64,
+    scale_factor: f64,
+    scale_factor_limit: u32,
+    max_instances: u32,
+    capacity_per_instance: u32,
+    /// Null: no limit.
+    max_use_count: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct KeeperJson {
+    /// Null: not known.
+    runs: Option<bool>,
+    looked: Option<String>,
+    looks_again: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StandstillJson {
+    until: String,
+    /// True after `breaker_failures` in a row: `pool resume` ends it.
+    paused: bool,
+    failure: String,
+}
+
+#[derive(Debug, Serialize)]
+struct InstanceJson {
+    instance: String,
+    /// `launching`, `checking`, `ready`, `cleaning`, `set-aside` or `draining`.
+    phase: &'static str,
+    since: String,
+    for_s: u64,
+    created: String,
+    jobs: Vec<JobJson>,
+    served: u32,
+    /// Null: no limit.
+    left: Option<u32>,
+    capacity: u32,
+    bound_to: Option<String>,
+    why: Option<String>,
+    /// The command that brings it back.
+    remedy: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct JobJson {
+    job: u64,
+    server: String,
+    attempt: String,
+    granted: String,
+    /// Its attempt is closed, a call of it still lives.
+    lingering: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitingJson {
+    /// From 1.
+    position: usize,
+    job: u64,
+    server: String,
+    project: String,
+    attempt: String,
+    asked: String,
+    for_s: u64,
+    gives_up: String,
+    on: OnJson,
+}
+
+/// What somebody waits for.
+#[derive(Debug, Serialize)]
+struct OnJson {
+    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `cleaning`, `drained`, `moved`, `no-host`
+    /// or `keeper`.
+    kind: String,
+    text: String,
+    instance: Option<String>,
+    until: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct NoteJson {
+    /// `list-failed`, `list-incomplete`, `another-manager`, `over-limit`, `trouble`, `suspect`, `config-invalid` or
+    /// `moved`.
+    kind: String,
+    text: String,
+}
+
+pub(super) fn json(seen: &Overview<'_>, when: &When) -> PoolJson {
+    let launches = seen.report.and_then(|r| r.launches.as_ref());
+    PoolJson {
+        pool: seen.pool.to_string(),
+        at: rfc3339(when.now()),
+        instance_count: seen.state.alive(),
+        slots_in_use: seen.in_use,
+        slots: seen.slots,
+        idle: seen.idle,
+        idle_target: seen.idle_target,
+        policy: seen.policy.as_ref().map(policy),
+        keeper: KeeperJson {
+            runs: match seen.keeper {
+                KeeperSight::Runs => Some(true),
+                KeeperSight::Absent => Some(false),
+                KeeperSight::Unknown(_) => None,
+            },
+            looked: seen.report.map(|r| rfc3339(r.at)),
+            looks_again: seen.report.and_then(|r| r.next).map(rfc3339),
+        },
+        drained_since: seen.state.drained.map(rfc3339),
+        launches_stand_still: seen.halts.iter().find_map(standstill),
+        launches_wait_on: launches.map(|on| waits_on(on, super::model::on_what(on, seen.state, when))),
+        instances: seen.instances.iter().map(|each| instance(each, when)).collect(),
+        waiting: seen.waiting.iter().map(|each| waiting(each, when)).collect(),
+        notes: seen.report.into_iter().flat_map(|r| &r.notes).map(note).collect(),
+    }
+}
+
+fn policy(force: &InForce<'_>) -> PolicyJson {
+    let (policy, idle) = (force.policy, force.idle);
+    PolicyJson {
+        entry: force.entry.map(|(index, _)| index + 1),
+        periods: force.entry.map(|(_, text)| text.periods.clone()).unwrap_or_default(),
+        timezone: force.entry.map(|(_, text)| text.timezone.clone()),
+        until: force.until.map(rfc3339),
+        idle_count: idle.idle_count,
+        idle_time_s: idle.idle_time.as_secs(),
+        scale_factor: idle.scale_factor,
+        scale_factor_limit: idle.scale_factor_limit,
+        max_instances: policy.max_instances,
+        capacity_per_instance: policy.capacity_per_instance,
+        max_use_count: policy.max_use_count,
+    }
+}
+
+fn standstill(halt: &Halt) -> Option<StandstillJson> {
+    match halt {
+        Halt::Drained { .. } => None,
+        Halt::Paused { until, failure, .. } => {
+            Some(StandstillJson { until: rfc3339(*until), paused: true, failure: failure.to_string() })
+        }
+        Halt::Backoff { until, failure } => {
+            Some(StandstillJson { until: rfc3339(*until), paused: false, failure: failure.to_string() })
+        }
+    }
+}
+
+fn instance(seen: &InstanceView<'_>, when: &When) -> InstanceJson {
+    let instance = seen.instance;
+    let jobs = instance.holders.iter().map(|(attempt, holder)| JobJson {
+        job: holder.job.id,
+        server: holder.job.server.to_string(),
+        attempt: attempt.to_string(),
+        granted: rfc3339(holder.granted),
+        lingering: holder.lingering.is_some(),
+    });
+    InstanceJson {
+        instance: instance.id.to_string(),
+        phase: phase(&instance.phase),
+        since: rfc3339(instance.since),
+        for_s: when.now().since(instance.since).as_secs(),
+        created: rfc3339(instance.created),
+        jobs: jobs.collect(),
+        served: instance.uses,
+        left: instance.uses_left,
+        capacity: instance.capacity,
+        bound_to: instance.domain.as_ref().map(ToString::to_string),
+        why: seen.why.clone(),
+        remedy: seen.remedy.clone(),
+    }
+}
+
+/// One word without a space.
+fn phase(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::SetAside { .. } => "set-aside",
+        _ => phase.word(),
+    }
+}
+
+fn waiting(seen: &Waiting<'_>, when: &When) -> WaitingJson {
+    let reservation = seen.reservation;
+    WaitingJson {
+        position: seen.position,
+        job: reservation.job.key.id,
+        server: reservation.job.key.server.to_string(),
+        project: reservation.job.project.to_string(),
+        attempt: reservation.attempt.to_string(),
+        asked: rfc3339(reservation.asked),
+        for_s: when.now().since(reservation.asked).as_secs(),
+        gives_up: rfc3339(reservation.deadline()),
+        on: waits_on(&seen.on, seen.text.clone()),
+    }
+}
+
+fn waits_on(on: &WaitingOn, text: String) -> OnJson {
+    let until: Option<Stamp> = match on {
+        WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
+            Some(*until)
+        }
+        _ => None,
+    };
+    let instance = match on {
+        WaitingOn::Boot { instance } | WaitingOn::Room { instance } | WaitingOn::Cleaning { instance } => {
+            Some(instance.to_string())
+        }
+        _ => None,
+    };
+    OnJson { kind: tag(on, "on"), text, instance, until: until.map(rfc3339) }
+}
+
+fn note(note: &Note) -> NoteJson {
+    NoteJson { kind: tag(note, "note"), text: note.to_string() }
+}
+
+/// The word that names the variant in the report's file; one vocabulary for both.
+fn tag(value: &impl Serialize, field: &str) -> String {
+    let value = serde_json::to_value(value).ok();
+    let word = value.as_ref().and_then(|v| v.get(field)).and_then(Value::as_str);
+    word.unwrap_or_default().to_owned()
+}

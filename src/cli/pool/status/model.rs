@@ -1,0 +1,237 @@
+//! What there is to say about a pool, said once for text and for JSON.
+
+use crate::cli::pool::status::until::until;
+use crate::cli::when::When;
+use crate::core::failure::Failure;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::instance::{Answer, Instance, Phase};
+use crate::core::plan::brake::{self, Brake};
+use crate::core::policy::{IdlePolicy, Policy};
+use crate::core::pool::PoolState;
+use crate::core::report::{Report, WaitingOn};
+use crate::core::reservation::Reservation;
+use crate::core::schedule::ScheduleText;
+use crate::core::time::Stamp;
+
+/// Is there a keeper?
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeeperSight {
+    Runs,
+    Absent,
+    /// It could not be found out, and why.
+    Unknown(String),
+}
+
+/// A pool at a glance.
+#[derive(Debug)]
+pub(super) struct Overview<'a> {
+    pub(super) pool: &'a PoolName,
+    pub(super) state: &'a PoolState,
+    pub(super) report: Option<&'a Report>,
+    pub(super) keeper: &'a KeeperSight,
+    pub(super) policy: Option<InForce<'a>>,
+    /// Slots that a job could take at once.
+    pub(super) idle: u32,
+    pub(super) idle_target: u32,
+    pub(super) in_use: u32,
+    /// Job slots there can be at most.
+    pub(super) slots: u32,
+    /// What stands still, and the command that ends it.
+    pub(super) halts: Vec<Halt>,
+    /// In the order in which they are shown.
+    pub(super) instances: Vec<InstanceView<'a>>,
+    pub(super) waiting: Vec<Waiting<'a>>,
+}
+
+/// The policy in force.
+#[derive(Debug)]
+pub(super) struct InForce<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) idle: &'a IdlePolicy,
+    /// The entry of `policy` it comes from, from 0, and its periods.
+    pub(super) entry: Option<(usize, &'a ScheduleText)>,
+    pub(super) until: Option<Stamp>,
+}
+
+/// Why a pool does less than its policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Halt {
+    Drained { since: Stamp },
+    Paused { until: Stamp, failures: u32, failure: Failure },
+    Backoff { until: Stamp, failure: Failure },
+}
+
+#[derive(Debug)]
+pub(super) struct InstanceView<'a> {
+    pub(super) instance: &'a Instance,
+    pub(super) why: Option<String>,
+    /// The command that ends what `why` says.
+    pub(super) remedy: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    pub(super) reservation: &'a Reservation,
+    /// From 1.
+    pub(super) position: usize,
+    pub(super) on: WaitingOn,
+    /// What it waits for and how long that usually takes.
+    pub(super) text: String,
+}
+
+impl<'a> Overview<'a> {
+    pub(super) fn of(
+        pool: &'a PoolName,
+        state: &'a PoolState,
+        report: Option<&'a Report>,
+        keeper: &'a KeeperSight,
+        when: &When,
+    ) -> Self {
+        let now = when.now();
+        let policy = state.policy.as_deref().map(|policy| in_force(policy, now));
+        let in_use = state.in_use();
+        let idle_target = policy.as_ref().map_or(0, |p| p.idle.target(in_use));
+        let slots = policy
+            .as_ref()
+            .map_or(0, |p| p.policy.max_instances.saturating_mul(p.policy.capacity_per_instance));
+        let mut instances: Vec<_> =
+            state.instances.values().map(|instance| view(pool, instance, state, when)).collect();
+        instances.sort_by_key(|seen| (rank(&seen.instance.phase), seen.instance.id.clone()));
+        let idle = state.instances.values().map(|i| i.usable()).sum();
+        let halts = halts(state, now);
+        let waiting = waiting(state, report, when);
+        Self {
+            pool,
+            state,
+            report,
+            keeper,
+            policy,
+            idle,
+            idle_target,
+            in_use,
+            slots,
+            halts,
+            instances,
+            waiting,
+        }
+    }
+
+    /// How many instances are in each phase, in the order of the table.
+    pub(super) fn phases(&self) -> Vec<(&'static str, usize)> {
+        let mut counts: Vec<(&'static str, usize)> = Vec::new();
+        for seen in &self.instances {
+            let word = seen.instance.phase.word();
+            match counts.last_mut() {
+                Some((known, count)) if *known == word => *count += 1,
+                _ => counts.push((word, 1)),
+            }
+        }
+        counts
+    }
+}
+
+fn in_force(policy: &Policy, now: Stamp) -> InForce<'_> {
+    let (idle, index) = policy.in_force(now);
+    let entry = index.and_then(|at| Some((at, policy.schedules.get(at)?.when.text())));
+    InForce { policy, idle, entry, until: until(policy, now) }
+}
+
+/// Instances that serve come first, those on their way out last.
+fn rank(phase: &Phase) -> u8 {
+    match phase {
+        Phase::Ready => 0,
+        Phase::Checking => 1,
+        Phase::Launching => 2,
+        Phase::Cleaning => 3,
+        Phase::SetAside { .. } => 4,
+        Phase::Draining { .. } => 5,
+    }
+}
+
+fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
+    let mut halts = Vec::new();
+    if let Some(since) = state.drained {
+        halts.push(Halt::Drained { since });
+    }
+    let Some(policy) = state.policy.as_deref() else { return halts };
+    match brake::judge(&state.launches, &policy.timing, now) {
+        Brake::Paused { until, failures, failure } => halts.push(Halt::Paused { until, failures, failure }),
+        Brake::Wait { until, failure } => halts.push(Halt::Backoff { until, failure }),
+        Brake::Off | Brake::OneTry => {}
+    }
+    halts
+}
+
+fn view<'a>(pool: &PoolName, instance: &'a Instance, state: &PoolState, when: &When) -> InstanceView<'a> {
+    let why = match &instance.phase {
+        Phase::Launching => Some(launching(instance, state)),
+        Phase::Checking => Some("reachable, not yet found ready".to_owned()),
+        Phase::Ready => ready(instance, when),
+        Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
+        Phase::SetAside { why } => Some(why.clone()),
+        Phase::Draining { why } if instance.holders.is_empty() => Some(why.to_string()),
+        Phase::Draining { why } => Some(format!("{why}; goes when its jobs have ended")),
+    };
+    let remedy = matches!(instance.phase, Phase::SetAside { .. }).then(|| bring_back(pool, &instance.id));
+    InstanceView { instance, why, remedy }
+}
+
+/// The command that brings an instance back.
+pub(crate) fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
+    format!("greenroom pool resume {pool} --instance {instance}")
+}
+
+fn launching(instance: &Instance, state: &PoolState) -> String {
+    let Some(launch) = &instance.launch else { return "found, not yet reached".to_owned() };
+    match &launch.answer {
+        Answer::Pending => "asked for, the provider has not answered yet".to_owned(),
+        Answer::Accepted { .. } => match state.launches.usual_boot() {
+            Some(usual) => format!("booting, usually {}", crate::core::time::Pretty(usual)),
+            None => "booting".to_owned(),
+        },
+        Answer::Unknown { .. } => "no answer came to its launch: it may or may not have been made".to_owned(),
+        Answer::Refused { failure, .. } => format!("launch {} refused: {failure}", launch.attempt),
+    }
+}
+
+fn ready(instance: &Instance, when: &When) -> Option<String> {
+    if let Some(since) = instance.missing {
+        let age = when.age(since);
+        return Some(format!("missing in the provider's list for {age}"));
+    }
+    let lingering: Vec<String> =
+        instance.holders.values().filter(|h| h.lingering.is_some()).map(|h| h.job.to_string()).collect();
+    if !lingering.is_empty() {
+        return Some(format!("closed, but a call still lives: {}", lingering.join(", ")));
+    }
+    // Longer in its phase than idle: it has served a job in between.
+    (instance.is_idle() && instance.idle_since() != instance.since)
+        .then(|| format!("idle for {}", when.age(instance.idle_since())))
+}
+
+fn waiting<'a>(state: &'a PoolState, report: Option<&Report>, when: &When) -> Vec<Waiting<'a>> {
+    let said = |r: &Reservation| {
+        let entries = report.into_iter().flat_map(|report| &report.waiting);
+        entries.filter(|(attempt, _)| *attempt == r.attempt).map(|(_, on)| on.clone()).next()
+    };
+    let line = |(at, reservation): (usize, &'a std::sync::Arc<Reservation>)| {
+        let on = said(reservation).unwrap_or(WaitingOn::Keeper);
+        let text = on_what(&on, state, when);
+        Waiting { reservation, position: at + 1, on, text }
+    };
+    state.waiting.values().enumerate().map(line).collect()
+}
+
+/// What is waited for, until when or how long that usually takes.
+pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String {
+    match on {
+        WaitingOn::Boot { .. } => match state.launches.usual_boot() {
+            Some(usual) => format!("{on}, usually {}", crate::core::time::Pretty(usual)),
+            None => on.to_string(),
+        },
+        WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
+            format!("{on}, {}", when.until(*until))
+        }
+        _ => on.to_string(),
+    }
+}

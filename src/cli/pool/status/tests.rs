@@ -1,0 +1,286 @@
+//! What operators see, whole.
+
+use std::time::Duration;
+
+use super::*;
+use crate::cli::story::{Story, at, attempt, id, pool, report, when};
+use crate::core::attempt::End;
+use crate::core::event::Change;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::instance::{Answer, DrainWhy, Leaving};
+use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
+use crate::core::report::{Note, WaitingOn};
+use crate::core::schedule::{Schedule, ScheduleText};
+
+fn shown(story: &Story, report: Option<&Report>, keeper: &KeeperSight, seconds: f64) -> String {
+    render(&pool(), &story.state, report, keeper, &when(seconds), 80)
+}
+
+fn office_hours() -> Policy {
+    let text = ScheduleText { periods: vec!["* 9-17 * * mon-fri".into()], timezone: "Europe/Berlin".into() };
+    let idle = IdlePolicy { idle_count: 2, scale_factor: 0.5, ..IdlePolicy::default() };
+    Policy {
+        max_instances: 8,
+        max_use_count: Some(2),
+        schedules: vec![ScheduledIdle { when: Schedule::parse(text).unwrap(), idle }],
+        ..Policy::default()
+    }
+}
+
+/// One instance in each phase, two jobs waiting.
+fn busy() -> Story {
+    let mut story = Story::of(office_hours());
+    for number in 1..=5 {
+        story.ready(number, f64::from(number));
+    }
+    story.asks("a", 4711, "acme/shop", 60.0).gets("a", 1, 60.2);
+    story.asks("b", 4712, "acme/shop", 61.0).gets("b", 2, 61.2);
+    story.leaves("b", End::CleanedUp, 100.0);
+    let broken = "the clean command ended with 1".to_owned();
+    story.then(110.0, Change::SetAside { instance: id(3), why: broken });
+    story.then(111.0, Change::DrainingBegun { instance: id(4), why: DrainWhy::Aged });
+    story.then(112.0, Change::CleaningBegun { instance: id(5) });
+    story.launched(6, 170.0);
+    story.asks("c", 4713, "acme/a-very-long-group/with-a-long-project", 180.0);
+    story.asks("d", 4714, "acme/shop", 185.0);
+    story
+}
+
+#[test]
+fn a_busy_pool_fits_into_80_columns() {
+    let story = busy();
+    let mut report = report(189.0);
+    report.next = Some(at(196.0));
+    report.waiting = vec![
+        (attempt("c"), WaitingOn::Boot { instance: id(6) }),
+        (attempt("d"), WaitingOn::Limit { in_use: 8, max_instances: 8, ahead: 1 }),
+    ];
+    report.launches = Some(WaitingOn::Rate { until: at(200.0) });
+    let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
+    report.notes = vec![Note::Trouble { instance: id(4), failure, until: at(195.0) }];
+    let text = shown(&story, Some(&report), &KeeperSight::Runs, 192.0);
+    let expected = "\
+pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
+  policy: entry 1 (`* 9-17 * * mon-fri` Europe/Berlin) until 18:00:
+    `idle_count = 2`, `idle_time = 20m`, `scale_factor = 0.5`
+  idle: 1 of 2 wanted slots
+  phases: 2 ready, 1 launching, 1 cleaning, 1 set aside, 1 draining
+  keeper: runs, looked 3 s ago, looks again in 4 s
+  launches: `launches_per_minute` is used up for now, until 14:03:20 (in 8 s)
+  note: calls about linux-7f3a-4 keep failing (passing fault: 503), tried again
+    in 3 s
+
+INSTANCE      PHASE      FOR     JOBS  SERVED  LEFT  BOUND TO
+linux-7f3a-1  ready      2m 46s  4711  0       1     acme/shop
+linux-7f3a-2  ready      2m 45s  -     1       1     acme/shop
+    idle for 1m 32s
+linux-7f3a-6  launching  22 s    -     0       2     -
+    booting, usually 24.7 s
+linux-7f3a-5  cleaning   1m 20s  -     0       2     -
+    being cleaned between jobs
+linux-7f3a-3  set aside  1m 22s  -     0       2     -
+    the clean command ended with 1
+    `greenroom pool resume linux --instance linux-7f3a-3` brings it back
+linux-7f3a-4  draining   1m 21s  -     0       2     -
+    older than `max_lifetime`
+
+WAITING  JOB   PROJECT                   FOR   GIVES UP
+1        4713  …oup/with-a-long-project  12 s  in 29m 48s
+    linux-7f3a-6 is booting, usually 24.7 s
+2        4714  acme/shop                 7 s   in 29m 53s
+    all 8 instances in use, limit 8 (`max_instances`), 1 job ahead
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn an_empty_pool_says_what_it_would_do() {
+    let story = Story::of(Policy { max_instances: 4, ..Policy::default() });
+    let text = shown(&story, None, &KeeperSight::Absent, 5.0);
+    let expected = "\
+pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
+  policy: the default: `idle_count = 0`, `idle_time = 20m`
+  idle: 0 of 0 wanted slots
+  keeper: none runs, the last one has not looked yet; the next job starts one,
+    `greenroom reap` does too
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_pool_that_no_keeper_has_seen_has_no_policy() {
+    let text = render(
+        &pool(),
+        &PoolState::default(),
+        None,
+        &KeeperSight::Unknown("cannot open `keeper.lock`".into()),
+        &when(0.0),
+        80,
+    );
+    let expected = "\
+pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
+  policy: none yet: no keeper has read the configuration
+  idle: 0 of 0 wanted slots
+  keeper: not known whether one runs: cannot open `keeper.lock`
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+fn failing(times: u32) -> Story {
+    let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
+    story.launched(1, 1.0);
+    story.then(2.5, Change::DrainingBegun { instance: id(1), why: DrainWhy::NeverReady });
+    for number in 2..=times {
+        story.launched(number, f64::from(number));
+        let why = DrainWhy::NotReady { message: "exit 1".into() };
+        story.then(
+            f64::from(number) + 2.0,
+            Change::Reached { instance: id(number), endpoint: crate::cli::story::endpoint() },
+        );
+        story.then(f64::from(number) + 2.0, Change::DrainingBegun { instance: id(number), why });
+        story.then(f64::from(number) + 3.0, Change::Forgotten { instance: id(number) });
+    }
+    story.then(f64::from(times) + 9.0, Change::Forgotten { instance: id(1) });
+    story
+}
+
+#[test]
+fn a_drained_and_paused_pool_names_the_command_that_ends_it() {
+    let mut story = failing(5);
+    story.then(20.0, Change::PoolDrained);
+    let text = shown(&story, Some(&report(19.0)), &KeeperSight::Runs, 30.0);
+    let expected = "\
+pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
+  DRAINED: by the operator since 14:00:20 (10 s ago): no grants, no launches;
+    `greenroom pool resume linux` ends it
+  PAUSED: until 14:05:07 (in 4m 37s) after 5 failed launches in a row (last:
+    passing fault: linux-7f3a-5: its ready command failed: exit 1);
+    `greenroom pool resume linux` ends it now
+  policy: the default: `idle_count = 0`, `idle_time = 20m`
+  idle: 0 of 0 wanted slots
+  keeper: runs, looked 11 s ago
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn one_failed_launch_delays_the_next() {
+    let text = shown(&failing(1), None, &KeeperSight::Runs, 3.0);
+    let line = "  launches: none until 14:00:07 (in 4 s), the last one failed (passing fault:";
+    assert!(text.lines().any(|l| l == line), "{text}");
+}
+
+/// The sentence beneath the only instance.
+fn why(story: &Story, seconds: f64) -> String {
+    let text = shown(story, None, &KeeperSight::Runs, seconds);
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("    ")).map(str::trim).collect();
+    lines.join(" ")
+}
+
+#[test]
+fn each_state_of_a_launch_has_its_sentence() {
+    let policy = || Policy { max_instances: 2, ..Policy::default() };
+    let mut story = Story::of(policy());
+    story.launched(1, 1.0);
+    assert_eq!(why(&story, 2.0), "booting");
+    let answers = [
+        (Answer::Pending, "asked for, the provider has not answered yet"),
+        (Answer::Unknown { at: at(2.0) }, "no answer came to its launch: it may or may not have been made"),
+    ];
+    for (answer, expected) in answers {
+        let mut story = story.clone();
+        story.then(3.0, Change::LaunchAnswered { instance: id(1), attempt: 1, answer });
+        assert_eq!(why(&story, 4.0), expected);
+    }
+    let failure = Failure { class: ErrorClass::Quota, message: "20 vCPU".into() };
+    let answer = Answer::Refused { at: at(3.0), failure };
+    story.then(3.0, Change::LaunchAnswered { instance: id(1), attempt: 1, answer });
+    assert!(why(&story, 4.0).ends_with("launch 1 refused: quota reached: 20 vCPU"), "{}", why(&story, 4.0));
+}
+
+#[test]
+fn an_instance_in_doubt_says_so() {
+    let mut story = Story::of(Policy { max_instances: 2, max_use_count: None, ..Policy::default() });
+    story.ready(1, 1.0);
+    story.then(60.0, Change::Missed { instance: id(1), begun: at(60.0) });
+    assert_eq!(why(&story, 72.0), "missing in the provider's list for 12 s");
+    story.then(73.0, Change::Seen { instance: id(1) });
+    story.asks("a", 7, "p/q", 80.0).gets("a", 1, 80.0);
+    let leaving = Leaving { how: End::CleanedUp, used: true, lingering: true };
+    story.then(90.0, Change::Released { attempt: attempt("a"), leaving });
+    assert_eq!(why(&story, 91.0), "closed, but a call still lives: 7");
+    story.then(92.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::UsedUp });
+    assert_eq!(why(&story, 93.0), "it has served its last job; goes when its jobs have ended");
+}
+
+#[test]
+fn many_jobs_of_an_instance_are_counted() {
+    let mut story =
+        Story::of(Policy { capacity_per_instance: 9, max_use_count: Some(50), ..Policy::default() });
+    story.ready(1, 1.0);
+    for job in 1..=5 {
+        let name = format!("a{job}");
+        story.asks(&name, 4710 + job, "p/q", 30.0).gets(&name, 1, 30.0);
+    }
+    let text = shown(&story, None, &KeeperSight::Runs, 31.0);
+    assert!(text.contains("4711 4712 4713 +2  0       45    p/q\n"), "{text}");
+}
+
+#[test]
+fn json_says_the_same_under_stable_names() {
+    let story = busy();
+    let mut report = report(189.0);
+    report.waiting = vec![(attempt("c"), WaitingOn::Boot { instance: id(6) })];
+    report.notes = vec![Note::ListIncomplete];
+    let value = as_json(&pool(), &story.state, Some(&report), &KeeperSight::Runs, &when(192.0));
+    assert_eq!(value["policy"]["until"], "2026-11-20T17:00:00Z");
+    assert_eq!(value["keeper"]["runs"], true);
+    assert_eq!(value["instances"][0]["jobs"][0]["job"], 4711);
+    assert_eq!(value["instances"][4]["phase"], "set-aside");
+    assert_eq!(value["instances"][4]["remedy"], "greenroom pool resume linux --instance linux-7f3a-3");
+    assert_eq!(value["waiting"][0]["on"]["kind"], "boot");
+    assert_eq!(value["waiting"][0]["on"]["instance"], "linux-7f3a-6");
+    assert_eq!(value["waiting"][1]["on"]["kind"], "keeper");
+    assert_eq!(value["notes"][0]["kind"], "list-incomplete");
+    let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
+    let expected = [
+        "at",
+        "drained_since",
+        "idle",
+        "idle_target",
+        "instance_count",
+        "instances",
+        "keeper",
+        "launches_stand_still",
+        "launches_wait_on",
+        "notes",
+        "policy",
+        "pool",
+        "slots",
+        "slots_in_use",
+        "waiting",
+    ];
+    assert_eq!(fields, expected);
+}
+
+#[test]
+fn neither_form_shows_a_key() {
+    let mut story = busy();
+    story.then(190.0, Change::Reached { instance: id(6), endpoint: crate::cli::story::endpoint() });
+    let text = shown(&story, None, &KeeperSight::Runs, 192.0);
+    let value = as_json(&pool(), &story.state, None, &KeeperSight::Runs, &when(192.0)).to_string();
+    for shown in [text, value] {
+        assert!(!shown.contains("SECRET"), "{shown}");
+    }
+}
+
+#[test]
+fn a_glance_is_quick_even_if_the_policy_never_changes() {
+    let text = ScheduleText { periods: vec!["* * * * *".into()], timezone: "Europe/Berlin".into() };
+    let entry = ScheduledIdle { when: Schedule::parse(text).unwrap(), idle: IdlePolicy::default() };
+    let story = Story::of(Policy { schedules: vec![entry], ..Policy::default() });
+    let begun = std::time::Instant::now();
+    let shown = shown(&story, None, &KeeperSight::Runs, 1.0);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(shown.contains("Europe/Berlin): `idle_count = 0`"), "{shown}");
+}

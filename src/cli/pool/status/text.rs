@@ -1,0 +1,205 @@
+//! The pool at a glance, for a terminal.
+
+use std::fmt::Write as _;
+
+use super::model::{Halt, InForce, KeeperSight, Overview};
+use crate::cli::rows::{Rows, shortened, wrapped};
+use crate::cli::ui::plural;
+use crate::cli::when::{When, whole};
+use crate::core::ids::TrustDomain;
+use crate::core::instance::Instance;
+use crate::core::report::{Note, WaitingOn};
+
+/// No name of a project takes more of a line.
+const NAME_COLUMNS: usize = 24;
+/// So many jobs of an instance are named.
+const JOBS_NAMED: usize = 3;
+
+pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
+    let mut text = head(seen, when, width);
+    if !seen.instances.is_empty() {
+        text.push('\n');
+        text.push_str(&instances(seen, when, width));
+    }
+    if !seen.waiting.is_empty() {
+        text.push('\n');
+        text.push_str(&waiting(seen, when, width));
+    }
+    text
+}
+
+/// Everything about the pool as a whole: `  word: sentence`.
+fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
+    let mut text = String::new();
+    let most = seen.policy.as_ref().map_or(0, |p| p.policy.max_instances);
+    // Writing to a string cannot fail.
+    writeln!(
+        text,
+        "pool {}: {} of {most} instances, {} of {} job slots in use, {} waiting",
+        seen.pool,
+        seen.state.alive(),
+        seen.in_use,
+        seen.slots,
+        plural(seen.waiting.len(), "job"),
+    )
+    .ok();
+    let mut line = |word: &str, sentence: &str| {
+        text.push_str(&wrapped(&format!("{word}: {sentence}"), width, "  ", "    "));
+    };
+    for halt in &seen.halts {
+        let (word, sentence) = halted(seen, halt, when);
+        line(word, &sentence);
+    }
+    match &seen.policy {
+        Some(policy) => line("policy", &in_force(policy, when)),
+        None => line("policy", "none yet: no keeper has read the configuration"),
+    }
+    line("idle", &format!("{} of {} wanted slots", seen.idle, seen.idle_target));
+    let phases: Vec<String> = seen.phases().iter().map(|(word, count)| format!("{count} {word}")).collect();
+    if !phases.is_empty() {
+        line("phases", &phases.join(", "));
+    }
+    line("keeper", &keeper(seen, when));
+    if let Some(launches) = launches(seen, when) {
+        line("launches", &launches);
+    }
+    for note in seen.report.into_iter().flat_map(|r| &r.notes) {
+        line("note", &noted(note, when));
+    }
+    text
+}
+
+fn halted(seen: &Overview<'_>, halt: &Halt, when: &When) -> (&'static str, String) {
+    let pool = seen.pool;
+    match halt {
+        Halt::Drained { since } => (
+            "DRAINED",
+            format!(
+                "by the operator since {} ({} ago): no grants, no launches; `greenroom pool resume {pool}` ends it",
+                when.clock(*since),
+                when.age(*since),
+            ),
+        ),
+        Halt::Paused { until, failures, failure } => (
+            "PAUSED",
+            format!(
+                "{} after {failures} failed launches in a row (last: {failure}); \
+                 `greenroom pool resume {pool}` ends it now",
+                when.until(*until)
+            ),
+        ),
+        Halt::Backoff { until, failure } => {
+            ("launches", format!("none {}, the last one failed ({failure})", when.until(*until)))
+        }
+    }
+}
+
+fn in_force(force: &InForce<'_>, when: &When) -> String {
+    let idle = force.idle;
+    let mut text = match force.entry {
+        Some((index, schedule)) => {
+            let periods: Vec<String> = schedule.periods.iter().map(|p| format!("`{p}`")).collect();
+            format!("entry {} ({} {})", index + 1, periods.join(", "), schedule.timezone)
+        }
+        None => "the default".to_owned(),
+    };
+    if let Some(until) = force.until {
+        write!(text, " until {}", when.minute(until)).ok();
+    }
+    write!(text, ": `idle_count = {}`, `idle_time = {}`", idle.idle_count, whole(idle.idle_time)).ok();
+    if idle.scale_factor > 0.0 {
+        write!(text, ", `scale_factor = {}`", idle.scale_factor).ok();
+    }
+    text
+}
+
+fn keeper(seen: &Overview<'_>, when: &When) -> String {
+    let looked = match seen.report {
+        Some(report) => format!("looked {} ago", when.age(report.at)),
+        None => "has not looked yet".to_owned(),
+    };
+    match seen.keeper {
+        KeeperSight::Runs => match seen.report.and_then(|r| r.next) {
+            Some(next) if !when.now().reached(next) => {
+                format!("runs, {looked}, looks again {}", when.left(next))
+            }
+            _ => format!("runs, {looked}"),
+        },
+        KeeperSight::Absent => {
+            format!("none runs, the last one {looked}; the next job starts one, `greenroom reap` does too")
+        }
+        KeeperSight::Unknown(why) => format!("not known whether one runs: {why}"),
+    }
+}
+
+/// What stands in the way of launching, unless it was said already.
+fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
+    let on = seen.report?.launches.as_ref()?;
+    match on {
+        WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. } => None,
+        _ => Some(super::model::on_what(on, seen.state, when)),
+    }
+}
+
+/// A note, and when it will be tried again.
+fn noted(note: &Note, when: &When) -> String {
+    match note {
+        Note::Trouble { until, .. } => format!("{note}, tried again {}", when.left(*until)),
+        _ => note.to_string(),
+    }
+}
+
+fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
+    let mut rows = Rows::new(&["INSTANCE", "PHASE", "FOR", "JOBS", "SERVED", "LEFT", "BOUND TO"]);
+    for each in &seen.instances {
+        let instance = each.instance;
+        let cells = vec![
+            instance.id.to_string(),
+            instance.phase.word().to_owned(),
+            when.age(instance.since).to_string(),
+            jobs(instance),
+            instance.uses.to_string(),
+            instance.uses_left.map_or("any".to_owned(), |left| left.to_string()),
+            instance.domain.as_ref().map_or("-".to_owned(), bound_to),
+        ];
+        let mut beneath: Vec<String> = each.why.iter().cloned().collect();
+        if let Some(remedy) = &each.remedy {
+            beneath.push(format!("`{remedy}` brings it back"));
+        }
+        rows.row(cells, beneath);
+    }
+    rows.render(width)
+}
+
+fn jobs(instance: &Instance) -> String {
+    let mut ids: Vec<String> =
+        instance.holders.values().take(JOBS_NAMED).map(|holder| holder.job.to_string()).collect();
+    match instance.holders.len() {
+        0 => return "-".to_owned(),
+        all if all > JOBS_NAMED => ids.push(format!("+{}", all - JOBS_NAMED)),
+        _ => {}
+    }
+    ids.join(" ")
+}
+
+/// The project or namespace without its server.
+fn bound_to(domain: &TrustDomain) -> String {
+    let name = domain.as_str().rsplit(' ').next().unwrap_or_default();
+    shortened(name, NAME_COLUMNS)
+}
+
+fn waiting(seen: &Overview<'_>, when: &When, width: usize) -> String {
+    let mut rows = Rows::new(&["WAITING", "JOB", "PROJECT", "FOR", "GIVES UP"]);
+    for each in &seen.waiting {
+        let reservation = each.reservation;
+        let cells = vec![
+            each.position.to_string(),
+            reservation.job.key.to_string(),
+            shortened(&reservation.job.project, NAME_COLUMNS),
+            when.age(reservation.asked).to_string(),
+            when.left(reservation.deadline()),
+        ];
+        rows.row(cells, vec![each.text.clone()]);
+    }
+    rows.render(width)
+}

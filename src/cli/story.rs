@@ -1,0 +1,124 @@
+//! Histories for tests: events at readable times, and the state after them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use crate::cli::when::When;
+use crate::core::attempt::End;
+use crate::core::endpoint::Endpoint;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
+use crate::core::instance::{Answer, Leaving};
+use crate::core::job::JobFacts;
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::report::Report;
+use crate::core::time::{BootId, Stamp};
+
+/// Friday, 2026-11-20, 14:00:00 in Berlin, after `seconds`.
+pub(crate) fn at(seconds: f64) -> Stamp {
+    let begin: jiff::Timestamp = "2026-11-20T13:00:00Z".parse().unwrap();
+    let stamp = Stamp { wall_ms: begin.as_millisecond(), boot: BootId(1), uptime_ms: 5_000_000 };
+    stamp.plus(Duration::from_secs_f64(seconds))
+}
+
+pub(crate) fn when(seconds: f64) -> When {
+    When::in_zone(at(seconds), TimeZone::get("Europe/Berlin").unwrap())
+}
+
+pub(crate) fn pool() -> PoolName {
+    PoolName::new("linux")
+}
+
+/// `linux-7f3a-NUMBER`.
+pub(crate) fn id(number: u32) -> InstanceId {
+    InstanceId::launched(&pool(), &Generation::new("7f3a"), number)
+}
+
+pub(crate) fn attempt(name: &str) -> AttemptName {
+    AttemptName::new(name)
+}
+
+/// What happened to a pool, told in order.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Story {
+    pub(crate) events: Vec<Event>,
+    pub(crate) state: PoolState,
+}
+
+impl Story {
+    pub(crate) fn of(policy: Policy) -> Self {
+        let mut story = Self::default();
+        story.then(0.0, Change::PolicySet { policy: Arc::new(policy) });
+        story.then(0.0, Change::GenerationBegun { generation: Generation::new("7f3a") });
+        story
+    }
+
+    pub(crate) fn then(&mut self, seconds: f64, change: Change) -> &mut Self {
+        let event = change.at(at(seconds));
+        self.state.apply(&event).unwrap();
+        self.events.push(event);
+        self
+    }
+
+    /// Asked for, answered after a second, not reached yet.
+    pub(crate) fn launched(&mut self, number: u32, seconds: f64) -> &mut Self {
+        let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
+        let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
+        let (instance, generation) = (id(number), Generation::new("7f3a"));
+        let intended =
+            Change::LaunchIntended { instance, generation, number, attempt: 1, capacity, uses_left };
+        self.then(seconds, intended);
+        let answer = Answer::Accepted { at: at(seconds + 1.4) };
+        self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })
+    }
+
+    /// Launched, reached after 23.9 s, ready after 24.7 s.
+    pub(crate) fn ready(&mut self, number: u32, seconds: f64) -> &mut Self {
+        self.launched(number, seconds);
+        self.then(seconds + 23.9, Change::Reached { instance: id(number), endpoint: endpoint() });
+        self.then(seconds + 24.7, Change::BecameReady { instance: id(number) })
+    }
+
+    pub(crate) fn asks(&mut self, name: &str, job: u64, project: &str, seconds: f64) -> &mut Self {
+        let key = JobKey::new("https://gitlab.example.com", job);
+        let job = JobFacts { key, project: project.into(), timeout: Duration::from_hours(1) };
+        let domain = self.state.policy.as_ref().unwrap().domain_of(&job);
+        let acquire_timeout = Duration::from_mins(30);
+        self.then(seconds, Change::Requested { attempt: attempt(name), job, domain, acquire_timeout })
+    }
+
+    pub(crate) fn gets(&mut self, name: &str, number: u32, seconds: f64) -> &mut Self {
+        self.then(seconds, Change::Granted { attempt: attempt(name), instance: id(number) })
+    }
+
+    pub(crate) fn leaves(&mut self, name: &str, how: End, seconds: f64) -> &mut Self {
+        let leaving = Leaving { how, used: true, lingering: false };
+        self.then(seconds, Change::Released { attempt: attempt(name), leaving })
+    }
+}
+
+pub(crate) fn endpoint() -> Endpoint {
+    Endpoint {
+        address: "10.0.0.5".into(),
+        port: 22,
+        user: "ci".into(),
+        host_key: "ssh-ed25519 SECRET-LOOKING".into(),
+    }
+}
+
+pub(crate) fn report(seconds: f64) -> Report {
+    Report {
+        at: at(seconds),
+        revision: 1,
+        idle_target: 0,
+        schedule: None,
+        rows: Vec::new(),
+        waiting: Vec::new(),
+        launches: None,
+        notes: Vec::new(),
+        next: None,
+    }
+}

@@ -1,0 +1,136 @@
+//! Moments and ages as operators read them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::core::time::{Pretty, Stamp};
+
+/// The present moment and the zone of whoever reads.
+#[derive(Debug, Clone)]
+pub struct When {
+    now: Stamp,
+    zone: TimeZone,
+}
+
+impl When {
+    /// In the zone of this machine (or of `TZ`).
+    pub fn local(now: Stamp) -> Self {
+        Self::in_zone(now, TimeZone::system())
+    }
+
+    pub fn in_zone(now: Stamp, zone: TimeZone) -> Self {
+        Self { now, zone }
+    }
+
+    pub fn now(&self) -> Stamp {
+        self.now
+    }
+
+    /// The zone's name, for a line that says in which zone times are.
+    pub fn zone(&self) -> String {
+        self.zone.iana_name().unwrap_or("local time").to_owned()
+    }
+
+    /// `14:03:07`, with the date in front on any other day than today.
+    pub fn clock(&self, at: Stamp) -> String {
+        self.written(at, "%H:%M:%S")
+    }
+
+    /// The same without seconds.
+    pub fn minute(&self, at: Stamp) -> String {
+        self.written(at, "%H:%M")
+    }
+
+    fn written(&self, at: Stamp, time: &str) -> String {
+        let (at, now) = (self.zoned(at), self.zoned(self.now));
+        if at.date() == now.date() {
+            return at.strftime(time).to_string();
+        }
+        at.strftime(&format!("%Y-%m-%d {time}")).to_string()
+    }
+
+    fn zoned(&self, at: Stamp) -> jiff::Zoned {
+        timestamp(at).to_zoned(self.zone.clone())
+    }
+
+    /// How long ago, in whole seconds.
+    pub fn age(&self, at: Stamp) -> Pretty {
+        whole(self.now.since(at))
+    }
+
+    /// `in 4m 12s`, or `now` when it has come.
+    pub fn left(&self, at: Stamp) -> String {
+        match self.now.until(at) {
+            Duration::ZERO => "now".to_owned(),
+            left => format!("in {}", whole(left)),
+        }
+    }
+
+    /// `until 14:08:07 (in 4m 12s)`.
+    pub fn until(&self, at: Stamp) -> String {
+        format!("until {} ({})", self.clock(at), self.left(at))
+    }
+}
+
+/// For scripts: RFC 3339 in UTC, whole seconds.
+pub fn rfc3339(at: Stamp) -> String {
+    timestamp(at).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Without what is less than a second, unless there is nothing else.
+pub fn whole(duration: Duration) -> Pretty {
+    match duration.as_secs() {
+        0 => Pretty(duration),
+        seconds => Pretty(Duration::from_secs(seconds)),
+    }
+}
+
+/// A wall clock beyond the years that people count in is shown as the last of them.
+fn timestamp(at: Stamp) -> Timestamp {
+    let edge = if at.wall_ms < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_millisecond(at.wall_ms).unwrap_or(edge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::BootId;
+
+    fn at(utc: &str) -> Stamp {
+        let wall: Timestamp = utc.parse().unwrap();
+        let wall_ms = wall.as_millisecond();
+        Stamp { wall_ms, boot: BootId(1), uptime_ms: u64::try_from(wall_ms).unwrap() }
+    }
+
+    fn when() -> When {
+        When::in_zone(at("2026-11-20T22:30:00Z"), TimeZone::get("Europe/Berlin").unwrap())
+    }
+
+    #[test]
+    fn today_is_a_time_and_any_other_day_has_its_date() {
+        let when = when();
+        assert_eq!(when.clock(at("2026-11-20T13:03:07Z")), "14:03:07");
+        assert_eq!(when.minute(at("2026-11-20T23:03:07Z")), "2026-11-21 00:03");
+        assert_eq!(when.zone(), "Europe/Berlin");
+    }
+
+    #[test]
+    fn ages_and_what_is_left_come_in_whole_seconds() {
+        let when = when();
+        let then = Stamp { uptime_ms: when.now().uptime_ms - 192_749, ..when.now() };
+        assert_eq!(when.age(then).to_string(), "3m 12s");
+        assert_eq!(when.age(when.now()).to_string(), "0 ms");
+        assert_eq!(when.left(then), "now");
+        let due = when.now().plus(Duration::from_secs(252));
+        assert_eq!(when.until(due), "until 23:34:12 (in 4m 12s)");
+    }
+
+    #[test]
+    fn scripts_get_utc() {
+        assert_eq!(rfc3339(at("2026-11-20T13:03:07.999Z")), "2026-11-20T13:03:07Z");
+        let far = Stamp { wall_ms: i64::MAX, boot: BootId(1), uptime_ms: 0 };
+        assert!(rfc3339(far).starts_with("9999-"));
+    }
+}
