@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod error;
+pub mod explain;
 pub mod near;
 pub mod pool;
 pub mod rows;

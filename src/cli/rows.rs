@@ -25,7 +25,7 @@ impl Rows {
 
     /// One row, and sentences about it.
     pub fn row(&mut self, cells: Vec<String>, beneath: Vec<String>) {
-        let cells: Vec<String> = cells.iter().map(|cell| printable(cell)).collect();
+        let cells: Vec<String> = cells.into_iter().map(|cell| printable(&cell)).collect();
         self.table.add_row(cells);
         self.beneath.push(beneath);
     }

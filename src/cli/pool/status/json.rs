@@ -261,7 +261,7 @@ fn note(note: &Note) -> NoteJson {
 }
 
 /// The word that names the variant in the report's file; one vocabulary for both.
-fn tag(value: &impl Serialize, field: &str) -> String {
+pub(crate) fn tag(value: &impl Serialize, field: &str) -> String {
     let value = serde_json::to_value(value).ok();
     let word = value.as_ref().and_then(|v| v.get(field)).and_then(Value::as_str);
     word.unwrap_or_default().to_owned()

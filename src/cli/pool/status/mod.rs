@@ -13,7 +13,9 @@ use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 
+pub(crate) use json::tag;
 pub use model::KeeperSight;
+pub(crate) use model::{Halt, halts, on_what, view};
 
 use model::Overview;
 

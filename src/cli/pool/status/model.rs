@@ -55,18 +55,18 @@ pub(super) struct InForce<'a> {
 
 /// Why a pool does less than its policy says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Halt {
+pub(crate) enum Halt {
     Drained { since: Stamp },
     Paused { until: Stamp, failures: u32, failure: Failure },
     Backoff { until: Stamp, failure: Failure },
 }
 
 #[derive(Debug)]
-pub(super) struct InstanceView<'a> {
-    pub(super) instance: &'a Instance,
-    pub(super) why: Option<String>,
+pub(crate) struct InstanceView<'a> {
+    pub(crate) instance: &'a Instance,
+    pub(crate) why: Option<String>,
     /// The command that ends what `why` says.
-    pub(super) remedy: Option<String>,
+    pub(crate) remedy: Option<String>,
 }
 
 #[derive(Debug)]
@@ -148,7 +148,8 @@ fn rank(phase: &Phase) -> u8 {
     }
 }
 
-fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
+/// What stands still now.
+pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
     let mut halts = Vec::new();
     if let Some(since) = state.drained {
         halts.push(Halt::Drained { since });
@@ -162,7 +163,13 @@ fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
     halts
 }
 
-fn view<'a>(pool: &PoolName, instance: &'a Instance, state: &PoolState, when: &When) -> InstanceView<'a> {
+/// What there is to say about one instance.
+pub(crate) fn view<'a>(
+    pool: &PoolName,
+    instance: &'a Instance,
+    state: &PoolState,
+    when: &When,
+) -> InstanceView<'a> {
     let why = match &instance.phase {
         Phase::Launching => Some(launching(instance, state)),
         Phase::Checking => Some("reachable, not yet found ready".to_owned()),
@@ -177,7 +184,7 @@ fn view<'a>(pool: &PoolName, instance: &'a Instance, state: &PoolState, when: &W
 }
 
 /// The command that brings an instance back.
-pub(crate) fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
+fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
     format!("greenroom pool resume {pool} --instance {instance}")
 }
 

@@ -1,0 +1,224 @@
+//! `explain`: what happened to a job, an instance or a pool, and why.
+//!
+//! Answers come from the kept history and from the present state and report; nothing here knows more than they do.
+
+mod past;
+mod present;
+mod sentence;
+mod show;
+
+use serde_json::Value;
+
+use crate::cli::near::nearest;
+use crate::cli::pool::status::KeeperSight;
+use crate::cli::ui::plural;
+use crate::cli::when::When;
+use crate::core::event::Event;
+use crate::core::ids::{JobKey, PoolName};
+use crate::core::pool::PoolState;
+use crate::core::report::Report;
+use crate::core::time::Stamp;
+
+use past::{Line, Past, Question};
+
+/// One pool's past and present.
+pub struct Chapter<'a> {
+    pub pool: &'a PoolName,
+    pub state: &'a PoolState,
+    pub report: Option<&'a Report>,
+    pub keeper: &'a KeeperSight,
+    /// Everything that is kept, oldest first; an error is a line that cannot be read.
+    pub history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
+}
+
+impl std::fmt::Debug for Chapter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chapter").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// The answer: at least one part.
+#[derive(Debug)]
+pub struct Explanation {
+    parts: Vec<Explained>,
+}
+
+/// One subject in one pool.
+#[derive(Debug)]
+struct Explained {
+    kind: &'static str,
+    name: String,
+    pool: PoolName,
+    title: String,
+    begins: Option<Stamp>,
+    lines: Vec<Line>,
+    counted: Vec<String>,
+    now: Vec<String>,
+    unreadable: Vec<String>,
+}
+
+/// Nothing by that name is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no job, instance or pool `{what}` is known")]
+pub struct Unknown {
+    pub what: String,
+    /// What may have been meant, and what can be asked.
+    pub hint: String,
+}
+
+/// Explains `what` from the pools given.
+pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explanation, Unknown> {
+    let question = Question::of(what);
+    let mut parts = Vec::new();
+    let mut known = Known::default();
+    for mut chapter in chapters {
+        let history = std::mem::replace(&mut chapter.history, Box::new(std::iter::empty()));
+        let mut past = Past::read(&question, history);
+        known.learn(&chapter, &past);
+        let before = parts.len();
+        parts.extend(jobs(&question, &chapter, &mut past, when));
+        parts.extend(instance(&question, &chapter, &mut past, when));
+        parts.extend(question.is_pool(chapter.pool).then(|| pool(&chapter, &mut past, when)));
+        if let Some(first) = parts.get_mut(before) {
+            first.unreadable = std::mem::take(&mut past.unreadable);
+        }
+    }
+    if parts.is_empty() {
+        return Err(Unknown { what: question.name.clone(), hint: known.hint(&question.name, when) });
+    }
+    Ok(Explanation { parts })
+}
+
+impl Explanation {
+    /// For a terminal of `width` columns.
+    pub fn text(&self, when: &When, width: usize) -> String {
+        show::text(self, when, width)
+    }
+
+    pub fn json(&self, when: &When) -> Value {
+        show::as_json(self, when)
+    }
+}
+
+fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Vec<Explained> {
+    let Some(asked) = question.job else { return Vec::new() };
+    let mut told = std::mem::take(&mut past.jobs);
+    // Recorded, though the events that made it are no longer kept.
+    let waiting = chapter.state.waiting.values().map(|r| &r.job);
+    let granted = chapter.state.granted.values().map(|g| &g.reservation.job);
+    let mut projects: Vec<(JobKey, String)> = Vec::new();
+    for facts in waiting.chain(granted).filter(|facts| facts.key.id == asked) {
+        told.entry(facts.key.clone()).or_default();
+        projects.push((facts.key.clone(), facts.project.to_string()));
+    }
+    let project = |job: &JobKey| {
+        let recorded = projects.iter().find(|(key, _)| key == job).map(|(_, project)| project.as_str());
+        past.project(job).or(recorded).map_or(String::new(), |project| format!(" of {project}"))
+    };
+    told.into_iter()
+        .map(|(job, lines)| {
+            let title = format!("job {job}{} on {}, pool {}", project(&job), job.server, chapter.pool);
+            let now = present::job(chapter, &job, when);
+            Explained { lines, now, ..part("job", job.to_string(), title, chapter, past) }
+        })
+        .collect()
+}
+
+fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Option<Explained> {
+    let known = chapter.state.instances.values().find(|i| i.id.as_str() == question.name);
+    let lines = std::mem::take(&mut past.instance);
+    let now = match known {
+        Some(known) => present::instance(chapter, known, when),
+        None if lines.is_empty() => return None,
+        None => vec!["it is gone".to_owned()],
+    };
+    let title = format!("instance {}, pool {}", question.name, chapter.pool);
+    Some(Explained { lines, now, ..part("instance", question.name.clone(), title, chapter, past) })
+}
+
+fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
+    let lines: Vec<Line> = std::mem::take(&mut past.notable).into();
+    let title = match lines.len() {
+        0 => format!("pool {}: nothing notable has happened", chapter.pool),
+        1 => format!("pool {}, the last notable event", chapter.pool),
+        n => format!("pool {}, the last {n} notable events", chapter.pool),
+    };
+    let name = chapter.pool.to_string();
+    let now = present::pool(chapter, when);
+    let mut part = Explained { lines, now, ..part("pool", name, title, chapter, past) };
+    if let Some(begins) = past.begins {
+        let tally = past.tally;
+        part.counted.push(format!(
+            "since {}: {} asked, {} served; {} ({} refused), {} ready",
+            when.clock(begins),
+            plural(tally.jobs_asked, "job"),
+            tally.jobs_served,
+            match tally.launches {
+                1 => "1 launch".to_owned(),
+                n => format!("{n} launches"),
+            },
+            tally.launches_refused,
+            tally.became_ready,
+        ));
+    }
+    part
+}
+
+/// A subject with nothing said about it yet.
+fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, past: &Past) -> Explained {
+    Explained {
+        kind,
+        name,
+        pool: chapter.pool.clone(),
+        title,
+        begins: past.begins,
+        lines: Vec::new(),
+        counted: Vec::new(),
+        now: Vec::new(),
+        unreadable: Vec::new(),
+    }
+}
+
+/// Names that could be asked about.
+#[derive(Debug, Default)]
+struct Known {
+    pools: Vec<String>,
+    instances: Vec<String>,
+    jobs: Vec<String>,
+    begins: Option<Stamp>,
+}
+
+impl Known {
+    fn learn(&mut self, chapter: &Chapter<'_>, past: &Past) {
+        self.pools.push(chapter.pool.to_string());
+        self.instances.extend(past.known_instances.iter().map(ToString::to_string));
+        self.instances.extend(chapter.state.instances.keys().map(ToString::to_string));
+        self.jobs.extend(past.known_jobs.iter().map(ToString::to_string));
+        if let Some(begins) = past.begins
+            && self.begins.is_none_or(|known| known.reached(begins))
+        {
+            self.begins = Some(begins);
+        }
+    }
+
+    /// The nearest name, and an example of each kind.
+    fn hint(&self, what: &str, when: &When) -> String {
+        let all = self.pools.iter().chain(&self.instances).chain(&self.jobs);
+        let near = nearest(what, all.map(String::as_str));
+        let meant = near.map_or(String::new(), |name| format!("did you mean `{name}`? "));
+        let example = |of: &[String]| of.last().map_or(String::new(), |name| format!(" (`{name}`)"));
+        let begins = match self.begins {
+            Some(begins) => format!("the history reaches back to {}", when.clock(begins)),
+            None => "no history is kept yet".to_owned(),
+        };
+        format!(
+            "{meant}a job's number{}, an instance{} or a pool{} can be asked about; {begins}",
+            example(&self.jobs),
+            example(&self.instances),
+            example(&self.pools),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

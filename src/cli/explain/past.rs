@@ -1,0 +1,271 @@
+//! Reads a pool's history once and keeps what concerns the question.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::sentence::{instance_of, request, sentence};
+use crate::cli::pool::status::tag;
+use crate::core::attempt::End;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
+use crate::core::instance::{Answer, DrainWhy};
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+
+/// So many notable events of a pool are shown.
+const NOTABLE: usize = 20;
+
+/// What somebody wants explained. The same word may be a job, an instance and a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) job: Option<u64>,
+    pub(super) name: String,
+}
+
+impl Question {
+    /// A job's number, with or without `#`, also at the end of its address; else a name.
+    pub(super) fn of(what: &str) -> Self {
+        let what = what.trim();
+        let last = match what.rsplit_once("/jobs/") {
+            Some((_, id)) if what.contains("://") => id.trim_end_matches('/'),
+            _ => what.strip_prefix('#').unwrap_or(what),
+        };
+        Self { job: last.parse().ok(), name: last.to_owned() }
+    }
+
+    pub(super) fn is_pool(&self, pool: &PoolName) -> bool {
+        self.name == pool.as_str()
+    }
+}
+
+/// One event, told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) at: Stamp,
+    /// The event's name in the journal.
+    pub(super) event: String,
+    pub(super) instance: Option<InstanceId>,
+    pub(super) attempt: Option<AttemptName>,
+    pub(super) job: Option<u64>,
+    pub(super) text: String,
+}
+
+/// What the kept history counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) jobs_asked: usize,
+    pub(super) jobs_served: usize,
+    pub(super) launches: usize,
+    pub(super) launches_refused: usize,
+    pub(super) became_ready: usize,
+}
+
+/// Everything of a pool's history that answers the question.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// The first event that is kept.
+    pub(super) begins: Option<Stamp>,
+    /// By job, since the same number may exist on two servers.
+    pub(super) jobs: BTreeMap<JobKey, Vec<Line>>,
+    pub(super) instance: Vec<Line>,
+    pub(super) notable: VecDeque<Line>,
+    pub(super) tally: Tally,
+    /// Names one could have meant.
+    pub(super) known_jobs: BTreeSet<u64>,
+    pub(super) known_instances: BTreeSet<InstanceId>,
+    /// What could not be read, in the store's words.
+    pub(super) unreadable: Vec<String>,
+    projects: BTreeMap<JobKey, String>,
+    /// The state, as far as the kept history tells it.
+    state: PoolState,
+    /// Instances that the asked job has had, for what became of them.
+    followed: BTreeMap<InstanceId, JobKey>,
+}
+
+impl Past {
+    pub(super) fn read(question: &Question, history: impl Iterator<Item = Result<Event, String>>) -> Self {
+        let mut past = Self::default();
+        for event in history {
+            match event {
+                Ok(event) => past.take(question, &event),
+                Err(problem) => past.unreadable.push(problem),
+            }
+        }
+        past
+    }
+
+    pub(super) fn project(&self, job: &JobKey) -> Option<&str> {
+        self.projects.get(job).map(String::as_str)
+    }
+
+    fn take(&mut self, question: &Question, event: &Event) {
+        self.begins.get_or_insert(event.at);
+        let line = self.line(event);
+        self.count(&event.change);
+        if let Some(id) = &line.instance {
+            self.known_instances.insert(id.clone());
+            if id.as_str() == question.name {
+                self.instance.push(line.clone());
+            }
+        }
+        if let Some(job) = self.job_of(event).filter(|job| Some(job.id) == question.job) {
+            if let (Change::Granted { .. }, Some(id)) = (&event.change, &line.instance) {
+                self.followed.insert(id.clone(), job.clone());
+            }
+            self.jobs.entry(job).or_default().push(line.clone());
+        } else if let Some(job) = self.follows(event, &line) {
+            self.jobs.entry(job).or_default().push(line.clone());
+        }
+        if is_notable(&event.change) {
+            if self.notable.len() == NOTABLE {
+                self.notable.pop_front();
+            }
+            self.notable.push_back(line);
+        }
+        // A misfit concerns what began before the kept history; everything else goes on.
+        self.state.apply(event).ok();
+    }
+
+    fn line(&mut self, event: &Event) -> Line {
+        let attempt = attempt_of(&event.change).cloned();
+        let on = attempt.as_ref().and_then(|a| instance_of(&self.state, a)).map(|i| i.id.clone());
+        let job = self.job_of(event);
+        if let (Change::Requested { job, .. }, Some(key)) = (&event.change, &job) {
+            self.known_jobs.insert(key.id);
+            self.projects.insert(key.clone(), job.project.to_string());
+        }
+        Line {
+            at: event.at,
+            event: tag(&event.change, "event"),
+            instance: named(&event.change).cloned().or(on),
+            job: job.map(|key| key.id),
+            text: sentence(&self.state, event),
+            attempt,
+        }
+    }
+
+    fn job_of(&self, event: &Event) -> Option<JobKey> {
+        if let Change::Requested { job, .. } = &event.change {
+            return Some(job.key.clone());
+        }
+        let attempt = attempt_of(&event.change)?;
+        let lingering = || instance_of(&self.state, attempt)?.holders.get(attempt).map(|h| h.job.clone());
+        request(&self.state, attempt).map(|r| r.job.key.clone()).or_else(lingering)
+    }
+
+    /// Does this tell what became of an instance of the asked job? Until it is gone, or serves another job.
+    fn follows(&mut self, event: &Event, line: &Line) -> Option<JobKey> {
+        let id = line.instance.as_ref()?;
+        let job = self.followed.get(id)?.clone();
+        let still_there = || {
+            let known = self.state.instance(id);
+            known.is_some_and(|i| i.holders.values().any(|h| h.job == job && h.lingering.is_none()))
+        };
+        match &event.change {
+            Change::Granted { .. } if still_there() => None,
+            Change::Forgotten { .. } | Change::Granted { .. } => {
+                self.followed.remove(id);
+                Some(job)
+            }
+            // What other jobs on it do is no concern of this one.
+            Change::Released { .. } | Change::Rejected { .. } | Change::Departed { .. } => None,
+            _ => Some(job),
+        }
+    }
+
+    fn count(&mut self, change: &Change) {
+        let tally = &mut self.tally;
+        match change {
+            Change::Requested { .. } => tally.jobs_asked += 1,
+            Change::Released { leaving, .. } if leaving.used => tally.jobs_served += 1,
+            Change::LaunchIntended { .. } => tally.launches += 1,
+            Change::LaunchAnswered { answer: Answer::Refused { .. }, .. } => tally.launches_refused += 1,
+            Change::BecameReady { .. } => tally.became_ready += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Would an operator who looks at the whole pool want to know? The usual course of jobs and instances is counted only.
+fn is_notable(change: &Change) -> bool {
+    match change {
+        Change::PolicySet { .. }
+        | Change::GenerationBegun { .. }
+        | Change::Adopted { .. }
+        | Change::Rejected { .. }
+        | Change::SetAside { .. }
+        | Change::Restored { .. }
+        | Change::Missed { .. }
+        | Change::Seen { .. }
+        | Change::PoolDrained
+        | Change::PoolResumed => true,
+        Change::LaunchAnswered { answer, .. } => {
+            matches!(answer, Answer::Unknown { .. } | Answer::Refused { .. })
+        }
+        Change::Withdrawn { how, .. } => *how != End::Superseded,
+        Change::Released { leaving, .. } => leaving.how != End::CleanedUp,
+        Change::DrainingBegun { why, .. } => !matches!(why, DrainWhy::UsedUp | DrainWhy::Surplus),
+        Change::LaunchIntended { .. }
+        | Change::Reached { .. }
+        | Change::BecameReady { .. }
+        | Change::Requested { .. }
+        | Change::Granted { .. }
+        | Change::Departed { .. }
+        | Change::CleaningBegun { .. }
+        | Change::Cleaned { .. }
+        | Change::Forgotten { .. } => false,
+    }
+}
+
+/// The instance that an event names itself.
+fn named(change: &Change) -> Option<&InstanceId> {
+    match change {
+        Change::LaunchIntended { instance, .. }
+        | Change::LaunchAnswered { instance, .. }
+        | Change::Reached { instance, .. }
+        | Change::BecameReady { instance }
+        | Change::Adopted { instance, .. }
+        | Change::Granted { instance, .. }
+        | Change::CleaningBegun { instance }
+        | Change::Cleaned { instance }
+        | Change::SetAside { instance, .. }
+        | Change::Restored { instance }
+        | Change::DrainingBegun { instance, .. }
+        | Change::Missed { instance, .. }
+        | Change::Seen { instance }
+        | Change::Forgotten { instance } => Some(instance),
+        Change::PolicySet { .. }
+        | Change::GenerationBegun { .. }
+        | Change::Requested { .. }
+        | Change::Withdrawn { .. }
+        | Change::Rejected { .. }
+        | Change::Released { .. }
+        | Change::Departed { .. }
+        | Change::PoolDrained
+        | Change::PoolResumed => None,
+    }
+}
+
+fn attempt_of(change: &Change) -> Option<&AttemptName> {
+    match change {
+        Change::Requested { attempt, .. }
+        | Change::Granted { attempt, .. }
+        | Change::Withdrawn { attempt, .. }
+        | Change::Rejected { attempt, .. }
+        | Change::Released { attempt, .. }
+        | Change::Departed { attempt } => Some(attempt),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_asked_for_by_number_hash_or_address() {
+        for what in ["4711", "#4711", " 4711 ", "https://gitlab.example.com/acme/shop/-/jobs/4711"] {
+            assert_eq!(Question::of(what).job, Some(4711), "{what}");
+        }
+        assert_eq!(Question::of("linux-7f3a-1"), Question { job: None, name: "linux-7f3a-1".into() });
+    }
+}

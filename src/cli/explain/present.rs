@@ -1,0 +1,123 @@
+//! How things stand now, in sentences.
+
+use std::time::Duration;
+
+use super::Chapter;
+use crate::cli::pool::status::{Halt, KeeperSight, halts, on_what, view};
+use crate::cli::ui::plural;
+use crate::cli::when::When;
+use crate::core::ids::JobKey;
+use crate::core::instance::Instance;
+use crate::core::plan::table::ROWS;
+use crate::core::report::{Note, WaitingOn};
+
+/// Where a job stands.
+pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<String> {
+    let state = chapter.state;
+    let mut now = Vec::new();
+    for (at, reservation) in state.waiting.values().enumerate().filter(|(_, r)| r.job.key == *job) {
+        let said = chapter.report.into_iter().flat_map(|r| &r.waiting);
+        let on = said.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
+        now.push(format!(
+            "it has waited for {}, is at place {} and gives up {}: {}",
+            when.age(reservation.asked),
+            at + 1,
+            when.left(reservation.deadline()),
+            on_what(on.unwrap_or(&WaitingOn::Keeper), state, when),
+        ));
+    }
+    for instance in state.instances.values() {
+        for holder in instance.holders.values().filter(|h| h.job == *job) {
+            now.push(match holder.lingering {
+                None => format!("it has been on {} for {}", instance.id, when.age(holder.granted)),
+                Some(since) => {
+                    format!("closed for {}, but a call of it still lives on {}", when.age(since), instance.id)
+                }
+            });
+        }
+    }
+    if now.is_empty() {
+        let kept = state.policy.as_ref().map_or(Duration::ZERO, |p| p.timing.place_kept);
+        let place = state.places.get(job).filter(|place| when.now().since(place.left) < kept);
+        let place = place.map(|place| {
+            let (left, until) = (when.age(place.left), when.until(place.left.plus(kept)));
+            format!("it left the queue {left} ago; its place is kept for a retry {until}")
+        });
+        now.push(place.unwrap_or_else(|| "it neither waits nor runs".to_owned()));
+    }
+    now
+}
+
+/// How an instance stands; `None`: it is recorded no more.
+pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> Vec<String> {
+    let view = view(chapter.pool, known, chapter.state, when);
+    let jobs: Vec<String> = known.holders.values().map(|h| h.job.to_string()).collect();
+    let with = match jobs.len() {
+        0 => String::new(),
+        1 => format!(" with job {}", jobs.join("")),
+        _ => format!(" with jobs {}", jobs.join(", ")),
+    };
+    let left = known.uses_left.map_or("any number".to_owned(), |left| left.to_string());
+    let mut now = vec![format!(
+        "it has been {}{with} for {}; {} served, {left} left",
+        known.phase.word(),
+        when.age(known.since),
+        plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
+    )];
+    now.extend(view.why);
+    now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
+    let Some(report) = chapter.report else { return now };
+    if let Some((_, number)) = report.rows.iter().find(|(id, _)| *id == known.id)
+        && let Some((_, recorded, _, _, verdict)) = ROWS.iter().find(|row| row.0 == *number)
+    {
+        let ago = when.age(report.at);
+        now.push(format!("the keeper's verdict {ago} ago, row {number} of its table: {recorded}: {verdict}"));
+    }
+    let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance } if *instance == known.id);
+    now.extend(report.notes.iter().filter(about).map(ToString::to_string));
+    now
+}
+
+/// What stands in a pool's way.
+pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
+    let state = chapter.state;
+    let mut now = vec![format!(
+        "{}, {} in use, {} waiting",
+        plural(state.instances.len(), "instance"),
+        plural(usize::try_from(state.in_use()).unwrap_or(usize::MAX), "job slot"),
+        plural(state.waiting.len(), "job"),
+    )];
+    let mut obstacles: Vec<String> =
+        halts(state, when.now()).iter().map(|halt| halted(chapter, halt, when)).collect();
+    if *chapter.keeper == KeeperSight::Absent && !state.waiting.is_empty() {
+        obstacles.push("no keeper runs: `greenroom reap` starts one".to_owned());
+    }
+    if let Some(report) = chapter.report {
+        let said = |on: &&WaitingOn| {
+            !matches!(on, WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. })
+        };
+        obstacles.extend(report.launches.as_ref().filter(said).map(|on| on_what(on, state, when)));
+        obstacles.extend(report.notes.iter().map(ToString::to_string));
+    }
+    if obstacles.is_empty() {
+        obstacles.push("nothing stands in its way".to_owned());
+    }
+    now.extend(obstacles);
+    now
+}
+
+fn halted(chapter: &Chapter<'_>, halt: &Halt, when: &When) -> String {
+    let resume = format!("`greenroom pool resume {}`", chapter.pool);
+    match halt {
+        Halt::Drained { since } => {
+            format!("drained by the operator {} ago: {resume} ends it", when.age(*since))
+        }
+        Halt::Paused { until, failures, failure } => format!(
+            "launches pause {} after {failures} failures in a row (last: {failure}): {resume} ends it now",
+            when.until(*until)
+        ),
+        Halt::Backoff { until, failure } => {
+            format!("no launch {}, the last one failed ({failure})", when.until(*until))
+        }
+    }
+}

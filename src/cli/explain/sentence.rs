@@ -1,0 +1,198 @@
+//! What an event meant, in one sentence.
+//!
+//! The sentence is made of the event and the state just before it. History may begin in the middle: what is not known
+//! is left out.
+
+use std::time::Duration;
+
+use crate::cli::when::whole;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{Answer, Instance};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::reservation::Reservation;
+use crate::core::time::{Pretty, Stamp};
+
+/// The request of an attempt, waiting or granted.
+pub(super) fn request<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Reservation> {
+    let granted = || state.granted.get(attempt).map(|grant| grant.reservation.as_ref());
+    state.waiting_for(attempt).or_else(granted)
+}
+
+/// The instance that an attempt is on, lingering ones included.
+pub(super) fn instance_of<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Instance> {
+    state.instances.values().map(AsRef::as_ref).find(|i| i.holders.contains_key(attempt))
+}
+
+pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
+    let at = event.at;
+    match &event.change {
+        Change::PolicySet { policy } => policy_set(before.policy.as_deref(), policy),
+        Change::GenerationBegun { generation } => {
+            format!("a keeper began to launch (generation {generation})")
+        }
+        Change::LaunchIntended { instance, attempt: 1, .. } => format!("{instance} asked of the provider"),
+        Change::LaunchIntended { instance, attempt, .. } => {
+            format!("{instance} asked of the provider again, launch attempt {attempt}")
+        }
+        Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
+        Change::Reached { instance, endpoint } => {
+            let place = format!("{}:{}", endpoint.address, endpoint.port);
+            format!("{instance} reachable at {place}{}", after(before, instance, at))
+        }
+        Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
+        Change::Adopted { instance, endpoint, .. } => {
+            format!("{instance} adopted, a fixed host at {}:{}", endpoint.address, endpoint.port)
+        }
+        Change::Requested { job, .. } => {
+            format!("job {} of {} asked for an instance{}", job.key, job.project, situation(before))
+        }
+        Change::Granted { attempt, instance } => granted(before, attempt, instance, at),
+        Change::Withdrawn { attempt, how } => {
+            let waited = request(before, attempt).map(|r| format!(" after {}", Pretty(at.since(r.asked))));
+            format!("{} stopped waiting{}: {how}", who(before, attempt), waited.unwrap_or_default())
+        }
+        Change::Rejected { attempt, message } => {
+            let place = place(before, attempt);
+            format!("{} found {place} unusable and waits again: {message}", who(before, attempt))
+        }
+        Change::Released { attempt, leaving } => {
+            let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
+            let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
+            let used = if leaving.used { "" } else { ", without having used it" };
+            let lingering = if leaving.lingering { "; a call of it still lives" } else { "" };
+            let (who, place) = (who(before, attempt), place(before, attempt));
+            format!("{who} left {place}{}: {}{used}{lingering}", held.unwrap_or_default(), leaving.how)
+        }
+        Change::Departed { attempt } => {
+            let job = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
+            let who = job.map_or(format!("attempt {attempt}"), |h| format!("job {}", h.job));
+            format!("the last call of {who} on {} ended", place(before, attempt))
+        }
+        other => of_instance(before, other, at),
+    }
+}
+
+/// Events about an instance and no job, and the operator's orders.
+fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
+    match change {
+        Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
+        Change::Cleaned { instance } => format!("{instance} clean{}", in_phase(before, instance, at)),
+        Change::SetAside { instance, why } => format!("{instance} set aside: {why}"),
+        Change::Restored { instance } => format!("{instance} brought back by the operator"),
+        Change::DrainingBegun { instance, why } => format!("{instance} drained: {why}"),
+        Change::Missed { instance, .. } => format!("{instance} missing in the provider's list"),
+        Change::Seen { instance } => format!("{instance} in the provider's list again"),
+        Change::Forgotten { instance } => match before.instance(instance) {
+            Some(known) => format!("{instance} gone, {} after it was asked for", age(at, known.created)),
+            None => format!("{instance} gone"),
+        },
+        Change::PoolDrained => "the pool was drained by the operator".to_owned(),
+        Change::PoolResumed => "the pool was resumed by the operator".to_owned(),
+        // Only `sentence` calls, with what it has no words for itself.
+        _ => String::new(),
+    }
+}
+
+fn age(at: Stamp, since: Stamp) -> Pretty {
+    whole(at.since(since))
+}
+
+/// How long after the launch that was.
+fn after(before: &PoolState, instance: &InstanceId, at: Stamp) -> String {
+    let known = before.instance(instance);
+    match known {
+        Some(known) if known.ready.is_none() => format!(" after {}", Pretty(at.since(known.created))),
+        Some(known) => format!(" again after {}", Pretty(at.since(known.since))),
+        None => String::new(),
+    }
+}
+
+fn in_phase(before: &PoolState, instance: &InstanceId, at: Stamp) -> String {
+    before.instance(instance).map_or(String::new(), |i| format!(" after {}", Pretty(at.since(i.since))))
+}
+
+fn who(before: &PoolState, attempt: &AttemptName) -> String {
+    request(before, attempt).map_or(format!("attempt {attempt}"), |r| format!("job {}", r.job.key))
+}
+
+fn place(before: &PoolState, attempt: &AttemptName) -> String {
+    instance_of(before, attempt).map_or("its instance".to_owned(), |i| i.id.to_string())
+}
+
+fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stamp) -> String {
+    let launch = before.instance(instance).and_then(|i| i.launch.as_ref());
+    let took = launch.map_or(String::new(), |l| format!(" after {}", Pretty(at.since(l.asked))));
+    match answer {
+        Answer::Pending => format!("the launch of {instance} is under way"),
+        Answer::Accepted { .. } => format!("{instance} accepted by the provider{took}"),
+        Answer::Unknown { .. } => format!("no answer to the launch of {instance}{took}"),
+        Answer::Refused { failure, .. } => format!("the launch of {instance} was refused{took}: {failure}"),
+    }
+}
+
+/// Why a job that asks now may have to wait.
+fn situation(before: &PoolState) -> String {
+    let idle: u32 = before.instances.values().map(|i| i.usable()).sum();
+    let limit = before.policy.as_ref().map_or(String::new(), |p| format!(" of {}", p.max_instances));
+    let ahead = match before.waiting.len() {
+        0 => String::new(),
+        1 => ", 1 job ahead".to_owned(),
+        n => format!(", {n} jobs ahead"),
+    };
+    let slots = if idle == 1 { "slot was" } else { "slots were" };
+    format!("; {idle} {slots} idle, {}{limit} instances there{ahead}", before.alive())
+}
+
+fn granted(before: &PoolState, attempt: &AttemptName, instance: &InstanceId, at: Stamp) -> String {
+    let who = who(before, attempt);
+    let Some(request) = request(before, attempt) else { return format!("{who} got {instance}") };
+    let waited = Pretty(at.since(request.asked));
+    let how = match before.instance(instance) {
+        None => String::new(),
+        Some(known) if !request.asked.reached(known.created) || known.created == request.asked => {
+            " (booted on demand)".to_owned()
+        }
+        Some(known) if !known.holders.is_empty() => {
+            format!(" (beside {})", crate::cli::ui::plural(known.holders.len(), "other job"))
+        }
+        Some(known) if !request.asked.reached(known.idle_since()) => " (it became free)".to_owned(),
+        Some(known) => format!(" (warm, idle for {})", age(request.asked, known.idle_since())),
+    };
+    format!("{who} got {instance} after {waited}{how}")
+}
+
+fn policy_set(before: Option<&Policy>, policy: &Policy) -> String {
+    let keys = |p: &Policy| {
+        let uses = p.max_use_count.map_or("none".to_owned(), |n| n.to_string());
+        let idle = &p.idle;
+        [
+            ("max_instances", p.max_instances.to_string()),
+            ("capacity_per_instance", p.capacity_per_instance.to_string()),
+            ("max_use_count", uses),
+            ("idle_count", idle.idle_count.to_string()),
+            ("idle_time", show(idle.idle_time)),
+            ("scale_factor", idle.scale_factor.to_string()),
+        ]
+    };
+    let now = keys(policy);
+    let Some(before) = before else {
+        let all: Vec<String> = now.iter().map(|(key, value)| format!("`{key} = {value}`")).collect();
+        return format!("policy set: {}", all.join(", "));
+    };
+    let changed: Vec<String> = keys(before)
+        .iter()
+        .zip(&now)
+        .filter(|(old, new)| old != new)
+        .map(|((key, old), (_, new))| format!("`{key} = {new}` (was {old})"))
+        .collect();
+    if changed.is_empty() {
+        return "policy changed: periods, timing or limits of launching".to_owned();
+    }
+    format!("policy changed: {}", changed.join(", "))
+}
+
+fn show(duration: Duration) -> String {
+    whole(duration).to_string()
+}

@@ -1,0 +1,278 @@
+//! What operators are told, whole.
+
+use super::*;
+use crate::cli::story::{Story, at, attempt, endpoint, id, pool, report, when};
+use crate::core::attempt::End;
+use crate::core::event::Change;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::instance::{Answer, DrainWhy};
+use crate::core::policy::{IdlePolicy, Policy};
+use crate::core::report::{Note, WaitingOn};
+
+fn policy() -> Policy {
+    Policy {
+        max_instances: 4,
+        idle: IdlePolicy { idle_count: 1, ..IdlePolicy::default() },
+        ..Policy::default()
+    }
+}
+
+/// A warm start, a start on demand, a broken instance, a job that waits.
+fn day() -> Story {
+    let mut story = Story::of(policy());
+    story.ready(1, 10.0);
+    story.asks("warm", 4711, "acme/shop", 227.0).gets("warm", 1, 227.014);
+    story.asks("cold", 4712, "acme/blog", 240.0);
+    story.ready(2, 240.0);
+    story.gets("cold", 2, 264.7);
+    story.then(265.0, Change::Rejected { attempt: attempt("cold"), message: "no answer within 10 s".into() });
+    story.then(
+        265.0,
+        Change::DrainingBegun {
+            instance: id(2),
+            why: DrainWhy::Broken { message: "no answer within 10 s".into() },
+        },
+    );
+    story.launched(3, 266.0);
+    story.leaves("warm", End::CleanedUp, 400.0);
+    story.then(400.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::UsedUp });
+    story.then(403.0, Change::Forgotten { instance: id(2) });
+    story.then(431.5, Change::Forgotten { instance: id(1) });
+    story
+}
+
+fn chapter<'a>(
+    name: &'a PoolName,
+    story: &'a Story,
+    report: Option<&'a Report>,
+    keeper: &'a KeeperSight,
+) -> Chapter<'a> {
+    let history = Box::new(story.events.iter().cloned().map(Ok));
+    Chapter { pool: name, state: &story.state, report, keeper, history }
+}
+
+fn told(what: &str, story: &Story, report: Option<&Report>, seconds: f64) -> String {
+    let (name, when) = (pool(), when(seconds));
+    let chapters = vec![chapter(&name, story, report, &KeeperSight::Runs)];
+    explain(what, chapters, &when).unwrap().text(&when, 80)
+}
+
+#[test]
+fn a_warm_job_is_told_from_request_to_the_end_of_its_instance() {
+    let text = told("4711", &day(), None, 440.0);
+    let expected = "\
+job 4711 of acme/shop on https://gitlab.example.com, pool linux
+  14:03:47  3m 33s ago  job 4711 of acme/shop asked for an instance; 1 slot was
+                        idle, 1 of 4 instances there
+  14:03:47  3m 32s ago  job 4711 got linux-7f3a-1 after 14 ms (warm, idle for 3m
+                        12s)
+  14:06:40    40 s ago  job 4711 left linux-7f3a-1 after 2m 52s: cleaned up
+  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
+  14:07:11     8 s ago  linux-7f3a-1 gone, 7m 1s after it was asked for
+  now: it neither waits nor runs
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_job_that_waits_again_is_told_why() {
+    let mut report = report(266.0);
+    report.waiting = vec![(attempt("cold"), WaitingOn::Boot { instance: id(3) })];
+    let text = told("#4712", &day(), Some(&report), 440.0);
+    let expected = "\
+job 4712 of acme/blog on https://gitlab.example.com, pool linux
+  14:04:00  3m 20s ago  job 4712 of acme/blog asked for an instance; 0 slots
+                        were idle, 1 of 4 instances there
+  14:04:24  2m 55s ago  job 4712 got linux-7f3a-2 after 24.7 s (booted on
+                        demand)
+  14:04:25  2m 55s ago  job 4712 found linux-7f3a-2 unusable and waits again: no
+                        answer within 10 s
+  14:04:25  2m 55s ago  linux-7f3a-2 drained: a job found it unusable: no answer
+                        within 10 s
+  14:06:43    37 s ago  linux-7f3a-2 gone, 2m 43s after it was asked for
+  now: it has waited for 3m 20s, is at place 1 and gives up in 26m 40s:
+    linux-7f3a-3 is booting, usually 24.7 s
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn an_instance_has_a_life_line() {
+    let text = told("linux-7f3a-1", &day(), None, 440.0);
+    let expected = "\
+instance linux-7f3a-1, pool linux
+  14:00:10  7m 10s ago  linux-7f3a-1 asked of the provider
+  14:00:11   7m 8s ago  linux-7f3a-1 accepted by the provider after 1.4 s
+  14:00:33  6m 46s ago  linux-7f3a-1 reachable at 10.0.0.5:22 after 23.9 s
+  14:00:34  6m 45s ago  linux-7f3a-1 ready after 24.7 s
+  14:03:47  3m 32s ago  job 4711 got linux-7f3a-1 after 14 ms (warm, idle for 3m
+                        12s)
+  14:06:40    40 s ago  job 4711 left linux-7f3a-1 after 2m 52s: cleaned up
+  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
+  14:07:11     8 s ago  linux-7f3a-1 gone, 7m 1s after it was asked for
+  now: it is gone
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn an_instance_in_trouble_shows_the_keepers_verdict_and_its_remedy() {
+    let mut story = day();
+    story.then(290.0, Change::Reached { instance: id(3), endpoint: endpoint() });
+    story.then(291.0, Change::SetAside { instance: id(3), why: "the ready command ended with 1".into() });
+    let mut report = report(435.0);
+    report.rows = vec![(id(3), 20)];
+    let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
+    report.notes = vec![Note::Trouble { instance: id(3), failure, until: at(445.0) }];
+    let text = told("linux-7f3a-3", &story, Some(&report), 440.0);
+    let expected = "\
+instance linux-7f3a-3, pool linux
+  14:04:26  2m 54s ago  linux-7f3a-3 asked of the provider
+  14:04:27  2m 52s ago  linux-7f3a-3 accepted by the provider after 1.4 s
+  14:04:50  2m 30s ago  linux-7f3a-3 reachable at 10.0.0.5:22 after 24 s
+  14:04:51  2m 29s ago  linux-7f3a-3 set aside: the ready command ended with 1
+  now: it has been set aside for 2m 29s; 0 jobs served, 1 left
+  now: the ready command ended with 1
+  now: `greenroom pool resume linux --instance linux-7f3a-3` brings it back
+  now: the keeper's verdict 5 s ago, row 20 of its table: set aside: keep
+  now: calls about linux-7f3a-3 keep failing (passing fault: 503)
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
+    let mut story = day();
+    let failure = Failure { class: ErrorClass::Quota, message: "20 vCPU".into() };
+    story.then(
+        441.0,
+        Change::LaunchIntended {
+            instance: id(4),
+            generation: crate::core::ids::Generation::new("7f3a"),
+            number: 4,
+            attempt: 1,
+            capacity: 1,
+            uses_left: Some(1),
+        },
+    );
+    let answer = Answer::Refused { at: at(442.0), failure };
+    story.then(442.0, Change::LaunchAnswered { instance: id(4), attempt: 1, answer });
+    let changed = Policy { max_instances: 9, ..policy() };
+    story.then(443.0, Change::PolicySet { policy: std::sync::Arc::new(changed) });
+    let mut report = report(444.0);
+    report.notes = vec![Note::ListIncomplete];
+    let text = told("linux", &story, Some(&report), 445.0);
+    let expected = "\
+pool linux, the last 6 notable events
+  14:00:00  7m 25s ago  policy set: `max_instances = 4`,
+                        `capacity_per_instance = 1`, `max_use_count = 1`,
+                        `idle_count = 1`, `idle_time = 20m`, `scale_factor = 0`
+  14:00:00  7m 25s ago  a keeper began to launch (generation 7f3a)
+  14:04:25      3m ago  job 4712 found linux-7f3a-2 unusable and waits again: no
+                        answer within 10 s
+  14:04:25      3m ago  linux-7f3a-2 drained: a job found it unusable: no answer
+                        within 10 s
+  14:07:22     3 s ago  the launch of linux-7f3a-4 was refused after 1 s: quota
+                        reached: 20 vCPU
+  14:07:23     2 s ago  policy changed: `max_instances = 9` (was 4)
+  since 14:00:00: 2 jobs asked, 1 served; 4 launches (1 refused), 2 ready
+  now: 2 instances, 0 job slots in use, 1 job waiting
+  now: no launch until 14:12:22 (in 4m 57s), the last one failed (quota reached:
+    20 vCPU)
+  now: the provider's list was incomplete: it proves no absence, nothing is
+    replaced
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn at_most_twenty_notable_events_of_a_pool_are_shown() {
+    let mut story = Story::of(policy());
+    for n in 0..30 {
+        story.then(f64::from(n), Change::PoolResumed);
+    }
+    let text = told("linux", &story, None, 60.0);
+    assert!(text.starts_with("pool linux, the last 20 notable events\n"), "{text}");
+    assert!(text.contains("now: nothing stands in its way\n"), "{text}");
+    assert_eq!(text.matches("was resumed").count(), 20);
+}
+
+#[test]
+fn an_unknown_name_is_told_the_nearest_and_what_can_be_asked() {
+    let story = day();
+    let (name, when) = (pool(), when(440.0));
+    for (what, near) in [("linus", "linux"), ("linux-7f3a-9", "linux-7f3a-1"), ("4719", "4711")] {
+        let error = explain(what, vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap_err();
+        assert_eq!(error.to_string(), format!("no job, instance or pool `{what}` is known"));
+        let expected = format!(
+            "did you mean `{near}`? a job's number (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`) can be \
+             asked about; the history reaches back to 14:00:00"
+        );
+        assert_eq!(error.hint, expected);
+    }
+    let error = explain("x", Vec::new(), &when).unwrap_err();
+    let expected = "a job's number, an instance or a pool can be asked about; no history is kept yet";
+    assert_eq!(error.hint, expected);
+}
+
+#[test]
+fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() {
+    let story = day();
+    let (name, when) = (pool(), when(440.0));
+    // Everything before the grant of the warm job is no longer kept.
+    let kept =
+        story.events.iter().skip_while(|e| !matches!(e.change, Change::Granted { .. })).cloned().map(Ok);
+    let hole = std::iter::once(Err("journal.jsonl:7: the checksum does not match".to_owned()));
+    let history = Box::new(hole.chain(kept));
+    let keeper = KeeperSight::Runs;
+    let chapter = Chapter { pool: &name, state: &story.state, report: None, keeper: &keeper, history };
+    let text = explain("linux-7f3a-1", vec![chapter], &when).unwrap().text(&when, 80);
+    let expected = "\
+instance linux-7f3a-1, pool linux
+  14:03:47  3m 32s ago  attempt warm got linux-7f3a-1
+  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
+  14:07:11     8 s ago  linux-7f3a-1 gone
+  now: it is gone
+  not readable: journal.jsonl:7: the checksum does not match
+";
+    assert_eq!(text, expected, "{text}");
+}
+
+#[test]
+fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
+    let mut story = day();
+    let key = JobKey::new("https://other.example.com", 4711);
+    let job = crate::core::job::JobFacts {
+        key,
+        project: "their/thing".into(),
+        timeout: std::time::Duration::from_mins(1),
+    };
+    let domain = crate::core::ids::TrustDomain::new("any");
+    let acquire_timeout = std::time::Duration::from_mins(1);
+    story.then(432.0, Change::Requested { attempt: attempt("other"), job, domain, acquire_timeout });
+    let (name, when) = (PoolName::new("4711"), when(440.0));
+    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+    let titles: Vec<&str> = answer.parts.iter().map(|p| p.title.as_str()).collect();
+    assert_eq!(titles.len(), 3, "{titles:?}");
+    assert!(titles[0].contains("acme/shop") && titles[1].contains("other.example.com"), "{titles:?}");
+}
+
+#[test]
+fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
+    let story = day();
+    let (name, when) = (pool(), when(440.0));
+    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+    let value = answer.json(&when);
+    let part = &value["explained"][0];
+    assert_eq!(part["kind"], "job");
+    assert_eq!(part["history_begins"], "2026-11-20T13:00:00Z");
+    assert_eq!(part["events"][1]["event"], "granted");
+    assert_eq!(part["events"][1]["instance"], "linux-7f3a-1");
+    assert_eq!(part["events"][1]["at"], "2026-11-20T13:03:47Z");
+    assert_eq!(part["events"][1]["age_s"], 212);
+    assert_eq!(part["now"][0], "it neither waits nor runs");
+    for what in ["4711", "linux-7f3a-1", "linux"] {
+        let answer = explain(what, vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+        assert!(!answer.json(&when).to_string().contains("SECRET"));
+    }
+}
