@@ -1,6 +1,7 @@
 //! Arguments, terminal, messages.
 
 pub mod args;
+pub mod doctor;
 pub mod error;
 pub mod explain;
 pub mod near;

@@ -1,0 +1,146 @@
+//! Can the clocks be believed?
+
+use std::time::Duration;
+
+use super::code;
+use crate::cli::when::{rfc3339, whole};
+use crate::core::time::Stamp;
+use crate::port::finding::Finding;
+
+/// Clocks of one machine drift apart, and are set by seconds all the time.
+const TOLERANCE: Duration = Duration::from_mins(1);
+
+/// What is compared.
+#[derive(Debug, Clone)]
+pub struct ClockSight {
+    /// What the clocks say; or why not.
+    pub now: Result<Stamp, String>,
+    /// When this program was installed, by the time of its file, in milliseconds since 1970.
+    pub installed_ms: Option<i64>,
+    /// The newest recorded event of any pool.
+    pub newest: Option<Stamp>,
+}
+
+pub(super) fn check(sight: &ClockSight) -> Vec<Finding> {
+    let now = match &sight.now {
+        Ok(now) => *now,
+        Err(problem) => {
+            let remedy = "mount /proc, and let this user read /proc/sys/kernel/random/boot_id";
+            return vec![code::CLOCK_UNREADABLE.found(problem.clone(), remedy)];
+        }
+    };
+    let mut found = Vec::new();
+    if let Some(installed) = sight.installed_ms
+        && now.wall_ms.saturating_add(ms(TOLERANCE)) < installed
+    {
+        let then = rfc3339(Stamp { wall_ms: installed, ..now });
+        let what = format!("the wall clock says {}, but this program was installed at {then}", rfc3339(now));
+        found.push(code::CLOCK_BEHIND.found(what, SET_CLOCK));
+    }
+    if let Some(newest) = sight.newest {
+        found.extend(against(now, newest));
+    }
+    found
+}
+
+const SET_CLOCK: &str = "set the clock: `timedatectl set-ntp true`";
+
+/// What the newest record says about the clock.
+fn against(now: Stamp, newest: Stamp) -> Option<Finding> {
+    let ahead = newest.wall_ms.saturating_sub(now.wall_ms);
+    if now.boot == newest.boot {
+        let passed = i64::try_from(now.uptime_ms).unwrap_or(i64::MAX)
+            - i64::try_from(newest.uptime_ms).unwrap_or(i64::MAX);
+        let jump = now.wall_ms.saturating_sub(newest.wall_ms).saturating_sub(passed);
+        let (by, direction) = (duration(jump), if jump < 0 { "back" } else { "forward" });
+        return (by > TOLERANCE).then(|| {
+            let what = format!(
+                "the wall clock was set {direction} by {} since the last event; ages are not touched by it, \
+                 `periods` and shown times are",
+                whole(by)
+            );
+            code::CLOCK_JUMPED.noted(what)
+        });
+    }
+    (ahead > ms(TOLERANCE)).then(|| {
+        let what = format!(
+            "the last event is recorded for {}, {} from now: ages across the reboot count as zero until then",
+            rfc3339(newest),
+            whole(duration(ahead))
+        );
+        code::CLOCK_WENT_BACK.found(what, SET_CLOCK)
+    })
+}
+
+fn ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn duration(ms: i64) -> Duration {
+    Duration::from_millis(ms.unsigned_abs())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::story::at;
+    use crate::core::time::BootId;
+
+    fn sight(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockSight {
+        ClockSight { now: Ok(now), installed_ms: installed.map(|at| at.wall_ms), newest }
+    }
+
+    fn set(stamp: Stamp, seconds: i64) -> Stamp {
+        Stamp { wall_ms: stamp.wall_ms + seconds * 1000, ..stamp }
+    }
+
+    fn rebooted(stamp: Stamp) -> Stamp {
+        Stamp { boot: BootId(2), uptime_ms: 1_000, ..stamp }
+    }
+
+    #[test]
+    fn clocks_that_agree_have_no_finding() {
+        assert_eq!(check(&sight(at(60.0), Some(at(0.0)), Some(at(30.0)))), []);
+        assert_eq!(check(&sight(rebooted(at(60.0)), None, Some(at(30.0)))), []);
+        assert_eq!(check(&sight(at(0.0), None, None)), []);
+    }
+
+    #[test]
+    fn a_clock_before_the_installation_is_an_error() {
+        let found = check(&sight(set(at(0.0), -86_400), Some(at(0.0)), None));
+        assert_eq!(
+            found[0].to_string(),
+            "error [clock-behind]: the wall clock says 2026-11-19T13:00:00Z, but this program was installed at \
+             2026-11-20T13:00:00Z\n  help: set the clock: `timedatectl set-ntp true`"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_was_set_within_a_boot_is_worth_a_note() {
+        for (by, words) in [(-7200, "set back by 2h"), (7200, "set forward by 2h")] {
+            let found = check(&sight(set(at(60.0), by), None, Some(at(0.0))));
+            assert_eq!(found[0].code, "clock-jumped");
+            assert!(found[0].what.contains(words), "{}", found[0].what);
+        }
+    }
+
+    #[test]
+    fn a_record_of_the_future_after_a_reboot_is_a_warning() {
+        let found = check(&sight(rebooted(at(0.0)), None, Some(at(7200.0))));
+        assert_eq!(found[0].code, "clock-went-back");
+        assert!(found[0].what.contains("2h from now"), "{}", found[0].what);
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let no_clock =
+            ClockSight { now: Err("cannot read the boot id".into()), installed_ms: None, newest: None };
+        let sights = [
+            no_clock,
+            sight(set(at(0.0), -86_400), Some(at(0.0)), None),
+            sight(set(at(60.0), -7200), None, Some(at(0.0))),
+            sight(rebooted(at(0.0)), None, Some(at(7200.0))),
+        ];
+        sights.iter().flat_map(check).collect()
+    }
+}

@@ -1,0 +1,213 @@
+//! Does somebody look after the pools, also after a reboot?
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::code;
+use crate::cli::pool::status::KeeperSight;
+use crate::cli::ui::plural;
+use crate::cli::when::{When, whole};
+use crate::core::ids::PoolName;
+use crate::core::time::Stamp;
+use crate::port::finding::Finding;
+
+/// A keeper that is this late has not been held up, it hangs.
+const LATE: Duration = Duration::from_mins(1);
+
+/// Where units may lie.
+pub const UNIT_DIRS: &[&str] = &[
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+];
+
+/// What is known about keepers.
+#[derive(Debug)]
+pub struct KeepingSight {
+    pub keeper: KeeperSight,
+    /// Jobs that wait, and things under way that end only if somebody looks.
+    pub waiting: usize,
+    pub under_way: usize,
+    /// When the keeper meant to look again, by pool.
+    pub next_looks: Vec<(PoolName, Stamp)>,
+    /// Does systemd run this machine?
+    pub has_systemd: bool,
+    /// Units that run `greenroom keep`.
+    pub units: Vec<PathBuf>,
+}
+
+pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match &sight.keeper {
+        KeeperSight::Absent if sight.waiting + sight.under_way > 0 => {
+            let (jobs, things) = (plural(sight.waiting, "job"), plural(sight.under_way, "instance"));
+            let what = format!("no keeper runs, while {jobs} wait and {things} are on their way in or out");
+            found.push(code::KEEPER_NEEDED.found(what, start(sight)));
+        }
+        KeeperSight::Unknown(problem) => {
+            let what = format!("it cannot be told whether a keeper runs: {problem}");
+            found.push(
+                code::KEEPER_UNKNOWN.found(what, "run doctor as the user that owns the state directory"),
+            );
+        }
+        KeeperSight::Absent => {}
+        KeeperSight::Runs => {
+            found.extend(sight.next_looks.iter().filter_map(|(pool, at)| silent(pool, *at, when)))
+        }
+    }
+    found.extend(no_service(sight));
+    found
+}
+
+fn start(sight: &KeepingSight) -> String {
+    match sight.units.first().and_then(|unit| unit.file_name()) {
+        Some(unit) => format!("`systemctl start {}`", unit.to_string_lossy()),
+        None => "`greenroom reap` starts one".to_owned(),
+    }
+}
+
+fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
+    let late = when.now().since(meant);
+    (late > LATE).then(|| {
+        let what = format!("the keeper meant to look at pool `{pool}` {} ago and has not", whole(late));
+        code::KEEPER_SILENT.found(
+            what,
+            "its last words are in keeper.log in the state directory; end it, the next call starts another",
+        )
+    })
+}
+
+/// Without systemd a keeper that runs may well be somebody's service; we cannot know.
+fn no_service(sight: &KeepingSight) -> Option<Finding> {
+    let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperSight::Runs);
+    (!is_fine).then(|| {
+        let what = "no service runs `greenroom keep`: a waiting job starts a keeper, which goes when the runner's \
+                    service stops, and instances stay until somebody looks";
+        let remedy = if sight.has_systemd {
+            "write the unit that docs/doctor.md shows under `keeper-no-service`, then \
+             `systemctl enable --now greenroom`"
+        } else {
+            "run `greenroom keep` as a service of its own, beside the runner"
+        };
+        code::KEEPER_NO_SERVICE.found(what, remedy)
+    })
+}
+
+/// Units in these directories whose `ExecStart` runs our keeper.
+pub fn units(dirs: &[&Path]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for dir in dirs {
+        let Ok(entries) = std::fs::read_dir(dir) else { continue };
+        let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+        found.extend(
+            paths.filter(|path| path.extension().is_some_and(|e| e == "service")).filter(|p| keeps(p)),
+        );
+    }
+    found.sort_unstable();
+    found
+}
+
+fn keeps(unit: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(unit) else { return false };
+    let starts = text.lines().filter_map(|line| line.trim().strip_prefix("ExecStart="));
+    starts.into_iter().any(|command| {
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap_or_default().trim_start_matches(['@', '-', ':', '+', '!']);
+        Path::new(program).file_name().is_some_and(|name| name == "greenroom")
+            && words.any(|word| word == "keep")
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::story::{at, pool, when};
+
+    fn calm() -> KeepingSight {
+        KeepingSight {
+            keeper: KeeperSight::Runs,
+            waiting: 0,
+            under_way: 0,
+            next_looks: vec![(pool(), at(290.0))],
+            has_systemd: true,
+            units: vec!["/etc/systemd/system/greenroom.service".into()],
+        }
+    }
+
+    fn troubles() -> Vec<(KeepingSight, &'static str)> {
+        let unknown = KeeperSight::Unknown("cannot open `keeper.lock`".into());
+        vec![
+            (
+                KeepingSight { keeper: KeeperSight::Absent, waiting: 2, under_way: 1, ..calm() },
+                "error [keeper-needed]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
+                 out\n  help: `systemctl start greenroom.service`",
+            ),
+            (
+                KeepingSight { next_looks: vec![(pool(), at(0.0))], ..calm() },
+                "error [keeper-silent]: the keeper meant to look at pool `linux` 5m ago and has not\n  \
+                 help: its last words are in keeper.log in the state directory; end it, the next call starts another",
+            ),
+            (
+                KeepingSight { keeper: unknown, ..calm() },
+                "warning [keeper-unknown]: it cannot be told whether a keeper runs: cannot open `keeper.lock`\n  \
+                 help: run doctor as the user that owns the state directory",
+            ),
+            (
+                KeepingSight { units: vec![], ..calm() },
+                "warning [keeper-no-service]: no service runs `greenroom keep`: a waiting job starts a keeper, which \
+                 goes when the runner's service stops, and instances stay until somebody looks\n  help: write the \
+                 unit that docs/doctor.md shows under `keeper-no-service`, then `systemctl enable --now greenroom`",
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_service_that_looks_in_time_is_fine_and_so_is_a_keeper_without_systemd() {
+        assert_eq!(check(&calm(), &when(300.0)), []);
+        assert_eq!(check(&KeepingSight { has_systemd: false, units: vec![], ..calm() }, &when(300.0)), []);
+        let settled = KeepingSight { keeper: KeeperSight::Absent, ..calm() };
+        assert_eq!(check(&settled, &when(600.0)), []);
+    }
+
+    #[test]
+    fn each_trouble_is_said_once_with_what_helps() {
+        for (sight, expected) in troubles() {
+            let found: Vec<String> = check(&sight, &when(300.0)).iter().map(ToString::to_string).collect();
+            assert_eq!(found, [expected]);
+        }
+    }
+
+    #[test]
+    fn without_a_unit_reap_starts_a_keeper() {
+        let sight = KeepingSight {
+            keeper: KeeperSight::Absent,
+            waiting: 1,
+            units: vec![],
+            has_systemd: false,
+            ..calm()
+        };
+        let found = check(&sight, &when(300.0));
+        assert_eq!(found[0].remedy.as_deref(), Some("`greenroom reap` starts one"));
+        assert!(found[1].remedy.as_ref().unwrap().contains("beside the runner"));
+    }
+
+    #[test]
+    fn a_unit_is_known_by_what_it_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, line: &str| {
+            std::fs::write(dir.path().join(name), format!("[Service]\n{line}\n")).unwrap();
+        };
+        write("ours.service", "ExecStart=-/usr/bin/greenroom --config /etc/g.toml keep");
+        write("reap.service", "ExecStart=/usr/bin/greenroom reap");
+        write("other.service", "ExecStart=/usr/bin/housekeeper keep");
+        write("ours.timer", "ExecStart=/usr/bin/greenroom keep");
+        let found = units(&[dir.path(), Path::new("/no/such/directory")]);
+        assert_eq!(found, [dir.path().join("ours.service")]);
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        troubles().iter().flat_map(|(sight, _)| check(sight, &when(300.0))).collect()
+    }
+}

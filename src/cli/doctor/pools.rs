@@ -1,0 +1,157 @@
+//! What a pool's state and last report tell of trouble.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::code;
+use crate::cli::pool::status::{Halt, halts};
+use crate::cli::ui::plural;
+use crate::cli::when::When;
+use crate::core::attempt::{AttemptSeen, End, over};
+use crate::core::ids::{AttemptName, PoolName};
+use crate::core::instance::{Instance, Phase};
+use crate::core::policy::{Policy, Timing};
+use crate::core::pool::PoolState;
+use crate::core::report::{Note, Report};
+use crate::port::finding::Finding;
+
+/// One pool.
+#[derive(Debug)]
+pub struct PoolSight<'a> {
+    pub pool: &'a PoolName,
+    /// What the configuration says; `None`: it does not name the pool, or cannot be read.
+    pub configured: Option<&'a Policy>,
+    /// Was there a configuration to look into?
+    pub config_read: bool,
+    pub state: &'a PoolState,
+    pub report: Option<&'a Report>,
+    pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
+}
+
+pub(super) fn check(sight: &PoolSight<'_>, when: &When) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match sight.configured {
+        Some(policy) => {
+            found.extend(idle_over_limit(sight.pool, policy));
+            found.extend(not_in_force(sight, policy));
+        }
+        None if sight.config_read => found.extend(unconfigured(sight)),
+        None => {}
+    }
+    found.extend(halts(sight.state, when.now()).iter().map(|halt| halted(sight.pool, halt, when)));
+    found.extend(set_aside(sight));
+    found.extend(sight.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(sight.pool, note)));
+    found.extend(left_over(sight, when));
+    found
+}
+
+/// Over all entries: each may come into force.
+fn idle_over_limit(pool: &PoolName, policy: &Policy) -> Option<Finding> {
+    let slots = u64::from(policy.max_instances) * u64::from(policy.capacity_per_instance);
+    let entries = policy.schedules.iter().map(|entry| &entry.idle);
+    let most = entries.chain(std::iter::once(&policy.idle)).map(|idle| idle.idle_count).max()?;
+    (u64::from(most) > slots).then(|| {
+        let what = format!("pool `{pool}` wants {most} idle slots (`idle_count`), and has {slots} at most");
+        code::POOL_IDLE_OVER_LIMIT.found(what, "a higher `max_instances`, or a lower `idle_count`")
+    })
+}
+
+fn not_in_force(sight: &PoolSight<'_>, policy: &Policy) -> Option<Finding> {
+    let recorded = sight.state.policy.as_deref()?;
+    (recorded != policy).then(|| {
+        let what = format!("pool `{}` works by another policy than the configuration's", sight.pool);
+        let remedy = "nothing, if it has just been changed: the keeper reads it in its next pass";
+        code::CONFIG_NOT_IN_FORCE.found(what, remedy)
+    })
+}
+
+fn unconfigured(sight: &PoolSight<'_>) -> Option<Finding> {
+    let (pool, state) = (sight.pool, sight.state);
+    if state.instances.is_empty() && state.waiting.is_empty() {
+        return None;
+    }
+    let instances = plural(state.instances.len(), "instance");
+    let jobs = plural(state.waiting.len(), "waiting job");
+    let what = format!(
+        "pool `{pool}` has {instances} and {jobs}, but no table `[pool.{pool}]`: nobody looks after them"
+    );
+    let remedy = format!("put `[pool.{pool}]` back, `greenroom pool drain {pool} --wait`, then remove it");
+    Some(code::POOL_UNCONFIGURED.found(what, remedy))
+}
+
+fn halted(pool: &PoolName, halt: &Halt, when: &When) -> Finding {
+    let resume = format!("`greenroom pool resume {pool}`");
+    match halt {
+        Halt::Drained { since } => {
+            let what = format!("pool `{pool}` was drained by the operator {} ago", when.age(*since));
+            code::POOL_DRAINED.found(what, format!("{resume}, when it shall work again"))
+        }
+        Halt::Paused { until, failures, failure } => {
+            let what = format!(
+                "pool `{pool}` pauses {} after {failures} failed launches in a row (last: {failure})",
+                when.until(*until)
+            );
+            code::POOL_PAUSED.found(what, format!("remove the cause, then {resume}"))
+        }
+        Halt::Backoff { until, failure } => {
+            let what = format!("the last launch of pool `{pool}` failed ({failure})");
+            code::POOL_LAUNCHES_FAIL
+                .found(what, format!("nothing yet: it is tried again {}", when.left(*until)))
+        }
+    }
+}
+
+fn set_aside(sight: &PoolSight<'_>) -> Vec<Finding> {
+    let finding = |instance: &Arc<Instance>| {
+        let Phase::SetAside { why } = &instance.phase else { return None };
+        let (pool, id) = (sight.pool, &instance.id);
+        let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
+        let remedy = format!("look at it, then `greenroom pool resume {pool} --instance {id}`");
+        Some(code::POOL_SET_ASIDE.found(what, remedy))
+    };
+    sight.state.instances.values().filter_map(finding).collect()
+}
+
+/// Notes that somebody can do something about. The others have a check of their own, or pass by themselves.
+fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
+    let what = format!("pool `{pool}`: {note}");
+    Some(match note {
+        Note::ListFailed { .. } | Note::ListIncomplete => {
+            let remedy =
+                "see that the provider can be reached and lets us list; until then nothing is replaced";
+            code::POOL_LIST_FAILING.found(what, remedy)
+        }
+        Note::AnotherManager { .. } => {
+            let remedy = "find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there";
+            code::POOL_ANOTHER_MANAGER.found(what, remedy)
+        }
+        Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
+        Note::Trouble { instance, .. } => {
+            code::POOL_INSTANCE_TROUBLE.found(what, format!("`greenroom explain {instance}` tells its story"))
+        }
+        Note::Suspect { .. } | Note::ConfigInvalid { .. } | Note::Moved { .. } => return None,
+    })
+}
+
+fn left_over(sight: &PoolSight<'_>, when: &When) -> Option<Finding> {
+    let fallback = Timing::default();
+    let timing = sight.state.policy.as_ref().map_or(&fallback, |policy| &policy.timing);
+    let ended = |(name, seen): (&AttemptName, &AttemptSeen)| {
+        let end = over(seen, timing, when.now()).filter(|end| *end != End::CleanedUp)?;
+        Some(format!("job {} ({end}, `{name}`)", seen.job.key))
+    };
+    let ended: Vec<String> = sight.attempts.iter().filter_map(ended).collect();
+    (!ended.is_empty()).then(|| {
+        let what = format!(
+            "{} of pool `{}` ended without a cleanup: {}",
+            plural(ended.len(), "attempt"),
+            sight.pool,
+            ended.join(", ")
+        );
+        code::ATTEMPTS_LEFT_OVER
+            .found(what, "`greenroom reap` gives back what they hold; a keeper does it by itself")
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,202 @@
+//! Pools with one trouble each.
+
+use std::time::Duration;
+
+use super::*;
+use crate::cli::story::{Story, at, id, pool, report, when};
+use crate::core::attempt::Sight;
+use crate::core::event::Change;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::JobKey;
+use crate::core::instance::DrainWhy;
+use crate::core::job::JobFacts;
+use crate::core::policy::IdlePolicy;
+
+#[derive(Default)]
+struct Bench {
+    configured: Option<Policy>,
+    story: Story,
+    notes: Vec<Note>,
+    attempts: BTreeMap<AttemptName, AttemptSeen>,
+}
+
+impl Bench {
+    fn with(policy: Policy) -> Self {
+        Self { configured: Some(policy.clone()), story: Story::of(policy), ..Self::default() }
+    }
+
+    fn check(&self) -> Vec<Finding> {
+        let mut report = report(30.0);
+        report.notes.clone_from(&self.notes);
+        let name = pool();
+        let sight = PoolSight {
+            pool: &name,
+            configured: self.configured.as_ref(),
+            config_read: true,
+            state: &self.story.state,
+            report: Some(&report),
+            attempts: &self.attempts,
+        };
+        check(&sight, &when(60.0))
+    }
+}
+
+fn seen(runner: Sight) -> AttemptSeen {
+    let job = JobFacts {
+        key: JobKey::new("https://gitlab.example.com", 4711),
+        project: "acme/shop".into(),
+        timeout: Duration::from_hours(1),
+    };
+    AttemptSeen {
+        job,
+        instance: None,
+        begun: at(0.0),
+        closed: None,
+        used: true,
+        lease_held: false,
+        lease_at: at(0.0),
+        runner,
+        tmpdir: Sight::There,
+        boot: at(0.0).boot,
+    }
+}
+
+fn failure() -> Failure {
+    Failure { class: ErrorClass::Quota, message: "20 vCPU".into() }
+}
+
+/// Every trouble, with what is said about it.
+fn troubles() -> Vec<(Bench, &'static str)> {
+    let mut all = Vec::new();
+    let calm = || Bench::with(Policy { max_instances: 2, ..Policy::default() });
+
+    let idle = IdlePolicy { idle_count: 3, ..IdlePolicy::default() };
+    let bench = Bench::with(Policy { max_instances: 2, idle, ..Policy::default() });
+    all.push((
+        bench,
+        "warning [pool-idle-over-limit]: pool `linux` wants 3 idle slots (`idle_count`), and has 2 at most\n  \
+         help: a higher `max_instances`, or a lower `idle_count`",
+    ));
+
+    let mut bench = calm();
+    bench.configured = Some(Policy { max_instances: 9, ..Policy::default() });
+    all.push((
+        bench,
+        "note [config-not-in-force]: pool `linux` works by another policy than the configuration's\n  \
+         help: nothing, if it has just been changed: the keeper reads it in its next pass",
+    ));
+
+    let mut bench = calm();
+    bench.story.ready(1, 1.0);
+    bench.configured = None;
+    all.push((
+        bench,
+        "warning [pool-unconfigured]: pool `linux` has 1 instance and 0 waiting jobs, but no table \
+         `[pool.linux]`: nobody looks after them\n  help: put `[pool.linux]` back, \
+         `greenroom pool drain linux --wait`, then remove it",
+    ));
+
+    let mut bench = calm();
+    bench.story.then(10.0, Change::PoolDrained);
+    all.push((
+        bench,
+        "note [pool-drained]: pool `linux` was drained by the operator 50 s ago\n  \
+         help: `greenroom pool resume linux`, when it shall work again",
+    ));
+
+    for (times, expected) in [
+        (
+            1,
+            "warning [pool-launches-fail]: the last launch of pool `linux` failed (passing fault: linux-7f3a-1: not \
+             ready within `launch_timeout`)\n  help: nothing yet: it is tried again in 4 s",
+        ),
+        (
+            5,
+            "error [pool-paused]: pool `linux` pauses until 14:05:59 (in 4m 59s) after 5 failed launches in a row \
+             (last: passing fault: linux-7f3a-5: not ready within `launch_timeout`)\n  \
+             help: remove the cause, then `greenroom pool resume linux`",
+        ),
+    ] {
+        let mut bench = calm();
+        for number in 1..=times {
+            bench.story.launched(number, 50.0);
+            bench.story.then(59.0, Change::DrainingBegun { instance: id(number), why: DrainWhy::NeverReady });
+        }
+        all.push((bench, expected));
+    }
+
+    let mut bench = calm();
+    bench.story.ready(1, 1.0);
+    bench
+        .story
+        .then(40.0, Change::SetAside { instance: id(1), why: "the clean command ended with 1".into() });
+    all.push((
+        bench,
+        "warning [pool-set-aside]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
+         with 1\n  help: look at it, then `greenroom pool resume linux --instance linux-7f3a-1`",
+    ));
+
+    let trouble = Note::Trouble { instance: id(1), failure: failure(), until: at(90.0) };
+    for (note, expected) in [
+        (
+            Note::ListFailed { failure: failure() },
+            "warning [pool-list-failing]: pool `linux`: the provider's list failed (quota reached: 20 vCPU)\n  \
+             help: see that the provider can be reached and lets us list; until then nothing is replaced",
+        ),
+        (
+            Note::AnotherManager { instances: vec![id(8), id(9)] },
+            "error [pool-another-manager]: pool `linux`: another manager works with a copy of this state directory, \
+             reaping stands still: linux-7f3a-8, linux-7f3a-9 carry our owner and no generation of ours\n  \
+             help: find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there",
+        ),
+        (
+            Note::OverLimit { alive: 3, max_instances: 2 },
+            "note [pool-over-limit]: pool `linux`: 3 instances are there, limit 2 (`max_instances`)",
+        ),
+        (
+            trouble,
+            "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 keep failing (quota reached: 20 \
+             vCPU)\n  help: `greenroom explain linux-7f3a-1` tells its story",
+        ),
+    ] {
+        let mut bench = calm();
+        bench.notes.push(note);
+        all.push((bench, expected));
+    }
+
+    let mut bench = calm();
+    bench.attempts.insert(AttemptName::new("dead"), seen(Sight::Gone));
+    bench.attempts.insert(AttemptName::new("alive"), seen(Sight::There));
+    bench
+        .attempts
+        .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Sight::Gone) });
+    all.push((
+        bench,
+        "warning [attempts-left-over]: 1 attempt of pool `linux` ended without a cleanup: job 4711 (the runner is \
+         gone, `dead`)\n  help: `greenroom reap` gives back what they hold; a keeper does it by itself",
+    ));
+    all
+}
+
+#[test]
+fn a_calm_pool_has_no_finding() {
+    let mut bench = Bench::with(Policy { max_instances: 2, ..Policy::default() });
+    bench.story.ready(1, 1.0);
+    bench.notes = vec![Note::Suspect { instance: id(1) }];
+    assert_eq!(bench.check(), []);
+    // An empty directory of a pool that was removed from the configuration on purpose.
+    assert_eq!(Bench::default().check(), []);
+}
+
+#[test]
+fn each_trouble_is_said_once_with_what_helps() {
+    for (bench, expected) in troubles() {
+        let found: Vec<String> = bench.check().iter().map(ToString::to_string).collect();
+        assert_eq!(found, [expected]);
+    }
+}
+
+/// One finding of each code.
+pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+    troubles().iter().flat_map(|(bench, _)| bench.check()).collect()
+}

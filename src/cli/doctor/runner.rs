@@ -1,0 +1,331 @@
+//! The runner's own config.toml: does its stanza call us the right way?
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser as _;
+use toml::{Table, Value};
+
+use super::code::{self, Code};
+use crate::cli::args::{Cli, Command};
+use crate::cli::when::whole;
+use crate::core::ids::PoolName;
+use crate::port::finding::Finding;
+
+/// What GitLab Runner takes where the key is missing, zero or negative.
+const KILL_TIMEOUT_DEFAULT: i64 = 600;
+/// After so long the runner calls `cleanup` beside a `run` that it could not stop.
+const KILL_TIMEOUT_LIMIT: i64 = 300;
+const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
+/// What stopping takes beyond `stop_grace`.
+const STOP_MARGIN: i64 = 5;
+
+/// What the runner's stanza has to fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolNeeds {
+    /// `max_instances` × `capacity_per_instance`.
+    pub slots: u64,
+    pub shell: &'static str,
+    pub acquire_timeout: Duration,
+    pub stop_grace: Duration,
+}
+
+/// What is looked at.
+#[derive(Debug)]
+pub struct RunnerSight<'a> {
+    /// The runner's configuration.
+    pub path: &'a Path,
+    /// The configuration of ours that this check reads.
+    pub config: &'a Path,
+    pub pools: &'a BTreeMap<PoolName, PoolNeeds>,
+}
+
+/// The four executables of a stanza.
+const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
+
+/// Looks at the file, and at the executables it names.
+pub(super) fn check(sight: &RunnerSight<'_>) -> Vec<Finding> {
+    let path = sight.path.display();
+    let text = match std::fs::read_to_string(sight.path) {
+        Ok(text) => text,
+        Err(error) => {
+            let what = format!(
+                "the runner's configuration `{path}` cannot be read ({error}): its stanza is not checked"
+            );
+            let remedy = "run doctor as root, or name the file with `--runner-config`";
+            return vec![code::RUNNER_CONFIG_UNREADABLE.found(what, remedy)];
+        }
+    };
+    judge(sight, &text)
+}
+
+/// Judges the text of the file.
+fn judge(sight: &RunnerSight<'_>, text: &str) -> Vec<Finding> {
+    let path = sight.path.display();
+    let table: Table = match text.parse() {
+        Ok(table) => table,
+        Err(error) => {
+            // Not the error's own text: it quotes the line, and that may hold a token.
+            let error: toml::de::Error = error;
+            let what = format!("`{path}` is no TOML: {}", error.message());
+            return vec![code::RUNNER_CONFIG_INVALID.found(what, format!("correct `{path}`"))];
+        }
+    };
+    let stanzas: Vec<Stanza<'_>> = stanzas(&table).filter(Stanza::is_ours).collect();
+    if stanzas.is_empty() {
+        let what = format!("no `[[runners]]` in `{path}` with `executor = \"custom\"` runs greenroom");
+        let remedy = "add the stanza that docs/doctor.md shows under `runner-stanza-missing`";
+        return vec![code::RUNNER_STANZA_MISSING.found(what, remedy)];
+    }
+    let concurrent = table.get("concurrent").and_then(Value::as_integer).unwrap_or(1).max(1);
+    stanzas.iter().flat_map(|stanza| judge_stanza(sight, stanza, concurrent)).collect()
+}
+
+/// One `[[runners]]`.
+#[derive(Debug)]
+struct Stanza<'a> {
+    title: String,
+    runner: &'a Table,
+    custom: Option<&'a Table>,
+}
+
+fn stanzas(table: &Table) -> impl Iterator<Item = Stanza<'_>> {
+    let runners = table.get("runners").and_then(Value::as_array);
+    runners.into_iter().flatten().filter_map(Value::as_table).enumerate().map(|(at, runner)| {
+        let name = runner.get("name").and_then(Value::as_str);
+        let title = name.map_or(format!("runner {}", at + 1), |name| format!("runner `{name}`"));
+        Stanza { title, runner, custom: runner.get("custom").and_then(Value::as_table) }
+    })
+}
+
+impl Stanza<'_> {
+    fn is_ours(&self) -> bool {
+        let is_custom = self.runner.get("executor").and_then(Value::as_str) == Some("custom");
+        is_custom && EXECS.iter().any(|name| self.exec(name).is_some_and(is_greenroom))
+    }
+
+    fn exec(&self, name: &str) -> Option<&str> {
+        let path = self.custom?.get(&format!("{name}_exec"))?.as_str()?;
+        (!path.is_empty()).then_some(path)
+    }
+
+    fn args(&self, name: &str) -> Vec<&str> {
+        let args = self.custom.and_then(|c| c.get(&format!("{name}_args"))).and_then(Value::as_array);
+        args.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// Seconds; GitLab Runner takes its own default for what is not positive.
+    fn seconds(&self, key: &str, default: i64) -> i64 {
+        let given = self.custom.and_then(|c| c.get(key)).and_then(Value::as_integer);
+        given.filter(|seconds| *seconds > 0).unwrap_or(default)
+    }
+}
+
+fn is_greenroom(path: &str) -> bool {
+    Path::new(path).file_name().is_some_and(|name| name == "greenroom")
+}
+
+fn judge_stanza(sight: &RunnerSight<'_>, stanza: &Stanza<'_>, concurrent: i64) -> Vec<Finding> {
+    let mut found: Vec<Finding> = EXECS.iter().filter_map(|name| executable(stanza, name)).collect();
+    let called: Vec<Result<Called, Finding>> = EXECS
+        .iter()
+        .filter(|name| stanza.exec(name).is_some_and(is_greenroom))
+        .map(|name| called(stanza, name))
+        .collect();
+    let (calls, wrong): (Vec<_>, Vec<_>) = called.into_iter().partition(Result::is_ok);
+    found.extend(wrong.into_iter().filter_map(Result::err));
+    let calls: Vec<Called> = calls.into_iter().filter_map(Result::ok).collect();
+    found.extend(other_config(sight, stanza, &calls));
+    let serving = match serving(sight, stanza, &calls) {
+        Ok(serving) => serving,
+        Err(unknown) => {
+            found.push(unknown);
+            return found;
+        }
+    };
+    found.extend(kill_timeout(stanza, &serving));
+    found.extend(prepare_timeout(stanza, &serving));
+    found.extend(shell(stanza, &serving));
+    found.extend(capacity(stanza, &serving, concurrent));
+    found
+}
+
+/// Is it there, absolute, a file that can be run?
+fn executable(stanza: &Stanza<'_>, name: &str) -> Option<Finding> {
+    let (title, key) = (&stanza.title, format!("{name}_exec"));
+    let Some(path) = stanza.exec(name) else {
+        let code: &Code =
+            if name == "cleanup" { &code::RUNNER_CLEANUP_MISSING } else { &code::RUNNER_EXEC_MISSING };
+        let what = format!("{title} has no `{key}`");
+        let like = EXECS.iter().filter_map(|other| stanza.exec(other)).find(|path| is_greenroom(path));
+        let like = like.unwrap_or("/usr/bin/greenroom");
+        let remedy =
+            format!("`{key} = \"{like}\"` and `{name}_args = [\"{name}\"]` under `[runners.custom]`");
+        return Some(code.found(what, remedy));
+    };
+    if !Path::new(path).is_absolute() {
+        let what =
+            format!("{title}: `{key}` is `{path}`, which the runner looks for in the job's own directory");
+        return Some(code::RUNNER_EXEC_RELATIVE.found(what, format!("give `{key}` the absolute path")));
+    }
+    let problem = not_executable(Path::new(path))?;
+    let what = format!("{title}: `{key}` is `{path}`, {problem}");
+    Some(code::RUNNER_EXEC_BROKEN.found(what, format!("correct `{key}`, or install greenroom there")))
+}
+
+fn not_executable(path: &Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Some("where there is no file".to_owned())
+        }
+        Err(error) => Some(format!("which cannot be looked at: {error}")),
+        Ok(known) if !known.is_file() => Some("which is no file".to_owned()),
+        Ok(known) if known.permissions().mode() & 0o111 == 0 => Some("which may not be executed".to_owned()),
+        Ok(_) => None,
+    }
+}
+
+/// What a call of the runner's would do.
+#[derive(Debug)]
+struct Called {
+    pool: Option<String>,
+    config: Option<PathBuf>,
+}
+
+/// Reads the arguments the way the call would.
+fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
+    let args = stanza.args(name);
+    let appended: &[&str] = if name == "run" { &["script", "stage"] } else { &[] };
+    let line = std::iter::once("greenroom").chain(args.iter().copied()).chain(appended.iter().copied());
+    let wrong = |problem: &str| {
+        let what = format!("{}: `{name}_args` are {args:?}: {problem}", stanza.title);
+        code::RUNNER_ARGS.found(what, format!("`{name}_args = [\"{name}\"]`"))
+    };
+    let cli = Cli::try_parse_from(line).map_err(|error| {
+        // The first line says it; the rest is usage.
+        let text = error.to_string();
+        wrong(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })?;
+    // Not what the environment of this check says, but what stands there.
+    let config = args.iter().any(|arg| arg.starts_with("--config")).then_some(cli.place.config).flatten();
+    let pool = match (name, cli.command) {
+        ("config", Command::Config(option))
+        | ("prepare", Command::Prepare(option))
+        | ("cleanup", Command::Cleanup(option)) => option.pool,
+        ("run", Command::Run { .. }) => None,
+        _ => return Err(wrong("that is another command")),
+    };
+    Ok(Called { pool, config })
+}
+
+fn other_config(sight: &RunnerSight<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
+    let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != sight.config)?;
+    let (other, ours) = (other.display(), sight.config.display());
+    let what = format!("{} calls with `--config {other}`, this check read `{ours}`", stanza.title);
+    Some(code::RUNNER_OTHER_CONFIG.found(what, format!("`greenroom --config {other} doctor`")))
+}
+
+/// The pools that a stanza's jobs may come to.
+fn serving<'a>(
+    sight: &'a RunnerSight<'_>,
+    stanza: &Stanza<'_>,
+    calls: &[Called],
+) -> Result<Vec<(&'a PoolName, &'a PoolNeeds)>, Finding> {
+    let named: Vec<&str> = calls.iter().filter_map(|call| call.pool.as_deref()).collect();
+    if let Some(unknown) = named.iter().find(|name| !sight.pools.keys().any(|pool| pool.as_str() == **name)) {
+        let pools: Vec<String> = sight.pools.keys().map(|pool| format!("`{pool}`")).collect();
+        let what = format!("{} calls with `--pool {unknown}`, which is not configured", stanza.title);
+        return Err(code::RUNNER_UNKNOWN_POOL.found(what, format!("one of {}", pools.join(", "))));
+    }
+    let is_meant = |pool: &PoolName| named.is_empty() || named.contains(&pool.as_str());
+    Ok(sight.pools.iter().filter(|(pool, _)| is_meant(pool)).collect())
+}
+
+fn kill_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
+    let given = stanza.seconds("graceful_kill_timeout", KILL_TIMEOUT_DEFAULT);
+    let grace = serving.iter().map(|(_, needs)| needs.stop_grace.as_secs()).max().unwrap_or(0);
+    let least = i64::try_from(grace).unwrap_or(i64::MAX).saturating_add(STOP_MARGIN);
+    let title = &stanza.title;
+    if given >= KILL_TIMEOUT_LIMIT {
+        let what = format!(
+            "{title}: `graceful_kill_timeout` is {given} s ({KILL_TIMEOUT_DEFAULT} unless set): after \
+             {KILL_TIMEOUT_LIMIT} s the runner calls `cleanup` while `run` still works"
+        );
+        let remedy = "`graceful_kill_timeout = 60` under `[runners.custom]`";
+        return Some(code::RUNNER_KILL_TIMEOUT.found(what, remedy));
+    }
+    (given < least).then(|| {
+        let what =
+            format!("{title}: `graceful_kill_timeout` is {given} s, stopping a stage may take {least} s");
+        let remedy = format!("at least {least}, or a shorter `stop_grace` under `[timing]`");
+        code::RUNNER_KILL_TIMEOUT_SHORT.found(what, remedy)
+    })
+}
+
+fn prepare_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
+    let given = stanza.seconds("prepare_exec_timeout", EXEC_TIMEOUT_DEFAULT);
+    let given = Duration::from_secs(u64::try_from(given).unwrap_or(u64::MAX));
+    let wanted = serving.iter().map(|(_, needs)| needs.acquire_timeout).max()?;
+    (given <= wanted).then(|| {
+        let what = format!(
+            "{}: `prepare_exec_timeout` is {}, but a job may wait {} for its instance (`acquire_timeout`)",
+            stanza.title,
+            whole(given),
+            whole(wanted)
+        );
+        let remedy =
+            format!("`prepare_exec_timeout = {}`, or a shorter `acquire_timeout`", wanted.as_secs() + 60);
+        code::RUNNER_PREPARE_TIMEOUT.found(what, remedy)
+    })
+}
+
+fn shell(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
+    let given = stanza.runner.get("shell").and_then(Value::as_str).filter(|shell| !shell.is_empty())?;
+    let (pool, needs) = serving.iter().find(|(_, needs)| needs.shell != given)?;
+    let what = format!(
+        "{}: `shell` is \"{given}\", but jobs of pool `{pool}` get \"{}\", as the pool says",
+        stanza.title, needs.shell
+    );
+    Some(code::RUNNER_SHELL.noted(what))
+}
+
+/// Jobs that the runner takes against slots that there are.
+fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent: i64) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let title = &stanza.title;
+    let limit = stanza.runner.get("limit").and_then(Value::as_integer).filter(|limit| *limit > 0);
+    let slots = serving.iter().fold(0_u64, |sum, (_, needs)| sum.saturating_add(needs.slots));
+    let slots = i64::try_from(slots).unwrap_or(i64::MAX);
+    if let Some(limit) = limit
+        && concurrent < limit
+    {
+        let what = format!(
+            "{title}: `limit` is {limit}, but all runners of this file share `concurrent` = {concurrent}"
+        );
+        found.push(code::RUNNER_CONCURRENT.found(what, format!("`concurrent = {limit}` or more")));
+    }
+    let (jobs, key) = match limit {
+        Some(limit) if limit <= concurrent => (limit, "limit"),
+        _ => (concurrent, "concurrent"),
+    };
+    let pools: Vec<String> = serving.iter().map(|(pool, _)| format!("`{pool}`")).collect();
+    let pools = format!("{} {}", if pools.len() == 1 { "pool" } else { "pools" }, pools.join(", "));
+    let has = if serving.len() == 1 { "has" } else { "have" };
+    let why = "`max_instances` × `capacity_per_instance`";
+    if jobs > slots {
+        let what = format!(
+            "{title} takes {jobs} jobs (`{key}`), {pools} {has} {slots} slots ({why}): the others wait on their own time"
+        );
+        found.push(code::RUNNER_TOO_MANY_JOBS.found(what, format!("`limit = {slots}` under `[[runners]]`")));
+    } else if jobs < slots {
+        let what = format!("{title} takes {jobs} jobs (`{key}`), {pools} {has} {slots} slots ({why})");
+        let remedy = format!("`{key} = {slots}`, if that many jobs shall run");
+        found.push(code::RUNNER_TOO_FEW_JOBS.found(what, remedy));
+    }
+    found
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,186 @@
+//! Stanzas with one mistake each.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+/// A right stanza for one pool with 4 slots; `EXE` stands for an executable called greenroom.
+const RIGHT: &str = r#"
+concurrent = 4
+[[runners]]
+name = "ci"
+executor = "custom"
+limit = 4
+[runners.custom]
+config_exec = "EXE"
+config_args = ["config"]
+prepare_exec = "EXE"
+prepare_args = ["prepare"]
+run_exec = "EXE"
+run_args = ["run"]
+cleanup_exec = "EXE"
+cleanup_args = ["cleanup"]
+graceful_kill_timeout = 60
+"#;
+
+struct Bench {
+    home: tempfile::TempDir,
+    pools: BTreeMap<PoolName, PoolNeeds>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        for (name, mode) in [("greenroom", 0o755), ("dull/greenroom", 0o644)] {
+            let path = home.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let needs = PoolNeeds {
+            slots: 4,
+            shell: "bash",
+            acquire_timeout: Duration::from_mins(30),
+            stop_grace: Duration::from_secs(10),
+        };
+        Self { home, pools: BTreeMap::from([(PoolName::new("linux"), needs)]) }
+    }
+
+    /// The right stanza with one text put in the place of another.
+    fn with(&self, old: &str, new: &str) -> Vec<Finding> {
+        assert!(RIGHT.contains(old), "{old}");
+        self.check(&RIGHT.replacen(old, new, 1))
+    }
+
+    fn check(&self, text: &str) -> Vec<Finding> {
+        let path = self.home.path().join("config.toml");
+        let home = self.home.path().display().to_string();
+        std::fs::write(&path, text.replace("EXE", &format!("{home}/greenroom")).replace("HOME", &home))
+            .unwrap();
+        let sight = RunnerSight {
+            path: &path,
+            config: Path::new("/etc/greenroom/greenroom.toml"),
+            pools: &self.pools,
+        };
+        check(&sight)
+    }
+}
+
+/// Mistake, code, and a part of what is said about it.
+const MISTAKES: &[(&str, &str, &str, &str)] = &[
+    ("concurrent = 4", "concurrent = ", "runner-config-invalid", "is no TOML"),
+    ("executor = \"custom\"", "executor = \"shell\"", "runner-stanza-missing", "executor = \"custom\""),
+    ("prepare_exec = \"EXE\"", "", "runner-exec-missing", "runner `ci` has no `prepare_exec`"),
+    ("config_exec = \"EXE\"", "config_exec = \"\"", "runner-exec-missing", "no `config_exec`"),
+    ("cleanup_exec = \"EXE\"", "", "runner-cleanup-missing", "no `cleanup_exec`"),
+    ("run_exec = \"EXE\"", "run_exec = \"bin/greenroom\"", "runner-exec-relative", "`bin/greenroom`"),
+    ("run_exec = \"EXE\"", "run_exec = \"greenroom\"", "runner-exec-relative", "job's own directory"),
+    ("run_exec = \"EXE\"", "run_exec = \"/no/such/greenroom\"", "runner-exec-broken", "no file"),
+    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull/greenroom\"", "runner-exec-broken", "may not be executed"),
+    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull\"", "runner-exec-broken", "is no file"),
+    ("[\"prepare\"]", "[]", "runner-args", "`prepare_args` are []"),
+    ("[\"prepare\"]", "[\"cleanup\"]", "runner-args", "that is another command"),
+    ("[\"run\"]", "[\"run\", \"extra\"]", "runner-args", "unexpected argument"),
+    ("[\"config\"]", "[\"--config\", \"/x.toml\", \"config\"]", "runner-other-config", "`--config /x.toml`"),
+    ("[\"config\"]", "[\"config\", \"--pool\", \"mac\"]", "runner-unknown-pool", "`--pool mac`"),
+    ("graceful_kill_timeout = 60", "", "runner-kill-timeout", "600 s"),
+    ("graceful_kill_timeout = 60", "graceful_kill_timeout = 0", "runner-kill-timeout", "600 s"),
+    ("graceful_kill_timeout = 60", "graceful_kill_timeout = 300", "runner-kill-timeout", "300 s"),
+    (
+        "graceful_kill_timeout = 60",
+        "graceful_kill_timeout = 12",
+        "runner-kill-timeout-short",
+        "may take 15 s",
+    ),
+    (
+        "graceful_kill",
+        "prepare_exec_timeout = 600\ngraceful_kill",
+        "runner-prepare-timeout",
+        "10m, but a job may wait 30m",
+    ),
+    ("concurrent = 4\n", "concurrent = 10\n", "", ""),
+    ("limit = 4", "limit = 0", "", ""),
+    ("limit = 4", "limit = 3", "runner-too-few-jobs", "takes 3 jobs (`limit`), pool `linux` has 4 slots"),
+    ("limit = 4", "shell = \"pwsh\"\nlimit = 4", "runner-shell", "\"pwsh\""),
+];
+
+#[test]
+fn a_right_stanza_has_no_finding() {
+    assert_eq!(Bench::new().check(RIGHT), []);
+}
+
+#[test]
+fn each_mistake_has_its_code_and_names_the_key() {
+    let bench = Bench::new();
+    for (old, new, code, part) in MISTAKES {
+        let found = bench.with(old, new);
+        let codes: Vec<&str> = found.iter().map(|f| f.code).collect();
+        let expected: Vec<&str> = Some(*code).into_iter().filter(|c| !c.is_empty()).collect();
+        assert_eq!(codes, expected, "{old} → {new}: {found:?}");
+        assert!(found.iter().all(|f| f.what.contains(part)), "{old} → {new}: {found:?}");
+    }
+}
+
+#[test]
+fn a_runner_that_takes_too_many_jobs_is_told_the_limit() {
+    let bench = Bench::new();
+    let found = bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", ""));
+    assert_eq!(
+        found[0].to_string(),
+        "warning [runner-too-many-jobs]: runner `ci` takes 9 jobs (`concurrent`), pool `linux` has 4 slots \
+         (`max_instances` × `capacity_per_instance`): the others wait on their own time\n  \
+         help: `limit = 4` under `[[runners]]`"
+    );
+    let found =
+        bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", "limit = 6"));
+    assert_eq!(found[0].code, "runner-too-many-jobs");
+}
+
+#[test]
+fn a_missing_concurrent_is_one_and_said_first() {
+    let found = Bench::new().check(&RIGHT.replace("concurrent = 4", ""));
+    let codes: Vec<&str> = found.iter().map(|f| f.code).collect();
+    assert_eq!(codes, ["runner-concurrent", "runner-too-few-jobs"]);
+    assert!(found[0].what.ends_with("share `concurrent` = 1"), "{}", found[0].what);
+}
+
+#[test]
+fn a_named_pool_counts_alone_and_all_of_them_otherwise() {
+    let mut bench = Bench::new();
+    let small = PoolNeeds { slots: 2, ..bench.pools[&PoolName::new("linux")].clone() };
+    bench.pools.insert(PoolName::new("arm"), small);
+    let found = bench.check(RIGHT);
+    assert!(found[0].what.contains("pools `arm`, `linux` have 6 slots"), "{found:?}");
+    let named = RIGHT.replace("[\"prepare\"]", "[\"prepare\", \"--pool\", \"linux\"]");
+    assert_eq!(bench.check(&named), []);
+}
+
+#[test]
+fn other_executors_and_other_drivers_are_none_of_our_business() {
+    let other = "[[runners]]\nexecutor = \"custom\"\n[runners.custom]\nrun_exec = \"/opt/other/run\"\n";
+    let found = Bench::new().check(&format!("{RIGHT}{other}[[runners]]\nexecutor = \"docker\"\n"));
+    assert_eq!(found, []);
+}
+
+#[test]
+fn an_unreadable_file_is_a_note_and_a_broken_one_shows_no_token() {
+    let bench = Bench::new();
+    let nowhere = Path::new("/no/such/config.toml");
+    let sight = RunnerSight { path: nowhere, config: nowhere, pools: &bench.pools };
+    let found = check(&sight);
+    assert_eq!(found[0].code, "runner-config-unreadable");
+    let broken = bench.check("[[runners]]\ntoken = \"glrt-SECRET\" oops\n");
+    assert_eq!(broken[0].code, "runner-config-invalid");
+    assert!(!broken[0].to_string().contains("SECRET"), "{}", broken[0]);
+}
+
+/// One finding of each code.
+pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+    let bench = Bench::new();
+    let mut all: Vec<Finding> = MISTAKES.iter().flat_map(|(old, new, ..)| bench.with(old, new)).collect();
+    all.extend(bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", "")));
+    all.extend(bench.check(&RIGHT.replace("concurrent = 4", "")));
+    let nowhere = Path::new("/no/such/config.toml");
+    all.extend(check(&RunnerSight { path: nowhere, config: nowhere, pools: &bench.pools }));
+    all
+}

@@ -1,0 +1,128 @@
+//! Tries the file system for real: writes, syncs, renames, locks, and looks how much room is left.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use super::code;
+use crate::port::finding::Finding;
+
+/// A journal of a busy pool and a day's attempts fit in several times.
+const BYTES_WANTED: u64 = 100 << 20;
+/// Each attempt makes a handful of files.
+const FILES_WANTED: u64 = 1000;
+
+/// Does everything that the state directory must be good for. What it makes, it removes.
+pub(super) fn check(dir: &Path) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match write_and_lock(dir) {
+        Ok(second) => found.extend(judge_lock(dir, second)),
+        Err(error) => {
+            let what = format!("no file can be written in `{}`: {error}", dir.display());
+            found.push(code::STATE_DIR_NOT_WRITABLE.found(what, remedy(&error)));
+        }
+    }
+    found.extend(room(dir).and_then(|(bytes, files)| judge_room(dir, bytes, files)));
+    found
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on its file system",
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        _ => "run greenroom as the user that owns it, or set another `state_dir`",
+    }
+}
+
+/// A file, written whole, put in place, and locked twice; says whether the second lock was given.
+fn write_and_lock(dir: &Path) -> io::Result<bool> {
+    // Dot-files are nobody's business: whoever lists the directory overlooks them, also if this process dies here.
+    let name = format!(".doctor.{}", std::process::id());
+    let (fresh, placed) = (dir.join(format!("{name}.new")), dir.join(name));
+    let tried = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(b"tried by doctor\n")?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, &placed)?;
+        let first = File::open(&placed)?;
+        first.lock()?;
+        match File::open(&placed)?.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    })();
+    for path in [&fresh, &placed] {
+        // One of the two is not there.
+        std::fs::remove_file(path).ok();
+    }
+    tried
+}
+
+fn judge_lock(dir: &Path, was_given_twice: bool) -> Option<Finding> {
+    was_given_twice.then(|| {
+        let what =
+            format!("two handles got the same lock in `{}` at once: nothing is safe there", dir.display());
+        code::STATE_DIR_LOCKS.found(what, "set `state_dir` to a local file system")
+    })
+}
+
+/// Bytes and files that are free for us. `None`: the file system does not say.
+fn room(dir: &Path) -> Option<(u64, Option<u64>)> {
+    let space = rustix::fs::statvfs(dir).ok()?;
+    // File systems that make inodes as they go say that there are none.
+    let files = (space.f_files > 0).then_some(space.f_favail);
+    Some((space.f_bavail.saturating_mul(space.f_frsize), files))
+}
+
+fn judge_room(dir: &Path, bytes: u64, files: Option<u64>) -> Option<Finding> {
+    let left = match files {
+        _ if bytes < BYTES_WANTED => format!("{} MiB", bytes >> 20),
+        Some(files) if files < FILES_WANTED => format!("room for {files} files"),
+        _ => return None,
+    };
+    let what = format!("the file system of `{}` has {left} left", dir.display());
+    Some(code::STATE_DIR_SPACE.found(what, "make room, or set a smaller `history_days`"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_directory_passes_and_nothing_is_left_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let found: Vec<Finding> =
+            check(dir.path()).into_iter().filter(|f| f.code != "state-dir-space").collect();
+        assert_eq!(found, []);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_file_is_an_error_with_its_cause() {
+        // Nobody, root included, makes files in procfs.
+        let found = check(Path::new("/proc/self"));
+        assert_eq!(found[0].code, "state-dir-not-writable");
+        assert!(found[0].what.starts_with("no file can be written in `/proc/self`: "), "{}", found[0].what);
+    }
+
+    #[test]
+    fn little_room_is_said_in_its_own_unit() {
+        let dir = Path::new("/s");
+        let few = judge_room(dir, u64::MAX, Some(7)).unwrap();
+        assert_eq!(few.what, "the file system of `/s` has room for 7 files left");
+        let full = judge_room(dir, 3 << 20, None).unwrap();
+        assert_eq!(full.what, "the file system of `/s` has 3 MiB left");
+        assert_eq!(judge_room(dir, BYTES_WANTED, None), None);
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let dir = Path::new("/s");
+        let mut all = check(Path::new("/proc/self"));
+        all.extend(judge_lock(dir, true));
+        all.extend(judge_room(dir, 0, None));
+        all
+    }
+}
