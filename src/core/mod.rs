@@ -27,4 +27,5 @@ pub mod pool;
 pub mod report;
 pub mod reservation;
 pub mod schedule;
+pub mod text;
 pub mod time;
