@@ -1,1 +1,4 @@
 //! Adapters that reach instances; one folder each, and the list of them.
+
+pub mod output;
+pub mod ssh;

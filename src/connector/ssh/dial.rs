@@ -1,0 +1,95 @@
+//! Opens the TCP connection.
+
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::TcpStream;
+
+use crate::core::endpoint::Endpoint;
+use crate::port::connector::ConnectError;
+
+/// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
+/// that task outlives a dropped future.
+#[derive(Debug)]
+pub(super) struct Wire(std::net::TcpStream);
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Fails only when the connection has ended already.
+        let _ended = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// The endpoint as people write it: `host:22`, `[::1]:22`.
+pub(super) fn place(endpoint: &Endpoint) -> String {
+    match endpoint.address.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, endpoint.port).to_string(),
+        Err(_) => format!("{}:{}", endpoint.address, endpoint.port),
+    }
+}
+
+/// Connects to the first address that answers. Unsent or unacknowledged data ends the connection after `patience`.
+pub(super) async fn dial(endpoint: &Endpoint, patience: Duration) -> Result<(TcpStream, Wire), ConnectError> {
+    let at = place(endpoint);
+    let unreachable = |problem: String| ConnectError::Unreachable { at: at.clone(), problem };
+    let mut problem = "the name has no address".to_owned();
+    for address in addresses(endpoint).await.map_err(|e| unreachable(plain(&e)))? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(plain(&e))),
+            Err(error) => problem = plain(&error),
+        }
+    }
+    Err(unreachable(problem))
+}
+
+/// An IP address needs no resolver, which would start tokio's thread pool.
+async fn addresses(endpoint: &Endpoint) -> std::io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = endpoint.address.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, endpoint.port)]);
+    }
+    Ok(tokio::net::lookup_host((endpoint.address.as_str(), endpoint.port)).await?.collect())
+}
+
+fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(TcpStream, Wire)> {
+    stream.set_nodelay(true)?;
+    // Both are refinements: a kernel that knows neither still connects.
+    let _hint = sockopt::set_tcp_quickack(&stream, true);
+    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    let _hint = sockopt::set_tcp_user_timeout(&stream, patience);
+    let stream = stream.into_std()?;
+    let wire = Wire(stream.try_clone()?);
+    Ok((TcpStream::from_std(stream)?, wire))
+}
+
+/// An I/O error in plain words: no number, lower case.
+pub(super) fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(address: &str) -> Endpoint {
+        Endpoint { address: address.into(), port: 22, user: "u".into(), host_key: String::new() }
+    }
+
+    #[test]
+    fn a_place_reads_as_people_write_it() {
+        for (address, text) in
+            [("10.0.0.1", "10.0.0.1:22"), ("::1", "[::1]:22"), ("ci.example", "ci.example:22")]
+        {
+            assert_eq!(place(&endpoint(address)), text);
+        }
+    }
+
+    #[test]
+    fn an_os_error_loses_its_number() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(plain(&refused), "connection refused");
+    }
+}

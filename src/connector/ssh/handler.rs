@@ -1,0 +1,179 @@
+//! Answers what the instance asks during a session.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
+use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
+use russh::{Channel, Error};
+
+use super::dial;
+use crate::core::text::clean_line;
+
+/// What the session's task learns, for whoever waits on the session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notes(Arc<Mutex<Learnt>>);
+
+#[derive(Debug, Default)]
+struct Learnt {
+    /// Fingerprint of a host key that was not the recorded one.
+    other_key: Option<String>,
+    ended: Option<String>,
+}
+
+impl Notes {
+    fn learnt(&self) -> MutexGuard<'_, Learnt> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn other_key(&self) -> Option<String> {
+        self.learnt().other_key.clone()
+    }
+
+    /// Why the connection ended, in a few words.
+    pub(super) fn ended(&self) -> String {
+        self.learnt().ended.clone().unwrap_or_else(|| "it ended without a reason".to_owned())
+    }
+}
+
+/// Our side of one session.
+#[derive(Debug)]
+pub(super) struct Client {
+    recorded: PublicKey,
+    notes: Notes,
+    /// How long silence lasts before it means loss, for the message.
+    silence: String,
+}
+
+impl Client {
+    pub(super) fn new(recorded: PublicKey, notes: Notes, silence: String) -> Self {
+        Self { recorded, notes, silence }
+    }
+}
+
+impl Handler for Client {
+    type Error = Error;
+
+    async fn check_server_key(&mut self, found: &PublicKeyOrCertificate) -> Result<bool, Error> {
+        let key = found.public_key();
+        if found.certificate().is_none() && key.key_data() == self.recorded.key_data() {
+            return Ok(true);
+        }
+        self.notes.learnt().other_key = Some(key.fingerprint(HashAlg::Sha256).to_string());
+        Ok(false)
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
+        let ended = match &reason {
+            DisconnectReason::ReceivedDisconnect(info) => match clean_line(info.message.as_bytes(), 120) {
+                said if said.is_empty() => "the instance ended the connection".to_owned(),
+                said => format!("the instance ended the connection (`{said}`)"),
+            },
+            DisconnectReason::Error(Error::KeepaliveTimeout) => format!("no answer for {}", self.silence),
+            DisconnectReason::Error(error) => explain(error),
+        };
+        self.notes.learnt().ended = Some(ended);
+        Ok(())
+    }
+
+    // Nobody on the other end has a reason to open a channel to us. Dropping the handle refuses.
+
+    async fn server_channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_agent_forward(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_x11(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Why russh gave up, for people.
+pub(super) fn explain(error: &Error) -> String {
+    match error {
+        Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => {
+            "the instance closed the connection".to_owned()
+        }
+        Error::IO(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "the instance closed the connection".to_owned()
+        }
+        Error::IO(io) => dial::plain(io),
+        Error::Version => "it does not speak SSH 2".to_owned(),
+        Error::NoCommonAlgo { kind, theirs, .. } => {
+            let kind = format!("{kind:?}").to_lowercase();
+            format!(
+                "no {kind} algorithm in common (it offers {})",
+                clean_line(theirs.join(", ").as_bytes(), 200)
+            )
+        }
+        other => {
+            let said = clean_line(other.to_string().as_bytes(), 160);
+            format!("it broke the SSH protocol ({})", said.to_lowercase())
+        }
+    }
+}

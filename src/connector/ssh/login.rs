@@ -1,0 +1,236 @@
+//! Logs in with the right key.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fs_err as fs;
+use russh::client::{AuthResult, Handle};
+use russh::keys::agent::client::AgentClient;
+use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
+use tokio::net::UnixStream;
+
+use super::UserKey;
+use super::handler::Client;
+use super::keys::{KeyStore, public_text};
+use crate::core::ids::InstanceId;
+use crate::core::text::clean_line;
+use crate::port::connector::ConnectError;
+
+/// What an agent may offer before servers hang up (`MaxAuthTries` is 6).
+const AGENT_TRIES: usize = 5;
+
+/// What we log in with.
+pub(super) enum Credential {
+    Key(Arc<PrivateKey>),
+    Agent { socket: PathBuf, only: Option<PublicKey> },
+}
+
+/// Why a login failed.
+pub(super) enum LoginError {
+    /// The instance said no.
+    Refused(String),
+    /// The session ended meanwhile.
+    Gone,
+    Local(String),
+}
+
+impl Credential {
+    /// The operator's key where there is one, else the instance's own.
+    pub(super) fn find(
+        user_key: Option<&UserKey>,
+        keys: &KeyStore,
+        id: &InstanceId,
+    ) -> Result<Self, ConnectError> {
+        match user_key {
+            None => Ok(Self::Key(Arc::new(keys.client_key(id)?))),
+            Some(UserKey::File(path)) => Ok(Self::Key(Arc::new(read_user_key(path)?))),
+            Some(UserKey::Agent { socket, key }) => {
+                let only = key.as_deref().map(parse_wanted).transpose()?;
+                Ok(Self::Agent { socket: socket.clone(), only })
+            }
+        }
+    }
+
+    pub(super) async fn log_in(&self, handle: &mut Handle<Client>, user: &str) -> Result<(), LoginError> {
+        match self {
+            Self::Key(key) => {
+                let with = PrivateKeyWithHashAlg::new(Arc::clone(key), None);
+                let answer = handle.authenticate_publickey(user, with).await.map_err(|_| LoginError::Gone)?;
+                judge(handle, answer, key.public_key()).await
+            }
+            Self::Agent { socket, only } => {
+                let mut agent = Agent::open(socket).await.map_err(LoginError::Local)?;
+                let offered = agent.keys(only.as_ref()).await.map_err(LoginError::Local)?;
+                let mut last = LoginError::Gone;
+                for key in offered {
+                    match agent.log_in(handle, user, key).await {
+                        Err(LoginError::Refused(problem)) => last = LoginError::Refused(problem),
+                        done => return done,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+}
+
+/// The public half of the operator's key, for `authorized_keys`.
+pub(super) async fn public_half(user_key: &UserKey, within: Duration) -> Result<String, ConnectError> {
+    let local = |what| ConnectError::Local { what };
+    match user_key {
+        UserKey::File(path) => public_text(&read_user_key(path)?),
+        UserKey::Agent { key: Some(key), .. } => {
+            parse_wanted(key)?.to_openssh().map_err(|e| local(format!("cannot write the agent's key: {e}")))
+        }
+        UserKey::Agent { socket, key: None } => {
+            let first = async {
+                let keys = Agent::open(socket).await?.keys(None).await?;
+                let key = keys.first().ok_or("the ssh-agent holds no key")?;
+                key.to_openssh().map_err(|e| format!("cannot write the agent's key: {e}"))
+            };
+            match tokio::time::timeout(within, first).await {
+                Ok(answer) => answer.map_err(local),
+                Err(_) => Err(local(format!("the ssh-agent at {} does not answer", socket.display()))),
+            }
+        }
+    }
+}
+
+fn parse_wanted(key: &str) -> Result<PublicKey, ConnectError> {
+    PublicKey::from_openssh(key.trim()).map_err(|_| ConnectError::Local {
+        what: "the key chosen from the ssh-agent is not in OpenSSH form (`ssh-ed25519 AAAA…`)".to_owned(),
+    })
+}
+
+/// Reads an Ed25519 or ECDSA key.
+fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
+    let local = |what| ConnectError::Local { what };
+    let text = fs::read_to_string(path).map_err(|e| local(e.to_string()))?;
+    let file = path.display();
+    let instead = |kind: &str, why: &str| {
+        local(format!(
+            "{file} is {kind}, which cannot be used from a file ({why}): add it to an ssh-agent and name the agent's \
+             socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)"
+        ))
+    };
+    let rsa = || instead("an RSA key", "no RSA implementation in Rust is safe against timing attacks yet");
+    let key = match keys::decode_secret_key(&text, None) {
+        Ok(key) => key,
+        Err(keys::Error::KeyIsEncrypted) => {
+            return Err(instead("protected by a passphrase", "nobody is there to type it"));
+        }
+        Err(_) if text.contains("ENCRYPTED") => {
+            return Err(instead("protected by a passphrase", "nobody is there to type it"));
+        }
+        Err(keys::Error::UnsupportedKeyType { .. } | keys::Error::UnknownAlgorithm(_)) => return Err(rsa()),
+        Err(error) => {
+            let said = clean_line(error.to_string().as_bytes(), 120);
+            return Err(local(format!("{file} is not a private key: {said}")));
+        }
+    };
+    match key.algorithm() {
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),
+        Algorithm::Rsa { .. } => Err(rsa()),
+        other => Err(instead(&format!("a key of type `{other}`"), "only Ed25519 and ECDSA can")),
+    }
+}
+
+/// A connection to an ssh-agent.
+struct Agent(AgentClient<UnixStream>);
+
+impl Agent {
+    async fn open(socket: &Path) -> Result<Self, String> {
+        let stream = UnixStream::connect(socket).await;
+        let stream = stream.map_err(|e| {
+            format!("cannot reach the ssh-agent at {}: {}", socket.display(), super::dial::plain(&e))
+        })?;
+        Ok(Self(AgentClient::connect(stream)))
+    }
+
+    /// The keys to try, in the agent's order.
+    async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, String> {
+        let held =
+            self.0.request_identities().await.map_err(|e| format!("the ssh-agent does not answer: {e}"))?;
+        let held = held.iter().map(|identity| identity.public_key().into_owned());
+        let keys: Vec<PublicKey> = match only {
+            Some(only) => held.filter(|key| key.key_data() == only.key_data()).collect(),
+            None => held.take(AGENT_TRIES).collect(),
+        };
+        match (keys.is_empty(), only) {
+            (false, _) => Ok(keys),
+            (true, None) => Err("the ssh-agent holds no key".to_owned()),
+            (true, Some(only)) => {
+                Err(format!("the ssh-agent does not hold the key {}", only.fingerprint(HashAlg::Sha256)))
+            }
+        }
+    }
+
+    async fn log_in(
+        &mut self,
+        handle: &mut Handle<Client>,
+        user: &str,
+        key: PublicKey,
+    ) -> Result<(), LoginError> {
+        let hash = match key.algorithm() {
+            Algorithm::Rsa { .. } => {
+                let known = handle.best_supported_rsa_hash().await.map_err(|_| LoginError::Gone)?;
+                known.flatten().or(Some(HashAlg::Sha512))
+            }
+            _ => None,
+        };
+        match handle.authenticate_publickey_with(user, key.clone(), hash, &mut self.0).await {
+            Ok(answer) => judge(handle, answer, &key).await,
+            Err(error) => Err(LoginError::Local(format!(
+                "the ssh-agent did not sign with {}: {error}",
+                key.fingerprint(HashAlg::Sha256)
+            ))),
+        }
+    }
+}
+
+async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> Result<(), LoginError> {
+    let AuthResult::Failure { remaining_methods, partial_success } = answer else {
+        return Ok(());
+    };
+    // russh also answers with a failure when the session ended; its task may need a moment to say so.
+    tokio::task::yield_now().await;
+    if handle.is_closed() && remaining_methods.is_empty() {
+        return Err(LoginError::Gone);
+    }
+    let key = key.fingerprint(HashAlg::Sha256);
+    Err(LoginError::Refused(if partial_success {
+        format!("it wants more than the key {key}")
+    } else {
+        format!("it does not accept the key {key}")
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(name: &str, text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        read_user_key(&path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_rsa_key_file_is_refused_with_the_reason_and_the_way_out() {
+        let text =
+            refusal("id_rsa", "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n");
+        for part in ["id_rsa is an RSA key", "timing attacks", "ssh-agent", "ssh-keygen -t ed25519"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_called_so() {
+        let text = refusal("id", "hello");
+        assert!(text.contains("id is not a private key"), "{text}");
+        let text = read_user_key(Path::new("/nowhere/id")).unwrap_err().to_string();
+        assert!(text.contains("/nowhere/id"), "{text}");
+    }
+}

@@ -1,0 +1,183 @@
+//! Reaches instances over SSH, with russh.
+//!
+//! The instance is hostile by assumption: it runs jobs of strangers as root. So its host key is checked before anything
+//! else is said, every wait of ours has an end, nothing is buffered without bound, channels that it opens are refused,
+//! and its words are cleaned before they reach a message. Guests are POSIX systems: `/bin/sh`, `sleep`, and either
+//! `/proc` or `pkill`. No profile, no `setsid`, no particular login shell is needed.
+
+mod algorithms;
+mod dial;
+mod handler;
+mod keys;
+mod login;
+mod remote;
+mod session;
+mod stage;
+mod stop;
+mod tail;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use self::keys::KeyStore;
+use self::login::Credential;
+use self::session::Session;
+use self::stage::Work;
+use self::tail::Tail;
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::InstanceId;
+use crate::core::text::clean_line;
+use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
+use crate::port::provider::InstanceKeys;
+
+/// How the connector behaves; `SshSettings::new` gives the defaults.
+#[derive(Debug, Clone)]
+pub struct SshSettings {
+    /// Where the keys of instances are kept: made with mode 0700 if it is not there.
+    pub keys_dir: PathBuf,
+    /// For name, TCP, key exchange and login together, and again for the start of a stage. Default 15 s.
+    pub connect_timeout: Duration,
+    /// A question to an instance that has been silent for so long. Default 15 s.
+    pub keepalive: Duration,
+    /// So many questions in a row may stay without an answer; the next one due ends the connection. Default 3, which
+    /// finds a dead instance after 60 s.
+    pub keepalive_misses: u32,
+    /// A process that the script left in the background may keep its output open after the script's end. When it has
+    /// said nothing for so long, the stage is over and that output is closed. Default 10 s.
+    pub linger: Duration,
+    /// What to log in with instead of the instance's own key: for hosts that are not ours to make.
+    pub user_key: Option<UserKey>,
+}
+
+/// A key of the operator's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UserKey {
+    /// A private key without a passphrase, Ed25519 or ECDSA.
+    File(PathBuf),
+    /// What an ssh-agent holds: any kind of key.
+    Agent {
+        /// The agent's socket (`SSH_AUTH_SOCK`).
+        socket: PathBuf,
+        /// The one key to use, in OpenSSH form; without it the first five are tried.
+        key: Option<String>,
+    },
+}
+
+impl SshSettings {
+    pub fn new(keys_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            keys_dir: keys_dir.into(),
+            connect_timeout: Duration::from_secs(15),
+            keepalive: Duration::from_secs(15),
+            keepalive_misses: 3,
+            linger: Duration::from_secs(10),
+            user_key: None,
+        }
+    }
+}
+
+/// The connector. One connection for each call; nothing is kept between calls but the keys.
+#[derive(Debug)]
+pub struct Ssh {
+    settings: SshSettings,
+    keys: KeyStore,
+}
+
+/// From TERM to KILL for an operator's command that took too long.
+const COMMAND_GRACE: Duration = Duration::from_secs(1);
+
+impl Ssh {
+    pub fn new(settings: SshSettings) -> Self {
+        Self { keys: KeyStore::new(settings.keys_dir.clone()), settings }
+    }
+
+    async fn connect(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        within: Duration,
+    ) -> Result<Session, ConnectError> {
+        let credential = Credential::find(self.settings.user_key.as_ref(), &self.keys, id)?;
+        Session::open(at, &credential, &self.settings, within.min(self.settings.connect_timeout)).await
+    }
+}
+
+#[async_trait(?Send)]
+impl Connector for Ssh {
+    async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
+        let pair = self.keys.obtain(id)?;
+        let authorized_key = match &self.settings.user_key {
+            None => pair.authorized_key()?,
+            Some(user_key) => login::public_half(user_key, self.settings.connect_timeout).await?,
+        };
+        Ok(InstanceKeys {
+            authorized_key,
+            host_key: pair.host_key()?,
+            host_key_public: pair.host_key_public()?,
+        })
+    }
+
+    async fn discard_keys(&self, id: &InstanceId) {
+        self.keys.discard(id);
+    }
+
+    async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+        let begun = Instant::now();
+        let session = self.connect(id, at, within).await?;
+        let left = within.saturating_sub(begun.elapsed());
+        let answer = tokio::time::timeout(left, session.brief("true")).await;
+        let result = match answer {
+            Err(_) => Err(session.timed_out(within)),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok((StageEnd::Exited(0), _))) => Ok(()),
+            Ok(Ok((end, said))) => {
+                let said = clean_line(&said, 200);
+                let problem = format!("`true` ended with {}: {said}", remote::ending(&end));
+                Err(ConnectError::Refused { at: session.at().to_owned(), user: at.user.clone(), problem })
+            }
+        };
+        session.close().await;
+        result
+    }
+
+    async fn run(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        stage: Stage,
+        output: &mut dyn Output,
+        mut stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        let work = Work::script(stage, &self.settings)?;
+        let session = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(StageEnd::Stopped),
+            session = self.connect(id, at, Duration::MAX) => session?,
+        };
+        let result = stage::run(&session, work, output, &mut stop).await;
+        session.close().await;
+        result
+    }
+
+    /// A command that outlives `within` is stopped, and the end says `Stopped`. An instance that cannot be reached in
+    /// that time is an error.
+    async fn command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: &str,
+        within: Duration,
+    ) -> Result<(StageEnd, String), ConnectError> {
+        let deadline = Instant::now() + within;
+        let session = self.connect(id, at, within).await?;
+        let mut tail = Tail::default();
+        let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
+        let work = Work::command(command, COMMAND_GRACE, &self.settings)?;
+        let result = stage::run(&session, work, &mut tail, &mut stop).await;
+        session.close().await;
+        result.map(|end| (end, tail.text()))
+    }
+}

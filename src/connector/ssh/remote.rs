@@ -1,0 +1,309 @@
+//! What we ask a guest's shell to do.
+//!
+//! A stage runs as `exec /bin/sh -c 'echo MARK$$ >&2; exec bash'`, which every login shell understands. The mark is
+//! random, so nothing that a profile prints, or a script could know of beforehand, passes for the session's number.
+//! sshd starts each command in a session of its own, so the number of that first process is the session's.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use russh::Sig;
+
+use crate::core::text::clean_line;
+use crate::port::connector::{ConnectError, StageEnd};
+
+/// The session of a stage in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SessionId(u32);
+
+/// A command line that names its session, and the mark by which to know it.
+#[derive(Debug)]
+pub(super) struct Marked {
+    pub(super) command: String,
+    pub(super) mark: String,
+}
+
+impl Marked {
+    /// An interpreter that reads a script from standard input.
+    pub(super) fn interpreter(shell: &str) -> Result<Self, ConnectError> {
+        let program = match shell {
+            "bash" => "bash",
+            "sh" => "sh",
+            "pwsh" => {
+                "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
+                 -ExecutionPolicy Bypass -Command -"
+            }
+            other => {
+                let other = clean_line(other.as_bytes(), 40);
+                return Err(ConnectError::Local {
+                    what: format!(
+                        "cannot run scripts with shell `{other}`: `shell` must be `bash`, `sh` or `pwsh`"
+                    ),
+                });
+            }
+        };
+        Self::new(&format!("exec {program}"))
+    }
+
+    /// A command of the operator's, as `/bin/sh` understands it.
+    pub(super) fn command(command: &str) -> Result<Self, ConnectError> {
+        Self::new(command)
+    }
+
+    fn new(command: &str) -> Result<Self, ConnectError> {
+        let mut random = [0_u8; 16];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| ConnectError::Local { what: format!("the kernel gives no random numbers: {e}") })?;
+        let mark = format!("greenroom-session-{:032x}-", u128::from_ne_bytes(random));
+        Ok(Self { command: shell(&format!("echo {mark}$$ >&2; {command}")), mark })
+    }
+}
+
+/// A command line that hands `script` to `/bin/sh`, whatever the login shell is.
+fn shell(script: &str) -> String {
+    format!("exec /bin/sh -c {}", quote(script))
+}
+
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// How a session is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Force {
+    Term,
+    Kill,
+}
+
+/// Signals every process of the session and returns when none is left: TERM once, or KILL until then.
+///
+/// `/proc` first, because it also knows what is a zombie: where nobody reaps orphans they stay for ever, and `pkill`
+/// counts them. A process group of that number belongs too, for servers that make no session. Gives up some time after
+/// `within`, so that nothing of ours stays behind.
+pub(super) fn sweep(session: SessionId, force: Force, within: Duration) -> String {
+    let SessionId(id) = session;
+    let rounds = within.as_millis() / 20 + 100;
+    let ends = match force {
+        Force::Term => "sweep TERM; while sweep 0",
+        Force::Kill => "while sweep KILL",
+    };
+    shell(&format!(
+        "exec 2>/dev/null; s={id}; c=0; \
+         if [ -r /proc/self/stat ]; then \
+           sweep() {{ k=$1; n=1; \
+             for f in /proc/[0-9]*/stat; do \
+               read -r x <\"$f\" || continue; p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
+               case $1 in Z|X) continue;; esac; \
+               if [ \"$3\" = $s ] || [ \"$4\" = $s ]; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
+             done; return $n; }}; \
+         else \
+           sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
+         fi; \
+         {ends}; do c=$((c+1)); [ $c -lt {rounds} ] || exit 1; sleep 0.02 || sleep 1; done; exit 0"
+    ))
+}
+
+/// A signal's name as a stage's end; the guest may have made it up.
+pub(super) fn signalled(signal: &Sig) -> StageEnd {
+    StageEnd::Signalled(match signal {
+        Sig::Custom(name) => clean_line(name.as_bytes(), 32),
+        known => format!("{known:?}"),
+    })
+}
+
+/// An end in words, for messages.
+pub(super) fn ending(end: &StageEnd) -> String {
+    match end {
+        StageEnd::Exited(code) => format!("exit code {code}"),
+        StageEnd::Signalled(name) => format!("signal {name}"),
+        StageEnd::Stopped => "a stop".to_owned(),
+    }
+}
+
+/// Takes the line with the mark out of the guest's standard error; all else passes.
+#[derive(Debug)]
+pub(super) struct Sift {
+    mark: Vec<u8>,
+    /// Might be the beginning of the marked line.
+    held: Vec<u8>,
+    /// Nothing more to look for.
+    over: bool,
+    session: Option<SessionId>,
+}
+
+/// A number, perhaps a carriage return, a newline: no longer than this.
+const LONGEST_NUMBER: usize = 12;
+
+impl Sift {
+    pub(super) fn new(mark: &str) -> Self {
+        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, session: None }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// Passes on what is output.
+    pub(super) fn feed<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.over {
+            return Cow::Borrowed(bytes);
+        }
+        self.held.extend_from_slice(bytes);
+        let begin = find(&self.held, &self.mark);
+        let Some(begin) = begin else {
+            let undecided = longest_beginning(&self.held, &self.mark);
+            let output = self.held.len() - undecided;
+            return Cow::Owned(self.held.drain(..output).collect());
+        };
+        let number = &self.held[begin + self.mark.len()..];
+        let end = number.iter().take(LONGEST_NUMBER).position(|b| *b == b'\n');
+        if end.is_none() && number.len() < LONGEST_NUMBER {
+            return Cow::Owned(self.held.drain(..begin).collect());
+        }
+        self.over = true;
+        let mut output = std::mem::take(&mut self.held);
+        if let Some(end) = end {
+            let number = begin + self.mark.len();
+            self.session = parse(&output[number..number + end]);
+            if self.session.is_some() {
+                output.drain(begin..=number + end);
+            }
+        }
+        Cow::Owned(output)
+    }
+
+    /// What was held back when the output ended.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        self.over = true;
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// 0 and 1 are no sessions of ours, however the guest came to say so.
+fn parse(number: &[u8]) -> Option<SessionId> {
+    let number = number.strip_suffix(b"\r").unwrap_or(number);
+    let digits = std::str::from_utf8(number).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
+    digits.parse().ok().filter(|id| *id > 1).map(SessionId)
+}
+
+fn find(within: &[u8], what: &[u8]) -> Option<usize> {
+    within.windows(what.len()).position(|window| window == what)
+}
+
+/// The longest end of `text` that is a beginning of `what`.
+fn longest_beginning(text: &[u8], what: &[u8]) -> usize {
+    let most = text.len().min(what.len().saturating_sub(1));
+    (1..=most).rev().find(|n| what.starts_with(&text[text.len() - n..])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What passes when `pieces` come one after the other, and the session.
+    fn sifted(pieces: &[&[u8]]) -> (Vec<u8>, Option<u32>) {
+        let mut sift = Sift::new("MARK-");
+        let mut output = Vec::new();
+        for piece in pieces {
+            output.extend_from_slice(&sift.feed(piece));
+        }
+        output.extend(sift.rest());
+        (output, sift.session().map(|s| s.0))
+    }
+
+    #[test]
+    fn the_marked_line_is_taken_out_and_everything_else_passes() {
+        let cases: [(&[u8], &[u8], Option<u32>); 9] = [
+            (b"MARK-4711\n", b"", Some(4711)),
+            (b"noisy profile\nMARK-4711\r\nrest", b"noisy profile\nrest", Some(4711)),
+            (b"no newline MARK-12\nMARK-13\n", b"no newline MARK-13\n", Some(12)),
+            (b"4711\n", b"4711\n", None),
+            (b"MARK-\n", b"MARK-\n", None),
+            (b"MARK-1\nx", b"MARK-1\nx", None),
+            (b"MARK--1; reboot\n", b"MARK--1; reboot\n", None),
+            (b"MARK-99999999999999999999\n", b"MARK-99999999999999999999\n", None),
+            (b"MARK-12", b"MARK-12", None),
+        ];
+        for (input, output, session) in cases {
+            let text = String::from_utf8_lossy(input);
+            assert_eq!(sifted(&[input]), (output.to_vec(), session), "{text:?}");
+            let bytes: Vec<&[u8]> = input.chunks(1).collect();
+            assert_eq!(sifted(&bytes), (output.to_vec(), session), "{text:?}, byte by byte");
+        }
+    }
+
+    #[test]
+    fn output_is_not_held_back_for_long() {
+        let mut sift = Sift::new("MARK-");
+        assert_eq!(sift.feed(b"a prompt> ").as_ref(), b"a prompt> ");
+        assert_eq!(sift.feed(b"MA").as_ref(), b"");
+        assert_eq!(sift.feed(b"Y").as_ref(), b"MAY");
+        assert_eq!(sift.feed(b"MARK-123456789012345").as_ref(), b"MARK-123456789012345");
+    }
+
+    proptest! {
+        #[test]
+        fn how_the_bytes_are_cut_changes_nothing(
+            before in "[MARK\\-x\n]{0,20}", after in "[MARK\\-1\n]{0,20}", cuts in proptest::collection::vec(1_usize..9, 0..20)
+        ) {
+            let all = format!("{before}\nMARK-77\n{after}").into_bytes();
+            prop_assume!(find(before.as_bytes(), b"MARK-").is_none());
+            let (mut pieces, mut rest) = (Vec::new(), all.as_slice());
+            for cut in cuts {
+                let (piece, remaining) = rest.split_at(cut.min(rest.len()));
+                pieces.push(piece);
+                rest = remaining;
+            }
+            pieces.push(rest);
+            prop_assert_eq!(sifted(&pieces), (format!("{before}\n{after}").into_bytes(), Some(77)));
+        }
+
+        #[test]
+        fn a_quoted_text_reaches_the_command_as_it_is(text in "[ -~\n]{0,60}") {
+            let out = Command::new("/bin/sh").arg("-c").arg(format!("printf %s {}", quote(&text))).output().unwrap();
+            prop_assert_eq!(String::from_utf8(out.stdout).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn an_unknown_shell_is_refused_by_name() {
+        let text = Marked::interpreter("cmd\x1b[2J").unwrap_err().to_string();
+        assert!(text.contains("`cmd`") && text.contains("`pwsh`"), "{text}");
+    }
+
+    /// What `/proc` says of processes in a session that are not zombies.
+    fn living_of(session: u32) -> Vec<String> {
+        let stats = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        let of_session = stats.filter(|stat| {
+            let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+            fields.len() > 4 && fields[0] != "Z" && fields[3] == session.to_string()
+        });
+        of_session.collect()
+    }
+
+    #[test]
+    fn a_sweep_ends_a_whole_session_in_every_shell_here() {
+        for sh in [&["sh"][..], &["bash"], &["busybox", "ash"]] {
+            let mut victim = Command::new("setsid")
+                .args(["sh", "-c", "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("setsid of util-linux starts the victim");
+            let mut line = String::new();
+            let stdout = victim.stdout.as_mut().unwrap();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+            let session = parse(line.trim().as_bytes()).unwrap();
+            let command = sweep(session, Force::Kill, Duration::from_secs(5))
+                .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")));
+            let swept = Command::new("/bin/sh").arg("-c").arg(command).status().unwrap();
+            assert!(swept.success(), "{sh:?}");
+            assert!(!victim.wait().unwrap().success());
+            assert_eq!(living_of(session.0), Vec::<String>::new(), "{sh:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! One authenticated connection to an instance.
+
+use std::time::Duration;
+
+use russh::client::{self, Handle, Msg};
+use russh::keys::{HashAlg, PublicKey};
+use russh::{AlgorithmKind, Channel, ChannelMsg, Disconnect, Error};
+
+use super::SshSettings;
+use super::algorithms;
+use super::dial::{self, Wire};
+use super::handler::{Client, Notes, explain};
+use super::login::{Credential, LoginError};
+use super::remote;
+use crate::core::endpoint::Endpoint;
+use crate::core::text::clean_line;
+use crate::core::time::Pretty;
+use crate::port::connector::{ConnectError, StageEnd};
+
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// What is kept of the output of a command of ours.
+const BRIEF_OUTPUT: usize = 2048;
+
+/// A connection whose host key was the recorded one and whose login succeeded.
+pub(super) struct Session {
+    handle: Handle<Client>,
+    notes: Notes,
+    at: String,
+    // Last, so that russh's task has its channels closed before its socket.
+    _wire: Wire,
+}
+
+impl Session {
+    /// Connects, verifies and logs in, all within `within`.
+    pub(super) async fn open(
+        endpoint: &Endpoint,
+        credential: &Credential,
+        settings: &SshSettings,
+        within: Duration,
+    ) -> Result<Self, ConnectError> {
+        let opening = Box::pin(Self::open_patiently(endpoint, credential, settings));
+        match tokio::time::timeout(within, opening).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(ConnectError::TimedOut { at: dial::place(endpoint), waited: Pretty(within).to_string() })
+            }
+        }
+    }
+
+    async fn open_patiently(
+        endpoint: &Endpoint,
+        credential: &Credential,
+        settings: &SshSettings,
+    ) -> Result<Self, ConnectError> {
+        let at = dial::place(endpoint);
+        let recorded = algorithms::recorded_key(&endpoint.host_key, &at)?;
+        let silence = settings.keepalive * settings.keepalive_misses.max(1).saturating_add(1);
+        let (stream, wire) = dial::dial(endpoint, silence).await?;
+        let notes = Notes::default();
+        let handler = Client::new(recorded.clone(), notes.clone(), Pretty(silence).to_string());
+        let handle = client::connect_stream(algorithms::config(settings, &recorded), stream, handler)
+            .await
+            .map_err(|error| handshake_failed(&at, &recorded, &notes, &error))?;
+        let mut session = Self { handle, notes, at, _wire: wire };
+        match credential.log_in(&mut session.handle, &endpoint.user).await {
+            Ok(()) => Ok(session),
+            Err(LoginError::Refused(problem)) => {
+                Err(ConnectError::Refused { at: session.at.clone(), user: endpoint.user.clone(), problem })
+            }
+            Err(LoginError::Gone) => Err(session.lost(false)),
+            Err(LoginError::Local(what)) => Err(ConnectError::Local { what }),
+        }
+    }
+
+    /// Where this leads, for messages.
+    pub(super) fn at(&self) -> &str {
+        &self.at
+    }
+
+    /// The connection as an error; `sent`: was anything of the script sent?
+    pub(super) fn lost(&self, sent: bool) -> ConnectError {
+        self.lost_because(self.ended(), sent)
+    }
+
+    /// Why the connection ended, in a few words.
+    pub(super) fn ended(&self) -> String {
+        self.notes.ended()
+    }
+
+    pub(super) fn lost_because(&self, problem: String, sent: bool) -> ConnectError {
+        ConnectError::Lost { at: self.at.clone(), problem, sent }
+    }
+
+    pub(super) fn timed_out(&self, waited: Duration) -> ConnectError {
+        ConnectError::TimedOut { at: self.at.clone(), waited: Pretty(waited).to_string() }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.handle.is_closed()
+    }
+
+    /// Opens a channel for one command. Waits for as long as the instance takes.
+    pub(super) async fn channel(&self) -> Result<Channel<Msg>, ConnectError> {
+        self.handle.channel_open_session().await.map_err(|error| match error {
+            Error::ChannelOpenFailure(_) => {
+                self.lost_because("it opens no further session".to_owned(), false)
+            }
+            _ => self.lost(false),
+        })
+    }
+
+    /// Runs a short command of ours and keeps the beginning of what it says. Waits for as long as it takes.
+    pub(super) async fn brief(&self, command: &str) -> Result<(StageEnd, Vec<u8>), ConnectError> {
+        let mut channel = self.channel().await?;
+        channel.exec(true, command).await.map_err(|_| self.lost(false))?;
+        let _sent = channel.eof().await;
+        let (mut end, mut said) = (None, Vec::new());
+        while let Some(message) = channel.wait().await {
+            match message {
+                ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, ext: 1 } => {
+                    let room = BRIEF_OUTPUT.saturating_sub(said.len());
+                    said.extend_from_slice(&data[..data.len().min(room)]);
+                }
+                ChannelMsg::ExitStatus { exit_status } => end = end.or(Some(StageEnd::Exited(exit_status))),
+                ChannelMsg::ExitSignal { signal_name, .. } => {
+                    end = end.or(Some(remote::signalled(&signal_name)));
+                }
+                ChannelMsg::Failure => return Err(self.lost_because("it runs no commands".to_owned(), false)),
+                ChannelMsg::Close => break,
+                _ => {}
+            }
+        }
+        match end {
+            Some(end) => Ok((end, said)),
+            None if self.is_closed() => Err(self.lost(false)),
+            None => Err(self.lost_because("it ended a command without an exit status".to_owned(), false)),
+        }
+    }
+
+    /// Says good-bye and ends the connection.
+    pub(super) async fn close(self) {
+        let farewell = async {
+            if self.handle.disconnect(Disconnect::ByApplication, "", "").await.is_ok() {
+                let _ended = self.handle.await;
+            }
+        };
+        let _in_time = tokio::time::timeout(FAREWELL, farewell).await;
+    }
+}
+
+fn handshake_failed(at: &str, recorded: &PublicKey, notes: &Notes, error: &Error) -> ConnectError {
+    let expected = recorded.fingerprint(HashAlg::Sha256).to_string();
+    let at = at.to_owned();
+    if let Some(found) = notes.other_key() {
+        return ConnectError::HostKey { at, expected, found };
+    }
+    match error {
+        Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
+            let found = format!("none of type {} (it has {})", recorded.algorithm(), theirs.join(", "));
+            ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
+        }
+        error => ConnectError::Unreachable { at, problem: explain(error) },
+    }
+}
