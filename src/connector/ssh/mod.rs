@@ -17,6 +17,7 @@ mod stop;
 mod tail;
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 
 use self::keys::KeyStore;
 use self::login::Credential;
-use self::session::Session;
+use self::session::{Session, Way};
 use self::stage::Work;
 use self::tail::Tail;
 use crate::core::endpoint::Endpoint;
@@ -94,14 +95,16 @@ impl Ssh {
         Self { keys: KeyStore::new(settings.keys_dir.clone()), settings }
     }
 
-    async fn connect(
-        &self,
+    async fn connect<'a>(
+        &'a self,
         id: &InstanceId,
-        at: &Endpoint,
+        endpoint: &'a Endpoint,
         within: Duration,
-    ) -> Result<Session, ConnectError> {
-        let credential = Credential::find(self.settings.user_key.as_ref(), &self.keys, id)?;
-        Session::open(at, &credential, &self.settings, within.min(self.settings.connect_timeout)).await
+    ) -> Result<Session<'a>, ConnectError> {
+        let settings = &self.settings;
+        let credential = Credential::find(settings.user_key.as_ref(), &self.keys, id)?;
+        let way = Rc::new(Way { endpoint, credential, settings });
+        Session::open(way, within.min(settings.connect_timeout)).await
     }
 }
 

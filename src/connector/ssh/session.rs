@@ -1,5 +1,6 @@
 //! One authenticated connection to an instance.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use russh::client::{self, Handle, Msg};
@@ -22,8 +23,16 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// What is kept of the output of a command of ours.
 const BRIEF_OUTPUT: usize = 2048;
 
+/// How to get to an instance, and in.
+pub(super) struct Way<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) credential: Credential,
+    pub(super) settings: &'a SshSettings,
+}
+
 /// A connection whose host key was the recorded one and whose login succeeded.
-pub(super) struct Session {
+pub(super) struct Session<'a> {
+    way: Rc<Way<'a>>,
     handle: Handle<Client>,
     notes: Notes,
     at: String,
@@ -31,28 +40,23 @@ pub(super) struct Session {
     _wire: Wire,
 }
 
-impl Session {
+impl<'a> Session<'a> {
     /// Connects, verifies and logs in, all within `within`.
-    pub(super) async fn open(
-        endpoint: &Endpoint,
-        credential: &Credential,
-        settings: &SshSettings,
-        within: Duration,
-    ) -> Result<Self, ConnectError> {
-        let opening = Box::pin(Self::open_patiently(endpoint, credential, settings));
-        match tokio::time::timeout(within, opening).await {
+    pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
+        let at = dial::place(way.endpoint);
+        match tokio::time::timeout(within, Box::pin(Self::open_patiently(way))).await {
             Ok(result) => result,
-            Err(_) => {
-                Err(ConnectError::TimedOut { at: dial::place(endpoint), waited: Pretty(within).to_string() })
-            }
+            Err(_) => Err(ConnectError::TimedOut { at, waited: Pretty(within).to_string() }),
         }
     }
 
-    async fn open_patiently(
-        endpoint: &Endpoint,
-        credential: &Credential,
-        settings: &SshSettings,
-    ) -> Result<Self, ConnectError> {
+    /// A second connection to the same instance.
+    pub(super) async fn another(&self, within: Duration) -> Result<Self, ConnectError> {
+        Self::open(Rc::clone(&self.way), within).await
+    }
+
+    async fn open_patiently(way: Rc<Way<'a>>) -> Result<Self, ConnectError> {
+        let Way { endpoint, settings, .. } = *way;
         let at = dial::place(endpoint);
         let recorded = algorithms::recorded_key(&endpoint.host_key, &at)?;
         let silence = settings.keepalive * settings.keepalive_misses.max(1).saturating_add(1);
@@ -62,8 +66,8 @@ impl Session {
         let handle = client::connect_stream(algorithms::config(settings, &recorded), stream, handler)
             .await
             .map_err(|error| handshake_failed(&at, &recorded, &notes, &error))?;
-        let mut session = Self { handle, notes, at, _wire: wire };
-        match credential.log_in(&mut session.handle, &endpoint.user).await {
+        let mut session = Self { way, handle, notes, at, _wire: wire };
+        match session.way.credential.log_in(&mut session.handle, &endpoint.user).await {
             Ok(()) => Ok(session),
             Err(LoginError::Refused(problem)) => {
                 Err(ConnectError::Refused { at: session.at.clone(), user: endpoint.user.clone(), problem })

@@ -62,7 +62,7 @@ enum Over {
 
 /// Runs it to its end, or until `stop` resolves.
 pub(super) async fn run(
-    session: &Session,
+    session: &Session<'_>,
     work: Work,
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
@@ -113,7 +113,7 @@ enum Outcome {
 type Ends<'a, 'b> = (&'a mut dyn Output, &'a mut Stop<'b>, &'a Cell<bool>);
 
 async fn drive(
-    session: &Session,
+    session: &Session<'_>,
     guest: &mut Guest,
     to: &ChannelWriteHalf<Msg>,
     work: &Work,
@@ -180,7 +180,7 @@ impl Guest {
         !self.closed
     }
 
-    async fn receive(&mut self, session: &Session, output: &mut dyn Output, work: &Work) -> Over {
+    async fn receive(&mut self, session: &Session<'_>, output: &mut dyn Output, work: &Work) -> Over {
         let (mut started, mut ended_output) = (false, false);
         let mut end: Option<StageEnd> = None;
         loop {

@@ -25,14 +25,14 @@ const KILLING: Duration = Duration::from_secs(5);
 enum Fate {
     Gone,
     Left,
-    /// No second channel could be had.
+    /// It could not be asked.
     Unknown,
 }
 
 /// TERM, after `grace` KILL, to the stage's whole session. `Stopped` only when nothing of it is left. Takes `grace`
-/// plus 7 s at most, twice that where the instance refuses a second channel.
+/// plus 7 s at most; twice `grace` plus 17 s where the connection gives no second channel.
 pub(super) async fn stop(
-    session: &Session,
+    session: &Session<'_>,
     guest: &mut Guest,
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,
@@ -68,7 +68,19 @@ pub(super) async fn stop(
     Err(session.lost_because(format!("the stage was told to stop and did not within {waited}"), true))
 }
 
-async fn by_session(session: &Session, id: SessionId, grace: Duration) -> Fate {
+async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> Fate {
+    match sweeps(session, id, grace).await {
+        Fate::Unknown => {}
+        fate => return fate,
+    }
+    // Refused (`MaxSessions`), or the connection is broken: then on one of its own.
+    let Ok(other) = session.another(KILLING).await else { return Fate::Unknown };
+    let fate = sweeps(&other, id, grace).await;
+    other.close().await;
+    fate
+}
+
+async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> Fate {
     for (force, within) in [(Force::Term, grace), (Force::Kill, KILLING)] {
         let command = sweep(id, force, within);
         match tokio::time::timeout(within, session.brief(&command)).await {
@@ -82,7 +94,7 @@ async fn by_session(session: &Session, id: SessionId, grace: Duration) -> Fate {
 
 /// The signal request of the protocol: reaches the stage's first process group only, and some servers ignore it.
 async fn by_signal(
-    session: &Session,
+    session: &Session<'_>,
     guest: &mut Guest,
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,

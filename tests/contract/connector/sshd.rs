@@ -1,0 +1,182 @@
+//! OpenSSH's server, for one test.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use greenroom::connector::ssh::{Ssh, SshSettings};
+use greenroom::core::endpoint::Endpoint;
+use greenroom::core::ids::InstanceId;
+use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
+
+use super::support::{Kept, children_of, kill};
+
+/// What a test wants to be different.
+#[derive(Clone, Debug)]
+pub(super) struct Set {
+    /// How the login shell is started; `None` is the account's own.
+    pub(super) login: Option<&'static str>,
+    /// Lines of `.bashrc`, which bash reads for commands over SSH.
+    pub(super) profile: &'static str,
+    /// More lines of `sshd_config`.
+    pub(super) config: &'static str,
+    pub(super) linger: Duration,
+}
+
+impl Default for Set {
+    fn default() -> Self {
+        Self { login: None, profile: "", config: "", linger: Duration::from_secs(10) }
+    }
+}
+
+/// A server with the keys of instance `guest`, and a connector that knows them.
+pub(super) struct Sshd {
+    child: Child,
+    pub(super) dir: tempfile::TempDir,
+    pub(super) settings: SshSettings,
+    pub(super) ssh: Ssh,
+    pub(super) id: InstanceId,
+    pub(super) at: Endpoint,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.end();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Sshd {
+    pub(super) async fn start() -> Self {
+        Self::with(Set::default()).await
+    }
+
+    pub(super) async fn with(set: Set) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = SshSettings { linger: set.linger, ..SshSettings::new(dir.path().join("keys")) };
+        let ssh = Ssh::new(settings.clone());
+        let id = InstanceId::new("guest");
+        let keys = ssh.keys(&id).await.unwrap();
+        let host_key = dir.path().join("host_key");
+        write_private(&host_key, &keys.host_key);
+        let option =
+            set.login.map(|shell| format!(r#"command="exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"" "#));
+        let authorized = format!("{}{}\n", option.unwrap_or_default(), keys.authorized_key);
+        write_private(&dir.path().join("authorized_keys"), &authorized);
+        let home = dir.path().join("home");
+        fs::create_dir(&home).unwrap();
+        fs::write(home.join(".bashrc"), set.profile).unwrap();
+        let (child, port) = listen(dir.path(), set.config);
+        let at = Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            user: account(),
+            host_key: keys.host_key_public,
+        };
+        Self { child, dir, settings, ssh, id, at }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Lets another key in.
+    pub(super) fn authorize(&self, key: &str) {
+        write_private(&self.path("authorized_keys"), &format!("{key}\n"));
+    }
+
+    pub(super) async fn run(&self, stage: Stage, stop: Stop<'_>) -> (Result<StageEnd, ConnectError>, Kept) {
+        let mut kept = Kept::default();
+        let end = self.ssh.run(&self.id, &self.at, stage, &mut kept, stop).await;
+        (end, kept)
+    }
+
+    /// Ends the server and all its connections.
+    pub(super) fn end(&self) {
+        let sessions = children_of(self.child.id());
+        kill(self.child.id());
+        for session in sessions {
+            kill_serving(session);
+        }
+    }
+
+    /// Cuts all connections: kills the processes that serve them.
+    pub(super) fn cut(&self) {
+        for session in children_of(self.child.id()) {
+            kill_serving(session);
+        }
+    }
+}
+
+/// The process of one connection and, where it works with split privileges, the one below it; no process of a guest.
+fn kill_serving(session: u32) {
+    for below in children_of(session) {
+        if fs::read_to_string(format!("/proc/{below}/comm")).is_ok_and(|name| name.starts_with("sshd")) {
+            kill(below);
+        }
+    }
+    kill(session);
+}
+
+fn listen(dir: &Path, more: &str) -> (Child, u16) {
+    let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
+        .into_iter()
+        .find(|p| Path::new(p).exists());
+    let sshd = sshd.expect("these tests need OpenSSH's server: `apt-get install openssh-server`");
+    if rustix::process::getuid().is_root() {
+        // Where its unprivileged half locks itself in; the service's unit makes it at boot.
+        fs::create_dir_all("/run/sshd").unwrap();
+    }
+    for _ in 0..10 {
+        // RACE: between here and sshd somebody else may take the port; then it says so and the next one is tried.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let at = dir.display();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {at}/host_key\nAuthorizedKeysFile {at}/authorized_keys\n\
+             StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n\
+             KbdInteractiveAuthentication no\nPrintMotd no\nSetEnv HOME={at}/home\nLogLevel VERBOSE\n{more}\n"
+        );
+        fs::write(dir.join("sshd_config"), config).unwrap();
+        let mut child = Command::new(sshd)
+            .args(["-D", "-e", "-f"])
+            .arg(dir.join("sshd_config"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let (mut line, mut said) = (String::new(), String::new());
+        while log.read_line(&mut line).unwrap() > 0 {
+            said.push_str(&line);
+            if line.contains("Server listening on") {
+                // It goes on logging: somebody must read.
+                let file = fs::File::create(dir.join("log")).unwrap();
+                std::thread::spawn(move || io_copy(log, file));
+                return (child, port);
+            }
+            line.clear();
+        }
+        child.wait().unwrap();
+        assert!(said.contains("in use"), "sshd does not start: {said}");
+    }
+    panic!("no port to be had");
+}
+
+fn io_copy(mut from: impl std::io::Read, mut to: fs::File) {
+    std::io::copy(&mut from, &mut to).unwrap();
+}
+
+pub(super) fn account() -> String {
+    let id = Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(id.stdout).unwrap().trim().to_owned()
+}
+
+pub(super) fn write_private(path: &Path, text: &str) {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path).unwrap();
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+}

@@ -1,0 +1,193 @@
+//! How a stage is stopped, and what is left of it.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
+
+use super::sshd::{Set, Sshd};
+use super::support::{Stuck, after, eventually, kill, lives, living_of, stage, when};
+
+const GRACE: Duration = Duration::from_millis(700);
+
+/// Runs a script that writes its pid to `$1` when all its processes are there; stops it then.
+async fn stopped(sshd: &Sshd, shell: &str, script: &str) -> (Duration, u32) {
+    let pid_file = sshd.path("pid");
+    let _none = std::fs::remove_file(&pid_file);
+    let script = script.replace("READY", &format!("echo $$ >{0}.new; mv {0}.new {0}", pid_file.display()));
+    let mut stage = stage(shell, script);
+    stage.stop_grace = GRACE;
+    let (file, stopping) = (pid_file.clone(), Rc::new(std::cell::Cell::new(None)));
+    let seen = Rc::clone(&stopping);
+    let stop = when(move || {
+        let ready = file.exists();
+        if ready {
+            seen.set(Some(Instant::now()));
+        }
+        ready
+    });
+    let (end, kept) = sshd.run(stage, stop).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped, "{kept:?}");
+    let session = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(living_of(session), Vec::<u32>::new(), "nothing of the session is left");
+    (stopping.get().unwrap().elapsed(), session)
+}
+
+#[tokio::test]
+async fn a_sleeping_script_and_its_children_go_at_once() {
+    for login in [None, Some("busybox ash")] {
+        let sshd = Sshd::with(Set { login, ..Set::default() }).await;
+        for (shell, script) in [
+            ("bash", "sleep 600 & sleep 600 & READY; sleep 600\n"),
+            ("sh", "(sleep 600; echo no) & READY; (sleep 600)\n"),
+            ("bash", "set -m; sleep 600 & (sleep 600; true) & READY; sleep 600\n"),
+            ("bash", "trap 'exit 1' TERM; (trap 'exit 1' TERM; READY; sleep 600) </dev/null\n"),
+        ] {
+            let (took, _) = stopped(&sshd, shell, script).await;
+            assert!(took < GRACE, "{script}: {took:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_ignores_term_is_killed_after_the_grace() {
+    let sshd = Sshd::start().await;
+    for script in [
+        "trap '' TERM; sleep 600 & READY; wait; sleep 600\n",
+        "set -m; (trap '' TERM; while :; do sleep 1; done) & READY; wait\n",
+        "trap '' TERM; READY; yes\n",
+    ] {
+        let (took, _) = stopped(&sshd, "bash", script).await;
+        assert!(took >= GRACE && took < GRACE + Duration::from_secs(1), "{script}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_flood_does_not_keep_the_stop_out() {
+    let sshd = Sshd::start().await;
+    let (took, _) = stopped(&sshd, "bash", "READY; yes & yes >&2 & wait\n").await;
+    assert!(took < GRACE, "{took:?}");
+}
+
+#[tokio::test]
+async fn output_that_nobody_takes_does_not_keep_the_stop_out() {
+    let sshd = Sshd::start().await;
+    let pid_file = sshd.path("pid");
+    let script = format!("echo $$ >{}; yes\n", pid_file.display());
+    let begun = Instant::now();
+    let stop = after(Duration::from_millis(500));
+    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage("bash", script), &mut Stuck, stop).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped);
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(living_of(session), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_script_that_is_still_being_sent_can_be_stopped() {
+    let sshd = Sshd::start().await;
+    let pid_file = sshd.path("pid");
+    let script = format!(
+        "echo $$ >{0}.new; mv {0}.new {0}; sleep 600\n{1}",
+        pid_file.display(),
+        "#\n".repeat(10_000_000)
+    );
+    let file = pid_file.clone();
+    let (end, _) = sshd.run(stage("bash", script), when(move || file.exists())).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped);
+    let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(living_of(session), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_stop_that_comes_at_any_moment_of_the_start_leaves_nothing() {
+    let sshd = Sshd::start().await;
+    let marker = format!("{}", 86_400 + std::process::id());
+    for ms in [0, 2, 5, 10, 20, 40, 60, 80, 100, 150] {
+        let (end, _) =
+            sshd.run(stage("bash", format!("sleep {marker}\n")), after(Duration::from_millis(ms))).await;
+        assert_eq!(end.unwrap(), StageEnd::Stopped, "after {ms} ms");
+    }
+    let sleepers =
+        std::process::Command::new("pgrep").args(["-f", &format!("^sleep {marker}$")]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&sleepers.stdout), "");
+}
+
+#[tokio::test]
+async fn a_process_that_left_the_session_is_not_followed() {
+    let sshd = Sshd::start().await;
+    let file = sshd.path("daemon");
+    let script = format!(
+        "setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; exec sleep 600 >/dev/null 2>&1' & sleep 600\n",
+        file.display()
+    );
+    let seen = file.clone();
+    let (end, _) = sshd.run(stage("bash", script), when(move || seen.exists())).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped);
+    let daemon = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert!(lives(daemon));
+    kill(daemon);
+}
+
+#[tokio::test]
+async fn without_a_second_channel_the_stop_takes_a_second_connection() {
+    let sshd = Sshd::with(Set { config: "MaxSessions 1", ..Set::default() }).await;
+    let (took, _) = stopped(&sshd, "bash", "sleep 600 & READY; sleep 600\n").await;
+    assert!(took < GRACE, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_is_lost_and_says_whether_the_script_was_sent() {
+    let sshd = Sshd::start().await;
+    let pid_file = sshd.path("pid");
+    let file = pid_file.clone();
+    let script = format!("echo hello; echo $$ >{0}.new; mv {0}.new {0}; sleep 600\n", pid_file.display());
+    let cutting = async {
+        eventually("the script runs", || file.exists()).await;
+        sshd.cut();
+    };
+    let ((end, kept), ()) = tokio::join!(sshd.run(stage("bash", script), super::support::never()), cutting);
+    let Err(ConnectError::Lost { problem, sent, .. }) = end else { panic!("{end:?}") };
+    assert!(sent);
+    assert!(problem.contains("closed the connection") || problem.contains("reset"), "{problem}");
+    assert_eq!(kept.out(), "hello\n");
+    for left in living_of(std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()) {
+        kill(left);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_on_a_connection_that_was_cut_takes_another_one() {
+    let sshd = Rc::new(Sshd::start().await);
+    let (stage, stop, pid_file) = cut_while_running(&sshd, |sshd| sshd.cut());
+    let (end, _) = sshd.run(stage, stop).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped);
+    let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    assert_eq!(living_of(session), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_stop_on_a_guest_that_is_gone_does_not_wait() {
+    let sshd = Rc::new(Sshd::start().await);
+    let (stage, stop, pid_file) = cut_while_running(&sshd, |sshd| sshd.end());
+    let begun = Instant::now();
+    let (end, _) = sshd.run(stage, stop).await;
+    assert!(matches!(end, Err(ConnectError::Lost { sent: true, .. })), "{end:?}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    for left in living_of(std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()) {
+        kill(left);
+    }
+}
+
+/// A stage that is stopped when it runs, with its connection gone at the same moment; and where its pid will be.
+fn cut_while_running(sshd: &Rc<Sshd>, cut: fn(&Sshd)) -> (Stage, Stop<'static>, PathBuf) {
+    let pid_file = sshd.path("pid");
+    let script = format!("echo $$ >{0}.new; mv {0}.new {0}; sleep 600\n", pid_file.display());
+    let (file, cutter) = (pid_file.clone(), Rc::clone(sshd));
+    let stop = Box::pin(async move {
+        eventually("the script runs", || file.exists()).await;
+        cut(&cutter);
+    });
+    (stage("bash", script), stop, pid_file)
+}

@@ -1,0 +1,139 @@
+//! Outputs, scripts and processes for these tests.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use greenroom::port::connector::{Output, Stage, Stop, Stream};
+
+/// Keeps both streams.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+}
+
+impl Kept {
+    pub(super) fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub(super) fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+}
+
+#[async_trait(?Send)]
+impl Output for Kept {
+    async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        match stream {
+            Stream::Stdout => self.stdout.extend_from_slice(bytes),
+            Stream::Stderr => self.stderr.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+}
+
+/// Counts, and keeps nothing.
+#[derive(Debug, Default)]
+pub(super) struct Counted(pub(super) u64);
+
+#[async_trait(?Send)]
+impl Output for Counted {
+    async fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.0 += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// A reader that never comes back.
+#[derive(Debug, Default)]
+pub(super) struct Stuck;
+
+#[async_trait(?Send)]
+impl Output for Stuck {
+    async fn write(&mut self, _: Stream, _: &[u8]) -> io::Result<()> {
+        std::future::pending().await
+    }
+}
+
+/// A stop that never comes.
+pub(super) fn never() -> Stop<'static> {
+    Box::pin(std::future::pending())
+}
+
+pub(super) fn after(wait: Duration) -> Stop<'static> {
+    Box::pin(tokio::time::sleep(wait))
+}
+
+/// Comes when `condition` holds; gives up the test after ten seconds.
+pub(super) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'static> {
+    Box::pin(async move {
+        let begun = Instant::now();
+        while !condition() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "waited in vain");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+}
+
+pub(super) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(script.as_ref()).unwrap();
+    io::Seek::rewind(&mut file).unwrap();
+    Stage { shell: shell.to_owned(), script: file, stop_grace: Duration::from_secs(1) }
+}
+
+/// State, parent and session of a process, as `/proc` has them.
+pub(super) struct Process {
+    pub(super) pid: u32,
+    state: String,
+    parent: u32,
+    session: u32,
+}
+
+fn processes() -> impl Iterator<Item = Process> {
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit(") ").next()?.split(' ');
+        let state = fields.next()?.to_owned();
+        let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
+        Some(Process { pid, state, parent, session })
+    })
+}
+
+pub(super) fn lives(pid: u32) -> bool {
+    processes().any(|p| p.pid == pid && p.state != "Z")
+}
+
+/// What lives in the session of a process.
+pub(super) fn living_of(session: u32) -> Vec<u32> {
+    processes().filter(|p| p.session == session && p.state != "Z").map(|p| p.pid).collect()
+}
+
+pub(super) fn children_of(parent: u32) -> Vec<u32> {
+    processes().filter(|p| p.parent == parent).map(|p| p.pid).collect()
+}
+
+pub(super) fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    // It may have gone by itself.
+    let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// A number that a script printed in a line of its own after `name=`.
+pub(super) fn number(text: &str, name: &str) -> u32 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap_or_else(|| panic!("no `{name}=` in {text:?}")).trim().parse().unwrap()
+}
+
+/// Waits for a condition, ten seconds at most.
+pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: waited in vain");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
