@@ -158,7 +158,7 @@ pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
     match brake::judge(&state.launches, &policy.timing, now) {
         Brake::Paused { until, failures, failure } => halts.push(Halt::Paused { until, failures, failure }),
         Brake::Wait { until, failure } => halts.push(Halt::Backoff { until, failure }),
-        Brake::Off | Brake::OneTry => {}
+        Brake::Off | Brake::OneTry { .. } => {}
     }
     halts
 }
