@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+/// Where the configuration lies unless somebody says otherwise.
+pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
+
 /// Keeps CI machines warm for GitLab Runner's custom executor.
 #[derive(Debug, Parser)]
 #[command(name = "greenroom", version, max_term_width = 100, arg_required_else_help = true)]
@@ -28,6 +31,13 @@ pub struct Place {
     /// The state directory; overrides `state_dir` of the configuration
     #[arg(long, global = true, env = "GREENROOM_STATE_DIR", value_name = "DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
+}
+
+impl Place {
+    /// The configuration file that is named, or the usual one; absolute.
+    pub fn config_file(&self) -> std::io::Result<PathBuf> {
+        std::path::absolute(self.config.as_deref().unwrap_or(std::path::Path::new(DEFAULT_CONFIG)))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -84,8 +94,11 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// The processes behind `local` instances
-    #[command(hide = true, subcommand)]
-    Instance(InstanceCommand),
+    #[command(hide = true)]
+    Instance {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -163,20 +176,4 @@ pub struct TryOptions {
     /// The job's script
     #[arg(default_value = "echo \"Hello from $(hostname), $(uname -sr)\"; pwd")]
     pub script: String,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum InstanceCommand {
-    /// Be an instance: an SSH server on loopback
-    Serve {
-        /// The instance's directory
-        #[arg(long)]
-        dir: PathBuf,
-    },
-    /// Run a command in a session of its own
-    Session {
-        /// The command and its arguments
-        #[arg(last = true, required = true)]
-        command: Vec<std::ffi::OsString>,
-    },
 }

@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+use super::ui;
+use crate::config::ConfigError;
+
 /// Whose fault, and so which exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
@@ -19,6 +22,8 @@ pub struct CliError {
     /// Complete sentences or fragments, one line each; the first is what was tried.
     lines: Vec<String>,
     hints: Vec<String>,
+    /// What a terminal shows instead: a configuration's complaints with their lines.
+    rendered: Option<String>,
 }
 
 impl CliError {
@@ -27,9 +32,14 @@ impl CliError {
         Self::of(Blame::System, error)
     }
 
-    /// The job's own doing.
-    pub fn job(error: impl Into<Box<dyn Error>>) -> Self {
-        Self::of(Blame::Job, error)
+    /// The job asks for what this runner does not offer.
+    pub fn impossible(sentence: impl Into<String>) -> Self {
+        Self { blame: Blame::Job, lines: vec![sentence.into()], hints: Vec::new(), rendered: None }
+    }
+
+    /// A plain sentence, on our side.
+    pub fn say(text: impl Into<String>) -> Self {
+        Self { blame: Blame::System, lines: vec![text.into()], hints: Vec::new(), rendered: None }
     }
 
     fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {
@@ -44,7 +54,30 @@ impl CliError {
             }
             source = cause.source();
         }
-        Self { blame, lines, hints: Vec::new() }
+        Self { blame, lines, hints: Vec::new(), rendered: None }
+    }
+
+    /// What is wrong with a configuration: in full for a terminal, in one line for a job's log.
+    pub fn config(error: ConfigError) -> Self {
+        let rendered = match &error {
+            ConfigError::Invalid(diagnostics) => Some(diagnostics.render(ui::colours())),
+            ConfigError::Read(_) => None,
+        };
+        Self { rendered, ..Self::of(Blame::System, error) }
+    }
+
+    /// An error with its chain, in one line.
+    pub fn message(error: &dyn Error) -> String {
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let line = cause.to_string();
+            if !text.ends_with(&line) {
+                text = format!("{text}: {line}");
+            }
+            source = cause.source();
+        }
+        text
     }
 
     #[must_use]
@@ -55,8 +88,9 @@ impl CliError {
 
     /// For an operator's terminal.
     pub fn for_operator(&self) -> String {
-        let mut text = String::new();
-        for (at, line) in self.lines.iter().enumerate() {
+        let mut text = self.rendered.clone().unwrap_or_default();
+        let lines = if self.rendered.is_some() { &[][..] } else { &self.lines[..] };
+        for (at, line) in lines.iter().enumerate() {
             let head = if at == 0 { "error" } else { "caused by" };
             // Writing to a string cannot fail.
             writeln!(text, "{head}: {line}").ok();
@@ -106,6 +140,6 @@ mod tests {
         let system = CliError::system(Outer("x", std::io::Error::other("disk full"))).for_job();
         assert!(system.starts_with("greenroom: system failure: cannot boot `x`: disk full."), "{system}");
         assert!(system.contains("did nothing wrong"));
-        assert_eq!(CliError::job("no image `a` here").for_job(), "greenroom: no image `a` here.\n");
+        assert_eq!(CliError::impossible("no image `a` here").for_job(), "greenroom: no image `a` here.\n");
     }
 }

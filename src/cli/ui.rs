@@ -37,3 +37,8 @@ pub fn paint(colour: AnsiColor, text: &str) -> String {
 pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
+
+/// Does standard error want colours?
+pub fn colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}

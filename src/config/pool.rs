@@ -28,6 +28,8 @@ pub struct PoolConfig {
     pub builds_dir: String,
     /// Where jobs' local caches lie on the instance. Absolute there.
     pub cache_dir: String,
+    /// Does either of the two stand in the file?
+    pub dirs_given: bool,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
     /// Run on a fixed host between jobs; must exit 0.
@@ -156,6 +158,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing, sink: &mut Sink) -> 
     Some(PoolConfig {
         name,
         policy,
+        dirs_given: table.has("builds_dir") || table.has("cache_dir"),
         uses_given: uses.is_some(),
         shell: table.word("shell", sink).value().map_or(Shell::Bash, |index| Shell::ALL[*index]),
         builds_dir: draft.builds_dir.or("/builds".to_owned()),

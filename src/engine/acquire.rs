@@ -65,6 +65,9 @@ pub enum AcquireError {
     /// The job asks for what this pool can never give.
     #[error("{0}")]
     Impossible(String),
+    /// Neither the state nor the configuration says what the pool is to be.
+    #[error("the pool has no policy: its configuration could not be read, and no keeper has recorded one")]
+    NoPolicy,
     #[error("{0}")]
     Moved(String),
     #[error(transparent)]
@@ -102,15 +105,16 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         record: &AttemptRecord,
-        policy: Arc<Policy>,
+        policy: Option<Arc<Policy>>,
         say: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
-        possible(record, &policy)?;
         let began = self.now();
         let (lease, record) = self.host.begin_attempt(attempt, record).await?;
         if let Some(problem) = self.host.identity().await?.moved {
             return Err(AcquireError::Moved(problem));
         }
+        let policy = self.store.load().await?.policy.or(policy).ok_or(AcquireError::NoPolicy)?;
+        possible(&record, &policy)?;
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
         let state = self.request(&ask).await?;
         let mut call = Call { engine: self, attempt, began, say, said: None, step: None };

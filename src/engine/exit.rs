@@ -10,9 +10,6 @@ use super::Trouble;
 use super::keeper::{Pool, PoolKeeper, RoundEnd};
 use crate::port::host::Host;
 
-/// A starting keeper waits this long for the one before to go (architecture: 3 s).
-const TAKE_OVER: Duration = Duration::from_secs(3);
-
 /// What a keeper stays for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeping {
@@ -32,9 +29,16 @@ pub enum Kept {
 }
 
 /// Keeps pools until settled or stopped. Pools are tasks side by side: a slow provider holds up its own pool only.
-pub async fn keep(host: &Rc<dyn Host>, pools: &[Pool], keeping: Keeping) -> Result<Kept, Trouble> {
+///
+/// A starting keeper waits `take_over` for the one before to go.
+pub async fn keep(
+    host: &Rc<dyn Host>,
+    pools: &[Pool],
+    keeping: Keeping,
+    take_over: Duration,
+) -> Result<Kept, Trouble> {
     loop {
-        let Some(lock) = host.lock_keeper(TAKE_OVER).await? else { return Ok(Kept::Elsewhere) };
+        let Some(lock) = host.lock_keeper(take_over).await? else { return Ok(Kept::Elsewhere) };
         let end = side_by_side(pools, keeping).await;
         drop(lock);
         if end == RoundEnd::Stopped {

@@ -60,6 +60,8 @@ pub(super) struct PoolKeeper {
     revision: Rc<Cell<u64>>,
     memory: Memory,
     running: FuturesUnordered<LocalBoxFuture<'static, Done>>,
+    /// What was started, in words, where somebody asked for it.
+    pub(super) did: Option<Vec<String>>,
 }
 
 impl std::fmt::Debug for PoolKeeper {
@@ -71,7 +73,14 @@ impl std::fmt::Debug for PoolKeeper {
 impl PoolKeeper {
     pub(super) fn new(pool: Pool) -> Self {
         let Pool { engine, setup, revision } = pool;
-        Self { engine, setup, revision, memory: Memory::default(), running: FuturesUnordered::new() }
+        Self {
+            engine,
+            setup,
+            revision,
+            memory: Memory::default(),
+            running: FuturesUnordered::new(),
+            did: None,
+        }
     }
 
     /// Passes until the pool is settled, or this process is told to stop.
@@ -131,6 +140,9 @@ impl PoolKeeper {
             return;
         }
         tracing::info!(pool = %self.engine.pool, "{effect}");
+        if let Some(did) = &mut self.did {
+            did.push(effect.to_string());
+        }
         let (engine, setup) = (self.engine.clone(), setup.clone());
         self.running.push(Box::pin(async move { engine.carry_out(effect, setup).await }));
     }

@@ -75,6 +75,13 @@ impl Engine {
         Ok(Passed { plan, state: committed.state })
     }
 
+    /// What a pass without launches would do now; commits nothing.
+    pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, Trouble> {
+        let observed = self.observe(&mut Memory::default(), setup, Launching::No).await?;
+        let state = self.store.load().await?;
+        Ok(plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now()))
+    }
+
     async fn observe(
         &self,
         memory: &mut Memory,

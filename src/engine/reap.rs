@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Trouble;
 use super::keeper::{Pool, PoolKeeper};
 use super::pass::Launching;
+use crate::core::plan::Plan;
 use crate::core::report::Report;
 
 /// Passes in a row: what one pass drains, the next one sees gone.
@@ -15,8 +16,8 @@ const ROUNDS: usize = 4;
 /// What reaping did.
 #[derive(Debug)]
 pub enum Reaped {
-    /// We made the passes ourselves; the report of the last one.
-    Here(Box<Option<Report>>),
+    /// We made the passes ourselves: what they did, and the report of the last one.
+    Here(Vec<String>, Box<Option<Report>>),
     /// A keeper is at work; the report of its pass that began after we asked.
     Keeper(Box<Report>),
     /// A keeper is at work, but it made no pass in time.
@@ -28,6 +29,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
     let host = &pool.engine.host;
     if let Some(lock) = host.lock_keeper(Duration::ZERO).await? {
         let mut keeper = PoolKeeper::new(pool.clone());
+        keeper.did = Some(Vec::new());
         let (setup, problem) = pool.setup.current().await;
         for _ in 0..ROUNDS {
             keeper.step(&setup, problem.clone(), Launching::No).await?;
@@ -41,7 +43,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
         if pool.engine.wants_keeper().await? {
             pool.engine.summon().await?;
         }
-        return Ok(Reaped::Here(Box::new(report)));
+        return Ok(Reaped::Here(keeper.did.unwrap_or_default(), Box::new(report)));
     }
     let asked = pool.engine.now();
     let until = asked.plus(within);
@@ -57,6 +59,12 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
         }
         host.pause(Duration::from_millis(50).min(now.until(until))).await;
     }
+}
+
+/// The very plan that `reap` would carry out now.
+pub async fn preview(pool: &Pool) -> Result<Plan, Trouble> {
+    let (setup, _) = pool.setup.current().await;
+    pool.engine.preview(&setup).await
 }
 
 impl PoolKeeper {

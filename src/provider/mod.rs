@@ -32,9 +32,19 @@ pub struct Registration {
     pub example: &'static str,
     /// Checks the table and makes the provider. Touches nothing outside.
     pub build: fn(&BuildContext, &toml::Table) -> Built,
+    /// Where jobs build on instances that share this machine's file system, from the state directory; `None` where
+    /// an instance has a file system of its own.
+    pub guest_dirs: Option<fn(&std::path::Path) -> GuestDirs>,
     /// Looks whether the provider could work here, without launching anything. Takes a table that builds; says
     /// what is wrong with one that does not.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
+}
+
+/// Directories of jobs, as the instance sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestDirs {
+    pub builds: String,
+    pub cache: String,
 }
 
 /// What a provider may know beside its own table.

@@ -18,7 +18,7 @@ use super::mark::{self, CLOSED, USED};
 use super::process::Namespaces;
 use super::socket::Sent;
 use super::{files, socket};
-use crate::core::ids::AttemptName;
+use crate::core::ids::{AttemptName, PoolName};
 use crate::port::clock::Clock;
 use crate::port::host::{Assignment, AttemptRecord, Closing, HostError, Lock};
 
@@ -122,6 +122,12 @@ impl LocalHost {
             tmpdir: self.role.tmpdir().and_then(Tmpdir::at),
             namespaces: Namespaces::own(),
         }
+    }
+
+    /// The pool of an attempt; `None` if no `prepare` ever came.
+    pub fn pool_of(&self, name: &AttemptName) -> Result<Option<PoolName>, HostError> {
+        let dir = self.state.attempt(name)?;
+        Ok(JobFile::read(&dir)?.map(|job| job.record.pool))
     }
 
     pub(super) fn write_assignment(

@@ -5,7 +5,7 @@
 //! No isolation: jobs run as the user that runs us.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::process::Signal;
 
-use super::{BuildContext, Built, Registration};
+use super::{BuildContext, Built, GuestDirs, Registration};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -41,8 +41,15 @@ pub const REGISTRATION: Registration = Registration {
     summary: "processes on this machine, without isolation: to try out, to rehearse, to test",
     example: include_str!("example.toml"),
     build,
+    guest_dirs: Some(guest_dirs),
     doctor: doctor::doctor,
 };
+
+/// Instances see this machine's files. What a job leaves there goes with the attempt's directory.
+fn guest_dirs(state_dir: &Path) -> GuestDirs {
+    let under = |name: &str| state_dir.join(name).display().to_string();
+    GuestDirs { builds: under("builds"), cache: under("cache") }
+}
 
 /// An instance that has not gone so long after it was told to is killed.
 const INSIST_AFTER: Duration = Duration::from_secs(10);

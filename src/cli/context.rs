@@ -1,0 +1,198 @@
+//! Opens what a command needs: configuration, state directory, host, stores, connector. Nothing before it is needed.
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::args::{DEFAULT_CONFIG, Place};
+use super::error::CliError;
+use super::setup::{FileSetup, Surroundings};
+use crate::config::{Config, PoolConfig};
+use crate::connector::ssh::{Ssh, SshSettings};
+use crate::core::ids::PoolName;
+use crate::engine::Engine;
+use crate::engine::keeper::Pool;
+use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times};
+use crate::store::file::{self, FileStore, Options};
+
+/// Where the state lies unless somebody says otherwise.
+const DEFAULT_STATE: &str = "/var/lib/greenroom";
+/// Names the configuration that this state directory was last used with: for calls that are given none.
+const CONFIG_NOTE: &str = "config-path";
+
+/// What a command works with.
+#[derive(Debug)]
+pub(super) struct Context {
+    place: Place,
+    config: OnceCell<Config>,
+    pub(super) state_path: PathBuf,
+    pub(super) host: Rc<LocalHost>,
+}
+
+impl Context {
+    /// Opens the state directory that the command line, the job's environment or the configuration names.
+    pub(super) fn open(place: &Place, role: Role) -> Result<Self, CliError> {
+        let config = OnceCell::new();
+        let state_path = match &place.state_dir {
+            Some(given) => std::path::absolute(given)?,
+            None => match read_config(place)? {
+                Some(read) => {
+                    let path = read.state_dir.clone();
+                    config.set(read).ok();
+                    path
+                }
+                None => PathBuf::from(DEFAULT_STATE),
+            },
+        };
+        let state = StateDir::open(&state_path)?;
+        let place = Place { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
+        let command = KeeperCommand::new(std::env::current_exe()?, keeper_args(&place), std::env::vars_os());
+        // A person's Ctrl-C ends a person's command; a driver call or keeper lets it pass.
+        let signals = if role == Role::Operator { Signals::default_actions() } else { Signals::install()? };
+        let mut host = LocalHost::open(state, role, command, signals)?;
+        if let Some(config) = config.get() {
+            host = host.with_times(times(config));
+        }
+        let context = Self { place, config, state_path, host: Rc::new(host) };
+        Ok(context)
+    }
+
+    /// The configuration; an error if there is none.
+    pub(super) fn config(&self) -> Result<&Config, CliError> {
+        if let Some(config) = self.config.get() {
+            return Ok(config);
+        }
+        let Some(config) = read_config(&self.place)? else {
+            let path = self.config_path().display().to_string();
+            return Err(CliError::say(format!("there is no configuration `{path}`"))
+                .hint("`--config FILE` names another one; examples/config.toml has every key"));
+        };
+        Ok(self.config.get_or_init(|| config))
+    }
+
+    pub(super) fn config_path(&self) -> PathBuf {
+        self.place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG))
+    }
+
+    /// Remembers the configuration for calls that are given none (the `cleanup` of a job whose `config` failed).
+    pub(super) fn note_config(&self) {
+        let path = self.config_path();
+        let note = self.state_path.join(CONFIG_NOTE);
+        let same = std::fs::read(&note).is_ok_and(|old| old == path.as_os_str().as_encoded_bytes());
+        if !same {
+            let fresh = self.state_path.join(format!("{CONFIG_NOTE}.{}", std::process::id()));
+            let written = std::fs::write(&fresh, path.as_os_str().as_encoded_bytes())
+                .and_then(|()| std::fs::rename(&fresh, &note));
+            if written.is_err() {
+                std::fs::remove_file(&fresh).ok();
+            }
+        }
+    }
+
+    /// The store of a pool.
+    pub(super) fn store(&self, pool: &PoolName) -> Result<FileStore, CliError> {
+        let mut options = Options::default();
+        if let Some(config) = self.config.get() {
+            options.history_days = config.history_days;
+            options.lock_wait = config.host_timing.lock_wait;
+        }
+        Ok(file::open_dir(&self.state_path)?.pool(pool, options)?)
+    }
+
+    /// The engine over a pool's state and the instances' SSH servers.
+    pub(super) fn engine(&self, pool: &PoolName) -> Result<Engine, CliError> {
+        Ok(Engine {
+            pool: pool.clone(),
+            store: Rc::new(self.store(pool)?),
+            host: Rc::clone(&self.host) as Rc<dyn crate::port::host::Host>,
+            connector: Rc::new(Ssh::new(SshSettings::new(self.state_path.join("keys")))),
+            clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
+        })
+    }
+
+    /// A configured pool with its provider, for a keeper.
+    pub(super) fn pool(&self, pool: &PoolConfig) -> Result<Pool, CliError> {
+        let config = self.config()?;
+        let setup = FileSetup::new(&self.config_path(), config, pool, self.surroundings()?)?;
+        Ok(Pool::new(self.engine(&pool.name)?, Rc::new(setup)))
+    }
+
+    /// What providers are built from.
+    pub(super) fn surroundings(&self) -> Result<Surroundings, CliError> {
+        Ok(Surroundings {
+            state_dir: self.state_path.clone(),
+            program: std::env::current_exe()?,
+            clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
+        })
+    }
+
+    /// The pool that a command is about: the named one, or the only one.
+    pub(super) fn the_pool(&self, name: Option<&str>) -> Result<PoolName, CliError> {
+        if let Some(name) = name {
+            let name = PoolName::parse(name)?;
+            return Ok(self.config()?.pools.get(&name).ok_or_else(|| self.no_such_pool(&name))?.name.clone());
+        }
+        let pools = &self.config()?.pools;
+        match (pools.keys().next(), pools.len()) {
+            (Some(only), 1) => Ok(only.clone()),
+            _ => Err(CliError::say("there are several pools: name one").hint(self.pool_names())),
+        }
+    }
+
+    fn no_such_pool(&self, name: &PoolName) -> CliError {
+        CliError::say(format!("there is no pool `{name}`")).hint(self.pool_names())
+    }
+
+    fn pool_names(&self) -> String {
+        let names: Vec<String> = self
+            .config
+            .get()
+            .map(|c| c.pools.keys().map(|name| format!("`{name}`")).collect())
+            .unwrap_or_default();
+        format!("the configuration has {}", names.join(", "))
+    }
+}
+
+/// The configuration that is named, or that this state directory was last used with, or the usual one.
+fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
+    if let Some(given) = &place.config {
+        return std::path::absolute(given).ok();
+    }
+    let noted = std::fs::read(state.join(CONFIG_NOTE)).ok()?;
+    let noted: OsString = std::os::unix::ffi::OsStringExt::from_vec(noted);
+    Some(PathBuf::from(noted))
+}
+
+fn read_config(place: &Place) -> Result<Option<Config>, CliError> {
+    let path = place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
+    if place.config.is_none() && !path.exists() {
+        return Ok(None);
+    }
+    let path = std::path::absolute(path)?;
+    Ok(Some(Config::read(&path).map_err(CliError::config)?.0))
+}
+
+fn keeper_args(place: &Place) -> Vec<OsString> {
+    let mut args = vec![OsString::from("keep"), OsString::from("--background")];
+    let named = [("--config", &place.config), ("--state-dir", &place.state_dir)];
+    for (flag, path) in named {
+        if let Some(path) = path {
+            args.extend([OsString::from(flag), path.clone().into_os_string()]);
+        }
+    }
+    args
+}
+
+/// The bounds of this machine's processes, as configured.
+fn times(config: &Config) -> Times {
+    let timing = &config.host_timing;
+    Times {
+        lease_patience: timing.lease_patience,
+        lease_touched: timing.lease_touched,
+        replaced_look: timing.replaced_look,
+        keeper_start: timing.keeper_start,
+        half_made_kept: timing.half_made_kept,
+        unprepared_kept: timing.unprepared_kept,
+    }
+}

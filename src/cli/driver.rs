@@ -1,0 +1,143 @@
+//! The four calls of GitLab Runner: `config`, `prepare`, `run`, `cleanup`.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::args::{Place, PoolOption};
+use super::error::{Blame, CliError};
+use super::job::{Call, choose};
+use super::{messages, ui};
+use crate::config::Config;
+use crate::connector::output::ProcessOutput;
+use crate::core::ids::PoolName;
+use crate::engine::acquire::AcquireError;
+use crate::engine::stage::StageError;
+use crate::gitlab::config_json::{Answer, FileSystem};
+use crate::gitlab::env::JobEnv;
+use crate::gitlab::exit::Outcome;
+use crate::gitlab::response::JobResponse;
+use crate::port::clock::Clock as _;
+use crate::port::connector::StageEnd;
+use crate::port::host::{AttemptRecord, Host as _};
+use crate::provider;
+
+/// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
+pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
+    let path = place.config_file()?;
+    let (config, _) = Config::read(&path).map_err(CliError::config)?;
+    let response = JobResponse::read(env.response_file()?)?;
+    let pool = choose(&config, option.pool.as_deref(), &response)?;
+    let state_dir = match &place.state_dir {
+        Some(given) => std::path::absolute(given)?,
+        None => config.state_dir.clone(),
+    };
+    let registration = provider::find(&pool.provider.kind)?;
+    let dirs = registration.guest_dirs.map(|dirs| dirs(&state_dir));
+    let (builds_dir, cache_dir) = match &dirs {
+        // Its instances see this machine's files: the defaults of a machine of one's own do not fit.
+        Some(dirs) if !pool.dirs_given => (dirs.builds.as_str(), dirs.cache.as_str()),
+        _ => (pool.builds_dir.as_str(), pool.cache_dir.as_str()),
+    };
+    let answer = Answer {
+        version: env!("CARGO_PKG_VERSION"),
+        attempt: &env.attempt()?,
+        pool: &pool.name,
+        state_dir: &state_dir,
+        shell: pool.shell.as_str(),
+        builds_dir,
+        cache_dir,
+        file_system: FileSystem::of(pool.policy.capacity_per_instance, dirs.is_some()),
+    };
+    ui::out(&format!("{}\n", answer.to_json()?));
+    Ok(Outcome::Success)
+}
+
+/// `prepare`: an instance that answers, or one sentence why not.
+pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> Result<Outcome, CliError> {
+    let call = Call::open(place, env)?;
+    let response = call.response()?;
+    let pool = call.pool(option.pool.as_deref(), &response)?;
+    call.context.note_config();
+    let configured = call.policy(&pool);
+    let record = AttemptRecord {
+        job: response.facts.clone(),
+        pool: pool.clone(),
+        shell: configured.as_ref().map_or("bash", |(_, pool)| pool.shell.as_str()).to_owned(),
+        begun: call.context.host.now(),
+        assignment: None,
+    };
+    let engine = call.context.engine(&pool)?;
+    let mut say = |progress| ui::tell(&messages::progress(&pool, &progress, call.context.host.now()));
+    let policy = configured.map(|(policy, _)| policy);
+    match engine.acquire(&call.attempt, &record, policy, &mut say).await {
+        Ok(acquired) => {
+            let instance = &acquired.assignment.instance;
+            ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));
+            Ok(Outcome::Success)
+        }
+        Err(AcquireError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
+        Err(error @ AcquireError::TimedOut { .. }) => Err(CliError::system(error)
+            .hint(format!("`greenroom pool status {pool}` shows who holds the instances"))),
+        Err(error) => Err(CliError::system(error)),
+    }
+}
+
+/// `run`: a stage's script on the job's instance.
+pub(super) async fn run(place: &Place, script: &Path, stage: &str, env: JobEnv) -> Result<Outcome, CliError> {
+    let code_file = env.code_file();
+    if let Some(file) = &code_file {
+        // The runner never removes it: what an earlier stage left would be taken for this one's.
+        file.clear()?;
+    }
+    let script = File::open(script).map_err(|problem| {
+        CliError::say(format!("cannot open the script of stage `{stage}`, `{}`: {problem}", script.display()))
+    })?;
+    let call = Call::open(place, env)?;
+    let pool = call.env.pool()?.unwrap_or_else(|| PoolName::new("unknown"));
+    let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
+    let engine = call.context.engine(&pool)?;
+    let mut output = ProcessOutput::new()?;
+    let outcome = match engine.stage(&call.attempt, script, &mut output).await {
+        Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
+        Ok(StageEnd::Signalled(signal)) => {
+            ui::tell(&format!("the script was ended by SIG{signal}"));
+            Outcome::of_signal(&signal)
+        }
+        Ok(StageEnd::Stopped) => {
+            ui::tell("the stage was stopped; the instance stays for what follows");
+            Outcome::System
+        }
+        Err(error @ StageError::Closed) => return Err(CliError::system(error)),
+        Err(error) => return Err(CliError::system(error)),
+    };
+    if let Some(file) = &code_file {
+        file.record(outcome)?;
+    }
+    Ok(outcome)
+}
+
+/// `cleanup`: gives back, and returns. Silence means success: its stderr is a warning in the runner's log.
+pub(super) async fn cleanup(place: &Place, option: &PoolOption, env: JobEnv) -> Result<Outcome, CliError> {
+    let call = Call::open(place, env)?;
+    let closing = call.context.host.close_attempt(&call.attempt).await?;
+    let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
+    let recorded = closing.record.as_ref().map(|record| record.pool.clone());
+    let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
+        // No `prepare` ever came: nothing is held, and the mark keeps a late one out.
+        return Ok(Outcome::Success);
+    };
+    if closing.record.is_none() {
+        return Ok(Outcome::Success);
+    }
+    call.context.engine(&pool)?.release(&call.attempt, &closing).await?;
+    Ok(Outcome::Success)
+}
+
+/// How the runner learns of an error: one sentence, and whose fault it was.
+pub(super) fn failed(error: &CliError) -> Outcome {
+    ui::err(&error.for_job());
+    match error.blame {
+        Blame::Job => Outcome::IMPOSSIBLE,
+        Blame::System => Outcome::System,
+    }
+}

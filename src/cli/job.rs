@@ -1,0 +1,87 @@
+//! The job that GitLab Runner calls us for, from its environment and its response.
+
+use std::sync::Arc;
+
+use super::args::Place;
+use super::context::Context;
+use super::error::CliError;
+use crate::config::{JobTraits, PoolChoice, PoolConfig};
+use crate::core::ids::{AttemptName, PoolName};
+use crate::core::policy::Policy;
+use crate::gitlab::env::JobEnv;
+use crate::gitlab::response::JobResponse;
+use crate::host::local::Role;
+
+/// One driver call.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub env: JobEnv,
+    pub attempt: AttemptName,
+    pub context: Context,
+}
+
+impl Call {
+    /// Opens the state directory for a call of this attempt. What `config` chose wins over the configuration.
+    pub(super) fn open(place: &Place, env: JobEnv) -> Result<Self, CliError> {
+        let attempt = env.attempt()?;
+        let mut place = place.clone();
+        if place.state_dir.is_none() {
+            place.state_dir = env.state_dir().map(ToOwned::to_owned);
+        }
+        let role = Role::Driver { tmpdir: Some(env.tmpdir()?.to_owned()) };
+        let context = Context::open(&place, role)?;
+        Ok(Self { env, attempt, context })
+    }
+
+    pub(super) fn response(&self) -> Result<JobResponse, CliError> {
+        Ok(JobResponse::read(self.env.response_file()?)?)
+    }
+
+    /// The pool of the job: named on the command line, chosen by `config`, or by the rules.
+    pub(super) fn pool(&self, named: Option<&str>, response: &JobResponse) -> Result<PoolName, CliError> {
+        if let Some(named) = named {
+            return Ok(PoolName::parse(named)?);
+        }
+        if let Some(chosen) = self.env.pool()? {
+            return Ok(chosen);
+        }
+        Ok(choose(self.context.config()?, None, response)?.name.clone())
+    }
+
+    /// The configured policy of a pool; `None` if the configuration cannot be read now: the recorded one serves.
+    pub(super) fn policy(&self, pool: &PoolName) -> Option<(Arc<Policy>, &PoolConfig)> {
+        let config = self.context.config().ok()?;
+        let configured = config.pools.get(pool)?;
+        let around = self.context.surroundings().ok()?;
+        let setup = super::setup::build(config, configured, &around).ok()?;
+        Some((setup.policy, configured))
+    }
+}
+
+/// The pool that serves a job. A job that asks for the impossible fails as the job's own doing.
+pub(super) fn choose<'a>(
+    config: &'a crate::config::Config,
+    named: Option<&str>,
+    response: &JobResponse,
+) -> Result<&'a PoolConfig, CliError> {
+    if let Some(named) = named {
+        let name = PoolName::parse(named)?;
+        return config.pools.get(&name).ok_or_else(|| {
+            let known: Vec<String> = config.pools.keys().map(|pool| format!("`{pool}`")).collect();
+            CliError::say(format!("there is no pool `{name}`"))
+                .hint(format!("the configuration has {}", known.join(", ")))
+        });
+    }
+    let job = JobTraits {
+        project: &response.facts.project,
+        namespace: response.facts.namespace(),
+        git_ref: &response.git_ref,
+        protected: response.protected,
+        job: &response.name,
+        image: response.image.as_deref(),
+    };
+    match config.choose(&job) {
+        PoolChoice::Pool(pool) => Ok(pool),
+        PoolChoice::Impossible(sentence) => Err(CliError::impossible(sentence)),
+    }
+}

@@ -1,0 +1,111 @@
+//! `keep` and `reap`: the keeper's process, and one pass by hand.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::args::Place;
+use super::context::Context;
+use super::error::CliError;
+use super::{log, ui};
+use crate::core::ids::PoolName;
+use crate::core::report::Report;
+use crate::engine::keeper::{self, Keeping, Kept, Pool};
+use crate::engine::reap::{self, Reaped};
+use crate::host::local::Role;
+use crate::port::host::Host;
+
+/// How long `reap` waits for a running keeper's next pass.
+const KEEPERS_PASS: Duration = Duration::from_secs(10);
+
+/// Keeps all pools.
+pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Keeper)?;
+    log::start(&context.state_path, background)?;
+    context.config()?;
+    context.note_config();
+    let pools = pools(&context, None)?;
+    let keeping = if background { Keeping::UntilSettled } else { Keeping::AsService };
+    let host = Rc::clone(&context.host) as Rc<dyn Host>;
+    let take_over = context.config()?.host_timing.keeper_start;
+    let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
+    tracing::info!(pools = names.join(","), "keeping");
+    if !background {
+        sd_notify::notify(&[sd_notify::NotifyState::Ready]).ok();
+    }
+    let kept = keeper::keep(&host, &pools, keeping, take_over).await;
+    match &kept {
+        Ok(Kept::Elsewhere) if !background => {
+            return Err(CliError::say("another keeper works with this state directory")
+                .hint("`greenroom pool status` shows what it does"));
+        }
+        Ok(end) => tracing::info!("keeping ended: {end:?}"),
+        Err(trouble) => tracing::error!("keeping failed: {trouble}"),
+    }
+    kept?;
+    Ok(true)
+}
+
+/// One pass over each pool.
+pub(super) async fn reap(
+    place: &Place,
+    only: Option<&str>,
+    dry_run: bool,
+    json: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    context.config()?;
+    let only = only.map(|name| context.the_pool(Some(name))).transpose()?;
+    let mut all = serde_json::Map::new();
+    for pool in pools(&context, only.as_ref())? {
+        let name = pool.engine.pool.clone();
+        if dry_run {
+            let plan = reap::preview(&pool).await?;
+            ui::out(&preview(&name, &plan));
+            continue;
+        }
+        let (what, report) = match reap::reap(&pool, KEEPERS_PASS).await? {
+            Reaped::Here(did, report) => (did_text(&did), *report),
+            Reaped::Keeper(report) => {
+                ("a keeper is at work; this is its pass that began after you asked".to_owned(), Some(*report))
+            }
+            Reaped::NoPass => ("a keeper is at work, but it made no pass in 10 s".to_owned(), None),
+        };
+        if json {
+            all.insert(name.to_string(), serde_json::json!({ "did": what, "report": report }));
+        } else {
+            ui::out(&format!("{name}: {what}\n{}", report.as_ref().map(notes).unwrap_or_default()));
+        }
+    }
+    if json {
+        ui::out(&format!("{}\n", serde_json::Value::Object(all)));
+    }
+    Ok(true)
+}
+
+fn did_text(did: &[String]) -> String {
+    if did.is_empty() { "nothing to do".to_owned() } else { did.join("; ") }
+}
+
+fn preview(pool: &PoolName, plan: &crate::core::plan::Plan) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let effects = plan.effects.iter().map(ToString::to_string);
+    let lines: Vec<String> = effects.collect();
+    if lines.is_empty() {
+        // Writing to a string cannot fail.
+        writeln!(text, "{pool}: nothing to do").ok();
+    }
+    for line in lines {
+        writeln!(text, "{pool}: would {line}").ok();
+    }
+    text
+}
+
+fn notes(report: &Report) -> String {
+    report.notes.iter().map(|note| format!("  {note}\n")).collect()
+}
+
+fn pools(context: &Context, only: Option<&PoolName>) -> Result<Vec<Pool>, CliError> {
+    let configured = context.config()?.pools.values();
+    configured.filter(|p| only.is_none_or(|only| *only == p.name)).map(|p| context.pool(p)).collect()
+}

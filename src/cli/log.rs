@@ -1,0 +1,80 @@
+//! Where the keeper's log goes: journald or a terminal by stderr, else a file that is kept small.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::error::CliError;
+
+/// From this size on, in bytes, the log becomes `keeper.log.1` and a new one begins.
+const ROTATE_AT: u64 = 4 * 1024 * 1024;
+
+/// Starts the log of a keeper.
+pub(super) fn start(state_dir: &Path, background: bool) -> Result<(), CliError> {
+    let targets = Targets::new().with_target("greenroom", LevelFilter::INFO).with_default(LevelFilter::WARN);
+    let registry = tracing_subscriber::registry().with(targets);
+    let plain = tracing_subscriber::fmt::layer().with_target(false);
+    let started = if background {
+        let file = Rotating::open(state_dir.join("keeper.log"))?;
+        registry.with(plain.with_ansi(false).with_writer(Mutex::new(file))).try_init()
+    } else if std::env::var_os("JOURNAL_STREAM").is_some() {
+        // journald adds its own time.
+        registry.with(plain.without_time().with_ansi(false).with_writer(io::stderr)).try_init()
+    } else {
+        registry.with(plain.with_writer(io::stderr)).try_init()
+    };
+    started.map_err(CliError::system)
+}
+
+/// A log file that moves itself aside when it is full.
+#[derive(Debug)]
+struct Rotating {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl Rotating {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { path, file, size })
+    }
+}
+
+impl Write for Rotating {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.size >= ROTATE_AT {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+            *self = Self::open(self.path.clone())?;
+        }
+        let written = self.file.write(bytes)?;
+        self.size += u64::try_from(written).unwrap_or(u64::MAX);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_moves_aside_and_a_new_one_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.log");
+        std::fs::write(&path, vec![b'x'; usize::try_from(ROTATE_AT).unwrap()]).unwrap();
+        Rotating::open(path.clone()).unwrap().write_all(b"fresh\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "fresh\n");
+        assert_eq!(std::fs::metadata(dir.path().join("keeper.log.1")).unwrap().len(), ROTATE_AT);
+    }
+}

@@ -1,0 +1,105 @@
+//! What the author of a job reads while an instance is found.
+
+use std::time::Duration;
+
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::report::WaitingOn;
+use crate::core::time::{Pretty, Stamp};
+use crate::engine::acquire::{BootStep, Progress};
+
+/// One line for each thing worth knowing.
+pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
+    match progress {
+        Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
+        Progress::Boot { instance, step, after } => {
+            let word = match step {
+                BootStep::Launched => "launched",
+                BootStep::Reachable => "reachable",
+            };
+            format!("{instance} {word} after {}", Pretty(*after))
+        }
+        Progress::Broken { instance, problem } => {
+            format!("{instance} does not answer ({problem}): it is taken out of service, trying another one")
+        }
+    }
+}
+
+fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: Stamp) -> String {
+    let usually = usual_boot.map(|boot| format!(", usually {}", Pretty(boot))).unwrap_or_default();
+    match on {
+        WaitingOn::Boot { instance } => {
+            format!("no idle instance in pool `{pool}`: booting {instance}{usually}")
+        }
+        WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } | WaitingOn::Rate { until } => {
+            format!("waiting: {on}; next try in {}", Pretty(now.until(*until)))
+        }
+        WaitingOn::Limit { .. }
+        | WaitingOn::Room { .. }
+        | WaitingOn::Launching { .. }
+        | WaitingOn::Cleaning { .. }
+        | WaitingOn::Drained { .. }
+        | WaitingOn::Moved { .. }
+        | WaitingOn::NoHost
+        | WaitingOn::TooLong { .. }
+        | WaitingOn::Keeper => format!("waiting: {on}"),
+    }
+}
+
+/// The line that ends the wait.
+pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Duration>) -> String {
+    let how = match idle_for {
+        Some(idle) => format!("warm, idle for {}", Pretty(idle)),
+        None => "booted on demand".to_owned(),
+    };
+    format!("instance {instance} ready in {} ({how})", Pretty(waited))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::failure::{ErrorClass, Failure};
+    use crate::core::time::BootId;
+
+    fn now() -> Stamp {
+        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 }
+    }
+
+    fn say(on: WaitingOn, usual_boot: Option<Duration>) -> String {
+        progress(&PoolName::new("linux"), &Progress::Waiting { on, usual_boot }, now())
+    }
+
+    #[test]
+    fn a_warm_start_is_one_line() {
+        let line =
+            ready(&InstanceId::new("linux-7f3a"), Duration::from_millis(14), Some(Duration::from_secs(192)));
+        assert_eq!(line, "instance linux-7f3a ready in 14 ms (warm, idle for 3m 12s)");
+    }
+
+    #[test]
+    fn a_boot_says_how_long_it_usually_takes() {
+        let boot = WaitingOn::Boot { instance: InstanceId::new("linux-1") };
+        assert_eq!(
+            say(boot.clone(), Some(Duration::from_secs(26))),
+            "no idle instance in pool `linux`: booting linux-1, usually 26 s"
+        );
+        assert_eq!(say(boot, None), "no idle instance in pool `linux`: booting linux-1");
+        let step = Progress::Boot {
+            instance: InstanceId::new("linux-1"),
+            step: BootStep::Reachable,
+            after: Duration::from_millis(23_940),
+        };
+        assert_eq!(progress(&PoolName::new("linux"), &step, now()), "linux-1 reachable after 23.9 s");
+    }
+
+    #[test]
+    fn a_pause_says_why_and_until_when() {
+        let failure =
+            Failure { class: ErrorClass::NoCapacity { scope: "eu-west-1".into() }, message: String::new() };
+        let until = now().plus(Duration::from_secs(200));
+        assert_eq!(
+            say(WaitingOn::Paused { until, failures: 5, failure }, None),
+            "waiting: the pool pauses after 5 failed launches in a row (last: no capacity (eu-west-1)); \
+             next try in 3m 20s"
+        );
+    }
+}

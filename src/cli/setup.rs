@@ -1,0 +1,131 @@
+//! One pool's part of the configuration, read again when the file changed.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::error::CliError;
+use crate::config::{Config, ConfigError, PoolConfig};
+use crate::core::ids::PoolName;
+use crate::port::clock::Clock;
+use crate::port::setup::{PoolSetup, Setup};
+use crate::provider::{self, BuildContext};
+
+/// What a provider is built from, beside its table.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    pub state_dir: PathBuf,
+    pub program: PathBuf,
+    pub clock: Rc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings").field("state_dir", &self.state_dir).finish_non_exhaustive()
+    }
+}
+
+/// A pool of a configuration file.
+#[derive(Debug)]
+pub(super) struct FileSetup {
+    path: PathBuf,
+    pool: PoolName,
+    around: Surroundings,
+    last: RefCell<Last>,
+}
+
+/// The last good reading, and the bytes that were looked at last.
+#[derive(Debug)]
+struct Last {
+    bytes: Vec<u8>,
+    setup: PoolSetup,
+    problem: Option<String>,
+}
+
+impl FileSetup {
+    /// Takes a configuration that has just been read and is good.
+    pub(super) fn new(
+        path: &Path,
+        config: &Config,
+        pool: &PoolConfig,
+        around: Surroundings,
+    ) -> Result<Self, CliError> {
+        let bytes = fs_err::read(path)?;
+        let setup = build(config, pool, &around)?;
+        let last = RefCell::new(Last { bytes, setup, problem: None });
+        Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, last })
+    }
+
+    /// Reads the file if its bytes changed; what is wrong with it otherwise.
+    fn read(&self, known: &[u8]) -> Option<(Vec<u8>, Result<PoolSetup, String>)> {
+        let bytes = match fs_err::read(&self.path) {
+            Ok(bytes) if bytes == known => return None,
+            Ok(bytes) => bytes,
+            Err(error) => return Some((Vec::new(), Err(error.to_string()))),
+        };
+        let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
+            let pool = config.pools.get(&self.pool);
+            let pool = pool.ok_or_else(|| format!("pool `{}` is gone from the configuration", self.pool))?;
+            build(&config, pool, &self.around).map_err(|error| error.for_operator().trim_end().to_owned())
+        });
+        Some((bytes, setup))
+    }
+}
+
+#[async_trait(?Send)]
+impl Setup for FileSetup {
+    async fn current(&self) -> (PoolSetup, Option<String>) {
+        let read = self.read(&self.last.borrow().bytes);
+        let mut last = self.last.borrow_mut();
+        match read {
+            None => {}
+            Some((bytes, Ok(setup))) => *last = Last { bytes, setup, problem: None },
+            Some((bytes, Err(problem))) => {
+                last.bytes = bytes;
+                last.problem = Some(problem);
+            }
+        }
+        (last.setup.clone(), last.problem.clone())
+    }
+}
+
+/// The provider and the policy of a pool.
+pub(super) fn build(
+    config: &Config,
+    pool: &PoolConfig,
+    around: &Surroundings,
+) -> Result<PoolSetup, CliError> {
+    let context = BuildContext {
+        pool: pool.name.clone(),
+        state_dir: around.state_dir.clone(),
+        program: around.program.clone(),
+        clock: Rc::clone(&around.clock),
+    };
+    let complain = |key: &str, problem: String| {
+        let path = format!("{}.{key}", pool.provider.path);
+        CliError::config(config.complain(&path, problem).into())
+    };
+    let registration =
+        provider::find(&pool.provider.kind).map_err(|error| complain("kind", error.to_string()))?;
+    let provider = (registration.build)(&context, &pool.provider.table)
+        .map_err(|error| complain(&error.key, error.to_string()))?;
+    let launches = provider.capabilities().launches;
+    if let Some(objection) = config.objection(pool, launches) {
+        return Err(CliError::config(objection.into()));
+    }
+    let policy = Arc::new(pool.policy_where(launches));
+    Ok(PoolSetup {
+        policy,
+        provider,
+        ready_command: pool.ready_command.clone(),
+        clean_command: pool.clean_command.clone(),
+    })
+}
+
+fn one_line(error: &ConfigError) -> String {
+    // Diagnostics say themselves in one line, without any line of the file.
+    CliError::message(error)
+}
