@@ -136,8 +136,13 @@ impl Provider for Local {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
         let dir = self.dir(id)?;
-        if dir.spec().map_err(|error| transient(&error))?.is_some() {
-            return self.end(&dir).map_err(|error| transient(&error));
+        let is_there = || dir.spec().map(|spec| spec.is_some()).map_err(|error| transient(&error));
+        if is_there()? {
+            match self.end(&dir) {
+                // RACE: it was buried under our hands.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_there()? => {}
+                other => return other.map_err(|error| transient(&error)),
+            }
         }
         if dir.holder().map_err(|error| transient(&error))?.is_some() {
             // Its process is about to remove the last of it.

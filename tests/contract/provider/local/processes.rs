@@ -184,6 +184,30 @@ async fn a_burial_that_is_killed_again_and_again_is_finished_in_the_end() {
 }
 
 #[tokio::test]
+async fn asking_without_pause_during_a_burial_meets_only_the_ending_and_its_end() {
+    let fixture = LocalFixture::new();
+    let provider = fixture.build("");
+    for number in 1..=30 {
+        let request = request(&fixture, number);
+        provider.launch(&request).await.unwrap();
+        provider.terminate(&request.instance).await.unwrap();
+        let begun = Instant::now();
+        loop {
+            let seen = status(&*provider, &fixture.pool(), &request.instance).await;
+            assert!(matches!(seen, None | Some(Status::Stopping)), "{number}: {seen:?}");
+            match provider.terminate(&request.instance).await {
+                Ok(()) => assert!(begun.elapsed() < Duration::from_secs(20), "{number} does not go"),
+                Err(error) => {
+                    assert_eq!(error.class(), &ErrorClass::NotFound, "{number}: {error}");
+                    break;
+                }
+            }
+        }
+    }
+    leave_nothing(&fixture).await;
+}
+
+#[tokio::test]
 async fn a_half_made_instance_is_listed_with_tags_and_made_by_the_same_token() {
     let fixture = LocalFixture::new();
     let broken = fixture.build_with("", Path::new("/bin/false"));
