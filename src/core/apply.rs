@@ -48,6 +48,9 @@ impl PoolState {
             }
             Change::Reached { instance, endpoint } => {
                 let reached = self.change(instance)?;
+                if reached.phase != Phase::Launching || reached.is_refused() {
+                    return Err(WRONG_PHASE);
+                }
                 become_(reached, Phase::Checking, at)?;
                 reached.endpoint = Some(endpoint.clone());
                 if let Some(launch) = &mut reached.launch
@@ -90,6 +93,9 @@ impl PoolState {
             }
             Change::Restored { instance } => {
                 let restored = self.empty(instance)?;
+                if !matches!(restored.phase, Phase::SetAside { .. }) {
+                    return Err(WRONG_PHASE);
+                }
                 let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
                 become_(restored, next, at)?;
             }
@@ -101,7 +107,7 @@ impl PoolState {
                 if gone.holders.values().any(|h| h.lingering.is_none()) {
                     return Err(HELD);
                 }
-                if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() {
+                if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() && !gone.is_fixed() {
                     return Err(WRONG_PHASE);
                 }
                 self.instances.remove(instance);
@@ -293,7 +299,7 @@ impl PoolState {
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
-        if instance.uses_left.is_some() {
+        if instance.is_fixed() && instance.uses_left.is_some() {
             // A clean makes a host as good as new; one that cannot be replaced is not used up.
             instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);
         }
@@ -306,9 +312,12 @@ impl PoolState {
 
     fn drain(&mut self, id: &InstanceId, why: &DrainWhy, at: Stamp) -> Result<(), Misfit> {
         let instance = self.change(id)?;
+        if instance.is_fixed() {
+            return Err(Misfit("a fixed host cannot be thrown away"));
+        }
         let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);
         become_(instance, Phase::Draining { why: why.clone() }, at)?;
-        if booting && why.is_launch_failure() && instance.launch.is_some() {
+        if booting && why.is_launch_failure() {
             let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
             self.launch_failed(failure, at);
         }
@@ -347,3 +356,6 @@ fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Misfit
     instance.since = at;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ pub mod event;
 pub mod failure;
 pub mod ids;
 pub mod instance;
+pub mod invariants;
 pub mod inventory;
 pub mod job;
 #[cfg(test)]

@@ -1,0 +1,371 @@
+//! What is true of every recorded state.
+//!
+//! Knows nothing of how the state came about: simulator and tests ask after every event. A clean state costs no
+//! allocation.
+
+use std::fmt;
+
+use super::ids::{AttemptName, InstanceId, JobKey};
+use super::instance::{Holder, Instance, Phase};
+use super::pool::{Grant, PoolState};
+use super::reservation::{Reservation, Ticket};
+
+/// A law that a state breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Broken {
+    /// More jobs at once than slots.
+    Crowded { instance: InstanceId, jobs: usize, capacity: u32 },
+    /// A fixed host that is drained.
+    ThrownAway { instance: InstanceId },
+    /// A job of another trust domain than the instance is bound to.
+    Trespass { instance: InstanceId, attempt: AttemptName },
+    /// Bound to nobody, with a job on it.
+    Unbound { instance: InstanceId },
+    /// Jobs in a phase that has none.
+    JobsIn { instance: InstanceId, phase: &'static str },
+    /// A record under another name than its own.
+    Misfiled { what: &'static str, name: String },
+    /// Granted an instance that does not know of it, or under another job's name.
+    GrantWithoutHolder { attempt: AttemptName, instance: InstanceId },
+    /// Holds an instance without a grant.
+    HolderWithoutGrant { attempt: AttemptName, instance: InstanceId },
+    /// Two attempts of one job wait or hold.
+    TwoAttempts { job: JobKey },
+    /// An attempt waits and holds, or waits twice.
+    TwoRequests { attempt: AttemptName },
+    /// A ticket that was never given out, or given twice.
+    Ticket { ticket: Ticket },
+    /// A launch with a number above the highest of its generation.
+    Number { instance: InstanceId },
+    /// An instance in service that nobody knows how to reach.
+    Unreachable { instance: InstanceId },
+    /// Ready, but nobody knows since when.
+    NeverReady { instance: InstanceId },
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Crowded { instance, jobs, capacity } => {
+                write!(f, "{jobs} jobs on {instance}, which has {capacity} slots")
+            }
+            Self::ThrownAway { instance } => write!(f, "{instance}, a fixed host, is being thrown away"),
+            Self::Trespass { instance, attempt } => {
+                write!(f, "{attempt} is on {instance}, which belongs to another trust domain")
+            }
+            Self::Unbound { instance } => write!(f, "{instance} has a job and belongs to nobody"),
+            Self::JobsIn { instance, phase } => write!(f, "{instance} is {phase} and has jobs"),
+            Self::Misfiled { what, name } => {
+                write!(f, "{what} is filed under `{name}`, which is not its own name")
+            }
+            Self::GrantWithoutHolder { attempt, instance } => {
+                write!(f, "{attempt} was granted {instance}, which does not know of it")
+            }
+            Self::HolderWithoutGrant { attempt, instance } => {
+                write!(f, "{attempt} holds {instance} without a grant")
+            }
+            Self::TwoAttempts { job } => write!(f, "two attempts of job {job} wait or hold"),
+            Self::TwoRequests { attempt } => write!(f, "{attempt} waits or holds twice"),
+            Self::Ticket { ticket } => write!(f, "ticket {} was never given out, or twice", ticket.0),
+            Self::Number { instance } => write!(f, "{instance} has a number that was never given out"),
+            Self::Unreachable { instance } => write!(f, "{instance} is in service without an address"),
+            Self::NeverReady { instance } => write!(f, "{instance} is ready, nobody knows since when"),
+        }
+    }
+}
+
+/// Every law that the state breaks; none if it is sound.
+pub fn check(state: &PoolState) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    let mut holders = 0;
+    for (id, instance) in &state.instances {
+        one_instance(state, id, instance, &mut broken);
+        for (attempt, holder) in &instance.holders {
+            if holder.lingering.is_none() {
+                holders += 1;
+                one_holder(state, instance, attempt, holder, &mut broken);
+            }
+        }
+    }
+    // With as many grants as holders, each holder with its grant: the two are the same set.
+    if holders != state.granted.len() {
+        for (attempt, grant) in &state.granted {
+            grant_without_holder(state, attempt, grant, &mut broken);
+        }
+    }
+    queue(state, &mut broken);
+    broken
+}
+
+fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken: &mut Vec<Broken>) {
+    let named = || instance.id.clone();
+    if *id != instance.id {
+        broken.push(Broken::Misfiled { what: "an instance", name: id.to_string() });
+    }
+    let jobs = instance.holders.len();
+    if jobs > instance.capacity as usize {
+        broken.push(Broken::Crowded { instance: named(), jobs, capacity: instance.capacity });
+    }
+    if jobs > 0 {
+        if instance.domain.is_none() {
+            broken.push(Broken::Unbound { instance: named() });
+        }
+        match instance.phase {
+            Phase::Launching | Phase::Checking | Phase::Cleaning => {
+                let phase = instance.phase.word();
+                broken.push(Broken::JobsIn { instance: named(), phase });
+            }
+            Phase::Ready | Phase::SetAside { .. } | Phase::Draining { .. } => {}
+        }
+    }
+    if let Some(launch) = &instance.launch
+        && state.generations.get(&launch.generation).is_none_or(|highest| launch.number > *highest)
+    {
+        broken.push(Broken::Number { instance: named() });
+    }
+    match instance.phase {
+        Phase::Draining { .. } if instance.is_fixed() => {
+            broken.push(Broken::ThrownAway { instance: named() });
+        }
+        Phase::Ready if instance.ready.is_none() => broken.push(Broken::NeverReady { instance: named() }),
+        Phase::Checking | Phase::Ready | Phase::Cleaning if instance.endpoint.is_none() => {
+            broken.push(Broken::Unreachable { instance: named() });
+        }
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::Cleaning
+        | Phase::SetAside { .. }
+        | Phase::Draining { .. } => {}
+    }
+}
+
+fn one_holder(
+    state: &PoolState,
+    instance: &Instance,
+    attempt: &AttemptName,
+    holder: &Holder,
+    broken: &mut Vec<Broken>,
+) {
+    let named = || instance.id.clone();
+    let Some(grant) = state.granted.get(attempt) else {
+        broken.push(Broken::HolderWithoutGrant { attempt: attempt.clone(), instance: named() });
+        return;
+    };
+    if grant.instance != instance.id || grant.reservation.job.key != holder.job {
+        broken
+            .push(Broken::GrantWithoutHolder { attempt: attempt.clone(), instance: grant.instance.clone() });
+    }
+    if grant.reservation.attempt != *attempt {
+        broken.push(Broken::Misfiled { what: "a grant", name: attempt.to_string() });
+    }
+    if instance.domain.as_ref().is_some_and(|bound_to| *bound_to != grant.reservation.domain) {
+        broken.push(Broken::Trespass { instance: named(), attempt: attempt.clone() });
+    }
+}
+
+fn grant_without_holder(state: &PoolState, attempt: &AttemptName, grant: &Grant, broken: &mut Vec<Broken>) {
+    let holder = state.instance(&grant.instance).and_then(|i| i.holders.get(attempt));
+    if holder.is_none_or(|h| h.lingering.is_some()) {
+        let instance = grant.instance.clone();
+        broken.push(Broken::GrantWithoutHolder { attempt: attempt.clone(), instance });
+    }
+}
+
+/// Tickets: each given out, each given once, each request filed under its own. Attempts: one that lives per job.
+fn queue(state: &PoolState, broken: &mut Vec<Broken>) {
+    for (ticket, reservation) in &state.waiting {
+        if *ticket != reservation.ticket {
+            broken.push(Broken::Misfiled { what: "a request", name: ticket.0.to_string() });
+        }
+    }
+    let (mut tickets, mut jobs) = (Sieve::default(), Sieve::default());
+    for reservation in requests(state) {
+        if jobs.again(reservation.job.key.id) {
+            doubled(state, reservation, broken);
+        }
+        ticket(state, reservation.ticket, &mut tickets, broken);
+    }
+    for place in state.places.values() {
+        ticket(state, place.ticket, &mut tickets, broken);
+    }
+}
+
+fn requests(state: &PoolState) -> impl Iterator<Item = &Reservation> {
+    let granted = state.granted.values().map(|g| g.reservation.as_ref());
+    state.waiting.values().map(AsRef::as_ref).chain(granted)
+}
+
+fn doubled(state: &PoolState, reservation: &Reservation, broken: &mut Vec<Broken>) {
+    let (job, attempt) = (&reservation.job.key, &reservation.attempt);
+    if requests(state).filter(|r| r.job.key == *job && r.attempt != *attempt).count() > 0 {
+        broken.push(Broken::TwoAttempts { job: job.clone() });
+    }
+    if requests(state).filter(|r| r.attempt == *attempt).count() > 1 {
+        broken.push(Broken::TwoRequests { attempt: attempt.clone() });
+    }
+}
+
+fn ticket(state: &PoolState, ticket: Ticket, seen: &mut Sieve, broken: &mut Vec<Broken>) {
+    let twice = || {
+        let places = state.places.values().map(|p| p.ticket);
+        requests(state).map(|r| r.ticket).chain(places).filter(|t| *t == ticket).count() > 1
+    };
+    let again = seen.again(ticket.0);
+    if ticket >= state.next_ticket || (again && twice()) {
+        broken.push(Broken::Ticket { ticket });
+    }
+}
+
+/// Says which numbers may have come before: sure about a no, not about a yes. Lives on the stack.
+struct Sieve([u64; Sieve::WORDS]);
+
+impl Default for Sieve {
+    fn default() -> Self {
+        Self([0; Self::WORDS])
+    }
+}
+
+impl Sieve {
+    const WORDS: usize = 64;
+
+    /// May this number have come before?
+    fn again(&mut self, number: u64) -> bool {
+        let place = usize::try_from(number % (Self::WORDS as u64 * 64)).unwrap_or(0);
+        let (word, bit) = (&mut self.0[place / 64], 1_u64 << (place % 64));
+        let before = *word & bit != 0;
+        *word |= bit;
+        before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::ids::{Generation, TrustDomain};
+    use crate::core::instance::{DrainWhy, LaunchRecord};
+    use crate::core::notation::{attempt, instance, world};
+
+    const SOUND: &str = "cap 3 | idle 5m; held 3m by 7,8; held 3m lingering 9; booting 5s; checking 5s; refused 5s; \
+                         fixed cleaning 5s; fixed aside 5m by 10; draining 5s by 11; draining 5s; waits 12; waits 13 of b";
+
+    /// The sound state, changed, and what is said of it.
+    fn says(change: impl FnOnce(&mut PoolState)) -> String {
+        let mut state = world(SOUND).state;
+        change(&mut state);
+        let said: Vec<String> = check(&state).iter().map(Broken::to_string).collect();
+        said.join("; ").replace("p-g-", "i")
+    }
+
+    fn edit(state: &mut PoolState, short: &str) -> impl FnOnce(&mut dyn FnMut(&mut Instance)) {
+        let id = instance(short);
+        move |change| change(Arc::make_mut(state.instances.get_mut(&id).unwrap()))
+    }
+
+    fn edited(short: &str, mut change: impl FnMut(&mut Instance)) -> String {
+        says(|state| edit(state, short)(&mut change))
+    }
+
+    #[test]
+    fn a_state_that_came_about_by_events_is_sound() {
+        assert_eq!(says(|_| {}), "");
+        assert_eq!(check(&PoolState::default()), []);
+    }
+
+    #[test]
+    fn each_broken_law_of_an_instance_is_named() {
+        assert_eq!(edited("i2", |i| i.capacity = 1), "2 jobs on i2, which has 1 slots");
+        assert_eq!(edited("i2", |i| i.domain = None), "i2 has a job and belongs to nobody");
+        assert_eq!(edited("i3", |i| i.domain = None), "i3 has a job and belongs to nobody");
+        for (phase, said) in
+            [(Phase::Checking, "checking"), (Phase::Cleaning, "cleaning"), (Phase::Launching, "launching")]
+        {
+            assert_eq!(edited("i2", |i| i.phase = phase.clone()), format!("i2 is {said} and has jobs"));
+        }
+        assert_eq!(edited("i2", |i| i.phase = Phase::SetAside { why: String::new() }), "");
+        assert_eq!(edited("i1", |i| i.endpoint = None), "i1 is in service without an address");
+        assert_eq!(edited("i5", |i| i.endpoint = None), "i5 is in service without an address");
+        assert_eq!(edited("h1", |i| i.endpoint = None), "h1 is in service without an address");
+        assert_eq!(edited("i4", |i| i.endpoint = None), "");
+        assert_eq!(edited("i1", |i| i.ready = None), "i1 is ready, nobody knows since when");
+        assert_eq!(
+            edited("h1", |i| i.phase = Phase::Draining { why: DrainWhy::Surplus }),
+            "h1, a fixed host, is being thrown away"
+        );
+        let launch = |change: fn(&mut LaunchRecord)| edited("i1", |i| change(i.launch.as_mut().unwrap()));
+        assert_eq!(launch(|l| l.number = 99), "i1 has a number that was never given out");
+        assert_eq!(
+            launch(|l| l.generation = Generation::new("x")),
+            "i1 has a number that was never given out"
+        );
+        let renamed = edited("i1", |i| i.id = instance("i99"));
+        assert_eq!(renamed, "an instance is filed under `i1`, which is not its own name");
+    }
+
+    #[test]
+    fn each_broken_law_of_grants_and_holders_is_named() {
+        let trespass = edited("i2", |i| i.domain = Some(TrustDomain::new("x")));
+        assert_eq!(
+            trespass,
+            "a7 is on i2, which belongs to another trust domain; a8 is on i2, which belongs to another trust domain"
+        );
+        let lost = says(|s| drop(s.granted.remove(&attempt(7))));
+        assert_eq!(lost, "a7 holds i2 without a grant");
+        let dropped = edited("i2", |i| drop(i.holders.remove(&attempt(7))));
+        assert_eq!(dropped, "a7 was granted i2, which does not know of it");
+        let lingers = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().lingering = Some(i.since));
+        assert_eq!(lingers, "a7 was granted i2, which does not know of it");
+        let elsewhere = says(|s| s.granted.get_mut(&attempt(7)).unwrap().instance = instance("i1"));
+        assert_eq!(elsewhere, "a7 was granted i1, which does not know of it");
+        let another = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().job.id = 99);
+        assert_eq!(another, "a7 was granted i2, which does not know of it");
+    }
+
+    #[test]
+    fn each_broken_law_of_the_queue_is_named() {
+        let next = |next| move |s: &mut PoolState| s.next_ticket = Ticket(next);
+        let last = world(SOUND).state.next_ticket.0;
+        assert_eq!(says(next(last + 1)), "");
+        assert_eq!(says(next(last - 1)), format!("ticket {} was never given out, or twice", last - 1));
+        let moved = says(|s| {
+            let (ticket, waiting) = s.waiting.pop_last().unwrap();
+            s.waiting.insert(Ticket(ticket.0 - 100.min(ticket.0)), waiting);
+        });
+        assert_eq!(moved, "a request is filed under `0`, which is not its own name");
+        let reservation = |s: &mut PoolState, change: &dyn Fn(&mut Reservation)| {
+            let mut entry = s.waiting.last_entry().unwrap();
+            change(Arc::make_mut(entry.get_mut()));
+        };
+        let job = says(|s| reservation(s, &|r| r.job.key.id = 7));
+        assert_eq!(job, "two attempts of job 7 wait or hold");
+        let server = says(|s| reservation(s, &|r| r.job.key = JobKey::new("elsewhere", 7)));
+        assert_eq!(server, "", "the same number of another GitLab is another job");
+        let both = says(|s| {
+            reservation(s, &|r| {
+                r.attempt = attempt(7);
+                r.job.key.id = 7;
+            });
+        });
+        assert_eq!(both, "a7 waits or holds twice");
+        let place = says(|s| {
+            let ticket = s.granted[&attempt(7)].reservation.ticket;
+            let left = s.granted[&attempt(7)].reservation.asked;
+            let patience = std::time::Duration::ZERO;
+            s.places
+                .insert(JobKey::new("gl", 99), crate::core::reservation::Place { ticket, left, patience });
+        });
+        assert!(place.contains("was never given out, or twice"), "{place}");
+    }
+
+    #[test]
+    fn the_sieve_never_forgets_a_number() {
+        let mut sieve = Sieve::default();
+        for number in [0, 1, 63, 64, 4095, 5000, u64::MAX - 100] {
+            assert!(!sieve.again(number), "{number}");
+            assert!(sieve.again(number), "{number}");
+        }
+        assert!(sieve.again(4096), "it may err on the safe side");
+    }
+}
