@@ -109,6 +109,7 @@ pub enum Change {
     Restored {
         instance: InstanceId,
     },
+    /// Never a fixed host: it cannot be thrown away, only set aside, cleaned, or forgotten when it is gone.
     DrainingBegun {
         instance: InstanceId,
         why: DrainWhy,

@@ -156,7 +156,10 @@ impl Engine {
             Ok(()) => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
-            Err(message) => self.begin_draining(id, &DrainWhy::NotReady { message }).await?,
+            Err(message) => {
+                let why = DrainWhy::NotReady { message };
+                self.commit(|state| request::withdraw(state, id, why.clone(), self.now())).await?;
+            }
         }
         Ok(Outcome::Fine)
     }
@@ -179,18 +182,6 @@ impl Engine {
             Ok((StageEnd::Stopped, tail)) => Err(format!("not done in time: {tail}")),
             Err(problem) => Err(problem.to_string()),
         })
-    }
-
-    async fn begin_draining(&self, id: &InstanceId, why: &DrainWhy) -> Result<(), Trouble> {
-        let at = self.now();
-        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
-            Some(Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning) => {
-                vec![Change::DrainingBegun { instance: id.clone(), why: why.clone() }.at(at)]
-            }
-            _ => Vec::new(),
-        })
-        .await?;
-        Ok(())
     }
 
     async fn adopt(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {

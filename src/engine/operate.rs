@@ -4,6 +4,7 @@ use super::{Engine, Trouble};
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -74,24 +75,17 @@ impl Engine {
 }
 
 fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
-    let drainable = |i: &Instance| !matches!(i.phase, Phase::Draining { .. });
-    let drain = |i: &Instance| {
-        let instance = i.id.clone();
-        // A host cannot be thrown away: its present jobs go on, and a resume cleans what they left.
-        if i.is_fixed() && i.phase == Phase::Ready {
-            return Change::SetAside { instance, why: "drained by the operator".to_owned() }.at(now);
-        }
-        Change::DrainingBegun { instance, why: DrainWhy::Ordered }.at(now)
-    };
+    let withdraw = |id: &InstanceId| request::withdraw(state, id, DrainWhy::Ordered, now);
     match target {
-        Target::Instance(id) => state.instance(id).filter(|i| drainable(i)).map(drain).into_iter().collect(),
+        Target::Instance(id) => withdraw(id),
         Target::Pool => {
             let mut events = Vec::new();
             if state.drained.is_none() {
                 events.push(Change::PoolDrained.at(now));
             }
-            let going = state.instances.values().filter(|i| drainable(i) && !i.is_fixed());
-            events.extend(going.map(|i| drain(i)));
+            // A fixed host of a drained pool keeps its place, it only gets no job.
+            let going = state.instances.values().filter(|i| !i.is_fixed());
+            events.extend(going.flat_map(|i| withdraw(&i.id)));
             events
         }
     }

@@ -97,6 +97,8 @@ fn look(
         let sight = match listed.status {
             Status::Starting => Sight::Starting,
             Status::Running => Sight::Running,
+            // A host that stops may start again; nothing of ours is lost with it.
+            Status::Stopping if instance.is_fixed() => Sight::Starting,
             Status::Stopping => Sight::Stopping,
         };
         return (sight, back);
@@ -252,6 +254,7 @@ fn carry_out(
                 draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
             }
         }
+        Verdict::Drain(_) if is_fixed(draft, &instance) => draft.emit(Change::Forgotten { instance }),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
         Verdict::Terminate => act(draft, observed, Effect::Terminate { instance }),
         Verdict::Forget => draft.emit(Change::Forgotten { instance }),

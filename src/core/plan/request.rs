@@ -9,7 +9,7 @@ use super::assign;
 use super::draft::Draft;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Instance, Leaving, Phase};
+use crate::core::instance::{DrainWhy, Leaving, Phase};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -88,24 +88,34 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
     let id = grant.instance.clone();
     draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
-    put_out_of_service(&mut draft, &id, message);
+    put_out_of_service(&mut draft, &id, DrainWhy::Broken { message: message.to_owned() });
     if let Some(policy) = state.policy.clone() {
         assign::step(&mut draft, &policy, &BTreeSet::new());
     }
     draft.into_events()
 }
 
-fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, message: &str) {
-    let Some(instance) = draft.state().instance(id) else { return };
-    if instance.phase != Phase::Ready {
-        return;
-    }
-    let (instance, message) = (instance.id.clone(), message.to_owned());
-    let fixed = draft.state().instance(id).is_some_and(Instance::is_fixed);
-    if fixed {
-        draft.emit(Change::SetAside { instance, why: message });
-    } else {
-        draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Broken { message } });
+/// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.
+pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainWhy, now: Stamp) -> Vec<Event> {
+    let mut draft = Draft::new(state, now);
+    put_out_of_service(&mut draft, instance, why);
+    draft.into_events()
+}
+
+fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainWhy) {
+    let Some(known) = draft.state().instance(id) else { return };
+    let instance = known.id.clone();
+    match (&known.phase, known.is_fixed()) {
+        (Phase::Draining { .. }, _) | (Phase::Launching | Phase::SetAside { .. }, true) => {}
+        (Phase::Checking | Phase::Ready | Phase::Cleaning, true) => {
+            draft.emit(Change::SetAside { instance, why: why.to_string() });
+        }
+        (
+            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. },
+            false,
+        ) => {
+            draft.emit(Change::DrainingBegun { instance, why });
+        }
     }
 }
 

@@ -35,6 +35,7 @@ pub enum Recorded {
 /// What the world says about a recorded instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sight {
+    /// Booting or rebooting; a fixed host also when it stops.
     Starting,
     Running,
     Stopping,
@@ -88,6 +89,7 @@ pub enum Verdict {
     /// Its record lacks a job: no further one; drain it, or clean it if it is a fixed host, when that one has ended.
     LastJob,
     Clean,
+    /// Of a fixed host: drop the record.
     Drain(DrainWhy),
     Terminate,
     Forget,
@@ -112,7 +114,7 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (2, "asked", "missing, absent", "due", "launch again, same token"),
     (3, "asked, booting", "starting, running", "not late", "probe"),
     (4, "booting", "missing, unknown", "not late", "probe"),
-    (5, "booting, checking", "absent", "any", "drain: vanished"),
+    (5, "booting, checking", "absent", "any", "drain: vanished; forget a fixed host"),
     (6, "asked, booting, checking", "stopping", "any", "drain: stopped"),
     (7, "asked, booting, checking", "all others", "late", "drain: never ready"),
     (8, "checking", "starting, running, missing, unknown", "not late", "probe"),
@@ -121,7 +123,7 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (11, "idle", "running, missing, unknown", "any", "keep"),
     (12, "idle", "starting", "any", "hold back: it reboots"),
     (13, "idle, stale, cleaning", "stopping", "any", "drain: stopped"),
-    (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished"),
+    (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished; forget a fixed host"),
     (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a fixed host"),
     (16, "held", "starting, running, missing, unknown", "any", "keep"),
     (17, "held, claimed", "stopping, absent", "any", "suspect: its job decides"),

@@ -66,8 +66,8 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("partial | idle 5m missing 31s running", "i1 seen"),
             ("booting 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
             ("checking 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
-            ("fixed cleaning 5m missing 31s denied", "h1 drains: vanished; terminate h1"),
-            ("fixed aside 5m missing 31s denied", "h1 drains: vanished; terminate h1"),
+            ("fixed cleaning 5m missing 31s denied", "h1 forgotten"),
+            ("fixed aside 5m missing 31s denied", "h1 forgotten"),
             ("draining 5m missing 31s", "terminate i1"),
             ("draining 5m missing 31s denied", "i1 forgotten"),
             // A list that began before the launch was answered proves nothing.
@@ -209,7 +209,11 @@ fn hosts_are_adopted_when_they_run() {
         &[
             ("hosts | host; host starting; host stopping", "adopt u1"),
             ("hosts, drained | host", "adopt u1"),
-            ("hosts | fixed idle 5m stopping", "h1 drains: stopped; terminate h1"),
+            // One that stops may start again: it waits, as it is.
+            ("hosts | fixed idle 5m stopping; waits 8", ""),
+            ("hosts | fixed cleaning 5m stopping", ""),
+            ("hosts | fixed idle 5m missing 31s denied", "h1 forgotten"),
+            ("hosts | fixed checking 5m missing 31s denied", "h1 forgotten"),
         ],
     );
 }
