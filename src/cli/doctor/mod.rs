@@ -2,7 +2,56 @@
 
 pub mod clock;
 pub mod code;
+mod config;
 pub mod keeper;
+mod place;
 pub mod pools;
 pub mod runner;
+mod show;
 mod trial;
+
+use serde_json::Value;
+
+use crate::port::finding::{Finding, Severity};
+
+/// What was looked at and what was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Examination {
+    /// The worst first, otherwise in the order of the checks.
+    findings: Vec<Finding>,
+    checked: Vec<&'static str>,
+    mended: Vec<String>,
+}
+
+impl Examination {
+    /// Takes the findings of one check, named for the last line.
+    pub(crate) fn add(&mut self, checked: &'static str, findings: impl IntoIterator<Item = Finding>) {
+        if !self.checked.contains(&checked) {
+            self.checked.push(checked);
+        }
+        self.findings.extend(findings);
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    }
+
+    /// What was changed before looking.
+    pub(crate) fn mended(&mut self, what: impl Into<String>) {
+        self.mended.push(what.into());
+    }
+
+    /// Is there an error among the findings? Then the exit status is 1.
+    pub fn is_bad(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// For a terminal of `width` columns.
+    pub fn text(&self, width: usize) -> String {
+        show::text(self, width)
+    }
+
+    pub fn json(&self) -> Value {
+        show::as_json(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! Our own configuration: can it be read, is it right, and who may change it?
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::code;
+use crate::config::{Config, ConfigError};
+use crate::port::finding::Finding;
+
+/// Reads the file the way every call does.
+pub(super) fn check(path: &Path) -> (Option<Config>, Vec<Finding>) {
+    let mut found: Vec<Finding> = writable(path).into_iter().collect();
+    match Config::read(path) {
+        Ok((config, _)) => (Some(config), found),
+        Err(error) => {
+            found.push(refused(path, &error));
+            (None, found)
+        }
+    }
+}
+
+fn refused(path: &Path, error: &ConfigError) -> Finding {
+    match error {
+        ConfigError::Read(cause) => {
+            let what = format!("the configuration cannot be read: {cause}");
+            let remedy =
+                "name it with `--config` or GREENROOM_CONFIG, or run doctor as a user who may read it";
+            code::CONFIG_UNREADABLE.found(what, remedy)
+        }
+        ConfigError::Invalid(diagnostics) => {
+            // Shown without the lines themselves: a provider's table may hold a secret, and findings get passed on.
+            let what = format!("the configuration is wrong: {diagnostics}");
+            let remedy = format!("correct `{}`; `greenroom pool status` shows the lines", path.display());
+            code::CONFIG_INVALID.found(what, remedy)
+        }
+    }
+}
+
+/// Commands of the configuration run with our rights.
+fn writable(path: &Path) -> Option<Finding> {
+    let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
+    (mode & 0o022 != 0).then(|| {
+        let path = path.display();
+        let what =
+            format!("others may change `{path}` (mode {mode:04o}), and with it run commands as this user");
+        code::CONFIG_WRITABLE.found(what, format!("`chmod go-w {path}`"))
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const RIGHT: &str = "[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"\n";
+
+    fn checked(text: &str, mode: u32) -> (Option<Config>, Vec<Finding>) {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("greenroom.toml");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        check(&path)
+    }
+
+    #[test]
+    fn a_right_configuration_has_no_finding() {
+        let (config, found) = checked(RIGHT, 0o644);
+        assert_eq!(found, []);
+        assert_eq!(config.unwrap().pools.len(), 1);
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line_and_no_secret() {
+        let (config, found) = checked(&format!("{RIGHT}password = \"hunter2\"\nkind = 3\n"), 0o600);
+        assert!(config.is_none());
+        assert_eq!(found[0].code, "config-invalid");
+        assert!(found[0].what.contains("greenroom.toml:"), "{}", found[0].what);
+        assert!(!found[0].what.contains("hunter2"), "{}", found[0].what);
+    }
+
+    #[test]
+    fn a_configuration_that_others_may_write_is_a_warning() {
+        let (config, found) = checked(RIGHT, 0o664);
+        assert!(config.is_some());
+        assert!(found[0].what.contains("(mode 0664)"), "{}", found[0].what);
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let missing = check(Path::new("/no/such/greenroom.toml")).1;
+        [missing, checked("", 0o600).1, checked(RIGHT, 0o666).1].concat()
+    }
+}

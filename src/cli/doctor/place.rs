@@ -1,0 +1,190 @@
+//! The state directory: can it hold our state, and is it the one we think?
+
+use std::path::Path;
+
+use super::code;
+use crate::host::local::{StateDir, StateDirError};
+use crate::port::finding::Finding;
+use crate::port::host::{HostError, Identity};
+
+/// Opens the directory without making or changing anything. `None`: nothing further can be looked at.
+pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
+    if !path.try_exists().unwrap_or(true) {
+        let what = format!("the state directory `{}` does not exist yet", path.display());
+        let remedy =
+            "the first job, or `greenroom keep`, makes it; if it should be there, correct `state_dir`";
+        return (None, vec![code::STATE_DIR_MISSING.found(what, remedy)]);
+    }
+    match StateDir::open_for_repair(path) {
+        Ok(state) => {
+            let fleeting = state.warning().map(|what| {
+                code::STATE_DIR_FLEETING
+                    .found(what, "set `state_dir` to a disk that stays, or mount one there")
+            });
+            let found = fleeting.into_iter().chain(owner_lost(&state)).collect();
+            (Some(state), found)
+        }
+        // Of a package or a checkout, and not used yet: the first use makes it private.
+        Err(StateDirError::Readable { path, .. }) if !path.join("owner").exists() => (None, Vec::new()),
+        Err(error) => (None, vec![refused(&error)]),
+    }
+}
+
+/// Without `owner` the next call would make a new one, unless instances of the old one may be about.
+fn owner_lost(state: &StateDir) -> Option<Finding> {
+    let has = |name: &str| state.root().join(name).exists();
+    (has("generations") && !has("owner"))
+        .then(|| refused(&StateDirError::OwnerMissing { path: state.root().to_owned() }))
+}
+
+/// The error's sentence already says what helps; here the two stand apart.
+fn refused(error: &StateDirError) -> Finding {
+    match error {
+        StateDirError::NotADirectory { path } => {
+            let what = format!("the state directory `{}` is no directory", path.display());
+            code::STATE_DIR_UNUSABLE.found(what, "correct `state_dir`")
+        }
+        StateDirError::Foreign { path, found, own } => {
+            let what = format!(
+                "the state directory `{}` belongs to user {found}, this is user {own}",
+                path.display()
+            );
+            code::STATE_DIR_OWNER
+                .found(what, format!("`sudo -u '#{found}' greenroom doctor`, or another `state_dir`"))
+        }
+        StateDirError::Readable { path, found } => {
+            let what =
+                format!("the state directory `{}` has mode {found:04o}, expected 0700", path.display());
+            code::STATE_DIR_MODE.found(what, format!("`chmod 700 {}`", path.display()))
+        }
+        StateDirError::Remote { path, kind } => {
+            let what =
+                format!("the state directory `{}` lies on {kind}, where locks do not hold", path.display());
+            code::STATE_DIR_REMOTE.found(what, "set `state_dir` to a local file system")
+        }
+        StateDirError::ReadOnly { path } => {
+            let what = format!("the state directory `{}` lies on a read-only file system", path.display());
+            code::STATE_DIR_READ_ONLY.found(what, "mount it for writing, or set another `state_dir`")
+        }
+        StateDirError::OwnerMissing { path } => {
+            let what = format!(
+                "the file `{}` is gone, and instances have been launched",
+                path.join("owner").display()
+            );
+            let remedy = "put it back from a backup; if there is none, `greenroom doctor --new-owner` starts anew and \
+                          leaves the old owner's instances alone: end them at the provider";
+            code::OWNER_MISSING.found(what, remedy)
+        }
+        StateDirError::Io { what } => {
+            code::STATE_DIR_UNUSABLE.found(what.clone(), "correct `state_dir`, or its parents")
+        }
+    }
+}
+
+/// Whose directory it is, and whether it is where it was made.
+pub(super) fn identity(found: &Result<Identity, HostError>) -> Option<Finding> {
+    match found {
+        Ok(identity) => {
+            let what = identity.moved.clone()?;
+            let remedy = "nothing is launched, granted or terminated until you say which it is";
+            Some(code::OWNER_MOVED.found(what, remedy))
+        }
+        Err(error) => {
+            let remedy = "put the file `owner` back from a backup, or `greenroom doctor --new-owner`";
+            Some(code::OWNER_UNREADABLE.found(error.to_string(), remedy))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::core::ids::OwnerId;
+
+    /// A directory that was used, then changed.
+    fn used(change: impl FnOnce(&Path)) -> Vec<Finding> {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("state");
+        StateDir::open(&path).unwrap();
+        change(&path);
+        // Where tests run may be memory.
+        open(&path).1.into_iter().filter(|f| f.code != "state-dir-fleeting").collect()
+    }
+
+    fn codes(found: &[Finding]) -> Vec<&'static str> {
+        found.iter().map(|f| f.code).collect()
+    }
+
+    fn loosen(path: &Path) {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn lose_owner(path: &Path) {
+        fs::write(path.join("generations"), "0123abcd\n").unwrap();
+        fs::remove_file(path.join("owner")).unwrap();
+    }
+
+    fn become_a_file(path: &Path) {
+        fs::remove_dir_all(path).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    #[test]
+    fn a_used_directory_is_fine_and_looking_makes_none() {
+        assert_eq!(used(|_| ()), []);
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("state");
+        assert_eq!(codes(&open(&path).1), ["state-dir-missing"]);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_checkouts_folder_that_nobody_used_may_be_open() {
+        let home = tempfile::tempdir().unwrap();
+        loosen(home.path());
+        assert_eq!(open(home.path()).1, []);
+    }
+
+    #[test]
+    fn what_was_done_to_a_directory_is_said() {
+        assert_eq!(codes(&used(loosen)), ["state-dir-mode"]);
+        assert_eq!(codes(&used(lose_owner)), ["owner-missing"]);
+        assert_eq!(codes(&used(become_a_file)), ["state-dir-unusable"]);
+    }
+
+    #[test]
+    fn what_helps_stands_apart_from_what_is_so() {
+        let path = "/s".into();
+        let found = refused(&StateDirError::Foreign { path, found: 998, own: 0 });
+        assert_eq!(
+            found.to_string(),
+            "error [state-dir-owner]: the state directory `/s` belongs to user 998, this is user 0\n  \
+             help: `sudo -u '#998' greenroom doctor`, or another `state_dir`"
+        );
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let path = || "/s".into();
+        let mut all = [used(loosen), used(lose_owner), used(become_a_file)].concat();
+        all.extend(open(Path::new("/no/such/state")).1);
+        all.extend([
+            refused(&StateDirError::Foreign { path: path(), found: 998, own: 0 }),
+            refused(&StateDirError::Remote { path: path(), kind: "NFS" }),
+            refused(&StateDirError::ReadOnly { path: path() }),
+        ]);
+        // Memory is the one fleeting file system that is everywhere.
+        if let Ok(memory) = tempfile::tempdir_in("/dev/shm") {
+            all.extend(open(memory.path()).1);
+        }
+        let owner = OwnerId::new("0123");
+        let moved = Some("the state directory `/s` was copied or moved".to_owned());
+        all.extend(identity(&Ok(Identity { owner, moved, generations: BTreeSet::new() })));
+        all.extend(identity(&Err(HostError::Io { what: "`/s/owner` is damaged".into() })));
+        all
+    }
+}

@@ -1,0 +1,97 @@
+//! Findings as text and as JSON.
+
+use anstyle::AnsiColor;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Examination;
+use crate::cli::rows::wrapped;
+use crate::cli::ui::{paint, plural};
+use crate::port::finding::{Finding, Severity};
+
+/// One block for each finding, the worst first, and a last line that sums up.
+pub(super) fn text(examined: &Examination, width: usize) -> String {
+    let mut text = String::new();
+    for line in &examined.mended {
+        text.push_str(&wrapped(&format!("mended: {line}"), width, "", "  "));
+    }
+    if !examined.mended.is_empty() {
+        text.push('\n');
+    }
+    for finding in &examined.findings {
+        text.push_str(&block(finding, width));
+        text.push('\n');
+    }
+    text.push_str(&wrapped(&summary(examined), width, "", "  "));
+    text
+}
+
+fn block(finding: &Finding, width: usize) -> String {
+    let Finding { code, severity, what, remedy } = finding;
+    let head = format!("{severity} [{code}]");
+    let plain = wrapped(&format!("{head}: {what}"), width, "", "  ");
+    // Painted after wrapping, so that escapes count for no column.
+    let mut block =
+        plain.replacen(&severity.to_string(), &paint(colour(*severity), &severity.to_string()), 1);
+    if let Some(remedy) = remedy {
+        block.push_str(&wrapped(&format!("help: {remedy}"), width, "  ", "        "));
+    }
+    block
+}
+
+fn colour(severity: Severity) -> AnsiColor {
+    match severity {
+        Severity::Error => AnsiColor::Red,
+        Severity::Warning => AnsiColor::Yellow,
+        Severity::Note => AnsiColor::Cyan,
+    }
+}
+
+fn summary(examined: &Examination) -> String {
+    let checked = examined.checked.join(", ");
+    if examined.findings.is_empty() {
+        return format!("doctor: all good; checked: {checked}");
+    }
+    let count = |severity| examined.findings.iter().filter(|f| f.severity == severity).count();
+    format!(
+        "doctor: {}, {}, {}; checked: {checked}",
+        plural(count(Severity::Error), "error"),
+        plural(count(Severity::Warning), "warning"),
+        plural(count(Severity::Note), "note"),
+    )
+}
+
+/// Field names are stable.
+#[derive(Debug, Serialize)]
+struct ExaminationJson<'a> {
+    findings: Vec<FindingJson<'a>>,
+    /// What was looked at.
+    checked: &'a [&'static str],
+    /// What `--repair`, `--take-over` or `--new-owner` did.
+    mended: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+struct FindingJson<'a> {
+    code: &'a str,
+    /// `error`, `warning` or `note`.
+    severity: String,
+    what: &'a str,
+    remedy: Option<&'a str>,
+}
+
+pub(super) fn as_json(examined: &Examination) -> Value {
+    let findings = examined.findings.iter().map(|finding| FindingJson {
+        code: finding.code,
+        severity: finding.severity.to_string(),
+        what: &finding.what,
+        remedy: finding.remedy.as_deref(),
+    });
+    let json = ExaminationJson {
+        findings: findings.collect(),
+        checked: &examined.checked,
+        mended: &examined.mended,
+    };
+    // Texts only: nothing in it can fail to be JSON.
+    serde_json::to_value(json).unwrap_or_default()
+}

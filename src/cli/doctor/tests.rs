@@ -1,0 +1,130 @@
+//! The frame, and that no code goes untested or undocumented.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn finding(severity: Severity, code: &'static str, remedy: Option<&str>) -> Finding {
+    let what = format!("the {code} of this machine is not what it should be, and that has consequences");
+    Finding { code, severity, what, remedy: remedy.map(str::to_owned) }
+}
+
+/// Without the escapes of colours, and with them made visible.
+fn shown(examined: &Examination) -> String {
+    examined.text(60).replace('\u{1b}', "^")
+}
+
+#[test]
+fn findings_come_worst_first_each_with_its_help() {
+    let mut examined = Examination::default();
+    examined.add("clock", [finding(Severity::Note, "n", None)]);
+    examined.add(
+        "keeper",
+        [finding(Severity::Warning, "w", Some("`greenroom keep --with a-long-option` helps"))],
+    );
+    examined.add("clock", [finding(Severity::Error, "e", Some("set it"))]);
+    examined.mended("pool `linux`: kept 12 transactions");
+    let expected = "\
+mended: pool `linux`: kept 12 transactions
+
+^[31merror^[0m [e]: the e of this machine is not what it should be,
+  and that has consequences
+  help: set it
+
+^[33mwarning^[0m [w]: the w of this machine is not what it should
+  be, and that has consequences
+  help: `greenroom keep --with a-long-option` helps
+
+^[36mnote^[0m [n]: the n of this machine is not what it should be,
+  and that has consequences
+
+doctor: 1 error, 1 warning, 1 note; checked: clock, keeper
+";
+    assert_eq!(shown(&examined), expected, "{}", shown(&examined));
+    assert!(examined.is_bad());
+}
+
+#[test]
+fn a_sound_machine_is_told_what_was_checked() {
+    let mut examined = Examination::default();
+    examined.add("clock", []);
+    examined.add("keeper", []);
+    assert_eq!(shown(&examined), "doctor: all good; checked: clock, keeper\n");
+    assert!(!examined.is_bad());
+    examined.add("pools", [finding(Severity::Warning, "w", None)]);
+    assert!(!examined.is_bad(), "warnings do not fail a script");
+}
+
+#[test]
+fn json_has_every_field_of_a_finding() {
+    let mut examined = Examination::default();
+    examined.add("clock", [finding(Severity::Error, "e", Some("set it"))]);
+    let expected = serde_json::json!({
+        "findings": [{
+            "code": "e",
+            "severity": "error",
+            "what": "the e of this machine is not what it should be, and that has consequences",
+            "remedy": "set it",
+        }],
+        "checked": ["clock"],
+        "mended": [],
+    });
+    assert_eq!(examined.json(), expected);
+}
+
+/// What the tests of all checks have provoked.
+fn provoked() -> Vec<Finding> {
+    let mut all = clock::tests::provoked();
+    all.extend(config::tests::provoked());
+    all.extend(place::tests::provoked());
+    all.extend(keeper::tests::provoked());
+    all.extend(pools::tests::provoked());
+    all.extend(runner::tests::provoked());
+    all.extend(trial::tests::provoked());
+    all
+}
+
+#[test]
+fn every_code_has_a_test_that_provokes_it_with_its_severity() {
+    let provoked: BTreeSet<(&str, Severity)> = provoked().iter().map(|f| (f.code, f.severity)).collect();
+    let listed: BTreeSet<(&str, Severity)> = code::ALL.iter().map(|c| (c.name, c.severity)).collect();
+    assert_eq!(provoked, listed);
+    assert_eq!(listed.len(), code::ALL.len(), "a code is listed twice");
+}
+
+#[test]
+fn every_warning_and_error_says_what_helps() {
+    for finding in provoked() {
+        let needs = finding.severity > Severity::Note;
+        assert!(!needs || finding.remedy.as_ref().is_some_and(|r| !r.is_empty()), "{finding}");
+    }
+}
+
+#[test]
+fn the_documentation_lists_the_same_codes() {
+    let page = include_str!("../../../docs/doctor.md");
+    for code in code::ALL {
+        let row = format!("| `{}` | {} | {} |", code.name, code.severity, code.meaning);
+        assert!(page.contains(&row), "docs/doctor.md lacks this line:\n{row}");
+    }
+    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    let of_providers = provider_codes();
+    for code in &of_providers {
+        assert!(page.contains(&format!("| `{code}` |")), "docs/doctor.md lacks `{code}`");
+    }
+    assert_eq!(rows, code::ALL.len() + of_providers.len(), "docs/doctor.md lists a code that nobody reports");
+}
+
+/// Codes that providers report, read from their sources: `"KIND-…"` in src/provider/KIND/doctor.rs.
+fn provider_codes() -> BTreeSet<String> {
+    let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
+    let mut codes = BTreeSet::new();
+    for folder in std::fs::read_dir(providers).unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(source) = std::fs::read_to_string(folder.join("doctor.rs")) else { continue };
+        let kind = format!("{}-", folder.file_name().unwrap().to_string_lossy());
+        let quoted = source.split('"').filter(|text| text.starts_with(&kind));
+        let is_code = |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        codes.extend(quoted.filter(is_code).map(str::to_owned));
+    }
+    codes
+}
