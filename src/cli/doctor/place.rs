@@ -30,6 +30,10 @@ pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
     }
 }
 
+fn fleeting(warning: &str) -> Finding {
+    code::STATE_DIR_FLEETING.found(warning, "set `state_dir` to a disk that stays, or mount one there")
+}
+
 /// Without `owner` the next call would make a new one, unless instances of the old one may be about.
 fn owner_lost(state: &StateDir) -> Option<Finding> {
     let has = |name: &str| state.root().join(name).exists();
@@ -177,10 +181,7 @@ pub(super) mod tests {
             refused(&StateDirError::Remote { path: path(), kind: "NFS" }),
             refused(&StateDirError::ReadOnly { path: path() }),
         ]);
-        // Memory is the one fleeting file system that is everywhere.
-        if let Ok(memory) = tempfile::tempdir_in("/dev/shm") {
-            all.extend(open(memory.path()).1);
-        }
+        all.push(fleeting("the state directory `/s` lies in memory"));
         let owner = OwnerId::new("0123");
         let moved = Some("the state directory `/s` was copied or moved".to_owned());
         all.extend(identity(&Ok(Identity { owner, moved, generations: BTreeSet::new() })));

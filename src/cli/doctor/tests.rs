@@ -31,8 +31,8 @@ mended: pool `linux`: kept 12 transactions
   and that has consequences
   help: set it
 
-^[33mwarning^[0m [w]: the w of this machine is not what it should
-  be, and that has consequences
+^[33mwarning^[0m [w]: the w of this machine is not what it should be,
+  and that has consequences
   help: `greenroom keep --with a-long-option` helps
 
 ^[36mnote^[0m [n]: the n of this machine is not what it should be,
@@ -107,7 +107,7 @@ fn the_documentation_lists_the_same_codes() {
         let row = format!("| `{}` | {} | {} |", code.name, code.severity, code.meaning);
         assert!(page.contains(&row), "docs/doctor.md lacks this line:\n{row}");
     }
-    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    let rows = page.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `--")).count();
     let of_providers = provider_codes();
     for code in &of_providers {
         assert!(page.contains(&format!("| `{code}` |")), "docs/doctor.md lacks `{code}`");

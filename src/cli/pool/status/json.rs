@@ -118,7 +118,7 @@ struct WaitingJson {
 /// What somebody waits for.
 #[derive(Debug, Serialize)]
 struct OnJson {
-    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `cleaning`, `drained`, `moved`, `no-host`
+    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `cleaning`, `drained`, `moved`, `too-long`, `no-host`
     /// or `keeper`.
     kind: String,
     text: String,
