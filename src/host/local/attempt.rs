@@ -25,6 +25,9 @@ use crate::port::host::{Assignment, AttemptRecord, Closing, HostError, Lock};
 /// Rounds against somebody who makes and removes the same directory all the time.
 const ROUNDS: usize = 8;
 
+/// Directories of jobs, by attempt, of providers whose instances live on this machine's file system.
+const BUILDS: &str = "builds";
+
 impl LocalHost {
     pub(super) async fn begin(
         &self,
@@ -211,7 +214,16 @@ impl LocalHost {
     pub(super) fn forget(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         self.boxes.forget(name);
-        remove_if_free(&dir).map_err(|e| cannot("remove", &dir, e))?;
+        if remove_if_free(&dir).map_err(|e| cannot("remove", &dir, e))? {
+            // What its job built, where instances share this machine's files.
+            let builds = self.state.root().join(BUILDS).join(name.as_str());
+            match fs::remove_dir_all(&builds) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(cannot("remove", &builds, error));
+                }
+                _ => {}
+            }
+        }
         self.leases.borrow_mut().remove(name);
         Ok(())
     }
