@@ -129,7 +129,9 @@ pub(super) async fn cleanup(place: &Place, option: &PoolOption, env: JobEnv) -> 
     if closing.record.is_none() {
         return Ok(Outcome::Success);
     }
-    call.context.engine(&pool)?.release(&call.attempt, &closing).await?;
+    if let Some(problem) = call.context.engine(&pool)?.release(&call.attempt, &closing).await? {
+        ui::tell(&format!("nobody acts for pool `{pool}`: no keeper could be started ({problem})"));
+    }
     Ok(Outcome::Success)
 }
 

@@ -18,6 +18,9 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
             };
             format!("{instance} {word} after {}", Pretty(*after))
         }
+        Progress::NoKeeper { problem } => {
+            format!("nobody refills pool `{pool}`: no keeper could be started ({problem})")
+        }
         Progress::Broken { instance, problem } => {
             format!("{instance} does not answer ({problem}): it is taken out of service, trying another one")
         }

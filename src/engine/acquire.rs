@@ -26,6 +26,8 @@ pub enum Progress {
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
     /// The instance on its way came a step further.
     Boot { instance: InstanceId, step: BootStep, after: Duration },
+    /// The instance is there, but nobody acts for the pool: it is not refilled.
+    NoKeeper { problem: String },
     /// An idle instance did not answer; another one is taken.
     Broken { instance: InstanceId, problem: String },
 }
@@ -173,7 +175,9 @@ impl Call<'_> {
                 }
                 match self.try_out(&assignment).await? {
                     Ok(()) => {
-                        self.engine.summon().await?;
+                        if let Err(error) = self.engine.summon().await {
+                            (self.say)(Progress::NoKeeper { problem: error.to_string() });
+                        }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
                         return Ok((assignment, idle_for, granted_after));
                     }
