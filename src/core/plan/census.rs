@@ -10,8 +10,6 @@ use crate::core::time::Stamp;
 /// How many instances, and slots, are where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    /// Slots taken by jobs.
-    pub(super) in_use: u32,
     /// Idle slots that any domain may use.
     pub(super) spare: u32,
     /// Launches that may still become ready.
@@ -20,15 +18,12 @@ pub(super) struct Census {
     pub(super) refused: u32,
     /// On their way out, with no job left.
     pub(super) leaving: u32,
-    /// Hosts being cleaned.
-    pub(super) cleaning: u32,
 }
 
 impl Census {
     pub(super) fn of(state: &PoolState, observed: &Observed, policy: &Policy, now: Stamp) -> Self {
         let mut census = Self::default();
         for instance in state.instances.values() {
-            census.in_use += u32::try_from(instance.holders.len()).unwrap_or(u32::MAX);
             match instance.phase {
                 Phase::Launching if instance.is_refused() => {
                     census.refused += u32::from(observed.is_free(&instance.id, now));
@@ -39,9 +34,8 @@ impl Census {
                         census.spare = census.spare.saturating_add(instance.usable());
                     }
                 }
-                Phase::Cleaning => census.cleaning += 1,
                 Phase::Draining { .. } => census.leaving += u32::from(is_left(instance)),
-                Phase::SetAside { .. } => {}
+                Phase::Cleaning | Phase::SetAside { .. } => {}
             }
         }
         census

@@ -10,6 +10,7 @@ pub mod brake;
 mod census;
 mod draft;
 mod observed;
+mod outlook;
 mod reconcile;
 pub mod request;
 mod retire;

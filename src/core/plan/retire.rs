@@ -89,15 +89,14 @@ fn longest_idle<'a>(draft: &'a Draft<'_>, aim: &Aim<'_>) -> Vec<&'a Instance> {
 
 /// Jobs wait, the pool is full, and idle instances do not suit them: the least recently used ones go.
 fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
-    let needed = scale::instances_for_waiting(draft, aim.policy);
-    if needed == 0 {
+    if draft.state().waiting.is_empty() {
         return;
     }
     let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
     if !aim.observed.capabilities.launches {
-        return unbind_hosts(draft, aim, needed.saturating_sub(census.cleaning));
+        return unbind_hosts(draft, aim);
     }
-    let launchable = scale::launchable(draft, aim, &census).min(needed);
+    let launchable = scale::launchable(draft, aim, census.under_way);
     let taken = launchable.saturating_add(scale::counted(draft, aim));
     let room = aim.policy.max_instances.saturating_add(census.refused).saturating_add(census.leaving);
     let short = usize::try_from(taken.saturating_sub(room)).unwrap_or(usize::MAX);
@@ -109,7 +108,7 @@ fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 }
 
 /// Hosts cannot be replaced: a clean makes one everybody's again, if the operator trusts in that.
-fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>, needed: u32) {
+fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     if !aim.policy.clean_unbinds {
         return;
     }
@@ -118,7 +117,7 @@ fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>, needed: u32) {
     let mut idle: Vec<&Instance> = instances.filter(bound).collect();
     let idle_for = |i: &Instance| draft.now.since(i.idle_since());
     idle.sort_by(|a, b| idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id)));
-    let count = usize::try_from(needed).unwrap_or(usize::MAX);
+    let count = usize::try_from(scale::lack(draft, aim).instances).unwrap_or(usize::MAX);
     let going: Vec<InstanceId> = idle.into_iter().take(count).map(|i| i.id.clone()).collect();
     for id in going {
         clean(draft, aim.observed, id);

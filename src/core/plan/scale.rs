@@ -1,12 +1,12 @@
 //! Fifth step: how many to launch.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::brake::{self, Brake};
 use super::census::Census;
 use super::draft::Draft;
 use super::observed::Fresh;
+use super::outlook::{Lack, Outlook};
 use super::reconcile::act;
 use super::{Aim, Effect};
 use crate::core::event::Change;
@@ -35,8 +35,7 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
     if !aim.observed.capabilities.launches {
         return Wish { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
-    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
-    let wanted = wanted(draft, aim, &census).saturating_sub(census.under_way);
+    let wanted = wanted(draft, aim);
     drop_refused(draft, wanted);
     let mut wish = Wish::default();
     let Some(fresh) = &aim.observed.launching else { return wish };
@@ -100,17 +99,21 @@ fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, crate::core::time::Sta
     (policy.launches_per_minute.saturating_sub(spent), oldest.plus(MINUTE))
 }
 
-/// Instances for waiting jobs that could be launched if there were room for them.
-pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+/// Instances for waiting jobs that would be launched if there were room for them.
+pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u32 {
     if aim.observed.launching.is_none() {
         return 0;
     }
-    let wanted = instances_for_waiting(draft, aim.policy).saturating_sub(census.under_way);
+    let needed = lack(draft, aim).instances;
     match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
-        Brake::Off => wanted,
-        Brake::OneTry { .. } => wanted.min(1_u32.saturating_sub(census.under_way)),
+        Brake::Off => needed,
+        Brake::OneTry { .. } => needed.min(1_u32.saturating_sub(under_way)),
         Brake::Wait { .. } | Brake::Paused { .. } => 0,
     }
+}
+
+pub(super) fn lack(draft: &Draft<'_>, aim: &Aim<'_>) -> Lack {
+    Outlook::new(draft.state(), aim.policy).lack(draft.state())
 }
 
 /// Intent first; the effect follows its commit.
@@ -155,27 +158,19 @@ fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
     }
 }
 
-/// Instances that the waiting jobs and the idle target need beyond what is ready.
+/// Instances that the waiting jobs and the idle target need beyond what is ready or on its way.
 ///
 /// No instance that is ready suits a job that still waits here: assigning came first.
-fn wanted(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
     let slots = aim.policy.fresh_slots();
-    let missing = aim.target.saturating_sub(census.spare);
+    let spare = Census::of(draft.state(), aim.observed, aim.policy, draft.now).spare;
+    let lack = lack(draft, aim);
+    let missing = aim.target.saturating_sub(spare).saturating_sub(lack.spare);
     if aim.policy.reuse == Reuse::Any {
-        let waiting = draft.state().waiting.values().filter(|r| aim.policy.has_time_for(&r.job)).count();
-        return u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(missing).div_ceil(slots);
+        return lack.jobs.saturating_add(missing).div_ceil(slots);
     }
     // A slot beside a job is no spare one: the instance is bound to that job's domain.
-    instances_for_waiting(draft, aim.policy).saturating_add(missing.div_ceil(slots))
-}
-
-/// Instances that the waiting jobs alone need: jobs of different domains never share one.
-pub(super) fn instances_for_waiting(draft: &Draft<'_>, policy: &Policy) -> u32 {
-    let mut by_domain: BTreeMap<&str, u32> = BTreeMap::new();
-    for reservation in draft.state().waiting.values().filter(|r| policy.has_time_for(&r.job)) {
-        *by_domain.entry(reservation.domain.as_str()).or_default() += 1;
-    }
-    by_domain.values().map(|jobs| jobs.div_ceil(policy.fresh_slots())).sum()
+    lack.instances.saturating_add(missing.div_ceil(slots))
 }
 
 /// What counts against `max_instances`: every record, and what is ours without one.

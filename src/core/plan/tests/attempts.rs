@@ -1,1 +1,145 @@
-//! x
+//! Attempts that are over, and what becomes of what they held.
+
+use std::time::Duration;
+
+use crate::core::attempt::Sight;
+use crate::core::notation::{NOW, World, ago, attempt, does, render, table, world};
+
+/// The plan after a change to the world of a line.
+fn changed(text: &str, change: impl FnOnce(&mut World)) -> String {
+    let mut world = world(text);
+    change(&mut world);
+    render(&world.plan())
+}
+
+#[test]
+fn a_job_that_runs_is_left_alone() {
+    table(does, &[("held 5m by 7", ""), ("held 74m by 7", ""), ("draining 5m by 7", "")]);
+}
+
+#[test]
+fn an_attempt_whose_runner_is_gone_is_ended_by_whoever_gets_its_lease() {
+    let ended =
+        |change: fn(&mut crate::core::attempt::AttemptSeen)| changed("held 5m by 7", |w| change(w.seen(7)));
+    assert_eq!(ended(|s| s.runner = Sight::Gone), "end attempt a7 (the runner is gone)");
+    assert_eq!(ended(|s| s.tmpdir = Sight::Gone), "end attempt a7 (its temporary directory is gone)");
+    assert_eq!(ended(|s| s.boot = crate::core::time::BootId(6)), "end attempt a7 (the machine was rebooted)");
+    assert_eq!(ended(|s| (s.runner, s.lease_held) = (Sight::Gone, true)), "");
+    assert_eq!(does("held 75m by 7"), "end attempt a7 (it outlived its job's timeout)");
+}
+
+#[test]
+fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
+    let idle = "fixed aside 5m named 9";
+    assert_eq!(changed(idle, |w| w.seen(9).runner = Sight::Gone), "end attempt a9 (the runner is gone)");
+    let busy = |w: &mut World| (w.seen(9).begun, w.seen(9).lease_held) = (ago(Duration::from_hours(9)), true);
+    assert_eq!(changed(idle, busy), "", "a call of it lives");
+    let late = |w: &mut World| w.seen(9).begun = ago(Duration::from_hours(9));
+    assert_eq!(changed(idle, late), "end attempt a9 (it outlived its job's timeout)");
+    let waits = |w: &mut World| w.seen(8).begun = ago(Duration::from_hours(9));
+    assert_eq!(changed("max 0 | waits 8 dead", waits), "drop the request of a8", "not ended as well");
+}
+
+#[test]
+fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
+    let closed = |change: fn(&mut crate::core::attempt::AttemptSeen)| {
+        changed("uses 2 | held 5m by 7", |w| {
+            w.seen(7).closed = Some(ago(Duration::from_secs(1)));
+            change(w.seen(7));
+        })
+    };
+    assert_eq!(closed(|_| ()), "a7 leaves");
+    assert_eq!(closed(|s| s.used = false), "a7 leaves unused");
+    assert_eq!(closed(|s| s.lease_held = true), "a7 lingers");
+    let last = |w: &mut World| w.seen(7).closed = Some(NOW);
+    let used_up = changed("uses 1 | held 5m by 7 uses 0", last);
+    assert_eq!(used_up, "a7 leaves; i1 drains: usedup; terminate i1");
+    assert_eq!(changed("fixed held 5m by 7", last), "a7 leaves; h1 to clean; clean h1");
+}
+
+#[test]
+fn a_freed_slot_goes_to_the_next_job_in_the_same_pass() {
+    let closed = |w: &mut World| w.seen(7).closed = Some(NOW);
+    assert_eq!(changed("max 1 | held 5m by 7; waits 8", closed), "a7 leaves; a8 gets i1");
+}
+
+#[test]
+fn an_attempt_without_a_directory_is_over_unless_it_came_after_the_look() {
+    let lost = |text: &str| {
+        changed(text, |w| {
+            w.observed.attempts.clear();
+            w.observed.attempts_at = ago(Duration::from_secs(30));
+        })
+    };
+    assert_eq!(lost("max 1 | held 5m by 7"), "a7 leaves");
+    assert_eq!(lost("max 1 | held 29s by 7"), "");
+    assert_eq!(lost("max 1 | held 30s by 7"), "");
+    assert_eq!(lost("max 0 | waits 8 5m"), "a8 withdrawn");
+    assert_eq!(lost("max 0 | waits 8 29s"), "");
+    let old = "a7 leaves; i1 drains: rebooted; terminate i1";
+    assert_eq!(lost("max 1 | held 29s by 7 old"), old, "asked in an earlier boot");
+    // Names before, between and after those that are there.
+    let some =
+        |w: &mut World| w.observed.attempts.retain(|name, _| *name == attempt(3) || *name == attempt(5));
+    let left = changed("max 5 | held 5m by 2; held 5m by 3; held 5m by 4; held 5m by 5; held 5m by 6", some);
+    assert_eq!(left, "a2 leaves; a4 leaves; a6 leaves");
+}
+
+#[test]
+fn a_request_whose_call_is_dead_leaves_the_queue() {
+    table(
+        does,
+        &[
+            ("max 0 | waits 8 dead", "drop the request of a8"),
+            ("max 0 | waits 8", ""),
+            ("max 1 | idle 5m; waits 8 dead", "a8 gets i1; drop the request of a8"),
+        ],
+    );
+    let closed = |w: &mut World| w.seen(8).closed = Some(NOW);
+    assert_eq!(changed("max 1 | idle 5m; waits 8; waits 9", closed), "a8 withdrawn; a9 gets i1");
+    let later = |w: &mut World| w.observed.attempts_at = ago(Duration::from_secs(10));
+    assert_eq!(changed("max 0 | waits 8 dead", later), "", "it asked when the directories were read");
+}
+
+#[test]
+fn a_lingering_call_keeps_its_slot_for_a_minute_at_most() {
+    table(
+        does,
+        &[
+            ("max 1 | held 59s lingering 7; waits 8", ""),
+            ("max 1 | held 60s lingering 7; waits 8", "a7 departs; a8 gets i1"),
+            ("fixed held 60s lingering 7", "a7 departs; h1 to clean; clean h1"),
+            ("uses 1 | held 60s lingering 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
+            ("uses 1 | held 59s lingering 7 uses 0", ""),
+            // Nobody waits for a call on an instance that goes anyway.
+            ("draining 59s lingering 7", "terminate i1"),
+        ],
+    );
+    let ended = |w: &mut World| w.seen(7).lease_held = false;
+    assert_eq!(changed("held 5s lingering 7", ended), "a7 departs");
+    let forgotten = |w: &mut World| w.observed.attempts.clear();
+    assert_eq!(changed("held 5s lingering 7", forgotten), "a7 departs");
+}
+
+#[test]
+fn directories_go_a_day_after_the_end() {
+    let closed =
+        |age: Duration| changed("fixed aside 5m named 9", move |w| w.seen(9).closed = Some(ago(age)));
+    assert_eq!(closed(Duration::from_secs(86_399)), "");
+    assert_eq!(closed(Duration::from_hours(24)), "remove the directory of a9");
+}
+
+#[test]
+fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up() {
+    let next = |text: &str, change: fn(&mut World)| {
+        let mut world = world(text);
+        change(&mut world);
+        world.plan().report.next.map(|at| NOW.until(at))
+    };
+    let seconds = |s| Some(Duration::from_secs(s));
+    assert_eq!(next("held 5m by 7", |_| ()), seconds(10));
+    assert_eq!(next("held 4495s by 7", |_| ()), seconds(5), "its job's timeout and a quarter of an hour");
+    let unjudged = |w: &mut World| w.seen(7).runner = Sight::Unknown;
+    assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
+    assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(NOW)), seconds(20 * 60));
+}

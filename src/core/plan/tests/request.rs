@@ -1,1 +1,177 @@
-//! x
+//! What `prepare`, `cleanup` and the operators decide in their own transactions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::attempt::End;
+use crate::core::instance::{DrainWhy, Leaving};
+use crate::core::invariants::check;
+use crate::core::notation::{NOW, World, attempt, facts, instance, render_events, world};
+use crate::core::plan::request::{self, Ask};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+
+fn ask(job: u64, name: u64, superseded: &[(u64, bool)]) -> Ask {
+    let leaving = |used| Leaving { how: End::Superseded, used, lingering: false };
+    Ask {
+        attempt: attempt(name),
+        job: facts(job, "a", Duration::from_hours(1)),
+        policy: Arc::new(Policy::default()),
+        superseded: superseded.iter().map(|(name, used)| (attempt(*name), leaving(*used))).collect(),
+    }
+}
+
+/// Job 8 asks in the world of a line.
+fn acquires(text: &str) -> String {
+    render_events(&request::acquire(&world(text).state, &ask(8, 8, &[]), NOW))
+}
+
+fn releases(text: &str, used: bool, lingering: bool) -> String {
+    let leaving = Leaving { how: End::CleanedUp, used, lingering };
+    render_events(&request::release(&world(text).state, &attempt(7), leaving, NOW))
+}
+
+#[test]
+fn an_idle_instance_is_granted_at_once_and_else_the_job_waits() {
+    assert_eq!(acquires("idle 5m"), "a8 asks; a8 gets i1");
+    assert_eq!(acquires(""), "a8 asks");
+    assert_eq!(acquires("idle 5m of b"), "a8 asks");
+    assert_eq!(acquires("idle 5m old"), "a8 asks");
+    assert_eq!(acquires("drained | idle 5m"), "a8 asks");
+    // The one that waited before comes first.
+    assert_eq!(acquires("idle 5m; waits 6"), "a8 asks; a6 gets i1");
+}
+
+#[test]
+fn a_pool_without_a_policy_gets_the_callers() {
+    let mut world = world("idle 5m");
+    let events = |state: &PoolState| render_events(&request::acquire(state, &ask(8, 8, &[]), NOW));
+    assert_eq!(events(&PoolState::default()), "policy; a8 asks");
+    world.state.policy = None;
+    assert_eq!(events(&world.state), "policy; a8 asks; a8 gets i1");
+}
+
+#[test]
+fn however_often_prepare_is_repeated_a_job_has_one_grant() {
+    let mut world = world("idle 5m; idle 6m; idle 7m");
+    for (name, superseded, expected) in [
+        (8, vec![], "a8 asks; a8 gets i1"),
+        (8, vec![], ""),
+        (8, vec![], ""),
+        (9, vec![(8, false)], "a8 leaves unused; a9 asks; a9 gets i1"),
+        (9, vec![], ""),
+        (10, vec![(9, true)], "a9 leaves; a10 asks; a10 gets i1"),
+    ] {
+        let events = request::acquire(&world.state, &ask(8, name, &superseded), NOW);
+        assert_eq!(render_events(&events), expected);
+        world.carry(&events);
+        assert_eq!(world.state.granted.len(), 1);
+        assert_eq!(check(&world.state), []);
+    }
+}
+
+#[test]
+fn an_attempt_that_came_in_between_is_closed_first() {
+    let mut world = world("idle 5m; idle 6m");
+    world.carry(&request::acquire(&world.state, &ask(8, 8, &[]), NOW));
+    // Attempt 9 looked before attempt 8 had asked: it knows of nothing to close.
+    assert_eq!(request::acquire(&world.state, &ask(8, 9, &[]), NOW), []);
+    let events = request::acquire(&world.state, &ask(8, 9, &[(8, false)]), NOW);
+    assert_eq!(render_events(&events), "a8 leaves unused; a9 asks; a9 gets i1");
+}
+
+#[test]
+fn an_earlier_attempt_leaves_first_and_its_place_in_the_queue_stays_the_jobs() {
+    let mut world = world("max 1 | held 5m by 1; waits 8 10m; waits 2");
+    let events = request::acquire(&world.state, &ask(8, 9, &[(8, false)]), NOW);
+    assert_eq!(render_events(&events), "a8 withdrawn; a9 asks");
+    world.carry(&events);
+    let first = world.state.waiting.values().next().unwrap();
+    assert_eq!(first.attempt, attempt(9), "still before job 2");
+    assert_eq!(first.patience, Duration::from_mins(20));
+    // Held and given back unused before the next attempt of the same job takes it.
+    let held = self::world("max 1, uses 1 | held 5m by 8 uses 0; waits 2");
+    let events = request::acquire(&held.state, &ask(8, 9, &[(8, false)]), NOW);
+    assert_eq!(render_events(&events), "a8 leaves unused; a9 asks; a9 gets i1");
+}
+
+#[test]
+fn a_freed_slot_reaches_the_oldest_waiting_job_in_the_same_transaction() {
+    assert_eq!(releases("held 5m by 7; waits 8; waits 9", true, false), "a7 leaves; a8 gets i1");
+    assert_eq!(releases("held 5m by 7; waits 8", false, false), "a7 leaves unused; a8 gets i1");
+    assert_eq!(releases("held 5m by 7; waits 8", true, true), "a7 lingers");
+    assert_eq!(releases("drained | held 5m by 7; waits 8", true, false), "a7 leaves");
+    assert_eq!(
+        releases("held 5m by 7 of b; waits 8 of a; waits 9 of b", true, false),
+        "a7 leaves; a9 gets i1"
+    );
+    // Nobody had used it: it is everybody's again.
+    assert_eq!(releases("held 5m by 7; waits 8 of b", false, false), "a7 leaves unused; a8 gets i1");
+}
+
+#[test]
+fn what_has_served_its_last_job_is_drained_and_a_host_is_cleaned() {
+    assert_eq!(releases("held 5m by 7 uses 0; waits 8", true, false), "a7 leaves; i1 drains: usedup");
+    assert_eq!(releases("held 5m by 7 uses 0; waits 8", false, false), "a7 leaves unused; a8 gets i1");
+    assert_eq!(releases("cap 2 | held 5m by 6,7 uses 0", true, false), "a7 leaves");
+    assert_eq!(releases("fixed held 5m by 7; waits 8", true, false), "a7 leaves; h1 to clean");
+    assert_eq!(releases("fixed held 5m by 7; waits 8 of b", false, false), "a7 leaves unused; a8 gets h1");
+    assert_eq!(releases("uses 3 | fixed held 5m by 7 uses 0", true, false), "a7 leaves; h1 to clean");
+    assert_eq!(releases("fixed aside 5m by 7", true, false), "a7 leaves");
+    assert_eq!(releases("draining 5m by 7", true, false), "a7 leaves");
+}
+
+#[test]
+fn to_give_back_nothing_changes_nothing() {
+    assert_eq!(releases("idle 5m; waits 8", true, false), "");
+    assert_eq!(releases("waits 7", false, false), "a7 withdrawn");
+}
+
+#[test]
+fn a_job_that_finds_its_instance_broken_gets_another_one_at_once() {
+    let rejects =
+        |text: &str| render_events(&request::reject(&world(text).state, &attempt(7), "no answer", NOW));
+    assert_eq!(rejects("held 5m by 7; idle 6m; waits 8"), "a7 rejects; i1 drains: broken; a7 gets i2");
+    assert_eq!(rejects("held 5m by 7; waits 8"), "a7 rejects; i1 drains: broken");
+    assert_eq!(rejects("fixed held 5m by 7; waits 8"), "a7 rejects; h1 aside");
+    assert_eq!(rejects("cap 2 | held 5m by 6,7"), "a7 rejects; i1 drains: broken");
+    assert_eq!(rejects("cap 2 | draining 5m by 6,7"), "a7 rejects");
+    assert_eq!(rejects("fixed aside 5m by 7"), "a7 rejects");
+    assert_eq!(rejects("idle 5m; waits 7"), "");
+}
+
+#[test]
+fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
+    let ready =
+        |text: &str, short: &str| render_events(&request::ready(&world(text).state, &instance(short), NOW));
+    assert_eq!(ready("checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1");
+    assert_eq!(ready("cap 2 | checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1; a9 gets i1");
+    assert_eq!(ready("lifetime 1h | checking 5s; waits 8 timeout 1h", "i1"), "i1 ready; a8 gets i1");
+    assert_eq!(ready("fixed cleaning 5s of b; waits 8", "h1"), "h1 cleaned; a8 gets h1");
+    assert_eq!(ready("bound | fixed cleaning 5s of b; waits 8", "h1"), "h1 cleaned");
+    for text in ["booting 5s", "idle 5m", "draining 5s", ""] {
+        assert_eq!(ready(text, "i1"), "", "{text}");
+    }
+    assert_eq!(ready("fixed aside 5m", "h1"), "");
+    let mut without = world("checking 5s; waits 8");
+    without.state.policy = None;
+    assert_eq!(render_events(&request::ready(&without.state, &instance("i1"), NOW)), "i1 ready");
+}
+
+#[test]
+fn an_instance_leaves_service_without_harm_to_its_jobs() {
+    let leaves = |text: &str| {
+        let World { state, .. } = world(text);
+        let id = state.instances.keys().next().cloned().unwrap_or_else(|| instance("i1"));
+        render_events(&request::withdraw(&state, &id, DrainWhy::Ordered, NOW))
+    };
+    for text in ["asked 5s", "booting 5s", "checking 5s", "idle 5m", "held 5m by 7"] {
+        assert_eq!(leaves(text), "i1 drains: ordered", "{text}");
+    }
+    for text in ["fixed checking 5s", "fixed idle 5m", "fixed held 5m by 7", "fixed cleaning 5s"] {
+        assert_eq!(leaves(text), "h1 aside", "{text}");
+    }
+    assert_eq!(leaves("draining 5s"), "");
+    assert_eq!(leaves("fixed aside 5s"), "");
+    assert_eq!(leaves(""), "");
+}

@@ -1,1 +1,155 @@
-//! x
+//! Which idle instances go.
+
+use crate::core::notation::{does, table};
+
+#[test]
+fn surplus_goes_after_its_patience_and_never_below_the_target() {
+    table(
+        does,
+        &[
+            ("idle 1199s", ""),
+            ("idle 1200s", "i1 drains: surplus; terminate i1"),
+            ("target 1 | idle 20m", ""),
+            ("target 1 | idle 20m; idle 5s", "i1 drains: surplus; terminate i1"),
+            (
+                "target 1 | idle 21m; idle 22m; idle 20m",
+                "i2 drains: surplus; i1 drains: surplus; terminate i2; terminate i1",
+            ),
+            ("target 2 | idle 21m; idle 22m; idle 20m", "i2 drains: surplus; terminate i2"),
+            // Slots count: two of them on each.
+            ("target 2, cap 2 | idle 21m; idle 22m", "i2 drains: surplus; terminate i2"),
+            ("target 3, cap 2 | idle 21m; idle 22m", ""),
+            // A small one may go where a large one may not.
+            ("target 2 | idle 22m cap 2; idle 21m cap 1", "i2 drains: surplus; terminate i2"),
+            ("target 1, cap 2 | idle 21m uses 1; idle 20m uses 1", "i1 drains: surplus; terminate i1"),
+            // Spare slots beside a job count too.
+            ("target 1, cap 2, any | held 5m by 7; idle 21m", "i2 drains: surplus; terminate i2"),
+            ("target 1 | held 5m by 7; idle 21m", ""),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_that_turned_surplus_while_it_booted_stays_a_minute_at_least() {
+    table(
+        does,
+        &[
+            ("idle_time 0s | idle 59s", ""),
+            ("idle_time 0s | idle 60s", "i1 drains: surplus; terminate i1"),
+            ("idle_time 90s | idle 89s", ""),
+            // One that has served a job has been of use.
+            ("idle_time 0s | idle 0s of a", "i1 drains: surplus; terminate i1"),
+            ("idle_time 0s | checking 5s", "probe i1"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_bound_to_one_project_is_nobody_elses_spare_capacity() {
+    table(
+        does,
+        &[
+            ("target 1 | idle 20m of a; idle 5m", "i1 drains: surplus; terminate i1"),
+            ("target 1 | idle 20m of a", "i1 drains: surplus; i2 intended; terminate i1; launch i2"),
+            ("target 1 | idle 19m of a", "i2 intended; launch i2"),
+            ("target 1, any | idle 20m of a", ""),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_bound_to_anybody_is_bound_once_the_operator_wants_walls() {
+    use crate::core::notation::{render, world};
+    let mut world = world("target 1, any | idle 5m of a");
+    assert_eq!(render(&world.plan()), "");
+    world.policy.reuse = crate::core::policy::Reuse::Project;
+    assert_eq!(render(&world.plan()), "policy; i2 intended; launch i2");
+}
+
+#[test]
+fn the_aged_go_when_they_are_idle_and_not_before() {
+    table(
+        does,
+        &[
+            ("lifetime 1h | idle 3569s", "i1 drains: surplus; terminate i1"),
+            ("lifetime 10m | idle 569s", ""),
+            ("lifetime 10m | idle 570s", "i1 drains: aged; terminate i1"),
+            ("lifetime 10m | held 50m by 7", ""),
+            ("lifetime 10m | fixed idle 50m", ""),
+            ("lifetime 10m, target 1 | idle 50m", "i1 drains: aged; i2 intended; terminate i1; launch i2"),
+        ],
+    );
+}
+
+#[test]
+fn a_drained_pool_empties_as_its_jobs_end() {
+    table(
+        does,
+        &[
+            (
+                "drained, target 1 | idle 5s; held 5m by 7; refused 5s; fixed idle 5m; waits 8",
+                "i3 missed; i1 drains: ordered; i3 drains: ordered; terminate i1; terminate i3",
+            ),
+            ("drained | draining 5m", "terminate i1"),
+        ],
+    );
+}
+
+#[test]
+fn the_least_recently_used_makes_room_for_a_job_of_another_project() {
+    table(
+        does,
+        &[
+            ("max 2 | idle 5m of a; idle 6m of b; waits 8 of c", "i2 drains: maderoom; terminate i2"),
+            ("max 2 | idle 5m of a; held 6m by 7; waits 8 of c", "i1 drains: maderoom; terminate i1"),
+            // Only as many as needed.
+            ("max 3 | idle 5m of a; idle 6m of b; waits 8 of c", "i3 intended; launch i3"),
+            ("max 2 | idle 5m of a; booting 5s; waits 8 of c", "probe i2"),
+            ("max 2 | idle 5m of a; draining 5s; waits 8 of c", "terminate i2"),
+            ("max 2 | idle 5m of a; refused 9m; waits 8 of c", "i2 missed; i2 intended (2); launch i2"),
+            (
+                "max 2, cap 2 | idle 5m of a; idle 6m of a; waits 8 of c; waits 9 of c",
+                "i2 drains: maderoom; terminate i2",
+            ),
+            (
+                "max 2 | idle 5m of a; idle 6m of a; waits 8 of c; waits 9 of d",
+                "i2 drains: maderoom; i1 drains: maderoom; terminate i2; terminate i1",
+            ),
+            // One that leaves only when its job has ended is no room.
+            ("max 2 | idle 5m of a; draining 5s by 7; waits 8 of c", "i1 drains: maderoom; terminate i1"),
+            // What exists without a record takes room, too.
+            ("max 2 | idle 5m of a; orphan 5s; waits 8 of c", "i1 drains: maderoom; terminate i1"),
+            ("max 1 | held 5m by 7; waits 8 of c", ""),
+            ("max 2, reap | idle 5m of a; idle 6m of b; waits 8 of c", ""),
+        ],
+    );
+}
+
+#[test]
+fn a_host_is_cleaned_for_a_job_of_another_project_if_a_clean_unbinds() {
+    use crate::core::notation::{instance, render, world};
+    let bound = |text: &str| {
+        let mut world = world(text);
+        for short in ["h1", "h2"] {
+            if world.state.instance(&instance(short)).is_some_and(|i| i.phase.word() == "ready") {
+                let change = crate::core::event::Change::CleaningBegun { instance: instance(short) };
+                world.tell(crate::core::notation::NOW, change);
+                let change = crate::core::event::Change::Cleaned { instance: instance(short) };
+                world.tell(crate::core::notation::NOW, change);
+            }
+        }
+        world.policy.clean_unbinds = !text.contains("stays");
+        let text = render(&world.plan());
+        text.strip_prefix("policy; ").unwrap_or(&text).to_owned()
+    };
+    assert_eq!(bound("hosts, bound | fixed idle 5m of b; waits 8 of a"), "h1 to clean; clean h1");
+    let two = "hosts, bound | fixed idle 5m of b; fixed idle 6m of b; waits 8 of a";
+    assert_eq!(bound(two), "h1 to clean; clean h1", "as many as needed");
+    let under_way = "hosts, bound | fixed idle 5m of b; fixed cleaning 5s of b; waits 8 of a";
+    assert_eq!(bound(under_way), "clean h2");
+    assert_eq!(
+        does("hosts | fixed idle 5m named 9 of b; waits 8 of a"),
+        "h1 to clean",
+        "when attempt 9 has ended"
+    );
+}

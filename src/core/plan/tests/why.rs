@@ -1,1 +1,80 @@
-//! x
+//! What waiting jobs are told.
+
+use crate::core::notation::{table, told};
+
+#[test]
+fn each_reason_is_given_where_it_is_the_reason() {
+    table(
+        told,
+        &[
+            ("waits 8", "a8: i1 is booting"),
+            ("booting 5s; waits 8", "a8: i1 is booting"),
+            ("checking 5s; waits 8", "a8: i1 is booting"),
+            ("hosts | fixed cleaning 5s; waits 8", "a8: h1 is being cleaned"),
+            ("hosts | fixed held 5m by 7; waits 8", "a8: no host is free"),
+            ("hosts | fixed aside 5m; waits 8", "a8: no host is free"),
+            ("max 1 | draining 5s; waits 8", "a8: i1 is being removed and makes room"),
+            ("max 1 | held 5m by 7; waits 8", "a8: all 1 instances in use, limit 1 (`max_instances`)"),
+            ("launching 0 | waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
+            ("rate 1, recent 1 5s | waits 8", "a8: `launches_per_minute` is used up for now"),
+            (
+                "drained | booting 5s; waits 8",
+                "a8: the pool was drained by the operator (`greenroom pool resume` ends it)",
+            ),
+            ("moved | idle 5m; waits 8", "a8: moved"),
+            ("reap | waits 8", "a8: the keeper has not looked yet"),
+            (
+                "lifetime 59m | waits 8 timeout 1h",
+                "a8: the job's timeout of 1h is longer than an instance lives (59m, `max_lifetime`)",
+            ),
+            ("idle 5m; waits 8", ""),
+        ],
+    );
+}
+
+#[test]
+fn jobs_ahead_are_counted_and_only_those_that_wait_for_the_same() {
+    table(
+        told,
+        &[
+            (
+                "max 1 | held 5m by 7; waits 8; waits 9; waits 10",
+                "a8: all 1 instances in use, limit 1 (`max_instances`); \
+                 a9: all 1 instances in use, limit 1 (`max_instances`), 1 job ahead; \
+                 a10: all 1 instances in use, limit 1 (`max_instances`), 2 jobs ahead",
+            ),
+            (
+                "max 2 | held 5m by 7; booting 5s; waits 8; waits 9",
+                "a8: i2 is booting; a9: all 2 instances in use, limit 2 (`max_instances`)",
+            ),
+            (
+                "max 2 | held 5m by 7; idle 5m named 6; waits 8",
+                "a8: all 1 instances in use, limit 2 (`max_instances`)",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
+    let limit = "all 1 instances in use, limit 1 (`max_instances`)";
+    table(
+        told,
+        &[
+            ("max 1, cap 2 | booting 5s; waits 8; waits 9", "a8: i1 is booting; a9: i1 is booting"),
+            (
+                "max 1, cap 2 | booting 5s; waits 8; waits 9 of b; waits 10",
+                &format!("a8: i1 is booting; a9: {limit}; a10: i1 is booting"),
+            ),
+            (
+                "max 1, cap 2 | booting 5s uses 1; waits 8; waits 9",
+                &format!("a8: i1 is booting; a9: {limit}"),
+            ),
+            ("max 1, cap 2, any | booting 5s; waits 8; waits 9 of b", "a8: i1 is booting; a9: i1 is booting"),
+            ("hosts, bound | fixed cleaning 5s of b; waits 8", "a8: no host is free"),
+            ("hosts | fixed cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
+            ("hosts, bound | fixed cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
+            ("launching 0 | refused 1m; waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
+        ],
+    );
+}

@@ -1,0 +1,83 @@
+//! What is on its way, and which waiting jobs it will serve.
+
+use std::collections::BTreeMap;
+
+use crate::core::ids::TrustDomain;
+use crate::core::instance::{Instance, Phase};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::reservation::Reservation;
+
+/// Instances on their way, filled with waiting jobs, first come first served.
+#[derive(Debug)]
+pub(super) struct Outlook<'a> {
+    coming: Vec<Coming<'a>>,
+    policy: &'a Policy,
+}
+
+/// An instance on its way, the slots it has left, and whose they are.
+#[derive(Debug)]
+struct Coming<'a> {
+    instance: &'a Instance,
+    slots: u32,
+    domain: Option<&'a TrustDomain>,
+}
+
+/// What is missing when everything on its way is ready.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lack {
+    /// Waiting jobs that nothing on its way will serve, but a new instance could.
+    pub(super) jobs: u32,
+    /// Instances that these jobs need: jobs of different domains never share one.
+    pub(super) instances: u32,
+    /// Slots on their way that any domain may use.
+    pub(super) spare: u32,
+}
+
+impl<'a> Outlook<'a> {
+    pub(super) fn new(state: &'a PoolState, policy: &'a Policy) -> Self {
+        let coming = state.instances.values().filter_map(|i| coming(i, policy)).collect();
+        Self { coming, policy }
+    }
+
+    /// The instance that will serve this job; it keeps a slot there.
+    pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
+        let suits = |c: &&mut Coming<'a>| c.slots > 0 && c.domain.is_none_or(|d| *d == job.domain);
+        let next = self.coming.iter_mut().find(suits)?;
+        next.slots -= 1;
+        next.domain = Some(&job.domain);
+        Some(next.instance)
+    }
+
+    /// Serves every waiting job that it can, and says what is missing then.
+    pub(super) fn lack(mut self, state: &'a PoolState) -> Lack {
+        let mut lack = Lack::default();
+        let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
+        for job in state.waiting.values().filter(|r| self.policy.has_time_for(&r.job)) {
+            if self.serve(job).is_none() {
+                lack.jobs += 1;
+                *unserved.entry(job.domain.as_str()).or_default() += 1;
+            }
+        }
+        let slots = self.policy.fresh_slots();
+        lack.instances = unserved.values().map(|jobs| jobs.div_ceil(slots)).sum();
+        let open = |c: &&Coming<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
+        lack.spare = self.coming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
+        lack
+    }
+}
+
+fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<Coming<'a>> {
+    let domain = match instance.phase {
+        Phase::Launching | Phase::Checking if !instance.is_refused() => instance.domain.as_ref(),
+        Phase::Cleaning => instance.domain.as_ref().filter(|_| !policy.clean_unbinds),
+        Phase::Launching
+        | Phase::Checking
+        | Phase::Ready
+        | Phase::SetAside { .. }
+        | Phase::Draining { .. } => return None,
+    };
+    let uses = if instance.is_fixed() { policy.max_use_count } else { instance.uses_left };
+    let slots = instance.free_slots().min(uses.unwrap_or(u32::MAX));
+    Some(Coming { instance, slots, domain })
+}
