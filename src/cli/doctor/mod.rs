@@ -6,6 +6,7 @@ mod config;
 pub mod keeper;
 mod place;
 pub mod pools;
+mod recorded;
 pub mod runner;
 mod show;
 mod trial;

@@ -1,0 +1,258 @@
+//! A pool's files: whole, readable, and locked by nobody for long?
+
+use super::code;
+use crate::cli::ui::plural;
+use crate::core::ids::PoolName;
+use crate::core::pool::PoolState;
+use crate::port::finding::Finding;
+use crate::port::store::{Store as _, StoreError};
+use crate::store::file::{FileStore, Verdict};
+
+/// Takes the pool's lock, reads every record of state and history. The state is there unless it cannot be used.
+pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
+    let mut found = Vec::new();
+    // Nothing is written, but the lock is taken the way a call takes it.
+    match store.transact(&mut |_| Vec::new()).await {
+        Err(busy @ StoreError::Busy { .. }) => {
+            // Whoever holds the lock would be waited for once more at each look.
+            return (None, vec![refused(pool, &busy)]);
+        }
+        // It may still be readable.
+        Err(newer @ StoreError::Newer { .. }) => {
+            return (store.load().await.ok(), vec![refused(pool, &newer)]);
+        }
+        Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => {}
+    }
+    match store.verify().await {
+        Ok(verdict) => found.extend(judge(pool, &verdict)),
+        Err(error) => found.push(refused(pool, &error)),
+    }
+    (store.load().await.ok(), found)
+}
+
+fn judge(pool: &PoolName, verdict: &Verdict) -> Vec<Finding> {
+    let mut found: Vec<Finding> = verdict.damage.iter().map(|damage| refused(pool, damage)).collect();
+    if verdict.misfits > 0 {
+        let events = plural(usize::try_from(verdict.misfits).unwrap_or(usize::MAX), "event");
+        let what =
+            format!("pool `{pool}`: {events} did not fit the recorded state: a bug, nothing is lost by it");
+        found.push(code::STATE_MISFITS.found(what, "report it, with the journal (it holds no secrets)"));
+    }
+    if verdict.torn_bytes > 0 {
+        let what = format!(
+            "pool `{pool}`: a write of {} bytes was cut short; the next writer cuts it off and keeps it aside",
+            verdict.torn_bytes
+        );
+        found.push(code::STATE_TORN.noted(what));
+    }
+    if let Some(first) = verdict.history_damage.first() {
+        let more = match verdict.history_damage.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {} more", plural(more, "segment")),
+        };
+        let what = format!("pool `{pool}`: old events cannot be read: {first}{more}");
+        let remedy = "nothing has to be done: only `explain` and `history` miss them, and they go after `history_days`";
+        found.push(code::HISTORY_DAMAGED.found(what, remedy));
+    }
+    if let Some(first) = verdict.side_files.first() {
+        let what = format!(
+            "pool `{pool}`: {} of cut-off or damaged state kept, the first is `{}`",
+            plural(verdict.side_files.len(), "file"),
+            first.display()
+        );
+        found.push(
+            code::STATE_SIDE_FILES.found(what, "delete them when nobody wants to look at them any more"),
+        );
+    }
+    found
+}
+
+/// Why the state cannot be used. The store's sentence names file and line.
+fn refused(pool: &PoolName, error: &StoreError) -> Finding {
+    let what = format!("pool `{pool}`: {error}");
+    match error {
+        StoreError::Busy { .. } => code::STATE_LOCKED
+            .found(what, "look at that process; a lock is held for milliseconds, and goes with its holder"),
+        StoreError::Damaged { .. } => {
+            let remedy =
+                "`greenroom doctor --repair` keeps what is valid before it; running jobs go on meanwhile";
+            code::STATE_DAMAGED.found(what, remedy)
+        }
+        StoreError::Newer { .. } => {
+            code::STATE_NEWER.found(what, "install that version again; this one changes nothing in the pool")
+        }
+        StoreError::Io { .. } => {
+            code::STATE_UNREADABLE.found(what, "run doctor as the user that owns the state directory")
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cli::story::{Story, at, id, pool};
+    use crate::core::event::Change;
+    use crate::core::policy::Policy;
+    use crate::store::file::{Options, open_dir};
+
+    /// A pool with some history, in files.
+    struct Bench {
+        home: tempfile::TempDir,
+        store: FileStore,
+    }
+
+    fn options() -> Options {
+        let lock_wait = Duration::from_millis(50);
+        Options { lock_wait, compact_at: 1, compact_part: 0, ..Options::default() }
+    }
+
+    impl Bench {
+        async fn new() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let store = open_dir(home.path()).unwrap().pool(&pool(), options()).unwrap();
+            let bench = Self { home, store };
+            let mut story = Story::of(Policy::default());
+            for event in story.ready(1, 1.0).events.clone() {
+                bench.store.transact(&mut |_| vec![event.clone()]).await.unwrap();
+            }
+            bench
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.home.path().join("pools/linux").join(name)
+        }
+
+        /// As another process: what this one has read already, it believes.
+        async fn check(&self) -> (Option<PoolState>, Vec<Finding>) {
+            let store = open_dir(self.home.path()).unwrap().pool(&pool(), options()).unwrap();
+            check(&store, &pool()).await
+        }
+    }
+
+    /// Overwrites bytes in the middle of a file, or adds some to its end.
+    fn spoil(path: &Path, middle: bool) {
+        let mut bytes = std::fs::read(path).unwrap();
+        if middle {
+            let at = bytes.len() / 2;
+            bytes[at] ^= 1;
+        } else {
+            bytes.extend_from_slice(b"{\"crc\":");
+        }
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    async fn damaged() -> Bench {
+        let bench = Bench::new().await;
+        spoil(&bench.file("journal.jsonl"), true);
+        bench
+    }
+
+    async fn torn() -> Bench {
+        let bench = Bench::new().await;
+        spoil(&bench.file("journal.jsonl"), false);
+        bench
+    }
+
+    async fn newer() -> Bench {
+        let bench = Bench::new().await;
+        let text = std::fs::read_to_string(bench.file("journal.jsonl")).unwrap();
+        let (header, records) = text.split_once('\n').unwrap();
+        let body = header[r#"{"crc":"12345678","#.len()..].replace("\"format\":1", "\"format\":99");
+        let crc = crc32fast::hash(body.as_bytes());
+        let newer = format!("{{\"crc\":\"{crc:08x}\",{body}\n{records}");
+        std::fs::write(bench.file("journal.jsonl"), newer).unwrap();
+        bench
+    }
+
+    async fn old_damage() -> Bench {
+        let bench = Bench::new().await;
+        bench.store.compact().await.unwrap();
+        let segments: Vec<_> = std::fs::read_dir(bench.file("history")).unwrap().collect();
+        spoil(&segments[0].as_ref().unwrap().path(), true);
+        bench
+    }
+
+    async fn misfit() -> Bench {
+        let bench = Bench::new().await;
+        let unknown = Change::Seen { instance: id(9) }.at(at(60.0));
+        bench.store.transact(&mut |_| vec![unknown.clone()]).await.unwrap();
+        bench
+    }
+
+    async fn repaired() -> Bench {
+        let bench = damaged().await;
+        let store = open_dir(bench.home.path()).unwrap().pool(&pool(), options()).unwrap();
+        store.repair().await.unwrap();
+        bench
+    }
+
+    async fn held() -> (Bench, std::fs::File) {
+        let bench = Bench::new().await;
+        let lock = std::fs::File::open(bench.file("lock")).unwrap();
+        lock.lock().unwrap();
+        (bench, lock)
+    }
+
+    fn codes(found: &[Finding]) -> Vec<&'static str> {
+        found.iter().map(|f| f.code).collect()
+    }
+
+    #[tokio::test]
+    async fn sound_files_have_no_finding_and_give_the_state() {
+        let bench = Bench::new().await;
+        let (state, found) = bench.check().await;
+        assert_eq!(found, []);
+        assert!(state.unwrap().instance(&id(1)).is_some());
+    }
+
+    #[tokio::test]
+    async fn damage_is_named_with_file_and_line_and_the_command_that_mends_it() {
+        let bench = damaged().await;
+        let (state, found) = bench.check().await;
+        assert!(state.is_none());
+        assert_eq!(codes(&found), ["state-damaged"]);
+        assert!(found[0].what.contains("journal.jsonl:"), "{}", found[0].what);
+        assert!(found[0].remedy.as_ref().unwrap().contains("doctor --repair"));
+    }
+
+    #[tokio::test]
+    async fn each_state_of_the_files_has_its_code() {
+        assert_eq!(codes(&torn().await.check().await.1), ["state-torn"]);
+        let (state, found) = newer().await.check().await;
+        assert_eq!(codes(&found), ["state-newer"]);
+        assert!(state.is_some(), "newer is readable");
+        assert_eq!(codes(&old_damage().await.check().await.1), ["history-damaged"]);
+        assert_eq!(codes(&misfit().await.check().await.1), ["state-misfits"]);
+        assert_eq!(codes(&repaired().await.check().await.1), ["state-side-files"]);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_stays_taken_is_an_error_that_names_the_holder() {
+        let (bench, _lock) = held().await;
+        let (_, found) = bench.check().await;
+        assert_eq!(codes(&found), ["state-locked"]);
+        assert!(found[0].what.contains(&std::process::id().to_string()), "{}", found[0].what);
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) async fn provoked() -> Vec<Finding> {
+        let (held, _lock) = held().await;
+        let benches = [
+            held,
+            damaged().await,
+            torn().await,
+            newer().await,
+            old_damage().await,
+            misfit().await,
+            repaired().await,
+        ];
+        let mut all = vec![refused(&pool(), &StoreError::Io { what: "cannot read".into() })];
+        for bench in &benches {
+            all.extend(bench.check().await.1);
+        }
+        all
+    }
+}
