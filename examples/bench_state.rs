@@ -1,0 +1,177 @@
+//! State for `scripts/bench`: large warm pools.
+//!
+//! `bench_state fill STATE POOL COUNT KEY HOST USER PORT…` makes a pool of COUNT idle instances in the directory STATE.
+//! All are reached on loopback at the PORTs, in turn, as USER, with the private key in the file KEY; the file HOST holds
+//! the servers' public key.
+//! `bench_state acquire ROUNDS COUNT…` prints, for each COUNT, what one acquire costs a process that has read nothing
+//! yet: load, decide, commit. One line of microseconds per COUNT, the counts taken in turn.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use greenroom::core::endpoint::Endpoint;
+use greenroom::core::event::{Change, Event};
+use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
+use greenroom::core::instance::Answer;
+use greenroom::core::job::JobFacts;
+use greenroom::core::plan::request::{self, Ask};
+use greenroom::core::policy::{IdlePolicy, Policy, Reuse};
+use greenroom::core::time::Stamp;
+use greenroom::host::local::{StateDir, SystemClock};
+use greenroom::port::clock::Clock;
+use greenroom::port::store::Store;
+use greenroom::store::file::{self, FileStore, Options};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const USAGE: &str =
+    "usage: bench_state fill STATE POOL COUNT KEY HOST USER PORT… | bench_state acquire ROUNDS COUNT…";
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match arguments.as_slice() {
+        ["fill", state, pool, count, key, host, user, ports @ ..] if !ports.is_empty() => {
+            let host_key = std::fs::read_to_string(host)?.trim_end().to_owned();
+            let mut endpoints = Vec::new();
+            for port in ports {
+                let (address, user, host_key) =
+                    ("127.0.0.1".to_owned(), (*user).to_owned(), host_key.clone());
+                endpoints.push(Endpoint { address, port: port.parse()?, user, host_key });
+            }
+            let (state, pool) = (Path::new(state), PoolName::parse(pool)?);
+            runtime.block_on(fill(state, &pool, count.parse()?, Path::new(key), &endpoints))
+        }
+        ["acquire", rounds, counts @ ..] => {
+            let counts: Result<Vec<u32>, _> = counts.iter().map(|count| count.parse()).collect();
+            runtime.block_on(acquire(rounds.parse()?, &counts?))
+        }
+        _ => Err(USAGE.into()),
+    }
+}
+
+/// Folds the journal whenever it is asked to.
+fn eager() -> Options {
+    Options { compact_at: 0, ..Options::default() }
+}
+
+fn store(state: &Path, pool: &PoolName) -> Outcome<FileStore> {
+    Ok(file::open_dir(state)?.pool(pool, eager())?)
+}
+
+async fn fill(state: &Path, pool: &PoolName, count: u32, key: &Path, endpoints: &[Endpoint]) -> Outcome<()> {
+    StateDir::open(state)?;
+    let made = warm(&store(state, pool)?, count, endpoints, SystemClock::new()?.now()).await?;
+    for id in &made {
+        let folder = state.join("keys").join(id.as_str());
+        std::fs::create_dir_all(&folder)?;
+        std::fs::hard_link(key, folder.join("client_key"))?;
+    }
+    Ok(())
+}
+
+/// Records `count` idle instances that may be used by anybody, any number of times, and folds them into a snapshot.
+async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp) -> Outcome<Vec<InstanceId>> {
+    let generation = Generation::new("beacb0a7");
+    let policy = Policy {
+        max_instances: count,
+        max_use_count: None,
+        reuse: Reuse::Any,
+        idle: IdlePolicy { idle_count: count, idle_time: Duration::from_hours(24), ..IdlePolicy::default() },
+        ..Policy::default()
+    };
+    let mut events = vec![
+        Change::PolicySet { policy: policy.into() }.at(now),
+        Change::GenerationBegun { generation: generation.clone() }.at(now),
+    ];
+    let mut made = Vec::new();
+    for (number, endpoint) in (1..=count).zip(endpoints.iter().cycle()) {
+        let instance = InstanceId::new(format!("linux-{generation}-{number}"));
+        made.push(instance.clone());
+        let (generation, endpoint) = (generation.clone(), endpoint.clone());
+        let launched = Change::LaunchIntended {
+            instance: instance.clone(),
+            generation,
+            number,
+            attempt: 1,
+            capacity: 1,
+            uses_left: None,
+        };
+        let answer = Answer::Accepted { at: now };
+        let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };
+        let reached = Change::Reached { instance: instance.clone(), endpoint };
+        let became = Change::BecameReady { instance };
+        events.extend([launched, answered, reached, became].map(|change| change.at(now)));
+    }
+    store.transact(&mut |_| events.clone()).await?;
+    store.compact().await?;
+    let idle = store.load().await?.instances.values().filter(|instance| instance.is_idle()).count();
+    if idle != made.len() {
+        return Err(format!("{idle} instances are idle, expected {}", made.len()).into());
+    }
+    Ok(made)
+}
+
+async fn acquire(rounds: u64, counts: &[u32]) -> Outcome<()> {
+    let pool = PoolName::new("bench");
+    let now = SystemClock::new()?.now();
+    let home = std::env::temp_dir().join(format!("greenroom-bench-{}", std::process::id()));
+    let mut pools = Vec::new();
+    for count in counts {
+        let dir = home.join(count.to_string());
+        let endpoints: Vec<Endpoint> = (0..250).map(somewhere).collect();
+        warm(&store(&dir, &pool)?, *count, &endpoints, now).await?;
+        pools.push((dir, Vec::new()));
+    }
+    for round in 0..rounds {
+        for (dir, costs) in &mut pools {
+            costs.push(acquire_once(dir, &pool, round, now).await?);
+        }
+    }
+    for (count, (_, costs)) in counts.iter().zip(&pools) {
+        let costs: Vec<String> = costs.iter().map(|cost| cost.as_micros().to_string()).collect();
+        println!("{count} {}", costs.join(" "));
+    }
+    std::fs::remove_dir_all(&home)?;
+    Ok(())
+}
+
+/// One acquire by a store that knows nothing, as `prepare` makes it; given back and folded, unmeasured.
+async fn acquire_once(dir: &Path, pool: &PoolName, round: u64, now: Stamp) -> Outcome<Duration> {
+    let attempt = AttemptName::new(format!("a{round}"));
+    let job = JobFacts {
+        key: JobKey::new("http://greenroom.invalid", round),
+        project: "bench/bench".into(),
+        timeout: Duration::from_hours(1),
+    };
+    let begun = Instant::now();
+    let fresh = store(dir, pool)?;
+    let policy = fresh.load().await?.policy.ok_or("the pool has no policy")?;
+    let ask = Ask { attempt: attempt.clone(), job, policy, superseded: Vec::new() };
+    let committed = fresh.transact(&mut |state| request::acquire(state, &ask, now)).await?;
+    let cost = begun.elapsed();
+    if !committed.state.granted.contains_key(&attempt) {
+        return Err("the request was not granted".into());
+    }
+    let released = greenroom::core::instance::Leaving {
+        how: greenroom::core::attempt::End::GivenBack,
+        used: false,
+        lingering: false,
+    };
+    fresh
+        .transact(&mut |state: &_| -> Vec<Event> { request::release(state, &attempt, released, now) })
+        .await?;
+    fresh.compact().await?;
+    Ok(cost)
+}
+
+fn somewhere(number: u32) -> Endpoint {
+    Endpoint {
+        address: format!("10.0.0.{number}"),
+        port: 22,
+        user: "ubuntu".to_owned(),
+        host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
+    }
+}
