@@ -145,6 +145,9 @@ fn every_default_is_the_true_one() {
         if key.name == "max_use_count" {
             absent.pools.values_mut().for_each(|pool| pool.uses_given = true);
         }
+        if ["builds_dir", "cache_dir"].contains(&key.name) {
+            absent.pools.values_mut().for_each(|pool| pool.dirs_given = true);
+        }
         assert_eq!(given, absent, "{}", key.name);
     }
 }
