@@ -41,7 +41,9 @@ pub(super) fn at(ms: u64) -> Stamp {
 }
 
 pub(super) fn request(name: &str, ms: u64) -> Event {
-    let key = JobKey::new("https://gitlab.example", ms);
+    // A job waits once: each attempt here is a job of its own.
+    let id = name.bytes().fold(7, |id: u64, byte| id.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let key = JobKey::new("https://gitlab.example", id);
     let job = JobFacts { key, project: Arc::from("group/project"), timeout: Duration::from_hours(1) };
     let (attempt, domain) = (AttemptName::new(name), TrustDomain::new("group/project"));
     Change::Requested { attempt, job, domain, acquire_timeout: Duration::from_mins(30) }.at(at(ms))
