@@ -3,9 +3,12 @@
 pub mod clock;
 pub mod code;
 mod config;
+mod examine;
 pub mod keeper;
+mod mend;
 mod place;
 pub mod pools;
+mod provider;
 mod recorded;
 pub mod runner;
 mod show;

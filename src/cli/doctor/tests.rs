@@ -73,28 +73,31 @@ fn json_has_every_field_of_a_finding() {
 }
 
 /// What the tests of all checks have provoked.
-fn provoked() -> Vec<Finding> {
+async fn provoked() -> Vec<Finding> {
     let mut all = clock::tests::provoked();
     all.extend(config::tests::provoked());
     all.extend(place::tests::provoked());
     all.extend(keeper::tests::provoked());
     all.extend(pools::tests::provoked());
+    all.extend(provider::tests::provoked());
+    all.extend(recorded::tests::provoked().await);
     all.extend(runner::tests::provoked());
     all.extend(trial::tests::provoked());
     all
 }
 
-#[test]
-fn every_code_has_a_test_that_provokes_it_with_its_severity() {
-    let provoked: BTreeSet<(&str, Severity)> = provoked().iter().map(|f| (f.code, f.severity)).collect();
+#[tokio::test]
+async fn every_code_has_a_test_that_provokes_it_with_its_severity() {
+    let provoked: BTreeSet<(&str, Severity)> =
+        provoked().await.iter().map(|f| (f.code, f.severity)).collect();
     let listed: BTreeSet<(&str, Severity)> = code::ALL.iter().map(|c| (c.name, c.severity)).collect();
     assert_eq!(provoked, listed);
     assert_eq!(listed.len(), code::ALL.len(), "a code is listed twice");
 }
 
-#[test]
-fn every_warning_and_error_says_what_helps() {
-    for finding in provoked() {
+#[tokio::test]
+async fn every_warning_and_error_says_what_helps() {
+    for finding in provoked().await {
         let needs = finding.severity > Severity::Note;
         assert!(!needs || finding.remedy.as_ref().is_some_and(|r| !r.is_empty()), "{finding}");
     }

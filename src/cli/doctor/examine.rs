@@ -1,0 +1,270 @@
+//! Looks at everything, as far as what was found lets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::clock::ClockSight;
+use super::keeper::KeepingSight;
+use super::pools::PoolSight;
+use super::provider::Around;
+use super::runner::{PoolNeeds, RunnerSight};
+use super::{Examination, clock, config, keeper, mend, place, pools, provider, recorded, runner, trial};
+use crate::cli::args::DoctorOptions;
+use crate::cli::error::CliError;
+use crate::cli::pool::status::KeeperSight;
+use crate::cli::when::When;
+use crate::config::Config;
+use crate::core::ids::PoolName;
+use crate::core::instance::Instance;
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::report::Report;
+use crate::core::time::Stamp;
+use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
+use crate::port::clock::Clock;
+use crate::port::finding::Finding;
+use crate::port::host::Host as _;
+use crate::store::file::{self, FileStore, Options};
+
+/// Where the state lies if neither the command line nor a configuration says so.
+const STATE_DIR: &str = "/var/lib/greenroom";
+/// A lock is held for milliseconds; whoever looks need not wait as long as a job would.
+const LOCK_WAIT: Duration = Duration::from_secs(3);
+
+/// Where to look.
+#[derive(Debug)]
+pub struct Ground<'a> {
+    pub config: &'a Path,
+    /// Overrides the configuration's.
+    pub state_dir: Option<&'a Path>,
+    /// Our own executable.
+    pub program: &'a Path,
+    pub unit_dirs: &'a [&'a Path],
+    pub has_systemd: bool,
+}
+
+/// One pool's recorded part.
+#[derive(Debug)]
+struct Pool {
+    name: PoolName,
+    state: PoolState,
+    report: Option<Report>,
+}
+
+/// Mends what was asked for, then looks.
+pub async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Result<Examination, CliError> {
+    let mut examined = Examination::default();
+    let (config, found) = config::check(ground.config);
+    examined.add("configuration", found);
+    let configured = config.as_ref().map(|config| config.state_dir.as_path());
+    let state_path = ground.state_dir.or(configured).unwrap_or(Path::new(STATE_DIR));
+    let state_path = std::path::absolute(state_path)?;
+    let (state, found) = place::open(&state_path);
+    let wants_change = options.repair || options.take_over || options.new_owner;
+    if wants_change && state.is_none() {
+        let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.what.clone());
+        return Err(CliError::system(format!("nothing can be mended in `{}`: {why}", state_path.display())));
+    }
+    examined.add("state directory", found);
+    if let Some(state) = &state {
+        examined.add("state directory", trial::check(state.root()));
+    }
+    let machine = SystemClock::new();
+    let policies = match &machine {
+        Ok(clock) => providers(ground, config.as_ref(), &state_path, *clock, &mut examined),
+        Err(_) => BTreeMap::new(),
+    };
+    let mut newest = None;
+    if let (Some(state), Ok(clock)) = (state, &machine) {
+        let look =
+            Look { ground, config: config.as_ref(), policies: &policies, when: When::local(clock.now()) };
+        newest = look.at_state(state, options, &mut examined).await?;
+    }
+    let sight = ClockSight {
+        now: machine.map(|clock| clock.now()).map_err(|error| error.to_string()),
+        installed_ms: installed(ground.program),
+        newest,
+    };
+    examined.add("clocks", clock::check(&sight));
+    let needs = config.as_ref().map(needs).unwrap_or_default();
+    if config.is_some() {
+        let sight = RunnerSight { path: &options.runner_config, config: ground.config, pools: &needs };
+        examined.add("runner", runner::check(&sight));
+    }
+    Ok(examined)
+}
+
+/// What each pool's provider says, and the policy that goes with it.
+fn providers(
+    ground: &Ground<'_>,
+    config: Option<&Config>,
+    state_dir: &Path,
+    clock: SystemClock,
+    examined: &mut Examination,
+) -> BTreeMap<PoolName, Policy> {
+    let Some(config) = config else { return BTreeMap::new() };
+    let around = Around { state_dir, program: ground.program, clock: Rc::new(clock) };
+    let checked = config.pools.values().map(|pool| {
+        let (policy, found) = provider::check(config, pool, &around);
+        examined.add("providers", found);
+        (pool.name.clone(), policy)
+    });
+    checked.collect()
+}
+
+/// What the checks of the recorded state share.
+struct Look<'a> {
+    ground: &'a Ground<'a>,
+    config: Option<&'a Config>,
+    policies: &'a BTreeMap<PoolName, Policy>,
+    when: When,
+}
+
+impl Look<'_> {
+    /// Mends, then looks at everything in the state directory. Returns the newest moment that is recorded.
+    async fn at_state(
+        &self,
+        state: StateDir,
+        options: &DoctorOptions,
+        examined: &mut Examination,
+    ) -> Result<Option<Stamp>, CliError> {
+        let root = state.root().to_owned();
+        let nothing: [&str; 0] = [];
+        // Doctor starts no keeper; asked to, it would say that there is no such program.
+        let command = KeeperCommand::new(self.ground.program, nothing, []);
+        let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions())?;
+        let stores = match stores(&root) {
+            Ok(stores) => stores,
+            Err(error) => {
+                examined.add(
+                    "pools",
+                    [super::code::STATE_UNREADABLE.found(error.to_string(), "correct that first")],
+                );
+                Vec::new()
+            }
+        };
+        mend::mend(options, &host, &stores, examined).await?;
+        let owner = root.join("owner").exists();
+        examined.add(
+            "state directory",
+            owner.then_some(host.identity().await).as_ref().and_then(place::identity),
+        );
+        let mut seen = Vec::new();
+        for (name, store) in &stores {
+            seen.extend(self.at_pool(name, store, &host, examined).await);
+        }
+        self.at_unused(&seen, examined);
+        let keeping = self.keeping(&host, &seen).await;
+        examined.add("keeper", keeper::check(&keeping, &self.when));
+        Ok(newest(&seen))
+    }
+
+    async fn at_pool(
+        &self,
+        name: &PoolName,
+        store: &FileStore,
+        host: &LocalHost,
+        examined: &mut Examination,
+    ) -> Option<Pool> {
+        let (state, found) = recorded::check(store, name).await;
+        examined.add("pools", found);
+        let unreadable =
+            |error: String| super::code::STATE_UNREADABLE.found(error, "run doctor as the user that owns it");
+        let report = host.read_report(name).await.unwrap_or_else(|error| {
+            examined.add("pools", [unreadable(error.to_string())]);
+            None
+        });
+        let attempts = host.attempts(name).await.unwrap_or_else(|error| {
+            examined.add("attempts", [unreadable(error.to_string())]);
+            BTreeMap::new()
+        });
+        let state = state?;
+        let sight = PoolSight {
+            pool: name,
+            configured: self.policies.get(name),
+            config_read: self.config.is_some(),
+            state: &state,
+            report: report.as_ref(),
+            attempts: &attempts,
+        };
+        examined.add("attempts", []);
+        examined.add("pools", pools::check(&sight, &self.when));
+        Some(Pool { name: name.clone(), state, report })
+    }
+
+    /// Pools that are configured and have no state yet.
+    fn at_unused(&self, seen: &[Pool], examined: &mut Examination) {
+        let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
+        let (state, attempts) = (PoolState::default(), BTreeMap::new());
+        for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
+            let (configured, state, attempts) = (Some(policy), &state, &attempts);
+            let sight = PoolSight { pool, configured, config_read: true, state, report: None, attempts };
+            examined.add("pools", pools::check(&sight, &self.when));
+        }
+    }
+
+    async fn keeping(&self, host: &LocalHost, seen: &[Pool]) -> KeepingSight {
+        let keeper = match host.keeper_lives().await {
+            Ok(true) => KeeperSight::Runs,
+            Ok(false) => KeeperSight::Absent,
+            Err(error) => KeeperSight::Unknown(error.to_string()),
+        };
+        let under_way =
+            |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
+        let next = |pool: &Pool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
+        KeepingSight {
+            keeper,
+            waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
+            under_way: seen.iter().map(under_way).sum(),
+            next_looks: seen.iter().filter_map(next).collect(),
+            has_systemd: self.ground.has_systemd,
+            units: keeper::units(self.ground.unit_dirs),
+        }
+    }
+}
+
+/// The stores of pools that have state; none is made.
+fn stores(root: &Path) -> Result<Vec<(PoolName, FileStore)>, crate::port::store::StoreError> {
+    let dir = file::open_dir(root)?;
+    let options = Options { lock_wait: LOCK_WAIT, ..Options::default() };
+    dir.pools()?.into_iter().map(|pool| Ok((pool.clone(), dir.pool(&pool, options.clone())?))).collect()
+}
+
+/// The last pass, launch, request or grant of any pool.
+fn newest(seen: &[Pool]) -> Option<Stamp> {
+    let of_pool = |pool: &Pool| {
+        let state = &pool.state;
+        let instances: Vec<Stamp> = state.instances.values().map(|i| i.since).collect();
+        let requests: Vec<Stamp> = state.waiting.values().map(|r| r.asked).collect();
+        pool.report.iter().map(|r| r.at).chain(instances).chain(requests).collect::<Vec<Stamp>>()
+    };
+    seen.iter().flat_map(of_pool).max_by_key(|stamp| stamp.wall_ms)
+}
+
+fn installed(program: &Path) -> Option<i64> {
+    let modified = std::fs::metadata(program).ok()?.modified().ok()?;
+    let age = modified.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+    i64::try_from(age.as_millis()).ok()
+}
+
+fn needs(config: &Config) -> BTreeMap<PoolName, PoolNeeds> {
+    let of_pool = |pool: &crate::config::PoolConfig| PoolNeeds {
+        slots: u64::from(pool.policy.max_instances) * u64::from(pool.policy.capacity_per_instance),
+        shell: pool.shell.as_str(),
+        acquire_timeout: pool.policy.timing.acquire_timeout,
+        stop_grace: pool.policy.timing.stop_grace,
+    };
+    config.pools.iter().map(|(name, pool)| (name.clone(), of_pool(pool))).collect()
+}
+
+/// The findings, for tests that look at the whole.
+#[cfg(test)]
+pub(super) fn codes(examined: &Examination) -> Vec<&'static str> {
+    let code = |finding: &Finding| finding.code;
+    examined.findings.iter().map(code).collect()
+}
+
+#[cfg(test)]
+mod tests;

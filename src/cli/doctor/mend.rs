@@ -1,0 +1,166 @@
+//! `--repair`, `--take-over`, `--new-owner`: changes what is wrong, before it is looked at.
+
+use std::time::Duration;
+
+use super::Examination;
+use crate::cli::args::DoctorOptions;
+use crate::cli::error::CliError;
+use crate::cli::ui::plural;
+use crate::core::ids::PoolName;
+use crate::host::local::LocalHost;
+use crate::port::host::{Host as _, Lock};
+use crate::store::file::{FileStore, Repaired};
+
+/// How long a keeper may take to go.
+const KEEPER_GOES: Duration = Duration::from_secs(3);
+
+/// Does what was asked for, in an order in which each step can rely on the one before.
+pub(super) async fn mend(
+    options: &DoctorOptions,
+    host: &LocalHost,
+    stores: &[(PoolName, FileStore)],
+    examined: &mut Examination,
+) -> Result<(), CliError> {
+    if options.take_over || options.new_owner {
+        // A keeper reads the owner before each pass: it must not see another one in the middle.
+        let _office = office(host).await?;
+        if options.take_over {
+            let owner = host.state().take_over()?;
+            examined.mended(format!("the state directory belongs here now; its owner stays {owner}"));
+        } else {
+            let owner = host.state().new_owner()?;
+            examined.mended(format!(
+                "the state directory has a new owner, {owner}; instances of the old one are left alone"
+            ));
+        }
+    }
+    if options.repair {
+        for (pool, store) in stores {
+            if let Some(repaired) = store.repair().await? {
+                examined.mended(told(pool, &repaired));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn office(host: &LocalHost) -> Result<Lock, CliError> {
+    let held = host.lock_keeper(KEEPER_GOES).await?;
+    held.ok_or_else(|| {
+        CliError::system("a keeper runs; the owner is changed only while none does").hint(
+            "stop it (`systemctl stop greenroom`, or end the process that holds keeper.lock), then ask again",
+        )
+    })
+}
+
+fn told(pool: &PoolName, repaired: &Repaired) -> String {
+    let kept = match repaired.kept {
+        0 => "nothing could be kept, the state is empty".to_owned(),
+        n => format!("everything up to transaction {n} is kept"),
+    };
+    let lost = plural(usize::try_from(repaired.lost).unwrap_or(usize::MAX), "sound transaction");
+    let aside: Vec<String> = repaired.side_files.iter().map(|path| format!("`{}`", path.display())).collect();
+    format!(
+        "pool `{pool}`: {}; {kept}, {lost} after it are left out; the damaged files are {}",
+        repaired.damage,
+        aside.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cli::story::{Story, pool};
+    use crate::core::policy::Policy;
+    use crate::host::local::{KeeperCommand, Role, Signals, StateDir};
+    use crate::port::store::Store as _;
+    use crate::store::file::{Options, open_dir};
+
+    fn host(path: &Path) -> LocalHost {
+        let nothing: [&str; 0] = [];
+        let command = KeeperCommand::new("/no/such/greenroom", nothing, []);
+        let state = StateDir::open_for_repair(path).unwrap();
+        LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap()
+    }
+
+    fn options(repair: bool, take_over: bool, new_owner: bool) -> DoctorOptions {
+        DoctorOptions { runner_config: "/no/such".into(), repair, take_over, new_owner, json: false }
+    }
+
+    /// A used state directory, moved: another inode under the same name.
+    fn moved() -> (tempfile::TempDir, LocalHost) {
+        let home = tempfile::tempdir().unwrap();
+        let (old, new) = (home.path().join("old"), home.path().join("new"));
+        StateDir::open(&old).unwrap();
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&new).unwrap();
+        std::fs::copy(old.join("owner"), new.join("owner")).unwrap();
+        let host = host(&new);
+        (home, host)
+    }
+
+    async fn mended(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
+        let mut examined = Examination::default();
+        mend(options, host, &[], &mut examined).await?;
+        Ok(examined.mended)
+    }
+
+    #[tokio::test]
+    async fn a_moved_directory_is_taken_over_with_its_owner() {
+        let (_home, host) = moved();
+        let before = host.identity().await.unwrap();
+        assert!(before.moved.is_some());
+        let said = mended(&options(false, true, false), &host).await.unwrap();
+        let after = host.identity().await.unwrap();
+        assert_eq!((after.owner.clone(), after.moved), (before.owner, None));
+        assert_eq!(said, [format!("the state directory belongs here now; its owner stays {}", after.owner)]);
+    }
+
+    #[tokio::test]
+    async fn a_copied_directory_gets_an_owner_of_its_own() {
+        let (_home, host) = moved();
+        let before = host.identity().await.unwrap();
+        mended(&options(false, false, true), &host).await.unwrap();
+        let after = host.identity().await.unwrap();
+        assert_ne!(after.owner, before.owner);
+        assert_eq!(after.moved, None);
+    }
+
+    #[tokio::test]
+    async fn beside_a_keeper_no_owner_is_changed() {
+        let (home, host) = moved();
+        let before = host.identity().await.unwrap();
+        let lock = std::fs::File::create(home.path().join("new/keeper.lock")).unwrap();
+        lock.lock().unwrap();
+        let error = mended(&options(false, false, true), &host).await.unwrap_err().for_operator();
+        assert!(error.contains("a keeper runs") && error.contains("systemctl stop"), "{error}");
+        assert_eq!(host.identity().await.unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn damage_is_repaired_and_told() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("state");
+        StateDir::open(&path).unwrap();
+        let open = || open_dir(&path).unwrap().pool(&pool(), Options::default()).unwrap();
+        let store = open();
+        for event in Story::of(Policy::default()).ready(1, 1.0).events.clone() {
+            store.transact(&mut |_| vec![event.clone()]).await.unwrap();
+        }
+        let journal = path.join("pools/linux/journal.jsonl");
+        let text = std::fs::read_to_string(&journal).unwrap();
+        std::fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
+
+        let mut examined = Examination::default();
+        let stores = [(pool(), open())];
+        mend(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
+        let said = examined.mended.join("\n");
+        assert!(
+            said.contains("everything up to transaction 3 is kept, 2 sound transactions after it"),
+            "{said}"
+        );
+        assert!(said.contains("journal.damaged-"), "{said}");
+        assert!(open().verify().await.unwrap().damage.is_none());
+    }
+}
