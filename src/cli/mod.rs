@@ -84,6 +84,11 @@ async fn for_operator(place: &Place, command: Command) -> Result<bool, CliError>
         Command::Pool(PoolCommand::Resume { pool, instance, dry_run }) => {
             orders::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }
+        Command::Pool(PoolCommand::Status { pool, watch, json }) => {
+            pool::status::command::status(place, pool.as_deref(), watch, json).await
+        }
+        Command::Explain { what, json } => explain::command::tell(place, &what, json).await,
+        Command::Doctor(options) => doctor::command::doctor(place, &options).await,
         Command::Try(options) => trial::try_job(place, options).await,
         _ => Err(CliError::say("this command is not there yet")),
     }

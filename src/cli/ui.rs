@@ -42,3 +42,11 @@ pub fn is_terminal() -> bool {
 pub fn colours() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
+
+/// Columns to write for: the terminal's own, within reason; 80 where there is none.
+pub fn width() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).clamp(60, 120),
+        _ => 80,
+    }
+}

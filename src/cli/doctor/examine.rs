@@ -24,7 +24,6 @@ use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
 use crate::port::clock::Clock;
-use crate::port::finding::Finding;
 use crate::port::host::Host as _;
 use crate::store::file::{self, FileStore, Options};
 
@@ -35,14 +34,14 @@ const LOCK_WAIT: Duration = Duration::from_secs(3);
 
 /// Where to look.
 #[derive(Debug)]
-pub struct Ground<'a> {
-    pub config: &'a Path,
+pub(super) struct Ground<'a> {
+    pub(super) config: &'a Path,
     /// Overrides the configuration's.
-    pub state_dir: Option<&'a Path>,
+    pub(super) state_dir: Option<&'a Path>,
     /// Our own executable.
-    pub program: &'a Path,
-    pub unit_dirs: &'a [&'a Path],
-    pub has_systemd: bool,
+    pub(super) program: &'a Path,
+    pub(super) unit_dirs: &'a [&'a Path],
+    pub(super) has_systemd: bool,
 }
 
 /// One pool's recorded part.
@@ -54,7 +53,7 @@ struct Pool {
 }
 
 /// Mends what was asked for, then looks.
-pub async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Result<Examination, CliError> {
+pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Result<Examination, CliError> {
     let mut examined = Examination::default();
     let (config, found) = config::check(ground.config);
     examined.add("configuration", found);
@@ -155,9 +154,12 @@ impl Look<'_> {
         for (name, store) in &stores {
             seen.extend(self.at_pool(name, store, &host, examined).await);
         }
-        self.at_unused(&seen, examined);
-        let keeping = self.keeping(&host, &seen).await;
-        examined.add("keeper", keeper::check(&keeping, &self.when));
+        let keeper = match host.keeper_lives().await {
+            Ok(true) => KeeperSight::Runs,
+            Ok(false) => KeeperSight::Absent,
+            Err(error) => KeeperSight::Unknown(error.to_string()),
+        };
+        self.at_rest(&seen, keeper, examined);
         Ok(newest(&seen))
     }
 
@@ -194,8 +196,8 @@ impl Look<'_> {
         Some(Pool { name: name.clone(), state, report })
     }
 
-    /// Pools that are configured and have no state yet.
-    fn at_unused(&self, seen: &[Pool], examined: &mut Examination) {
+    /// Pools that are configured and have no state yet, and who looks after all of them.
+    fn at_rest(&self, seen: &[Pool], keeper: KeeperSight, examined: &mut Examination) {
         let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
@@ -203,25 +205,18 @@ impl Look<'_> {
             let sight = PoolSight { pool, configured, config_read: true, state, report: None, attempts };
             examined.add("pools", pools::check(&sight, &self.when));
         }
-    }
-
-    async fn keeping(&self, host: &LocalHost, seen: &[Pool]) -> KeepingSight {
-        let keeper = match host.keeper_lives().await {
-            Ok(true) => KeeperSight::Runs,
-            Ok(false) => KeeperSight::Absent,
-            Err(error) => KeeperSight::Unknown(error.to_string()),
-        };
         let under_way =
             |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
         let next = |pool: &Pool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
-        KeepingSight {
+        let keeping = KeepingSight {
             keeper,
             waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
             under_way: seen.iter().map(under_way).sum(),
             next_looks: seen.iter().filter_map(next).collect(),
             has_systemd: self.ground.has_systemd,
             units: keeper::units(self.ground.unit_dirs),
-        }
+        };
+        examined.add("keeper", keeper::check(&keeping, &self.when));
     }
 }
 
@@ -262,8 +257,7 @@ fn needs(config: &Config) -> BTreeMap<PoolName, PoolNeeds> {
 /// The findings, for tests that look at the whole.
 #[cfg(test)]
 pub(super) fn codes(examined: &Examination) -> Vec<&'static str> {
-    let code = |finding: &Finding| finding.code;
-    examined.findings.iter().map(code).collect()
+    examined.findings.iter().map(|finding| finding.code).collect()
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
         }
         KeeperSight::Absent => {}
         KeeperSight::Runs => {
-            found.extend(sight.next_looks.iter().filter_map(|(pool, at)| silent(pool, *at, when)))
+            found.extend(sight.next_looks.iter().filter_map(|(pool, at)| silent(pool, *at, when)));
         }
     }
     found.extend(no_service(sight));

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod code;
+pub(in crate::cli) mod command;
 mod config;
 mod examine;
 pub mod keeper;

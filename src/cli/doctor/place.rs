@@ -17,11 +17,7 @@ pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
     }
     match StateDir::open_for_repair(path) {
         Ok(state) => {
-            let fleeting = state.warning().map(|what| {
-                code::STATE_DIR_FLEETING
-                    .found(what, "set `state_dir` to a disk that stays, or mount one there")
-            });
-            let found = fleeting.into_iter().chain(owner_lost(&state)).collect();
+            let found = state.warning().map(fleeting).into_iter().chain(owner_lost(&state)).collect();
             (Some(state), found)
         }
         // Of a package or a checkout, and not used yet: the first use makes it private.

@@ -2,6 +2,7 @@
 //!
 //! Answers come from the kept history and from the present state and report; nothing here knows more than they do.
 
+pub(in crate::cli) mod command;
 mod past;
 mod present;
 mod sentence;

@@ -1,3 +1,4 @@
 //! `pool …`: look at pools and steer them.
 
+pub(super) mod look;
 pub mod status;

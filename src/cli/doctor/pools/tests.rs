@@ -65,10 +65,22 @@ fn failure() -> Failure {
     Failure { class: ErrorClass::Quota, message: "20 vCPU".into() }
 }
 
+type Trouble = (Bench, &'static str);
+
 /// Every trouble, with what is said about it.
-fn troubles() -> Vec<(Bench, &'static str)> {
+fn troubles() -> Vec<Trouble> {
+    let mut all = of_policies();
+    all.extend(of_launches());
+    all.extend(of_reports());
+    all
+}
+
+fn calm() -> Bench {
+    Bench::with(Policy { max_instances: 2, ..Policy::default() })
+}
+
+fn of_policies() -> Vec<Trouble> {
     let mut all = Vec::new();
-    let calm = || Bench::with(Policy { max_instances: 2, ..Policy::default() });
 
     let idle = IdlePolicy { idle_count: 3, ..IdlePolicy::default() };
     let bench = Bench::with(Policy { max_instances: 2, idle, ..Policy::default() });
@@ -104,6 +116,11 @@ fn troubles() -> Vec<(Bench, &'static str)> {
          help: `greenroom pool resume linux`, when it shall work again",
     ));
 
+    all
+}
+
+fn of_launches() -> Vec<Trouble> {
+    let mut all = Vec::new();
     for (times, expected) in [
         (
             1,
@@ -136,6 +153,11 @@ fn troubles() -> Vec<(Bench, &'static str)> {
          with 1\n  help: look at it, then `greenroom pool resume linux --instance linux-7f3a-1`",
     ));
 
+    all
+}
+
+fn of_reports() -> Vec<Trouble> {
+    let mut all = Vec::new();
     let trouble = Note::Trouble { instance: id(1), failure: failure(), until: at(90.0) };
     for (note, expected) in [
         (

@@ -1,5 +1,6 @@
 //! `pool status`: instances, waiting jobs and the policy in force.
 
+pub(in crate::cli) mod command;
 mod json;
 mod model;
 mod text;

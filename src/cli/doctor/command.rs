@@ -1,0 +1,33 @@
+//! The command `doctor`.
+
+use std::path::Path;
+
+use super::examine::{Ground, examine};
+use super::keeper::UNIT_DIRS;
+use crate::cli::args::{DoctorOptions, Place};
+use crate::cli::error::CliError;
+use crate::cli::ui;
+
+/// Systemd runs this machine if this is there: `sd_booted(3)`.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// Examines this machine; false if there is an error among the findings.
+pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Result<bool, CliError> {
+    let config = place.config_file()?;
+    let program = std::env::current_exe()?;
+    let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
+    let ground = Ground {
+        config: &config,
+        state_dir: place.state_dir.as_deref(),
+        program: &program,
+        unit_dirs: &unit_dirs,
+        has_systemd: Path::new(SYSTEMD).is_dir(),
+    };
+    let examined = examine(&ground, options).await?;
+    if options.json {
+        ui::out(&format!("{:#}\n", examined.json()));
+    } else {
+        ui::out(&examined.text(ui::width()));
+    }
+    Ok(!examined.is_bad())
+}

@@ -1,0 +1,55 @@
+//! The command `explain`.
+
+use super::{Chapter, explain};
+use crate::cli::args::Place;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::pool::look::{Looked, Looker};
+use crate::cli::pool::status::KeeperSight;
+use crate::cli::ui;
+use crate::cli::when::When;
+use crate::core::event::Event;
+use crate::core::pool::PoolState;
+use crate::host::local::Role;
+use crate::port::clock::Clock as _;
+
+/// Explains; false if nothing by that name is known.
+pub(in crate::cli) async fn tell(place: &Place, what: &str, json: bool) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let looker = Looker::open(&context, None)?;
+    let (keeper, looked) = looker.look().await;
+    let when = When::local(context.host.now());
+    // A pool whose state cannot be read still has a history.
+    let nothing = PoolState::default();
+    let chapters = looked.iter().map(|pool| chapter(pool, &nothing, &keeper)).collect();
+    match explain(what, chapters, &when) {
+        Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
+        Ok(answer) => ui::out(&answer.text(&when, ui::width())),
+        Err(unknown) => {
+            let hint = unknown.hint.clone();
+            ui::err(&CliError::system(unknown).hint(hint).for_operator());
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn chapter<'a>(looked: &'a Looked<'_>, nothing: &'a PoolState, keeper: &'a KeeperSight) -> Chapter<'a> {
+    let problems =
+        [looked.state.as_ref().err().map(ToString::to_string), looked.report.as_ref().err().cloned()];
+    let problems = problems.into_iter().flatten().map(Err);
+    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match looked.store.history() {
+        Ok(history) => Box::new(history.map(|read| match read {
+            Ok(recorded) => Ok(recorded.event),
+            Err(error) => Err(error.to_string()),
+        })),
+        Err(error) => Box::new(std::iter::once(Err(error.to_string()))),
+    };
+    Chapter {
+        pool: looked.pool,
+        state: looked.state.as_ref().unwrap_or(nothing),
+        report: looked.report.as_ref().ok().and_then(Option::as_ref),
+        keeper,
+        history: Box::new(problems.chain(history)),
+    }
+}

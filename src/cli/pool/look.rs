@@ -1,0 +1,96 @@
+//! Reads what is recorded about pools, for commands that show it.
+
+use std::collections::BTreeSet;
+
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::near::nearest;
+use crate::cli::pool::status::KeeperSight;
+use crate::cli::ui;
+use crate::core::ids::PoolName;
+use crate::core::pool::PoolState;
+use crate::core::report::Report;
+use crate::port::host::Host as _;
+use crate::port::store::{Store as _, StoreError};
+use crate::store::file::{self, FileStore};
+
+/// Pools that can be looked at again and again; what was read once is not read anew.
+#[derive(Debug)]
+pub(in crate::cli) struct Looker<'a> {
+    context: &'a Context,
+    stores: Vec<(PoolName, FileStore)>,
+}
+
+/// One pool, as it is recorded now.
+#[derive(Debug)]
+pub(in crate::cli) struct Looked<'a> {
+    pub(in crate::cli) pool: &'a PoolName,
+    pub(in crate::cli) store: &'a FileStore,
+    pub(in crate::cli) state: Result<PoolState, StoreError>,
+    /// What the last pass said, and why that cannot be read.
+    pub(in crate::cli) report: Result<Option<Report>, String>,
+}
+
+impl<'a> Looker<'a> {
+    /// Over the named pool, or over all: those that are configured and those that have state here.
+    pub(in crate::cli) fn open(context: &'a Context, asked: Option<&str>) -> Result<Self, CliError> {
+        let mut names: BTreeSet<PoolName> =
+            file::open_dir(&context.state_path)?.pools()?.into_iter().collect();
+        match context.config() {
+            Ok(config) => names.extend(config.pools.keys().cloned()),
+            // What is recorded can be looked at without a configuration, or with a wrong one.
+            Err(error) if !names.is_empty() => ui::err(&error.for_operator()),
+            Err(error) => return Err(error),
+        }
+        if let Some(asked) = asked {
+            let known: Vec<PoolName> = names.iter().cloned().collect();
+            names.retain(|name| name.as_str() == asked);
+            if names.is_empty() {
+                return Err(no_such_pool(asked, &known));
+            }
+        }
+        let store = |name: PoolName| context.store(&name).map(|store| (name, store));
+        let stores = names.into_iter().map(store).collect::<Result<_, _>>()?;
+        Ok(Self { context, stores })
+    }
+
+    /// Looks at each pool. What cannot be read of one does not keep from the others.
+    pub(in crate::cli) async fn look(&self) -> (KeeperSight, Vec<Looked<'_>>) {
+        let host = &self.context.host;
+        let keeper = match host.keeper_lives().await {
+            Ok(true) => KeeperSight::Runs,
+            Ok(false) => KeeperSight::Absent,
+            Err(error) => KeeperSight::Unknown(error.to_string()),
+        };
+        let mut looked = Vec::with_capacity(self.stores.len());
+        for (pool, store) in &self.stores {
+            let state = store.load().await;
+            let report = host.read_report(pool).await.map_err(|error| error.to_string());
+            looked.push(Looked { pool, store, state, report });
+        }
+        (keeper, looked)
+    }
+}
+
+fn no_such_pool(asked: &str, known: &[PoolName]) -> CliError {
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    let hint = match nearest(asked, known.iter().map(PoolName::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there is {}", names.join(", ")),
+    };
+    CliError::say(format!("there is no pool `{asked}`")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_pool_is_told_the_nearest_or_all() {
+        let known = [PoolName::new("arm"), PoolName::new("linux")];
+        let near = no_such_pool("linus", &known).for_operator();
+        assert_eq!(near, "error: there is no pool `linus`\nhint: did you mean `linux`?\n");
+        let far = no_such_pool("windows", &known).for_operator();
+        assert_eq!(far, "error: there is no pool `windows`\nhint: there is `arm`, `linux`\n");
+    }
+}

@@ -1,0 +1,116 @@
+//! The command `pool status`: once, or again and again.
+
+use std::io::{self, Write as _};
+
+use serde_json::{Value, json};
+
+use super::watch::{EVERY, Screen, watch};
+use super::{KeeperSight, as_json, render};
+use crate::cli::args::Place;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::pool::look::{Looked, Looker};
+use crate::cli::rows::wrapped;
+use crate::cli::ui;
+use crate::cli::when::{When, rfc3339};
+use crate::host::local::Role;
+use crate::port::clock::Clock as _;
+
+/// How it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json,
+    /// One document a line.
+    JsonLine,
+}
+
+/// Shows pools; false if the state of one cannot be read.
+pub(in crate::cli) async fn status(
+    place: &Place,
+    pool: Option<&str>,
+    again: bool,
+    json: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let looker = Looker::open(&context, pool)?;
+    let form = match (json, again) {
+        (false, _) => Form::Text,
+        (true, false) => Form::Json,
+        (true, true) => Form::JsonLine,
+    };
+    let show = async || {
+        let (keeper, looked) = looker.look().await;
+        let when = When::local(context.host.now());
+        (shown(&looked, &keeper, &when, form), looked.iter().all(|pool| pool.state.is_ok()))
+    };
+    if !again {
+        let (text, is_sound) = show().await;
+        ui::out(&text);
+        return Ok(is_sound);
+    }
+    let screen = if ui::is_terminal() && !json { Screen::Terminal } else { Screen::Pipe };
+    let look = async || Ok::<_, CliError>(show().await.0);
+    let write = |text: &str| {
+        let mut out = anstream::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    };
+    watch(screen, EVERY, look, write, interrupted()?).await?;
+    Ok(true)
+}
+
+/// Resolves at SIGINT or SIGTERM: the usual end of a watch.
+fn interrupted() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+fn shown(looked: &[Looked<'_>], keeper: &KeeperSight, when: &When, form: Form) -> String {
+    let json =
+        || json!({ "pools": looked.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
+    match form {
+        Form::Text => {
+            let blocks: Vec<String> = looked.iter().map(|pool| one_text(pool, keeper, when)).collect();
+            blocks.join("\n")
+        }
+        Form::Json => format!("{:#}\n", json()),
+        Form::JsonLine => format!("{}\n", json()),
+    }
+}
+
+fn one_text(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> String {
+    let width = ui::width();
+    let report = looked.report.as_ref().ok().and_then(Option::as_ref);
+    let mut text = match &looked.state {
+        Ok(state) => render(looked.pool, state, report, keeper, when, width),
+        Err(error) => {
+            let head = format!("pool {}: its state cannot be read\n", looked.pool);
+            head + &wrapped(
+                &format!("error: {error}; `greenroom doctor` says what helps"),
+                width,
+                "  ",
+                "    ",
+            )
+        }
+    };
+    if let Err(problem) = &looked.report {
+        text.push_str(&wrapped(&format!("error: no report: {problem}"), width, "  ", "    "));
+    }
+    text
+}
+
+fn one_json(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> Value {
+    let report = looked.report.as_ref().ok().and_then(Option::as_ref);
+    match &looked.state {
+        Ok(state) => as_json(looked.pool, state, report, keeper, when),
+        Err(error) => {
+            json!({ "pool": looked.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
+        }
+    }
+}
