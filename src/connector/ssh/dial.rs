@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
+use super::prompt::Prompt;
 use crate::core::endpoint::Endpoint;
 use crate::port::connector::ConnectError;
 
@@ -30,7 +31,7 @@ pub(super) fn place(endpoint: &Endpoint) -> String {
 }
 
 /// Connects to the first address that answers. Unsent or unacknowledged data ends the connection after `patience`.
-pub(super) async fn dial(endpoint: &Endpoint, patience: Duration) -> Result<(TcpStream, Wire), ConnectError> {
+pub(super) async fn dial(endpoint: &Endpoint, patience: Duration) -> Result<(Prompt, Wire), ConnectError> {
     let at = place(endpoint);
     let unreachable = |problem: String| ConnectError::Unreachable { at: at.clone(), problem };
     let mut problem = "the name has no address".to_owned();
@@ -51,15 +52,14 @@ async fn addresses(endpoint: &Endpoint) -> std::io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((endpoint.address.as_str(), endpoint.port)).await?.collect())
 }
 
-fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(TcpStream, Wire)> {
+fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
     stream.set_nodelay(true)?;
-    // Both are refinements: a kernel that knows neither still connects.
-    let _hint = sockopt::set_tcp_quickack(&stream, true);
+    // A refinement: a kernel that does not know it still connects.
     let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     let _hint = sockopt::set_tcp_user_timeout(&stream, patience);
     let stream = stream.into_std()?;
     let wire = Wire(stream.try_clone()?);
-    Ok((TcpStream::from_std(stream)?, wire))
+    Ok((Prompt::new(TcpStream::from_std(stream)?), wire))
 }
 
 /// An I/O error in plain words: no number, lower case.

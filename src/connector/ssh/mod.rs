@@ -10,6 +10,7 @@ mod dial;
 mod handler;
 mod keys;
 mod login;
+mod prompt;
 mod remote;
 mod session;
 mod stage;
