@@ -114,6 +114,7 @@ async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp)
     Ok(made)
 }
 
+#[expect(clippy::print_stdout, reason = "the figures are for the script that asked")]
 async fn acquire(rounds: u64, counts: &[u32]) -> Outcome<()> {
     let pool = PoolName::new("bench");
     let now = SystemClock::new()?.now();
