@@ -11,7 +11,6 @@ use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
-use crate::engine::stage::StageError;
 use crate::gitlab::config_json::{Answer, FileSystem};
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
@@ -107,7 +106,6 @@ pub(super) async fn run(place: &Place, script: &Path, stage: &str, env: JobEnv) 
             ui::tell("the stage was stopped; the instance stays for what follows");
             Outcome::System
         }
-        Err(error @ StageError::Closed) => return Err(CliError::system(error)),
         Err(error) => return Err(CliError::system(error)),
     };
     if let Some(file) = &code_file {

@@ -102,7 +102,7 @@ fn preview(pool: &PoolName, plan: &crate::core::plan::Plan) -> String {
 }
 
 fn notes(report: &Report) -> String {
-    report.notes.iter().map(|note| format!("  {note}\n")).collect()
+    report.notes.iter().fold(String::new(), |text, note| text + "  " + &note.to_string() + "\n")
 }
 
 fn pools(context: &Context, only: Option<&PoolName>) -> Result<Vec<Pool>, CliError> {

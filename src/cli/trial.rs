@@ -18,7 +18,7 @@ use super::ui;
 use crate::core::time::Pretty;
 
 /// Plays one job on a pool.
-pub async fn try_job(place: &Place, options: TryOptions) -> Result<bool, CliError> {
+pub(super) async fn try_job(place: &Place, options: TryOptions) -> Result<bool, CliError> {
     let mut given = Vec::new();
     for (flag, path) in [("--config", &place.config), ("--state-dir", &place.state_dir)] {
         if let Some(path) = path {
