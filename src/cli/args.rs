@@ -42,6 +42,26 @@ impl Place {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    #[command(flatten)]
+    Runner(RunnerCall),
+    #[command(flatten)]
+    Operator(OperatorCommand),
+    /// Print shell completions
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// The processes behind `local` instances
+    #[command(hide = true)]
+    Instance {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+}
+
+/// What GitLab Runner calls.
+#[derive(Debug, Subcommand)]
+pub enum RunnerCall {
     /// [GitLab Runner] Print directories, shell and environment of a job as JSON
     Config(PoolOption),
     /// [GitLab Runner] Acquire an instance for the job: a warm one, or one booted on demand
@@ -55,6 +75,11 @@ pub enum Command {
     },
     /// [GitLab Runner] Give the job's instance back; returns before the provider has done anything
     Cleanup(PoolOption),
+}
+
+/// What people and timers call.
+#[derive(Debug, Subcommand)]
+pub enum OperatorCommand {
     /// Keep all pools in the foreground: the recommended way, as a service of its own
     Keep {
         /// Started by a call that needed a keeper: detach, log to keeper.log, end when all is settled
@@ -88,17 +113,6 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Play GitLab Runner's part: a whole job, in front of your eyes
     Try(TryOptions),
-    /// Print shell completions
-    Completions {
-        /// Which shell
-        shell: clap_complete::Shell,
-    },
-    /// The processes behind `local` instances
-    #[command(hide = true)]
-    Instance {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
-    },
 }
 
 #[derive(Debug, Args)]

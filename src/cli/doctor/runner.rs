@@ -8,7 +8,7 @@ use clap::Parser as _;
 use toml::{Table, Value};
 
 use super::code::{self, Code};
-use crate::cli::args::{Cli, Command};
+use crate::cli::args::{Cli, Command, RunnerCall};
 use crate::cli::when::whole;
 use crate::core::ids::PoolName;
 use crate::port::finding::Finding;
@@ -211,10 +211,10 @@ fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
     // Not what the environment of this check says, but what stands there.
     let config = args.iter().any(|arg| arg.starts_with("--config")).then_some(cli.place.config).flatten();
     let pool = match (name, cli.command) {
-        ("config", Command::Config(option))
-        | ("prepare", Command::Prepare(option))
-        | ("cleanup", Command::Cleanup(option)) => option.pool,
-        ("run", Command::Run { .. }) => None,
+        ("config", Command::Runner(RunnerCall::Config(option)))
+        | ("prepare", Command::Runner(RunnerCall::Prepare(option)))
+        | ("cleanup", Command::Runner(RunnerCall::Cleanup(option))) => option.pool,
+        ("run", Command::Runner(RunnerCall::Run { .. })) => None,
         _ => return Err(wrong("that is another command")),
     };
     Ok(Called { pool, config })

@@ -1,0 +1,139 @@
+//! What the commands print, and how they end, without a job.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A configuration with a `local` pool, its state beside it. Dropping it ends what runs there.
+struct Place {
+    home: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let root = home.path().display();
+        let text = format!(
+            "state_dir = \"{root}/state\"\n[pool.linux]\nmax_instances = 3\nidle_count = 1\n\
+             [pool.linux.provider]\nkind = \"local\"\nallow_root = true\n"
+        );
+        std::fs::write(home.path().join("greenroom.toml"), text).expect("a configuration");
+        Self { home }
+    }
+
+    fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    fn call(&self, args: &[&str]) -> Output {
+        let config = self.path().join("greenroom.toml");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.arg("--config").arg(config).args(args).output().expect("the binary runs")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.call(&["pool", "drain", "--wait"]);
+    }
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn help_names_every_command_and_the_exit_statuses() {
+    let place = Place::new();
+    let help = out(&place.call(&["--help"]));
+    for word in ["prepare", "cleanup", "keep", "reap", "pool", "explain", "doctor", "try", "Exit status"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    assert!(!help.contains("instance serve"), "hidden: {help}");
+}
+
+#[test]
+fn an_unknown_command_is_refused_with_a_near_miss() {
+    let output = Place::new().call(&["prepar"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("prepare"), "{}", err(&output));
+}
+
+#[test]
+fn a_misspelt_key_is_shown_with_its_line_and_what_was_meant() {
+    let place = Place::new();
+    let text = "[pool.linux]\nmax_instances = 1\nidle_cuont = 2\n[pool.linux.provider]\nkind = \"local\"\n";
+    std::fs::write(place.path().join("greenroom.toml"), text).expect("written");
+    let output = place.call(&["pool", "status"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = err(&output);
+    assert!(
+        said.contains("idle_cuont") && said.contains("idle_count") && said.contains("greenroom.toml:3"),
+        "{said}"
+    );
+    std::fs::write(place.path().join("greenroom.toml"), "").expect("written");
+}
+
+#[test]
+fn a_dry_run_prints_the_plan_and_changes_nothing() {
+    let place = Place::new();
+    assert!(place.call(&["try", "true"]).status.success());
+    let before = out(&place.call(&["pool", "status", "--json"]));
+    let dry = out(&place.call(&["pool", "drain", "--dry-run"]));
+    assert!(dry.starts_with("would: the pool takes no new jobs"), "{dry}");
+    let after = out(&place.call(&["pool", "status", "--json"]));
+    assert!(!after.contains("\"drained\":true"), "{before}\n{after}");
+}
+
+#[test]
+fn a_drained_pool_is_empty_and_resume_brings_it_back() {
+    let place = Place::new();
+    assert!(place.call(&["try", "true"]).status.success());
+    let drained = out(&place.call(&["pool", "drain", "--wait"]));
+    assert!(drained.contains("drained in "), "{drained}");
+    assert!(out(&place.call(&["pool", "status"])).contains("0 of 3 instances"));
+    assert_eq!(out(&place.call(&["pool", "resume"])), "the pool works again\n");
+    assert!(place.call(&["try", "true"]).status.success());
+}
+
+#[test]
+fn a_job_of_try_ends_as_its_script_does() {
+    let place = Place::new();
+    let failed = place.call(&["try", "echo on its way; exit 3"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(out(&failed).contains("on its way") && out(&failed).contains("job failed"), "{}", out(&failed));
+}
+
+#[test]
+fn completions_are_printed_for_the_usual_shells() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = place.call(&["completions", shell]);
+        assert!(output.status.success() && out(&output).contains("greenroom"), "{shell}");
+    }
+}
+
+#[test]
+fn reap_says_what_it_did_for_each_pool() {
+    let place = Place::new();
+    assert!(place.call(&["try", "true"]).status.success());
+    let dry = out(&place.call(&["reap", "--dry-run"]));
+    assert!(dry.starts_with("linux: "), "{dry}");
+    let done = out(&place.call(&["reap"]));
+    assert!(done.starts_with("linux: "), "{done}");
+}
+
+#[test]
+fn colours_stay_away_from_pipes_and_from_those_who_do_not_want_them() {
+    let place = Place::new();
+    for args in [&["doctor"][..], &["pool", "status"], &["try", "true"]] {
+        let output = place.call(args);
+        assert!(!out(&output).contains('\x1b') && !err(&output).contains('\x1b'), "{args:?}");
+    }
+}
