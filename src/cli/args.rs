@@ -102,14 +102,23 @@ pub enum OperatorCommand {
     #[command(subcommand)]
     Pool(PoolCommand),
     /// Tell what happened to a job, an instance or a pool, and why
+    #[command(after_help = "For example: `greenroom explain 4711` (or `#4711`, or the job's address), \
+`greenroom explain linux-7f3a01c2-12`, `greenroom explain linux`. The answer reaches back as far as `history_days`. \
+Exit status: 0 explained; 1 nothing by that name is known; 2 something else went wrong.")]
     Explain {
-        /// A job id, an instance or a pool
+        /// A job's number, an instance or a pool
         what: String,
         /// As JSON
         #[arg(long)]
         json: bool,
     },
     /// Look for what is wrong, or will go wrong, and say what to do about it
+    #[command(
+        after_help = "Things are tried for real: a file is written and locked in the state directory, each \
+pool's lock is taken, every record is read, the runner's stanza is read the way its calls will be. Without a flag \
+nothing is changed. Each finding has a stable code, explained in docs/doctor.md. Exit status: 0 no errors (there may \
+be warnings); 1 errors; 2 doctor could not do what it was told."
+    )]
     Doctor(DoctorOptions),
     /// Play GitLab Runner's part: a whole job, in front of your eyes
     Try(TryOptions),
@@ -125,6 +134,10 @@ pub struct PoolOption {
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
     /// Instances, waiting jobs and the policy in force, at a glance
+    #[command(
+        after_help = "Exit status: 0; 1 if the state of a pool cannot be read; 2 something else went wrong. \
+`--watch` ends with ctrl-C, or when whoever reads it goes; with `--json` it prints one document a line."
+    )]
     Status {
         /// Only this pool
         pool: Option<String>,
