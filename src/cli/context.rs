@@ -155,7 +155,7 @@ impl Context {
 }
 
 /// The configuration that is named, or that this state directory was last used with, or the usual one.
-fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
+pub(super) fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
     if let Some(given) = &place.config {
         return std::path::absolute(given).ok();
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::examine::{Ground, examine};
 use super::keeper::UNIT_DIRS;
 use crate::cli::args::{DoctorOptions, Place};
+use crate::cli::context::config_path;
 use crate::cli::error::CliError;
 use crate::cli::ui;
 
@@ -13,7 +14,11 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 /// Examines this machine; false if there is an error among the findings.
 pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Result<bool, CliError> {
-    let config = place.config_file()?;
+    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
+    let config = match noted {
+        Some(noted) => noted,
+        None => place.config_file()?,
+    };
     let program = std::env::current_exe()?;
     let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
     let ground = Ground {
