@@ -1,11 +1,9 @@
 //! One count over all instances.
 
-use super::assign;
-use super::observed::Observed;
+use super::draft::Draft;
+use super::{Aim, assign};
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
-use crate::core::pool::PoolState;
-use crate::core::time::Stamp;
 
 /// How many instances, and slots, are where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,20 +19,20 @@ pub(super) struct Census {
 }
 
 impl Census {
-    pub(super) fn of(state: &PoolState, observed: &Observed, policy: &Policy, now: Stamp) -> Self {
+    pub(super) fn of(draft: &Draft<'_>, aim: &Aim<'_>) -> Self {
         let mut census = Self::default();
-        for instance in state.instances.values() {
+        for instance in draft.state().instances.values() {
             match instance.phase {
                 Phase::Launching if instance.is_refused() => {
-                    census.refused += u32::from(observed.is_free(&instance.id, now));
+                    census.refused += u32::from(is_repeatable(instance, draft, aim));
                 }
                 Phase::Launching | Phase::Checking => census.under_way += 1,
                 Phase::Ready => {
-                    if is_spare(instance, policy) && assign::is_offered(instance, now) {
+                    if is_spare(instance, aim.policy) && assign::is_offered(instance, draft.now) {
                         census.spare = census.spare.saturating_add(instance.usable());
                     }
                 }
-                Phase::Draining { .. } => census.leaving += u32::from(is_left(instance)),
+                Phase::Draining { .. } => census.leaving += u32::from(is_leaving(instance, aim)),
                 Phase::Cleaning | Phase::SetAside { .. } => {}
             }
         }
@@ -42,9 +40,19 @@ impl Census {
     }
 }
 
+/// Was its launch refused, and may it be tried anew now?
+pub(super) fn is_repeatable(instance: &Instance, draft: &Draft<'_>, aim: &Aim<'_>) -> bool {
+    instance.is_refused() && !aim.strays.name(&instance.id) && aim.observed.is_free(&instance.id, draft.now)
+}
+
 /// May any domain use its free slots? What is bound to one is capacity for that one only.
 pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
     instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
+}
+
+/// Draining, and nobody uses it any more.
+pub(super) fn is_leaving(instance: &Instance, aim: &Aim<'_>) -> bool {
+    matches!(instance.phase, Phase::Draining { .. }) && is_left(instance) && !aim.strays.name(&instance.id)
 }
 
 /// No job is on it any more; a call that lingers counts for none.

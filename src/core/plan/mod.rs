@@ -110,7 +110,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     (report.idle_target, report.schedule) = (aim.target, schedule);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
-    why::step(&draft, policy, &wish, &mut report);
+    why::step(&draft, &aim, &wish, &mut report);
     draft.into_plan(report)
 }
 

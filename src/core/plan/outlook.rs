@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Aim;
 use crate::core::ids::TrustDomain;
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
@@ -35,14 +36,19 @@ pub(super) struct Lack {
 }
 
 impl<'a> Outlook<'a> {
-    pub(super) fn new(state: &'a PoolState, policy: &'a Policy) -> Self {
-        let coming = state.instances.values().filter_map(|i| coming(i, policy)).collect();
-        Self { coming, policy }
+    pub(super) fn new(state: &'a PoolState, aim: &Aim<'a>) -> Self {
+        let policy = aim.policy;
+        let instances = state.instances.values().filter(|i| !aim.strays.name(&i.id));
+        Self { coming: instances.filter_map(|i| coming(i, policy)).collect(), policy }
     }
 
     /// The instance that will serve this job; it keeps a slot there.
     pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
-        let suits = |c: &&mut Coming<'a>| c.slots > 0 && c.domain.is_none_or(|d| *d == job.domain);
+        let lasts = self.policy.has_time_for(&job.job);
+        let suits = |c: &&mut Coming<'a>| {
+            let admits = c.domain.is_none_or(|d| *d == job.domain);
+            c.slots > 0 && admits && (lasts || c.instance.is_fixed())
+        };
         let next = self.coming.iter_mut().find(suits)?;
         next.slots -= 1;
         next.domain = Some(&job.domain);
@@ -53,8 +59,8 @@ impl<'a> Outlook<'a> {
     pub(super) fn lack(mut self, state: &'a PoolState) -> Lack {
         let mut lack = Lack::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
-        for job in state.waiting.values().filter(|r| self.policy.has_time_for(&r.job)) {
-            if self.serve(job).is_none() {
+        for job in state.waiting.values() {
+            if self.serve(job).is_none() && self.policy.has_time_for(&job.job) {
                 lack.jobs += 1;
                 *unserved.entry(job.domain.as_str()).or_default() += 1;
             }
@@ -68,16 +74,17 @@ impl<'a> Outlook<'a> {
 }
 
 fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<Coming<'a>> {
-    let domain = match instance.phase {
-        Phase::Launching | Phase::Checking if !instance.is_refused() => instance.domain.as_ref(),
-        Phase::Cleaning => instance.domain.as_ref().filter(|_| !policy.clean_unbinds),
+    let (domain, uses) = match instance.phase {
+        Phase::Launching | Phase::Checking if !instance.is_refused() => {
+            (instance.domain.as_ref(), instance.uses_left)
+        }
+        // A clean makes it as good as new.
+        Phase::Cleaning => (instance.domain.as_ref().filter(|_| !policy.clean_unbinds), policy.max_use_count),
         Phase::Launching
         | Phase::Checking
         | Phase::Ready
         | Phase::SetAside { .. }
         | Phase::Draining { .. } => return None,
     };
-    let uses = if instance.is_fixed() { policy.max_use_count } else { instance.uses_left };
-    let slots = instance.free_slots().min(uses.unwrap_or(u32::MAX));
-    Some(Coming { instance, slots, domain })
+    Some(Coming { instance, slots: instance.free_slots().min(uses.unwrap_or(u32::MAX)), domain })
 }

@@ -35,7 +35,8 @@ fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
     }
     for instance in draft.state().instances.values() {
         let disposable = is_disposable(instance, aim);
-        if ordered && (disposable || instance.is_refused()) {
+        let unmade = instance.is_refused() && !aim.strays.name(&instance.id);
+        if ordered && (disposable || unmade) {
             doomed.push((instance.id.clone(), DrainWhy::Ordered));
         } else if let Some(limit) = aim.policy.max_lifetime.filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit.0 {
@@ -50,7 +51,7 @@ fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
 
 /// Idle beyond the target and beyond its patience: the longest idle goes first.
 fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
-    let mut spare = Census::of(draft.state(), aim.observed, aim.policy, draft.now).spare;
+    let mut spare = Census::of(draft, aim).spare;
     let mut going = Vec::new();
     for instance in longest_idle(draft, aim) {
         // Bound to a domain it serves nobody else: it is no spare capacity, and stays only for its patience.
@@ -92,11 +93,14 @@ fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     if draft.state().waiting.is_empty() {
         return;
     }
-    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
+    let census = Census::of(draft, aim);
     if !aim.observed.capabilities.launches {
         return unbind_hosts(draft, aim);
     }
-    let launchable = scale::launchable(draft, aim, census.under_way);
+    let launchable = scale::launchable(draft, aim, census.under_way).min(aim.policy.max_instances);
+    if launchable == 0 {
+        return;
+    }
     let taken = launchable.saturating_add(scale::counted(draft, aim));
     let room = aim.policy.max_instances.saturating_add(census.refused).saturating_add(census.leaving);
     let short = usize::try_from(taken.saturating_sub(room)).unwrap_or(usize::MAX);
@@ -127,18 +131,15 @@ fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 /// What was settled in this very pass is terminated, or cleaned, in it.
 fn act_on_settled(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     let now = draft.now;
-    let effect = |instance: &Instance| match instance.phase {
-        Phase::Draining { .. } if census::is_left(instance) => {
-            Some(Effect::Terminate { instance: instance.id.clone() })
+    let effect = |instance: &Instance| {
+        let id = instance.id.clone();
+        if census::is_leaving(instance, aim) {
+            return Some(Effect::Terminate { instance: id });
         }
-        Phase::Cleaning => Some(Effect::Clean { instance: instance.id.clone() }),
-        Phase::Launching
-        | Phase::Checking
-        | Phase::Ready
-        | Phase::SetAside { .. }
-        | Phase::Draining { .. } => None,
+        let cleans = instance.phase == Phase::Cleaning && !aim.strays.name(&id);
+        cleans.then_some(Effect::Clean { instance: id })
     };
-    let fresh = draft.state().instances.values().filter(|i| i.since == now && !aim.strays.name(&i.id));
+    let fresh = draft.state().instances.values().filter(|i| i.since == now);
     let effects: Vec<Effect> = fresh.filter_map(|i| effect(i)).collect();
     for effect in effects {
         if !draft.has(&effect) {

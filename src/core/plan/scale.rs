@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::brake::{self, Brake};
-use super::census::Census;
+use super::census::{self, Census};
 use super::draft::Draft;
 use super::observed::Fresh;
 use super::outlook::{Lack, Outlook};
@@ -11,6 +11,7 @@ use super::reconcile::act;
 use super::{Aim, Effect};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
+use crate::core::instance::Instance;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 
@@ -36,7 +37,7 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
         return Wish { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
     let wanted = wanted(draft, aim);
-    drop_refused(draft, wanted);
+    drop_refused(draft, aim, wanted);
     let mut wish = Wish::default();
     let Some(fresh) = &aim.observed.launching else { return wish };
     for _ in 0..allowed(draft, aim, wanted, &mut wish) {
@@ -48,7 +49,7 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
 
 /// How many of the wanted instances may be launched now.
 fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u32 {
-    let census = Census::of(draft.state(), aim.observed, aim.policy, draft.now);
+    let census = Census::of(draft, aim);
     let room = aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim));
     wish.limit_reached = room < wanted;
     let mut allowed = wanted.min(room);
@@ -113,13 +114,13 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
 }
 
 pub(super) fn lack(draft: &Draft<'_>, aim: &Aim<'_>) -> Lack {
-    Outlook::new(draft.state(), aim.policy).lack(draft.state())
+    Outlook::new(draft.state(), aim).lack(draft.state())
 }
 
 /// Intent first; the effect follows its commit.
 fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
-    let (state, now) = (draft.state(), draft.now);
-    let refused = state.instances.values().find(|i| i.is_refused() && aim.observed.is_free(&i.id, now));
+    let state = draft.state();
+    let refused = state.instances.values().find(|i| census::is_repeatable(i, draft, aim));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
@@ -141,8 +142,9 @@ fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
 }
 
 /// A refused launch that nobody wants any more was never made: its record goes.
-fn drop_refused(draft: &mut Draft<'_>, wanted: u32) {
-    let refused = draft.state().instances.values().filter(|i| i.is_refused());
+fn drop_refused(draft: &mut Draft<'_>, aim: &Aim<'_>, wanted: u32) {
+    let unmade = |i: &Instance| i.is_refused() && !aim.strays.name(&i.id);
+    let refused = draft.state().instances.values().filter(|i| unmade(i));
     let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
     let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
     for instance in surplus {
@@ -163,7 +165,7 @@ fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
 /// No instance that is ready suits a job that still waits here: assigning came first.
 fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
     let slots = aim.policy.fresh_slots();
-    let spare = Census::of(draft.state(), aim.observed, aim.policy, draft.now).spare;
+    let spare = Census::of(draft, aim).spare;
     let lack = lack(draft, aim);
     let missing = aim.target.saturating_sub(spare).saturating_sub(lack.spare);
     if aim.policy.reuse == Reuse::Any {

@@ -1,22 +1,22 @@
 //! Last step: what each waiting job waits for.
 
+use super::Aim;
 use super::census;
 use super::draft::Draft;
 use super::outlook::Outlook;
 use super::scale::Wish;
-use crate::core::instance::{Instance, Phase};
-use crate::core::policy::Policy;
+use crate::core::instance::Phase;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
 
-pub(super) fn step(draft: &Draft<'_>, policy: &Policy, wish: &Wish, report: &mut Report) {
+pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut Report) {
     if draft.state().waiting.is_empty() {
         return;
     }
-    let mut outlook = Outlook::new(draft.state(), policy);
+    let mut outlook = Outlook::new(draft.state(), aim);
     let mut ahead = 0;
     for reservation in draft.state().waiting.values() {
-        let on = reason(draft, policy, wish, reservation, &mut outlook, ahead);
+        let on = reason(draft, aim, wish, reservation, &mut outlook, ahead);
         if !matches!(on, WaitingOn::Boot { .. } | WaitingOn::Cleaning { .. }) {
             ahead += 1;
         }
@@ -26,7 +26,7 @@ pub(super) fn step(draft: &Draft<'_>, policy: &Policy, wish: &Wish, report: &mut
 
 fn reason<'a>(
     draft: &Draft<'_>,
-    policy: &Policy,
+    aim: &Aim<'_>,
     wish: &Wish,
     job: &'a Reservation,
     outlook: &mut Outlook<'a>,
@@ -40,20 +40,21 @@ fn reason<'a>(
         let cleans = next.phase == Phase::Cleaning;
         return if cleans { WaitingOn::Cleaning { instance } } else { WaitingOn::Boot { instance } };
     }
+    let policy = aim.policy;
     if let Some(limit) = policy.max_lifetime.filter(|_| !policy.has_time_for(&job.job)) {
         return WaitingOn::TooLong { timeout: job.job.timeout, max_lifetime: limit.0 };
     }
-    wish.blocked.clone().unwrap_or_else(|| full(draft, policy, wish, ahead))
+    wish.blocked.clone().unwrap_or_else(|| full(draft, aim, wish, ahead))
 }
 
-fn full(draft: &Draft<'_>, policy: &Policy, wish: &Wish, ahead: u32) -> WaitingOn {
+fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, ahead: u32) -> WaitingOn {
     if !wish.limit_reached {
         return WaitingOn::Keeper;
     }
-    let leaving = |i: &&Instance| matches!(i.phase, Phase::Draining { .. }) && census::is_left(i);
-    match draft.state().instances.values().map(AsRef::as_ref).find(leaving) {
+    let mut instances = draft.state().instances.values();
+    match instances.find(|i| census::is_leaving(i, aim)) {
         Some(instance) => WaitingOn::Room { instance: instance.id.clone() },
-        None => WaitingOn::Limit { in_use: busy(draft), max_instances: policy.max_instances, ahead },
+        None => WaitingOn::Limit { in_use: busy(draft), max_instances: aim.policy.max_instances, ahead },
     }
 }
 

@@ -3,8 +3,11 @@
 mod assign;
 mod attempts;
 mod brake;
+mod laws;
+mod random;
 mod reconcile;
 mod request;
 mod retire;
 mod scale;
+mod settle;
 mod why;

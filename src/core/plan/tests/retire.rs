@@ -120,6 +120,7 @@ fn the_least_recently_used_makes_room_for_a_job_of_another_project() {
             // What exists without a record takes room, too.
             ("max 2 | idle 5m of a; orphan 5s; waits 8 of c", "i1 drains: maderoom; terminate i1"),
             ("max 1 | held 5m by 7; waits 8 of c", ""),
+            ("max 0 | idle 5m of a; waits 8 of c", ""),
             ("max 2, reap | idle 5m of a; idle 6m of b; waits 8 of c", ""),
         ],
     );

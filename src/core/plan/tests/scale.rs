@@ -19,6 +19,7 @@ fn one_instance_is_launched_for_each_job_that_nothing_on_its_way_will_serve() {
             // Held back, too old, or another project's: no capacity for this job.
             ("idle 5m named 9; waits 8", "i2 intended; launch i2"),
             ("any, lifetime 1h | idle 5m; waits 8", "i2 intended; launch i2"),
+            ("booting 5s named 9; waits 8", "i2 intended; launch i2"),
             ("idle 5m of b; waits 8", "i2 intended; launch i2"),
         ],
     );

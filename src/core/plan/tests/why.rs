@@ -74,6 +74,12 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
             ("hosts, bound | fixed cleaning 5s of b; waits 8", "a8: no host is free"),
             ("hosts | fixed cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
             ("hosts, bound | fixed cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
+            // No promise to a job that it could not keep.
+            (
+                "max 1, lifetime 1h | booting 5s; waits 8 timeout 2h; waits 9",
+                "a8: the job's timeout of 2h is longer than an instance lives (1h, `max_lifetime`); a9: i1 is booting",
+            ),
+            ("hosts, lifetime 1h | fixed cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
             ("launching 0 | refused 1m; waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
         ],
     );

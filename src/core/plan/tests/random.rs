@@ -1,0 +1,111 @@
+//! Random worlds, written as lines: a failing case prints as one.
+
+use proptest::prelude::*;
+
+fn span() -> impl Strategy<Value = String> {
+    prop_oneof![(0..90_u32).prop_map(|s| format!("{s}s")), (1..40_u32).prop_map(|m| format!("{m}m")),]
+}
+
+fn project() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["a", "b", "c"])
+}
+
+fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    prop::sample::select(words)
+}
+
+/// Something after an item, or nothing most of the time.
+fn maybe(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
+    prop::option::weighted(0.25, text).prop_map(|t| t.map_or_else(String::new, |t| format!(" {t}")))
+}
+
+fn sight() -> impl Strategy<Value = String> {
+    prop_oneof![
+        one_of(&["starting", "stopping", "running", "gone", "denied"]).prop_map(str::to_owned),
+        span().prop_map(|s| format!("missing {s}")),
+        span().prop_map(|s| format!("missing {s} denied")),
+    ]
+}
+
+fn hindrance() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("old".to_owned()),
+        Just("busy".to_owned()),
+        (1..20_u32).prop_map(|s| format!("trouble {s}s")),
+        (200..210_u32, one_of(&["named", "user"])).prop_map(|(job, word)| format!("{word} {job}")),
+    ]
+}
+
+/// `number` keeps the jobs of different items apart.
+fn item(number: usize) -> impl Strategy<Value = String> {
+    let empty =
+        one_of(&["asked", "unknown", "refused", "booting", "checking", "idle", "idle", "idle", "draining"]);
+    let host = one_of(&["fixed checking", "fixed idle", "fixed cleaning", "fixed aside"]);
+    let held = one_of(&["held", "held", "draining", "fixed held", "fixed aside"]);
+    let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
+    let bound = project().prop_map(|p| format!("of {p}"));
+    let job = 10 * (number + 1);
+    let word = one_of(&["by", "by", "by", "lingering"]);
+    let other = one_of(&["orphan", "stranger", "foreign", "host", "orphan"]);
+    let waits = (project(), one_of(&["10m", "1h", "2h"]), any::<bool>());
+    prop_oneof![
+        6 => (prop_oneof![4 => empty, 1 => host], span(), maybe(uses.clone()), maybe(bound), maybe(sight()), maybe(hindrance()))
+            .prop_map(|(phase, age, uses, bound, sight, hindrance)| {
+                let bound = if phase.ends_with("idle") { bound } else { String::new() };
+                format!("{phase} {age}{uses}{bound}{sight}{hindrance}")
+            }),
+        4 => (held, span(), word, 1..3_usize, maybe(uses), project(), maybe(sight()), maybe(hindrance()))
+            .prop_map(move |(phase, age, word, jobs, uses, project, sight, hindrance)| {
+                let jobs: Vec<String> = (0..jobs).map(|n| (job + n).to_string()).collect();
+                let jobs = jobs.join(",");
+                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{sight}{hindrance}")
+            }),
+        1 => (other, span()).prop_map(|(kind, age)| format!("{kind} {age}")),
+        4 => (waits, span()).prop_map(move |((project, timeout, dead), age)| {
+            let dead = if dead && timeout == "2h" { " dead" } else { "" };
+            format!("waits {job} {age} of {project} timeout {timeout}{dead}")
+        }),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = String> {
+    let limits = (0..9_u32, 0..5_u32, 1..4_u32, prop::option::of(1..4_u32));
+    let reuse = one_of(&["", ", any", ", namespace"]);
+    let more = one_of(&[
+        "",
+        "",
+        "",
+        ", lifetime 1h",
+        ", lifetime 20m",
+        ", launching 1",
+        ", rate 2, recent 1 20s",
+        ", drained",
+        ", bound",
+        ", hosts",
+        ", failures 2 3s",
+        ", failures 6 2m",
+        ", failures 6 6m",
+        ", idle_time 0s",
+        ", repeats",
+        ", factor 0.7",
+    ]);
+    let listing = one_of(&["", "", "", "", ", partial", ", unlisted", ", list 20s", ", reap"]);
+    (limits, reuse, more, listing).prop_map(|((max, target, cap, uses), reuse, more, listing)| {
+        let uses = uses.map_or_else(String::new, |uses| format!(", uses {uses}"));
+        format!("max {max}, target {target}, cap {cap}{uses}{reuse}{more}{listing}")
+    })
+}
+
+/// A whole world, as a line.
+pub(super) fn a_world() -> impl Strategy<Value = String> {
+    let items = (0..9_usize).prop_flat_map(|count| (0..count).map(item).collect::<Vec<_>>());
+    (settings(), items).prop_map(|(settings, items)| format!("{settings} | {}", items.join("; ")))
+}
+
+#[test]
+fn every_random_world_can_be_built() {
+    use crate::core::notation::world;
+    proptest!(ProptestConfig::with_cases(200), |(line in a_world())| {
+        prop_assert_eq!(crate::core::invariants::check(&world(&line).state), vec![]);
+    });
+}
