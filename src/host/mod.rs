@@ -1,3 +1,4 @@
 //! Adapters for the state directory beside the journal.
 
 pub mod local;
+pub mod memory;

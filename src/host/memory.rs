@@ -1,0 +1,458 @@
+//! A state directory in memory, for simulation.
+//!
+//! What `port::host::Host` needs of a directory, each operation at once and without waiting: who waits, and in which
+//! order, is the caller's business. Locks go when their guard is dropped, as the kernel gives them back.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::core::attempt::{AttemptSeen, Sight};
+use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
+use crate::core::report::Report;
+use crate::core::time::{BootId, Stamp};
+use crate::port::host::{Assignment, AttemptRecord, Closing, Held, HostError, Identity, Lock};
+
+pub type SharedDirectory = Rc<RefCell<Directory>>;
+
+/// Whose TMPDIR and whose child a call is, as far as anybody else can see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The runner that made the attempt.
+    pub runner: u32,
+    /// The call itself.
+    pub pid: u32,
+}
+
+/// What waits for whom.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mailbox {
+    Keeper(PoolName),
+    Attempt(AttemptName),
+}
+
+/// Something changed that somebody may wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// Its lease, its marks, or mail for it.
+    Attempt(AttemptName),
+    KeeperLock,
+    Keeper(PoolName),
+}
+
+/// One attempt's directory.
+#[derive(Debug, Clone)]
+pub struct AttemptDir {
+    /// `None`: `cleanup` came before any `prepare`.
+    pub record: Option<AttemptRecord>,
+    pub runner: Option<u32>,
+    pub boot: BootId,
+    pub closed: Option<Stamp>,
+    pub used: bool,
+    pub lease_at: Stamp,
+    /// Whether the dead attempt's TMPDIR was emptied by us.
+    pub cleared: bool,
+    /// Calls that hold the lease shared, by their process.
+    pub shared: BTreeMap<u64, u32>,
+    exclusive: Option<u64>,
+}
+
+/// Everything under `state_dir` but the pools.
+#[derive(Debug)]
+pub struct Directory {
+    pub owner: OwnerId,
+    pub moved: Option<String>,
+    pub generations: BTreeSet<Generation>,
+    pub attempts: BTreeMap<AttemptName, AttemptDir>,
+    pub reports: BTreeMap<PoolName, Report>,
+    /// The boot clock's answer, written into leases when they are given back.
+    pub now: Stamp,
+    /// Set while a killed process is taken apart: it writes nothing any more.
+    pub killing: bool,
+    mail: BTreeSet<Mailbox>,
+    keeper: Option<u64>,
+    next_lock: u64,
+    news: Vec<News>,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Shared(AttemptName),
+    Exclusive(AttemptName),
+    Keeper,
+}
+
+/// A held lock.
+struct Guard {
+    directory: SharedDirectory,
+    number: u64,
+    what: What,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Guard({:?} {})", self.what, self.number)
+    }
+}
+
+impl Held for Guard {}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.directory.borrow_mut().unlock(self.number, &self.what);
+    }
+}
+
+impl Directory {
+    pub fn new(owner: OwnerId, now: Stamp) -> Self {
+        Self {
+            owner,
+            moved: None,
+            generations: BTreeSet::new(),
+            attempts: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            now,
+            killing: false,
+            mail: BTreeSet::new(),
+            keeper: None,
+            next_lock: 0,
+            news: Vec::new(),
+        }
+    }
+
+    /// What a copy onto another machine looks like: everything but locks and mail.
+    #[must_use]
+    pub fn copied(&self, now: Stamp, problem: &str) -> Self {
+        let unlocked =
+            |dir: &AttemptDir| AttemptDir { shared: BTreeMap::new(), exclusive: None, ..dir.clone() };
+        Self {
+            moved: Some(problem.to_owned()),
+            generations: self.generations.clone(),
+            attempts: self.attempts.iter().map(|(name, dir)| (name.clone(), unlocked(dir))).collect(),
+            reports: self.reports.clone(),
+            ..Self::new(self.owner.clone(), now)
+        }
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity {
+            owner: self.owner.clone(),
+            moved: self.moved.clone(),
+            generations: self.generations.clone(),
+        }
+    }
+
+    /// What changed since the last call.
+    pub fn news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Puts a hint into a mailbox.
+    pub fn post(&mut self, to: Mailbox) {
+        self.news.push(match &to {
+            Mailbox::Keeper(pool) => News::Keeper(pool.clone()),
+            Mailbox::Attempt(name) => News::Attempt(name.clone()),
+        });
+        self.mail.insert(to);
+    }
+
+    /// Takes the hint out of a mailbox, if there is one.
+    pub fn mail(&mut self, of: &Mailbox) -> bool {
+        self.mail.remove(of)
+    }
+
+    fn unlock(&mut self, number: u64, what: &What) {
+        let (now, killing) = (self.now, self.killing);
+        match what {
+            What::Keeper => {
+                self.keeper = None;
+                self.news.push(News::KeeperLock);
+            }
+            What::Shared(name) | What::Exclusive(name) => {
+                if let Some(dir) = self.attempts.get_mut(name) {
+                    if dir.shared.remove(&number).is_some() && !killing {
+                        dir.lease_at = now;
+                    }
+                    if dir.exclusive == Some(number) {
+                        dir.exclusive = None;
+                    }
+                }
+                self.news.push(News::Attempt(name.clone()));
+            }
+        }
+    }
+
+    /// Does the keeper hold this attempt's lease?
+    pub fn is_seized(&self, name: &AttemptName) -> bool {
+        self.attempts.get(name).is_some_and(|dir| dir.exclusive.is_some())
+    }
+
+    pub fn is_closed(&self, name: &AttemptName) -> bool {
+        self.attempts.get(name).is_some_and(|dir| dir.closed.is_some())
+    }
+
+    pub fn keeper_lives(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    fn change(&mut self, name: &AttemptName) -> Result<&mut AttemptDir, HostError> {
+        let missing = || HostError::Io { what: format!("attempt `{name}` has no directory") };
+        self.attempts.get_mut(name).ok_or_else(missing)
+    }
+
+    /// Writes the assignment, or its absence.
+    pub fn assign(&mut self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
+        let missing = || HostError::Io { what: format!("attempt `{name}` has no job file") };
+        self.change(name)?.record.as_mut().ok_or_else(missing)?.assignment = assignment.cloned();
+        Ok(())
+    }
+
+    pub fn mark_used(&mut self, name: &AttemptName) -> Result<(), HostError> {
+        let dir = self.change(name)?;
+        if dir.closed.is_some() {
+            return Err(HostError::Closed { attempt: name.clone() });
+        }
+        dir.used = true;
+        Ok(())
+    }
+
+    /// The keeper's mark; says whether the attempt was used.
+    pub fn mark_closed(&mut self, name: &AttemptName) -> Result<bool, HostError> {
+        let now = self.now;
+        let dir = self.change(name)?;
+        dir.closed = dir.closed.or(Some(now));
+        Ok(dir.used)
+    }
+
+    /// Everything about a pool's attempts; `runner` and `tmpdir` say what can be seen of those.
+    pub fn seen(
+        &self,
+        pool: &PoolName,
+        sight: impl Fn(&AttemptName, &AttemptDir) -> (Sight, Sight),
+    ) -> BTreeMap<AttemptName, AttemptSeen> {
+        let of_pool = |name: &AttemptName, dir: &AttemptDir| {
+            let record = dir.record.as_ref().filter(|r| r.pool == *pool)?;
+            let (runner, tmpdir) = sight(name, dir);
+            Some(AttemptSeen {
+                job: record.job.clone(),
+                instance: record.assignment.as_ref().map(|a| a.instance.clone()),
+                begun: record.begun,
+                closed: dir.closed,
+                used: dir.used,
+                lease_held: !dir.shared.is_empty(),
+                lease_at: dir.lease_at,
+                runner,
+                tmpdir,
+                boot: dir.boot,
+            })
+        };
+        self.attempts.iter().filter_map(|(name, dir)| Some((name.clone(), of_pool(name, dir)?))).collect()
+    }
+}
+
+fn lock(directory: &SharedDirectory, what: What) -> Lock {
+    let mut inner = directory.borrow_mut();
+    let number = inner.next_lock;
+    inner.next_lock += 1;
+    drop(inner);
+    Box::new(Guard { directory: Rc::clone(directory), number, what })
+}
+
+fn lock_shared(directory: &SharedDirectory, name: &AttemptName, caller: Caller) -> Lock {
+    let number = directory.borrow().next_lock;
+    let guard = lock(directory, What::Shared(name.clone()));
+    let mut inner = directory.borrow_mut();
+    let now = inner.now;
+    if let Some(dir) = inner.attempts.get_mut(name) {
+        dir.shared.insert(number, caller.pid);
+        dir.lease_at = now;
+    }
+    guard
+}
+
+/// `prepare`: the directory with the lease held. The caller has seen that nobody holds it exclusively.
+pub fn begin(
+    directory: &SharedDirectory,
+    name: &AttemptName,
+    record: &AttemptRecord,
+    caller: Caller,
+) -> Result<(Lock, AttemptRecord), HostError> {
+    let found = {
+        let mut inner = directory.borrow_mut();
+        let now = inner.now;
+        let dir = inner.attempts.entry(name.clone()).or_insert_with(|| AttemptDir {
+            record: Some(record.clone()),
+            ..empty(Some(caller.runner), now)
+        });
+        match (&dir.record, dir.closed) {
+            (Some(found), None) => found.clone(),
+            (None, _) | (_, Some(_)) => return Err(HostError::Closed { attempt: name.clone() }),
+        }
+    };
+    Ok((lock_shared(directory, name, caller), found))
+}
+
+/// `run`: the lease and the record of an open attempt.
+pub fn enter(
+    directory: &SharedDirectory,
+    name: &AttemptName,
+    caller: Caller,
+) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
+    let found = {
+        let inner = directory.borrow();
+        let Some(dir) = inner.attempts.get(name) else { return Ok(None) };
+        if dir.closed.is_some() {
+            return Err(HostError::Closed { attempt: name.clone() });
+        }
+        let Some(record) = &dir.record else { return Ok(None) };
+        record.clone()
+    };
+    Ok(Some((lock_shared(directory, name, caller), found)))
+}
+
+/// `cleanup`: the mark, and what it found.
+pub fn close(directory: &SharedDirectory, name: &AttemptName, caller: Caller) -> Closing {
+    let (record, used, lingering) = {
+        let mut inner = directory.borrow_mut();
+        let now = inner.now;
+        let dir = inner.attempts.entry(name.clone()).or_insert_with(|| empty(Some(caller.runner), now));
+        dir.closed = dir.closed.or(Some(now));
+        let found = (dir.record.clone(), dir.used, !dir.shared.is_empty());
+        inner.news.push(News::Attempt(name.clone()));
+        found
+    };
+    Closing { lease: lock_shared(directory, name, caller), record, used, lingering }
+}
+
+/// The keeper's try: `None` if some call holds the lease.
+pub fn seize(directory: &SharedDirectory, name: &AttemptName) -> Option<Lock> {
+    let number = {
+        let inner = directory.borrow();
+        let dir = inner.attempts.get(name)?;
+        if !dir.shared.is_empty() || dir.exclusive.is_some() {
+            return None;
+        }
+        inner.next_lock
+    };
+    let guard = lock(directory, What::Exclusive(name.clone()));
+    if let Some(dir) = directory.borrow_mut().attempts.get_mut(name) {
+        dir.exclusive = Some(number);
+    }
+    Some(guard)
+}
+
+/// Becomes the keeper, if nobody is.
+pub fn lock_keeper(directory: &SharedDirectory) -> Option<Lock> {
+    let mut inner = directory.borrow_mut();
+    if inner.keeper.is_some() {
+        return None;
+    }
+    inner.keeper = Some(inner.next_lock);
+    drop(inner);
+    Some(lock(directory, What::Keeper))
+}
+
+fn empty(runner: Option<u32>, now: Stamp) -> AttemptDir {
+    AttemptDir {
+        record: None,
+        runner,
+        boot: now.boot,
+        closed: None,
+        used: false,
+        lease_at: now,
+        cleared: false,
+        shared: BTreeMap::new(),
+        exclusive: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::JobKey;
+    use crate::core::job::JobFacts;
+    use std::time::Duration;
+
+    const ONE: Caller = Caller { runner: 1, pid: 11 };
+    const TWO: Caller = Caller { runner: 1, pid: 12 };
+
+    fn at(uptime_ms: u64) -> Stamp {
+        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms }
+    }
+
+    fn directory() -> (SharedDirectory, AttemptName, AttemptRecord) {
+        let job =
+            JobFacts { key: JobKey::new("https://git", 7), project: "a/b".into(), timeout: Duration::ZERO };
+        let record = AttemptRecord {
+            job,
+            pool: PoolName::new("linux"),
+            shell: "bash".into(),
+            begun: at(0),
+            assignment: None,
+        };
+        let directory = Rc::new(RefCell::new(Directory::new(OwnerId::new("o"), at(0))));
+        (directory, AttemptName::new("custom-executor1"), record)
+    }
+
+    fn held(directory: &SharedDirectory) -> bool {
+        let seen = directory.borrow().seen(&PoolName::new("linux"), |_, _| (Sight::There, Sight::There));
+        seen.values().any(|a| a.lease_held)
+    }
+
+    #[test]
+    fn a_lease_is_held_from_start_to_end_of_each_call_and_its_times_say_so() {
+        let (dir, name, record) = directory();
+        let (lease, _) = begin(&dir, &name, &record, ONE).unwrap();
+        assert!(held(&dir) && seize(&dir, &name).is_none());
+        dir.borrow_mut().now = at(500);
+        drop(lease);
+        assert!(!held(&dir));
+        assert_eq!(dir.borrow().attempts[&name].lease_at, at(500));
+        let (lease, _) = enter(&dir, &name, TWO).unwrap().unwrap();
+        dir.borrow_mut().killing = true;
+        dir.borrow_mut().now = at(900);
+        drop(lease);
+        assert_eq!(dir.borrow().attempts[&name].lease_at, at(500), "a killed call writes nothing");
+        assert!(!held(&dir), "but the kernel gives its lock back");
+    }
+
+    #[test]
+    fn a_closed_attempt_takes_no_more_calls_and_says_who_still_lives() {
+        let (dir, name, record) = directory();
+        let (_prepare, _) = begin(&dir, &name, &record, ONE).unwrap();
+        let closing = close(&dir, &name, TWO);
+        assert!(closing.lingering && !closing.used && closing.record.is_some());
+        assert!(matches!(enter(&dir, &name, TWO), Err(HostError::Closed { .. })));
+        assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
+        assert!(matches!(dir.borrow_mut().mark_used(&name), Err(HostError::Closed { .. })));
+    }
+
+    #[test]
+    fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
+        let (dir, name, record) = directory();
+        let closing = close(&dir, &name, ONE);
+        assert!(closing.record.is_none() && !closing.lingering);
+        assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
+        assert!(dir.borrow().seen(&record.pool, |_, _| (Sight::There, Sight::There)).is_empty());
+    }
+
+    #[test]
+    fn there_is_one_keeper_until_its_lock_is_dropped() {
+        let (dir, ..) = directory();
+        let first = lock_keeper(&dir);
+        assert!(first.is_some() && lock_keeper(&dir).is_none() && dir.borrow().keeper_lives());
+        drop(first);
+        assert!(!dir.borrow().keeper_lives());
+        assert_eq!(dir.borrow_mut().news(), [News::KeeperLock]);
+    }
+
+    #[test]
+    fn the_keeper_seizes_only_what_nobody_holds() {
+        let (dir, name, record) = directory();
+        drop(begin(&dir, &name, &record, ONE).unwrap());
+        let seized = seize(&dir, &name);
+        assert!(seized.is_some() && dir.borrow().is_seized(&name) && !held(&dir));
+        drop(seized);
+        assert!(!dir.borrow().is_seized(&name));
+    }
+}
