@@ -1,1 +1,30 @@
-//! The world in a box.
+//! The world in a box: the real engine among faults.
+//!
+//! Rig A (`study`) runs plan and apply alone, as fast as they go. Rig B (`run`) runs the engine: every call, keeper and
+//! reap is a process, and the seed picks who takes the next step at every port call. `check` and `rest` judge both
+//! from outside.
+
+pub mod check;
+pub mod cloud;
+pub mod connector;
+pub mod cover;
+pub mod exec;
+pub mod fate;
+pub mod fault;
+pub mod host;
+pub mod journal;
+pub mod ports;
+pub mod process;
+pub mod product;
+pub mod provider;
+pub mod rest;
+pub mod rig;
+pub mod rng;
+pub mod run;
+pub mod scenario;
+pub mod steps;
+pub mod story;
+pub mod study;
+pub mod truth;
+pub mod workload;
+pub mod world;

@@ -1,0 +1,302 @@
+//! Holds promises 1 to 5 against the truth, after every step.
+//!
+//! Knows nothing of `plan`: it compares what really exists with what was asked for and recorded. What the engine
+//! believes does not count here.
+
+use super::steps::Pid;
+use super::truth::{Live, Session};
+use super::world::World;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::instance::Phase;
+use crate::core::invariants;
+use crate::core::job::JobFacts;
+use crate::core::policy::{Policy, Reuse};
+use crate::core::pool::PoolState;
+use crate::port::provider::LaunchRequest;
+
+/// Promise 5 allows this much waiting, besides a look and a pass: the keeper has to be noticed missing (3 s for its
+/// lock), its list and load have to return (up to 1.5 s), and a hint may be lost.
+const ALLOWANCE_MS: u64 = 15_000;
+
+/// Who may share, by our own reading of the policy's words.
+fn domain(reuse: Reuse, job: &JobFacts) -> String {
+    match reuse {
+        Reuse::Any => "everybody".to_owned(),
+        Reuse::Project => job.project.to_string(),
+        Reuse::Namespace => job.project.split('/').next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn policy(world: &World, pool: &PoolName) -> std::sync::Arc<Policy> {
+    std::sync::Arc::clone(&world.config[pool].policy)
+}
+
+fn is_moved(world: &World, machine: usize) -> bool {
+    world.managers[machine].directory.borrow().moved.is_some()
+}
+
+/// The limit that was in force when a decision now under way was made.
+fn limit(world: &World, pool: &PoolName) -> u32 {
+    let old = world.truth.old_limits.get(pool).filter(|(until, _)| world.now < *until).map_or(0, |(_, n)| *n);
+    old.max(world.config[pool].policy.max_instances)
+}
+
+/// Promises 2 and 3, when a launch leaves for the provider.
+pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRequest) {
+    let (id, pool) = (&request.instance, &request.tags.pool);
+    if is_moved(world, machine) {
+        world.broken(format!("promise 2: a copied state directory launches {id}"));
+    }
+    match world.truth.asked.get(&request.token) {
+        Some(before) if before != request => {
+            world.broken(format!("promise 2: token {} is used for two different launches", request.token));
+        }
+        Some(_) if !world.config[pool].capabilities.idempotent_launch => {
+            world.broken(format!("promise 2: {id} is launched again where a token makes no launch unique"));
+        }
+        _ => {}
+    }
+    world.truth.asked.insert(request.token.clone(), request.clone());
+    let mut counted: std::collections::BTreeSet<&InstanceId> =
+        world.cloud.billing(pool).map(|m| &m.id).collect();
+    counted.extend(world.truth.in_flight.values().filter(|(_, p)| p == pool).map(|(id, _)| id));
+    counted.insert(id);
+    let (count, limit) = (counted.len(), limit(world, pool));
+    if count > usize::try_from(limit).unwrap_or(usize::MAX) {
+        world.broken(format!("promise 2: launching {id} makes {count} instances, limit {limit}"));
+    }
+    let intended = |state: &PoolState| {
+        let launch = state.instance(id).and_then(|i| i.launch.as_ref());
+        launch.is_some_and(|l| format!("{id}/{}", l.attempt) == request.token)
+    };
+    let journal = world.managers[machine].journal(pool);
+    if !intended(journal.state()) {
+        world.broken(format!("promise 3: {id} is launched without a recorded intent"));
+    } else if !intended(journal.synced()) {
+        world.broken(format!("promise 3: {id} is launched before its intent is on the disk"));
+    }
+}
+
+/// Promise 4, when a termination leaves for the provider.
+pub(super) fn terminate_asked(world: &mut World, machine: usize, id: &InstanceId) {
+    if is_moved(world, machine) {
+        world.broken(format!("promise 4: a copied state directory terminates {id}"));
+    }
+    let Some(target) = world.cloud.machines.get(id) else { return };
+    let owner = world.managers[machine].directory.borrow().owner.clone();
+    let whose = match &target.tags {
+        None => Some("the operator's own host"),
+        Some(tags) if tags.owner != owner => Some("somebody else's"),
+        Some(_) if !target.ours => Some("another manager's"),
+        Some(_) => None,
+    };
+    if let Some(whose) = whose {
+        world.broken(format!("promise 4: {id}, {whose}, is terminated"));
+        return;
+    }
+    let dead = target.down || target.going;
+    if dead {
+        return; // its job has lost it already
+    }
+    let holder = world.truth.jobs_on(id).next().map(|live| live.job);
+    if let Some(job) = holder.or_else(|| prepares_on(world, machine, id)) {
+        world.broken(format!("promise 4: {id} is terminated while job {job} holds it"));
+    }
+}
+
+/// A job whose `prepare` still lives and was granted the instance.
+fn prepares_on(world: &World, machine: usize, id: &InstanceId) -> Option<u64> {
+    let manager = &world.managers[machine];
+    let directory = manager.directory.borrow();
+    let granted = manager.journals.values().flat_map(|j| &j.state().granted);
+    for (name, grant) in granted.filter(|(_, grant)| grant.instance == *id) {
+        let Some(dir) = directory.attempts.get(name) else { continue };
+        let open = dir.closed.is_none() && dir.boot == manager.boot();
+        let lives = dir.shared.values().any(|pid| world.lives(Pid(*pid)) && world.runner_lives(Pid(*pid)));
+        if open && lives {
+            return Some(grant.reservation.job.key.id);
+        }
+    }
+    None
+}
+
+/// Promise 1, when something begins to run on an instance.
+pub(super) fn session_begun(world: &mut World, pid: Pid, session: Session) {
+    let id = session.instance.clone();
+    if let Some(attempt) = &session.attempt
+        && let Some((pool, facts)) = world.truth.attempts.get(attempt).cloned()
+    {
+        let policy = policy(world, &pool);
+        let domain = domain(policy.reuse, &facts);
+        let guests = world.truth.guests.entry(id.clone()).or_default();
+        guests.ever.insert(attempt.clone());
+        let uses = guests.ever.len();
+        let before = guests.domain.replace(domain.clone());
+        if let Some(before) = before.filter(|before| *before != domain) {
+            world.broken(format!("promise 1: {id} served `{before}` and now serves `{domain}`"));
+        }
+        if policy.max_use_count.is_some_and(|most| uses > usize::try_from(most).unwrap_or(usize::MAX)) {
+            world.broken(format!("promise 1: {id} is used {uses} times"));
+        }
+    }
+    world.truth.sessions.insert(pid, session);
+    let on_it = world.truth.sessions.values().filter(|s| s.instance == id);
+    let guests: std::collections::BTreeSet<_> = on_it.filter_map(|s| s.attempt.as_ref()).collect();
+    let capacity = capacity(world, &id);
+    if guests.len() > capacity {
+        let count = guests.len();
+        world.broken(format!("promise 1: {count} jobs run on {id}, capacity {capacity}"));
+    }
+}
+
+fn capacity(world: &World, id: &InstanceId) -> usize {
+    let pool = world.cloud.machines.get(id).map(|m| &m.pool);
+    pool.map_or(usize::MAX, |pool| {
+        usize::try_from(world.config[pool].policy.capacity_per_instance).unwrap_or(usize::MAX)
+    })
+}
+
+/// Promise 1, when `prepare` has told a job its instance.
+pub(super) fn promised(world: &mut World, attempt: &AttemptName, live: Live) {
+    let id = live.instance.clone();
+    world.truth.live.insert(attempt.clone(), live);
+    let (jobs, capacity) = (world.truth.jobs_on(&id).count(), capacity(world, &id));
+    if jobs > capacity {
+        world.broken(format!("promise 1: {id} is promised to {jobs} jobs, capacity {capacity}"));
+    }
+}
+
+/// A command of the operator's begins.
+pub(super) fn command_begun(world: &mut World, id: &InstanceId, command: &str) {
+    let job = world.truth.jobs_on(id).next().map(|l| l.job);
+    if let Some(job) = job.filter(|_| command == "clean") {
+        world.broken(format!("promise 4: {id} is cleaned while job {job} holds it"));
+    }
+}
+
+/// A cleaning went through.
+pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
+    let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
+    if let Some(guests) = world.truth.guests.get_mut(id).filter(|_| unbinds) {
+        guests.domain = None;
+    }
+}
+
+/// Promise 3, when an attempt's directory is removed.
+pub(super) fn attempt_forgotten(world: &mut World, machine: usize, name: &AttemptName) {
+    let open = {
+        let directory = world.managers[machine].directory.borrow();
+        directory.attempts.get(name).is_some_and(|dir| dir.closed.is_none() || !dir.shared.is_empty())
+    };
+    if open || world.truth.live.contains_key(name) {
+        world.broken(format!("promise 3: the directory of attempt {name} is removed while it is in use"));
+    }
+}
+
+/// Promises 1, 2 and 5, when something was recorded.
+pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, events: &[Event]) {
+    if events.is_empty() {
+        return;
+    }
+    let state = world.managers[machine].journal(pool).state().clone();
+    let boot = world.managers[machine].boot();
+    for event in events {
+        match &event.change {
+            Change::LaunchIntended { instance, .. } => {
+                let (count, limit) = (state.alive(), limit(world, pool));
+                if count > limit {
+                    world.broken(format!("promise 2: {instance} makes {count} records, limit {limit}"));
+                }
+            }
+            Change::Granted { attempt, instance } => {
+                if is_moved(world, machine) {
+                    world.broken(format!("promise 4: a copied state directory grants {instance}"));
+                }
+                let ready = state.instance(instance).and_then(|i| i.ready);
+                if state.granted.contains_key(attempt) && ready.is_none_or(|ready| ready.boot != boot) {
+                    world.broken(format!("promise 1: {instance} of an earlier boot is granted to {attempt}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    if let Some(law) = invariants::check(&state).into_iter().next() {
+        world.broken(format!("promise 1: {law}"));
+    }
+    let key = (machine, pool.clone());
+    match unserved(world, machine, &state) {
+        Some(pair) => {
+            let now = world.now;
+            world.truth.unserved.entry(key).or_insert((now, pair));
+        }
+        None => {
+            world.truth.unserved.remove(&key);
+        }
+    }
+}
+
+/// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.
+fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> {
+    let manager = &world.managers[machine];
+    let directory = manager.directory.borrow();
+    if state.drained.is_some() || state.waiting.is_empty() || directory.moved.is_some() {
+        return None;
+    }
+    let policy = state.policy.as_ref()?;
+    let now = world.stamp(machine);
+    let named = |id: &InstanceId| {
+        let names = |dir: &crate::host::memory::AttemptDir| {
+            let assigned = dir.record.as_ref().and_then(|r| r.assignment.as_ref());
+            dir.closed.is_none() && assigned.is_some_and(|a| a.instance == *id)
+        };
+        directory.attempts.values().any(names)
+    };
+    let healthy = |id: &InstanceId| world.cloud.machines.get(id).is_some_and(|m| m.answers(world.now));
+    for reservation in state.waiting.values() {
+        let dir = directory.attempts.get(&reservation.attempt);
+        if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
+            continue;
+        }
+        for instance in state.instances.values().filter(|i| i.phase == Phase::Ready) {
+            let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
+            let here = instance.ready.is_some_and(|ready| ready.boot == manager.boot());
+            let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);
+            let lifetime = policy.max_lifetime.is_none_or(|most| {
+                now.since(instance.created).saturating_add(reservation.job.timeout) <= most.0
+            });
+            // One that an open attempt's directory names is not idle, whatever the record says.
+            let idle = !instance.holders.is_empty() || !named(&instance.id);
+            if room && here && trusted && lifetime && idle && healthy(&instance.id) {
+                return Some(format!("job {} waits, {} is free", reservation.job.key, instance.id));
+            }
+        }
+    }
+    None
+}
+
+/// Promise 5, after every step: nobody waits beside a free instance for longer than it takes to notice.
+pub(super) fn after_step(world: &mut World) {
+    if world.truth.unserved.is_empty() {
+        return;
+    }
+    let mut late = None;
+    for ((machine, pool), (since, pair)) in &world.truth.unserved {
+        let timing = &world.config[pool].policy.timing;
+        let look = timing.waiter_look + timing.pass_interval;
+        let allowed = ALLOWANCE_MS + u64::try_from(look.as_millis()).unwrap_or(0);
+        let begun = (*since).max(world.truth.excused);
+        if world.managers[*machine].on && world.now > begun + allowed {
+            late =
+                Some((*machine, pool.clone(), format!("promise 5: {pair} since {} ms", world.now - since)));
+        }
+    }
+    let Some((machine, pool, problem)) = late else { return };
+    // What has happened since the last commit (an instance died, a call ended) may have settled it.
+    let state = world.managers[machine].journal(&pool).state().clone();
+    if unserved(world, machine, &state).is_some() {
+        world.broken(problem);
+    } else {
+        world.truth.unserved.remove(&(machine, pool));
+    }
+}

@@ -1,0 +1,224 @@
+//! The provider's side of the truth.
+//!
+//! Knows every instance that exists, whoever made it, and what really happens to it. Requests arrive a while after
+//! they were sent and are carried out even if the sender is dead by then.
+
+use std::collections::BTreeMap;
+
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Listed, Status, Tags};
+use crate::core::time::{BootId, Stamp};
+use crate::port::provider::LaunchRequest;
+
+/// How a launched instance will fare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootPlan {
+    /// How long it boots; `None`: for ever.
+    pub takes: Option<u64>,
+    /// Does its ready command pass?
+    pub passes: bool,
+    /// How long it takes to go once it is told to.
+    pub goes: u64,
+}
+
+/// One instance that exists.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub id: InstanceId,
+    pub pool: PoolName,
+    /// `None`: a fixed host.
+    pub tags: Option<Tags>,
+    pub token: String,
+    /// Made by a launch of ours, not by a twin or by somebody else.
+    pub ours: bool,
+    pub made: u64,
+    pub plan: BootPlan,
+    /// Answers from then on, unless it is down; `None`: not yet known, or never.
+    pub up: Option<u64>,
+    pub down: bool,
+    /// Being deleted.
+    pub going: bool,
+    pub host_key: String,
+}
+
+impl Machine {
+    /// Does it answer?
+    pub fn answers(&self, now: u64) -> bool {
+        !self.down && !self.going && self.up.is_some_and(|at| at <= now)
+    }
+
+    fn status(&self, now: u64) -> Status {
+        if self.down || self.going {
+            return Status::Stopping;
+        }
+        // A provider says `Running` when the machine has power, which is before it answers; and while one reboots.
+        if now < self.made + 3_000 || self.up.is_some_and(|at| at > now && at - now < 5_000) {
+            return Status::Starting;
+        }
+        Status::Running
+    }
+}
+
+/// What will happen without anybody's doing.
+#[derive(Debug, Clone)]
+pub enum Due {
+    Launch { request: LaunchRequest, plan: BootPlan, lie: bool },
+    Terminate { id: InstanceId },
+    Gone { id: InstanceId },
+}
+
+/// Everything that the provider knows.
+#[derive(Debug, Default)]
+pub struct Cloud {
+    pub machines: BTreeMap<InstanceId, Machine>,
+    /// What was here once, with when it went: stale lists still show it.
+    pub past: BTreeMap<InstanceId, (Machine, u64)>,
+    due: BTreeMap<(u64, u64), Due>,
+    next: u64,
+}
+
+/// A `Stamp` with the provider's own wall clock; it knows nothing of our boots.
+pub fn cloud_time(ms: u64) -> Stamp {
+    Stamp {
+        wall_ms: super::world::EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX),
+        boot: BootId(0),
+        uptime_ms: 0,
+    }
+}
+
+impl Cloud {
+    pub fn later(&mut self, at: u64, due: Due) {
+        self.next += 1;
+        self.due.insert((at, self.next), due);
+    }
+
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.keys().next().map(|(at, _)| *at)
+    }
+
+    /// The next thing that is due by now, with its moment.
+    pub fn take_due(&mut self, now: u64) -> Option<(u64, Due)> {
+        let (key, _) = self.due.first_key_value()?;
+        if key.0 > now {
+            return None;
+        }
+        let key = *key;
+        self.due.remove(&key).map(|due| (key.0, due))
+    }
+
+    /// A launch arrives. False if there is an instance of that name with another token.
+    pub fn make(&mut self, request: &LaunchRequest, plan: BootPlan, at: u64, ours: bool) -> bool {
+        if let Some(there) = self.machines.get(&request.instance) {
+            return there.token == request.token;
+        }
+        if self.past.get(&request.instance).is_some_and(|(gone, _)| gone.token == request.token) {
+            return true; // the token's instance has been and gone
+        }
+        let machine = Machine {
+            id: request.instance.clone(),
+            pool: request.tags.pool.clone(),
+            tags: Some(request.tags.clone()),
+            token: request.token.clone(),
+            ours,
+            made: at,
+            plan,
+            up: plan.takes.map(|takes| at + takes),
+            down: false,
+            going: false,
+            host_key: request.keys.host_key_public.clone(),
+        };
+        self.machines.insert(request.instance.clone(), machine);
+        true
+    }
+
+    /// A host that the operator owns.
+    pub fn install(&mut self, pool: &PoolName, name: &str, plan: BootPlan) {
+        let id = InstanceId::new(name);
+        let machine = Machine {
+            id: id.clone(),
+            pool: pool.clone(),
+            tags: None,
+            token: String::new(),
+            ours: false,
+            made: 0,
+            plan,
+            up: Some(0),
+            down: false,
+            going: false,
+            host_key: format!("ssh-ed25519 fixed-{name}"),
+        };
+        self.machines.insert(id, machine);
+    }
+
+    /// An instance of another owner in the same account, with our pool's name.
+    pub fn stranger(&mut self, pool: &PoolName, plan: BootPlan) {
+        let tags = Tags {
+            pool: pool.clone(),
+            owner: crate::core::ids::OwnerId::new("somebody"),
+            generation: crate::core::ids::Generation::new("else"),
+            number: 1,
+        };
+        self.install(pool, &format!("{pool}-else-1"), plan);
+        let id = InstanceId::new(format!("{pool}-else-1"));
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.tags = Some(tags);
+        }
+    }
+
+    /// A termination arrives.
+    pub fn begin_end(&mut self, id: &InstanceId, at: u64) {
+        let Some(machine) = self.machines.get_mut(id).filter(|m| !m.going) else { return };
+        machine.going = true;
+        let gone = at + machine.plan.goes;
+        self.later(gone, Due::Gone { id: id.clone() });
+    }
+
+    /// An instance is gone for good.
+    pub fn end(&mut self, id: &InstanceId, at: u64) {
+        if let Some(machine) = self.machines.remove(id) {
+            self.past.insert(id.clone(), (machine, at));
+        }
+    }
+
+    /// What a list shows that is `lag` behind.
+    pub fn listed(&self, pool: &PoolName, now: u64, lag: u64) -> Vec<Listed> {
+        let then = now.saturating_sub(lag);
+        let entry = |machine: &Machine, status| Listed {
+            id: machine.id.clone(),
+            tags: machine.tags.clone(),
+            status,
+            created: machine.tags.is_some().then(|| cloud_time(machine.made)),
+        };
+        let present = self.machines.values().filter(|m| m.made <= then).map(|m| {
+            // What is stale shows an instance as it was.
+            let fresh = lag == 0 || m.made + lag > now;
+            entry(m, if fresh || !m.going { m.status(then) } else { Status::Running })
+        });
+        let past = self.past.values().filter(|(m, gone)| lag > 0 && m.made <= then && *gone > then);
+        let past = past.map(|(m, _)| entry(m, Status::Running));
+        let mut listed: Vec<Listed> = present.chain(past).collect();
+        listed.retain(|l| self.pool_of(&l.id) == Some(pool));
+        listed.sort_by(|a, b| a.id.cmp(&b.id));
+        listed
+    }
+
+    fn pool_of(&self, id: &InstanceId) -> Option<&PoolName> {
+        self.machines.get(id).or_else(|| self.past.get(id).map(|(m, _)| m)).map(|m| &m.pool)
+    }
+
+    /// Address and host key of an instance.
+    pub fn endpoint(&self, id: &InstanceId) -> Option<Endpoint> {
+        self.machines.get(id).map(|machine| Endpoint {
+            address: id.to_string(),
+            port: 22,
+            user: "root".to_owned(),
+            host_key: machine.host_key.clone(),
+        })
+    }
+
+    /// Instances of a pool that launches of ours made and that still bill.
+    pub fn billing<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a Machine> {
+        self.machines.values().filter(move |m| m.ours && m.pool == *pool)
+    }
+}

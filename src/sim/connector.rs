@@ -1,0 +1,207 @@
+//! Reaches an instance exactly when it would answer.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{Either, select};
+
+use super::check;
+use super::process::Proc;
+use super::steps::Channel;
+use super::truth::Session;
+use super::world::World;
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop, Stream};
+use crate::port::provider::InstanceKeys;
+
+/// What the script of this process does on the instance.
+#[derive(Debug, Clone)]
+pub struct StagePlan {
+    pub attempt: AttemptName,
+    pub takes: u64,
+    pub exit: u32,
+    /// It does not react to being stopped: the runner gives up on this call.
+    pub stubborn: bool,
+}
+
+/// The way to the instances, from one process.
+#[derive(Debug, Clone)]
+pub struct SimConnector {
+    pub proc: Proc,
+    /// For `run` only.
+    pub stage: Option<StagePlan>,
+}
+
+fn unreachable(at: &Endpoint) -> ConnectError {
+    ConnectError::Unreachable { at: at.address.clone(), problem: "connection refused".to_owned() }
+}
+
+fn lost(at: &Endpoint, sent: bool) -> ConnectError {
+    ConnectError::Lost { at: at.address.clone(), problem: "connection reset".to_owned(), sent }
+}
+
+impl SimConnector {
+    /// One handshake: the instance must answer, with the recorded key.
+    async fn handshake(
+        &self,
+        call: &'static str,
+        id: &InstanceId,
+        at: &Endpoint,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.proc.step(call).await;
+        let took = self.proc.world.borrow_mut().streams.latency.within(10..300);
+        let limit = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        self.proc.pause(took.min(limit)).await;
+        let answer = {
+            let world = self.proc.world.borrow();
+            match world.cloud.machines.get(id) {
+                Some(m) if m.answers(world.now) && m.host_key == at.host_key => Ok(()),
+                Some(m) if m.answers(world.now) => Err(ConnectError::HostKey {
+                    at: at.address.clone(),
+                    expected: at.host_key.clone(),
+                    found: m.host_key.clone(),
+                }),
+                _ => Err(unreachable(at)),
+            }
+        };
+        match &answer {
+            Ok(()) => self.proc.say(format_args!("{call} {id}: ok")),
+            Err(problem) => self.proc.say(format_args!("{call} {id}: {problem}")),
+        }
+        answer
+    }
+
+    /// Time passes on the instance; ends early when it dies.
+    async fn work(&self, id: &InstanceId, ms: u64) -> bool {
+        let until = self.proc.now_ms().saturating_add(ms);
+        let channels = [Channel::Instance(id.clone())];
+        let dead = |world: &mut World| {
+            let now = world.now;
+            let answers = world.cloud.machines.get(id).is_some_and(|m| m.answers(now));
+            (!answers).then_some(())
+        };
+        self.proc.until(&channels, Some(until), dead).await.is_none()
+    }
+}
+
+#[async_trait(?Send)]
+impl Connector for SimConnector {
+    async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
+        let machine = self.proc.machine;
+        let keys = self
+            .proc
+            .call("connector.keys", |world| {
+                let number = world.streams.ids.word();
+                let fresh = || InstanceKeys {
+                    authorized_key: format!("ssh-ed25519 client-{id}"),
+                    host_key: "private".to_owned(),
+                    host_key_public: format!("ssh-ed25519 host-{id}-{number:x}"),
+                };
+                world.managers[machine].keys.entry(id.clone()).or_insert_with(fresh).clone()
+            })
+            .await;
+        self.proc.say(format_args!("connector.keys {id}"));
+        Ok(keys)
+    }
+
+    async fn discard_keys(&self, id: &InstanceId) {
+        let machine = self.proc.machine;
+        self.proc.call("connector.discard_keys", |world| world.managers[machine].keys.remove(id)).await;
+        self.proc.say(format_args!("connector.discard_keys {id}"));
+    }
+
+    async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+        self.handshake("connector.check", id, at, within).await
+    }
+
+    async fn run(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        _stage: Stage,
+        output: &mut dyn Output,
+        stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        self.handshake("connector.run", id, at, Duration::from_secs(10)).await?;
+        let Some(plan) = &self.stage else {
+            return Err(ConnectError::Local { what: "no script".to_owned() });
+        };
+        let session = Session { instance: id.clone(), attempt: Some(plan.attempt.clone()) };
+        let _session = Open::new(&self.proc, session);
+        let half = plan.takes / 2;
+        let all = async {
+            let alive = self.work(id, half).await;
+            let told = output.write(Stream::Stdout, b"half way\n").await;
+            (alive && self.work(id, plan.takes - half).await, told.is_ok())
+        };
+        let ended = if plan.stubborn {
+            Some(all.await)
+        } else {
+            match select(Box::pin(all), stop).await {
+                Either::Left((ended, _)) => Some(ended),
+                Either::Right(_) => None,
+            }
+        };
+        let answer = match ended {
+            Some((true, true)) => Ok(StageEnd::Exited(plan.exit)),
+            Some((true, false)) => Err(ConnectError::Local { what: "cannot write".to_owned() }),
+            Some((false, _)) => Err(lost(at, true)),
+            None => {
+                let ms = self.proc.world.borrow_mut().streams.latency.within(10..2_000);
+                if self.work(id, ms).await { Ok(StageEnd::Stopped) } else { Err(lost(at, true)) }
+            }
+        };
+        self.proc.say(format_args!("connector.run {id}: {answer:?}"));
+        answer
+    }
+
+    async fn command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: &str,
+        within: Duration,
+    ) -> Result<(StageEnd, String), ConnectError> {
+        self.handshake("connector.command", id, at, within).await?;
+        let _session = Open::new(&self.proc, Session { instance: id.clone(), attempt: None });
+        check::command_begun(&mut self.proc.world.borrow_mut(), id, command);
+        let (takes, passes) = {
+            let mut world = self.proc.world.borrow_mut();
+            let passes = command != "ready" || world.cloud.machines.get(id).is_some_and(|m| m.plan.passes);
+            (world.streams.latency.within(200..4_000), passes)
+        };
+        let answer = match (self.work(id, takes).await, passes) {
+            (false, _) => Err(lost(at, true)),
+            (true, true) => Ok((StageEnd::Exited(0), String::new())),
+            (true, false) => Ok((StageEnd::Exited(1), "not ready".to_owned())),
+        };
+        if answer.is_ok() && command == "clean" {
+            check::cleaned(&mut self.proc.world.borrow_mut(), id);
+        }
+        self.proc.say(format_args!(
+            "connector.command {id} `{command}`: {}",
+            if answer.is_ok() { "done" } else { "lost" }
+        ));
+        answer
+    }
+}
+
+/// A session on an instance: gone with the process that holds it.
+struct Open {
+    proc: Proc,
+}
+
+impl Open {
+    fn new(proc: &Proc, session: Session) -> Self {
+        check::session_begun(&mut proc.world.borrow_mut(), proc.pid, session);
+        Self { proc: proc.clone() }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.proc.world.borrow_mut().truth.sessions.remove(&self.proc.pid);
+    }
+}

@@ -1,0 +1,238 @@
+//! The loop in which the seed picks who goes next.
+//!
+//! One thread, no runtime: a process is polled only when one of its steps was picked. When nobody can take a step the
+//! clock moves on to the next deadline. To kill a process is to drop its future; what it held is given back then.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::check;
+use super::fault::Fault;
+use super::process::{Exit, Kind, Shared};
+use super::steps::{Channel, Pid, StepId};
+use super::world::{Body, World};
+
+/// A planned kill: the process of that kind that is about to make its n-th call from then on.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedKill {
+    pub kind: Kind,
+    pub from: u64,
+    pub calls: u64,
+}
+
+/// More steps than this, and processes run in circles.
+const MOST_STEPS: u64 = 2_000_000;
+
+/// A running world.
+#[derive(Debug)]
+pub struct Executor {
+    world: Shared,
+    bodies: Bodies,
+    kills: Vec<PlannedKill>,
+    /// Steps taken.
+    pub steps: u64,
+}
+
+#[derive(Default)]
+struct Bodies(BTreeMap<Pid, Body>);
+
+impl std::fmt::Debug for Bodies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+impl Executor {
+    pub fn new(world: Shared) -> Self {
+        let kills = world.borrow().scenario.kills.clone();
+        Self { world, bodies: Bodies::default(), kills, steps: 0 }
+    }
+
+    /// Runs until `end`, until a promise is broken, or until nothing can ever happen again.
+    pub fn run_until(&mut self, end: u64) {
+        self.admit();
+        loop {
+            let place = {
+                let mut world = self.world.borrow_mut();
+                let now = world.now;
+                world.steps.elapse(now);
+                if world.wrong.is_some() || now >= end {
+                    return;
+                }
+                if world.steps.runnable() == 0 {
+                    if !move_clock(&mut world, end) {
+                        return;
+                    }
+                    continue;
+                }
+                let count = world.steps.runnable();
+                world.streams.scheduling.index(count)
+            };
+            self.take_step(place);
+        }
+    }
+
+    fn take_step(&mut self, place: usize) {
+        let taken = self.world.borrow_mut().steps.take(place);
+        let Some((id, pid, call)) = taken else { return };
+        if self.stalls(id, pid) {
+            return;
+        }
+        self.steps += 1;
+        if self.steps == MOST_STEPS {
+            self.world.borrow_mut().broken(format!("{MOST_STEPS} steps: somebody runs in circles"));
+        }
+        if self.killed_here(pid, call) {
+            self.kill(pid);
+        } else {
+            let waker = self.world.borrow_mut().steps.pick(id);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            self.poll(pid);
+        }
+        self.settle();
+    }
+
+    /// After each step: new and doomed processes, news, the clock, the checker.
+    fn settle(&mut self) {
+        self.admit();
+        loop {
+            let doomed = std::mem::take(&mut self.world.borrow_mut().doomed);
+            if doomed.is_empty() {
+                break;
+            }
+            for pid in doomed {
+                self.kill(pid);
+            }
+        }
+        let mut world = self.world.borrow_mut();
+        world.deliver_news();
+        check::after_step(&mut world);
+        // A step takes a moment, so that deadlines fall due in the middle of what others do.
+        let took = world.streams.scheduling.below(3) / 2;
+        let to = world.now + took;
+        set_clock(&mut world, to);
+    }
+
+    fn admit(&mut self) {
+        loop {
+            let born = std::mem::take(&mut self.world.borrow_mut().newborn.0);
+            if born.is_empty() {
+                return;
+            }
+            for (pid, body) in born {
+                self.bodies.0.insert(pid, body);
+                self.poll(pid);
+            }
+        }
+    }
+
+    fn poll(&mut self, pid: Pid) {
+        let Some(mut body) = self.bodies.0.remove(&pid) else { return };
+        match body.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => {
+                self.bodies.0.insert(pid, body);
+                let mut world = self.world.borrow_mut();
+                if !world.steps.has_step(pid) {
+                    let name = world.processes[&pid].name.clone();
+                    world.broken(format!("{name} waits for something that is no port call"));
+                }
+            }
+            Poll::Ready(code) => {
+                drop(body);
+                self.ended(pid, Exit::Code(code));
+            }
+        }
+    }
+
+    fn ended(&mut self, pid: Pid, exit: Exit) {
+        let mut world = self.world.borrow_mut();
+        if world.processes.get(&pid).is_none_or(|p| p.exit.is_some()) {
+            return;
+        }
+        world.say(pid, format_args!("{exit}"));
+        if let Some(process) = world.processes.get_mut(&pid) {
+            process.exit = Some(exit);
+        }
+        world.steps.notify(&Channel::Exit(pid));
+    }
+
+    fn kill(&mut self, pid: Pid) {
+        let Some(body) = self.bodies.0.remove(&pid) else { return };
+        let directory = {
+            let world = self.world.borrow();
+            Rc::clone(&world.managers[world.processes[&pid].machine].directory)
+        };
+        directory.borrow_mut().killing = true;
+        drop(body);
+        directory.borrow_mut().killing = false;
+        self.ended(pid, Exit::Killed);
+    }
+
+    /// Counts this step against the planned kills.
+    fn killed_here(&mut self, pid: Pid, call: &'static str) -> bool {
+        let mut world = self.world.borrow_mut();
+        let now = world.now;
+        let Some(process) = world.processes.get_mut(&pid) else { return false };
+        process.steps += 1;
+        let kind = process.kind;
+        if kind == Kind::Outside {
+            return false;
+        }
+        let Some(plan) = self.kills.iter_mut().find(|k| k.kind == kind && k.from <= now) else {
+            return false;
+        };
+        plan.calls = plan.calls.saturating_sub(1);
+        if plan.calls > 0 {
+            return false;
+        }
+        let done = *plan;
+        self.kills.retain(|k| k.calls != done.calls || k.from != done.from || k.kind != done.kind);
+        world.cover.fault(Fault::Kill);
+        world.cover.kill(call);
+        world.truth.excused = now;
+        world.say(pid, format_args!("KILL -9 at {call}"));
+        true
+    }
+
+    /// Does this process get no time now?
+    fn stalls(&mut self, id: StepId, pid: Pid) -> bool {
+        let mut world = self.world.borrow_mut();
+        let now = world.now;
+        let ours = world.processes.get(&pid).is_some_and(|p| p.kind != Kind::Outside);
+        if ours && world.strikes(Fault::Stall) {
+            let ms = world.streams.faults.within(1_000..20_000);
+            world.say(pid, format_args!("stands still for {ms} ms"));
+            if let Some(process) = world.processes.get_mut(&pid) {
+                process.stalled = now + ms;
+            }
+            world.truth.excused = now + ms;
+        }
+        let until = world.processes.get(&pid).map_or(0, |p| p.stalled);
+        if until > now {
+            world.steps.postpone(id, until);
+        }
+        until > now
+    }
+}
+
+/// Moves the clock to the next moment at which something happens. False: nothing ever will.
+fn move_clock(world: &mut World, end: u64) -> bool {
+    let timer = world.steps.next_deadline();
+    let cloud = world.cloud.next_due();
+    let Some(next) = timer.into_iter().chain(cloud).min() else { return false };
+    let to = next.clamp(world.now, end);
+    set_clock(world, to);
+    true
+}
+
+fn set_clock(world: &mut World, to: u64) {
+    world.now = to;
+    for number in 0..world.managers.len() {
+        let now = world.stamp(number);
+        world.managers[number].directory.borrow_mut().now = now;
+    }
+    world.advance_cloud();
+}

@@ -1,0 +1,388 @@
+//! What happens to the world at its moments.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::cloud::BootPlan;
+use super::fault::Fault;
+use super::process::{Exit, Kind, Proc, Shared};
+use super::rig::{Command, Starter};
+use super::scenario::{Moment, PoolPlan};
+use super::steps::{Channel, Pid};
+use super::truth::Verdict;
+use super::workload::{self, QUEUE};
+use super::world::{Manager, World};
+use crate::core::ids::{Generation, InstanceId, PoolName};
+use crate::core::inventory::Tags;
+use crate::core::policy::{IdlePolicy, Policy};
+use crate::port::provider::{InstanceKeys, LaunchRequest};
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Every moment of the scenario waits for its time.
+pub fn begin(world: &Shared, starter: &Starter) {
+    let moments = world.borrow().scenario.moments.clone();
+    for (number, moment) in moments.into_iter().enumerate() {
+        let starter = starter.clone();
+        Starter::outside(world, format!("fate{number}"), 0, None, move |proc| async move {
+            proc.pause(moment.at).await;
+            strike(&proc, &starter, moment).await;
+        });
+    }
+}
+
+async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
+    let dice = moment.dice;
+    proc.say(format_args!("{}", moment.fault));
+    match moment.fault {
+        Fault::DiesLeased => dies_leased(proc, dice).await,
+        Fault::DiesIdle => unused(proc, dice, |world, id| {
+            let now = world.now;
+            world.cloud.end(id, now);
+        }),
+        Fault::StoppedOutside => unused(proc, dice, |world, id| {
+            if let Some(m) = world.cloud.machines.get_mut(id) {
+                m.down = true;
+            }
+        }),
+        Fault::Reboots => reboots(proc, dice),
+        Fault::PowerCut => power_cut(proc, starter, dice).await,
+        Fault::WallSteps => {
+            let by = if dice.is_multiple_of(2) { DAY_MS } else { -DAY_MS };
+            let mut world = proc.world.borrow_mut();
+            world.managers[0].step_wall(by);
+            world.cover.fault(Fault::WallSteps);
+        }
+        Fault::Copied => copied(proc, starter).await,
+        Fault::Twin => twin(proc, dice).await,
+        Fault::RunnerDies => runner_dies(proc, starter, dice, Fault::RunnerDies).await,
+        Fault::ServiceDies => runner_dies(proc, starter, dice, Fault::ServiceDies).await,
+        Fault::ConfigChanges => config_changes(proc, dice),
+        Fault::Drained => drained(proc, starter, dice).await,
+        other => proc.world.borrow_mut().broken(format!("`{other}` is no moment")),
+    }
+}
+
+fn choose<T: Clone>(choices: &[T], dice: u64) -> Option<T> {
+    let len = u64::try_from(choices.len()).ok().filter(|len| *len > 0)?;
+    choices.get(usize::try_from(dice % len).ok()?).cloned()
+}
+
+/// An instance that a job is on dies: stopped, or gone altogether.
+async fn dies_leased(proc: &Proc, dice: u64) {
+    // Wait for a job to be on one, for a while.
+    for _ in 0..60 {
+        let struck = {
+            let mut world = proc.world.borrow_mut();
+            let held: Vec<InstanceId> = world
+                .truth
+                .live
+                .values()
+                .filter(|l| {
+                    world.cloud.machines.get(&l.instance).is_some_and(|m| m.tags.is_some() && !m.down)
+                })
+                .map(|l| l.instance.clone())
+                .collect();
+            choose(&held, dice).map(|id| {
+                world.cover.fault(Fault::DiesLeased);
+                excuse_jobs(&mut world, &id, "its instance died");
+                let now = world.now;
+                if dice.is_multiple_of(3) {
+                    world.cloud.end(&id, now);
+                } else if let Some(m) = world.cloud.machines.get_mut(&id) {
+                    m.down = true;
+                }
+                world.tell("cloud", format_args!("{id} dies in use"));
+                world.steps.notify(&Channel::Instance(id));
+            })
+        };
+        if struck.is_some() {
+            return;
+        }
+        proc.pause(5_000).await;
+    }
+}
+
+/// Every job that may come to feel what happens to this instance.
+fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
+    let mut jobs: Vec<u64> = world.truth.jobs_on(id).map(|l| l.job).collect();
+    let granted = world.managers[0].journals.values().flat_map(|j| j.state().granted.values());
+    jobs.extend(granted.filter(|g| g.instance == *id).map(|g| g.reservation.job.key.id));
+    for job in jobs {
+        world.truth.excuse(job, why);
+    }
+}
+
+/// Something happens to an instance that no live job is on.
+fn unused(proc: &Proc, dice: u64, act: impl FnOnce(&mut World, &InstanceId)) {
+    let mut world = proc.world.borrow_mut();
+    let held = |id: &InstanceId| world.truth.jobs_on(id).next().is_some();
+    let free: Vec<InstanceId> = world
+        .cloud
+        .machines
+        .values()
+        .filter(|m| m.ours && !m.going && !held(&m.id))
+        .map(|m| m.id.clone())
+        .collect();
+    let Some(id) = choose(&free, dice) else { return };
+    let fault = if dice.is_multiple_of(2) { "is taken away" } else { "is touched" };
+    world.tell("cloud", format_args!("{id} {fault} from outside"));
+    excuse_jobs(&mut world, &id, "its instance was touched from outside");
+    act(&mut world, &id);
+    let struck = if world.cloud.machines.contains_key(&id) { Fault::StoppedOutside } else { Fault::DiesIdle };
+    world.cover.fault(struck);
+    world.steps.notify(&Channel::Instance(id));
+}
+
+fn reboots(proc: &Proc, dice: u64) {
+    let mut world = proc.world.borrow_mut();
+    let now = world.now;
+    let all: Vec<InstanceId> =
+        world.cloud.machines.values().filter(|m| m.answers(now)).map(|m| m.id.clone()).collect();
+    let Some(id) = choose(&all, dice) else { return };
+    world.tell("cloud", format_args!("{id} reboots"));
+    excuse_jobs(&mut world, &id, "its instance rebooted");
+    if let Some(m) = world.cloud.machines.get_mut(&id) {
+        m.up = Some(now + 4_000 + dice % 40_000);
+    }
+    world.cover.fault(Fault::Reboots);
+    world.steps.notify(&Channel::Instance(id));
+}
+
+/// Every process of the machine dies, and with them the last records. Some time later it boots again.
+async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
+    {
+        let mut world = proc.world.borrow_mut();
+        if !world.managers[0].on {
+            return;
+        }
+        world.cover.fault(Fault::PowerCut);
+        let ours = |p: &super::process::Process| p.kind != Kind::Outside || p.runner.is_some();
+        let dying: Vec<Pid> = world
+            .processes
+            .iter()
+            .filter(|(_, p)| p.machine == 0 && p.exit.is_none() && ours(p))
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in dying {
+            world.doom(pid);
+        }
+        for runner in world.managers[0].runners.values_mut() {
+            runner.alive = false;
+        }
+        abandon_jobs(&mut world, None);
+        world.managers[0].on = false;
+        let now = world.now;
+        world.managers[0].reboot(now);
+        let mut lost = 0;
+        let manager = &mut world.managers[0];
+        for (number, journal) in manager.journals.values_mut().enumerate() {
+            lost += journal.lose(usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
+        }
+        if dice.is_multiple_of(4) {
+            // The newest directories were not on the disk either.
+            let mut directory = manager.directory.borrow_mut();
+            let newest = directory.attempts.keys().next_back().cloned();
+            newest.map(|name| directory.attempts.remove(&name));
+        }
+        world.tell("power", format_args!("cut, {lost} records lost"));
+    }
+    proc.pause(20_000 + dice % 60_000).await;
+    let runners = {
+        let mut world = proc.world.borrow_mut();
+        world.managers[0].on = true;
+        let now = world.now;
+        world.managers[0].reboot(now);
+        world.truth.excused = now;
+        world.tell("power", format_args!("back"));
+        world.steps.notify(&Channel::Work(1));
+        world.scenario.runners
+    };
+    for number in 0..runners {
+        let opaque = proc.world.borrow().scenario.opaque && number == 0;
+        workload::runner(&proc.world, starter, opaque);
+    }
+    proc.world.borrow_mut().steps.notify(&QUEUE);
+}
+
+/// GitLab gives up the jobs of a runner that is gone.
+fn abandon_jobs(world: &mut World, runner: Option<u32>) {
+    let gone: Vec<u64> = world
+        .truth
+        .running
+        .iter()
+        .filter(|(_, r)| runner.is_none_or(|n| n == **r))
+        .map(|(id, _)| *id)
+        .collect();
+    world.truth.live.retain(|_, live| !gone.contains(&live.job));
+    for id in gone {
+        world.truth.running.remove(&id);
+        world.truth.verdicts.insert(id, Verdict::Abandoned);
+    }
+}
+
+/// A runner dies: alone, or with everything in its control group.
+async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
+    let opaque = {
+        let mut world = proc.world.borrow_mut();
+        let alive: Vec<u32> =
+            world.managers[0].runners.iter().filter(|(_, r)| r.alive).map(|(number, _)| *number).collect();
+        let Some(number) = choose(&alive, dice) else { return };
+        world.cover.fault(fault);
+        world.tell("fate", format_args!("runner{number} dies"));
+        let whole = fault == Fault::ServiceDies;
+        let dying: Vec<Pid> = world
+            .processes
+            .iter()
+            .filter(|(_, p)| p.exit.is_none() && p.machine == 0 && p.runner == Some(number))
+            .filter(|(_, p)| whole || p.kind == Kind::Outside)
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in dying {
+            world.doom(pid);
+        }
+        let now = world.now;
+        world.truth.excused = now;
+        abandon_jobs(&mut world, Some(number));
+        let opaque = world.managers[0].runners.get_mut(&number).is_some_and(|r| {
+            r.alive = false;
+            r.opaque
+        });
+        let left: Vec<Pid> =
+            world.processes.iter().filter(|(_, p)| p.runner == Some(number)).map(|(pid, _)| *pid).collect();
+        for pid in left {
+            world.steps.notify(&Channel::Signal(pid));
+        }
+        opaque
+    };
+    proc.pause(2_000 + dice % 30_000).await;
+    if proc.world.borrow().managers[0].on {
+        workload::runner(&proc.world, starter, opaque);
+    }
+}
+
+/// A copy of the state directory wakes up on a second machine, with a keeper and a reap of its own.
+async fn copied(proc: &Proc, starter: &Starter) {
+    let machine = {
+        let mut world = proc.world.borrow_mut();
+        world.cover.fault(Fault::Copied);
+        let boot = 1_000_000;
+        let now = world.stamp(0);
+        let copy = world.managers[0]
+            .directory
+            .borrow()
+            .copied(now, "the state directory was copied to another machine");
+        let journals = world.managers[0].journals.clone();
+        let keys = world.managers[0].keys.clone();
+        let began = world.now;
+        let mut manager = Manager::new(Rc::new(RefCell::new(copy)), boot, began);
+        manager.journals = journals;
+        manager.keys = keys;
+        world.managers.push(manager);
+        world.managers.len() - 1
+    };
+    for _ in 0..3 {
+        starter.start(&proc.world, Command::Reap, "reap of the copy".to_owned(), machine, None);
+        let keep = Command::Keep { service: false };
+        starter.start(&proc.world, keep, "keep of the copy".to_owned(), machine, None);
+        proc.pause(200_000).await;
+    }
+    let mut world = proc.world.borrow_mut();
+    let left: Vec<Pid> = world
+        .processes
+        .iter()
+        .filter(|(_, p)| p.machine == machine && p.exit.is_none())
+        .map(|(pid, _)| *pid)
+        .collect();
+    for pid in left {
+        world.doom(pid);
+    }
+}
+
+/// Another manager with our owner id makes an instance, and takes it away again after a while.
+async fn twin(proc: &Proc, dice: u64) {
+    let pool = PoolName::new("cloud");
+    let id = InstanceId::new(format!("cloud-twin-{}", dice % 1000));
+    {
+        let mut world = proc.world.borrow_mut();
+        world.cover.fault(Fault::Twin);
+        let owner = world.managers[0].directory.borrow().owner.clone();
+        let known = world.managers[0].directory.borrow().generations.iter().next().cloned();
+        // Sometimes a generation we know, with a number that we never gave.
+        let (generation, number) = match known {
+            Some(generation) if dice.is_multiple_of(2) => (generation, 1_000_000),
+            _ => (Generation::new("twin"), 1),
+        };
+        let keys = InstanceKeys {
+            authorized_key: String::new(),
+            host_key: String::new(),
+            host_key_public: "ssh-ed25519 twin".to_owned(),
+        };
+        let tags = Tags { pool, owner, generation, number };
+        let request = LaunchRequest { instance: id.clone(), token: format!("{id}/1"), tags, keys };
+        let plan = BootPlan { takes: Some(10_000), passes: true, goes: 1_000 };
+        let now = world.now;
+        world.cloud.make(&request, plan, now, false);
+    }
+    proc.pause(60_000 + dice % 400_000).await;
+    let mut world = proc.world.borrow_mut();
+    let now = world.now;
+    if !world.cloud.machines.contains_key(&id) {
+        world.broken(format!("promise 4: {id}, another manager's, is gone"));
+    }
+    world.cloud.end(&id, now);
+}
+
+/// The operator writes another policy.
+fn config_changes(proc: &Proc, dice: u64) {
+    let mut world = proc.world.borrow_mut();
+    world.cover.fault(Fault::ConfigChanges);
+    let pool = PoolName::new("cloud");
+    let old = Rc::clone(&world.config[&pool]);
+    let most = 3 + u32::try_from(dice % 6).unwrap_or(0);
+    let idle_count = u32::try_from((dice >> 8) % 4).unwrap_or(0);
+    let idle = IdlePolicy { idle_count, ..old.policy.idle };
+    let policy = Policy { max_instances: most, idle, ..(*old.policy).clone() };
+    let until = world.now + 60_000;
+    world.truth.old_limits.insert(pool.clone(), (until, old.policy.max_instances));
+    world.tell("operator", format_args!("max_instances = {most}, idle_count = {idle_count}"));
+    let plan = PoolPlan { policy: Arc::new(policy), ..(*old).clone() };
+    world.config.insert(pool, Rc::new(plan));
+}
+
+/// The operator drains a pool and lets it work again some minutes later.
+async fn drained(proc: &Proc, starter: &Starter, dice: u64) {
+    let pool = PoolName::new("cloud");
+    proc.world.borrow_mut().cover.fault(Fault::Drained);
+    for resume in [false, true] {
+        order(proc, starter, &pool, None, resume).await;
+        let wait = if resume { 0 } else { 30_000 + dice % 200_000 };
+        proc.pause(wait).await;
+    }
+}
+
+/// An operator's order, given until it is carried out.
+pub async fn order(
+    proc: &Proc,
+    starter: &Starter,
+    pool: &PoolName,
+    instance: Option<InstanceId>,
+    resume: bool,
+) {
+    loop {
+        let on = proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(()));
+        on.await;
+        let command = Command::Order { pool: pool.clone(), instance: instance.clone(), resume };
+        let verb = if resume { "resume" } else { "drain" };
+        let pid = starter.start(&proc.world, command, format!("pool {verb}"), 0, None);
+        let exit = proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
+        let now = proc.now_ms();
+        proc.world.borrow_mut().truth.excused = now;
+        // An instance may have changed meanwhile; the order for a pool is given again.
+        if exit == Some(Exit::Code(0)) || instance.is_some() {
+            return;
+        }
+        proc.pause(1_000).await;
+    }
+}

@@ -1,0 +1,176 @@
+//! Everything that may go wrong, as verbs.
+//!
+//! Some faults are windows of time in which calls may be struck, others are moments at which something happens. The
+//! scenario of a seed holds both; after `calm` nothing goes wrong any more and the world must come to rest.
+
+use std::fmt;
+
+use super::rng::Rng;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A kind of fault.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Fault {
+            pub const ALL: &'static [Fault] = &[$(Fault::$name,)*];
+        }
+
+        impl fmt::Display for Fault {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Fault::$name => $text,)* })
+            }
+        }
+    };
+}
+
+faults! {
+    /// The instance is made and never answers.
+    NeverBoots = "never-boots",
+    /// It answers only after minutes.
+    BootsLate = "boots-late",
+    /// Its ready command fails.
+    NotReady = "not-ready",
+    /// The provider has none left until the window ends.
+    NoCapacity = "no-capacity",
+    /// The account's limit is reached.
+    QuotaReached = "quota-reached",
+    /// A launch is refused for good, and the instance is there all the same.
+    RefusedYetThere = "refused-yet-there",
+    /// A complete list lacks an instance that exists.
+    ListOmits = "list-omits",
+    /// The list shows what was true a while ago.
+    ListLags = "list-lags",
+    /// The list was cut off and says so.
+    ListIncomplete = "list-incomplete",
+    /// The list fails.
+    ListFails = "list-fails",
+    /// An instance dies while a job is on it.
+    DiesLeased = "dies-leased",
+    /// An instance dies, or is deleted by somebody else, while nobody is on it.
+    DiesIdle = "dies-idle",
+    /// Somebody stops an instance at the provider without deleting it.
+    StoppedOutside = "stopped-outside",
+    /// An instance reboots.
+    Reboots = "reboots",
+    /// Calls are refused for being too many.
+    Throttles = "throttles",
+    /// A passing fault of any provider call.
+    Stumbles = "stumbles",
+    /// A launch is carried out and its answer is lost.
+    AnswerLost = "answer-lost",
+    /// A launch is lost on its way, and nobody says so.
+    LaunchLost = "launch-lost",
+    /// A termination is answered and not carried out.
+    TerminateIgnored = "terminate-ignored",
+    /// The machine loses power: every process dies, and so do the last records.
+    PowerCut = "power-cut",
+    /// A process is killed at a port call.
+    Kill = "kill",
+    /// A process gets no time for a while.
+    Stall = "stall",
+    /// The wall clock steps by a day.
+    WallSteps = "wall-steps",
+    /// A copy of the state directory wakes up on a second machine.
+    Copied = "copied",
+    /// Another manager with our owner id makes an instance of its own.
+    Twin = "twin",
+    /// A runner dies with its jobs; their driver calls live on.
+    RunnerDies = "runner-dies",
+    /// A runner's service is killed with everything in its control group.
+    ServiceDies = "service-dies",
+    /// `prepare` is killed and repeated for the same attempt.
+    PrepareRepeated = "prepare-repeated",
+    /// `cleanup` comes late.
+    CleanupLate = "cleanup-late",
+    /// `cleanup` never comes.
+    CleanupMissing = "cleanup-missing",
+    /// The runner gives up on a `run` that does not end and cleans up beside it.
+    RunAbandoned = "run-abandoned",
+    /// The job is cancelled while it waits for its instance.
+    CancelledWaiting = "cancelled-waiting",
+    /// The job is cancelled while a stage runs.
+    CancelledRunning = "cancelled-running",
+    /// A hint is lost on its way.
+    HintLost = "hint-lost",
+    /// The state's lock is held for too long.
+    StoreBusy = "store-busy",
+    /// The disk says no.
+    StoreFails = "store-fails",
+    /// The configuration on disk is invalid for a while.
+    ConfigInvalid = "config-invalid",
+    /// The operator changes the policy.
+    ConfigChanges = "config-changes",
+    /// The operator drains the pool and lets it work again.
+    Drained = "drained",
+}
+
+/// Faults that strike calls while their window lasts, with how often in a thousand.
+pub const WINDOWED: &[(Fault, u64)] = &[
+    (Fault::NeverBoots, 300),
+    (Fault::BootsLate, 300),
+    (Fault::NotReady, 300),
+    (Fault::NoCapacity, 1000),
+    (Fault::QuotaReached, 1000),
+    (Fault::RefusedYetThere, 400),
+    (Fault::ListOmits, 300),
+    (Fault::ListLags, 1000),
+    (Fault::ListIncomplete, 400),
+    (Fault::ListFails, 500),
+    (Fault::Throttles, 700),
+    (Fault::Stumbles, 300),
+    (Fault::AnswerLost, 500),
+    (Fault::LaunchLost, 500),
+    (Fault::TerminateIgnored, 400),
+    (Fault::Stall, 3),
+    (Fault::HintLost, 500),
+    (Fault::StoreBusy, 10),
+    (Fault::StoreFails, 10),
+    (Fault::ConfigInvalid, 1000),
+];
+
+/// A stretch of virtual time in which a fault may strike.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    pub fault: Fault,
+    pub from: u64,
+    pub to: u64,
+    pub per_mille: u64,
+}
+
+/// All windows of a scenario.
+#[derive(Debug, Clone, Default)]
+pub struct Windows {
+    windows: Vec<Window>,
+}
+
+impl Windows {
+    /// Draws windows for the chosen faults between the beginning and `calm`.
+    pub fn draw(chosen: &[Fault], calm: u64, rng: &mut Rng) -> Self {
+        let mut windows = Vec::new();
+        for (fault, per_mille) in WINDOWED {
+            if !chosen.contains(fault) {
+                continue;
+            }
+            for _ in 0..rng.within(1..4) {
+                let from = rng.below(calm * 9 / 10);
+                let to = (from + rng.within(30_000..240_000)).min(calm);
+                windows.push(Window { fault: *fault, from, to, per_mille: *per_mille });
+            }
+        }
+        Self { windows }
+    }
+
+    /// Only these windows, for tests.
+    pub fn of(windows: Vec<Window>) -> Self {
+        Self { windows }
+    }
+
+    /// The open window of a fault.
+    pub fn open(&self, fault: Fault, now: u64) -> Option<&Window> {
+        self.windows.iter().find(|w| w.fault == fault && w.from <= now && now < w.to)
+    }
+}

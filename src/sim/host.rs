@@ -1,0 +1,279 @@
+//! The state directory of a machine, as a process uses it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::fault::Fault;
+use super::process::{Kind, Proc};
+use super::rig::Starter;
+use super::steps::Channel;
+use super::world::World;
+use crate::core::attempt::{AttemptSeen, Sight};
+use crate::core::ids::{AttemptName, Generation, PoolName};
+use crate::core::report::Report;
+use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
+use crate::port::host::{Assignment, AttemptRecord, Closing, Host, HostError, Identity, Inbox, Lock, Woken};
+
+/// One process's view of its machine's state directory.
+#[derive(Debug, Clone)]
+pub struct SimHost {
+    pub proc: Proc,
+    /// The runner that called; for processes that no runner calls it is nobody's number.
+    pub runner: u32,
+    /// Starts keepers.
+    pub starter: Starter,
+}
+
+impl SimHost {
+    fn directory(&self) -> SharedDirectory {
+        Rc::clone(&self.proc.world.borrow().managers[self.proc.machine].directory)
+    }
+
+    fn caller(&self) -> Caller {
+        Caller { runner: self.runner, pid: self.proc.pid.0 }
+    }
+
+    async fn step(&self, call: &'static str) -> SharedDirectory {
+        self.proc.step(call).await;
+        self.directory()
+    }
+
+    /// Waits while the keeper holds the attempt's lease.
+    async fn lease_free(&self, name: &AttemptName) {
+        let channels = [self.channel(name)];
+        let directory = self.directory();
+        let free = |_: &mut World| (!directory.borrow().is_seized(name)).then_some(());
+        self.proc.until(&channels, None, free).await;
+    }
+
+    fn channel(&self, name: &AttemptName) -> Channel {
+        Channel::Attempt(self.proc.machine, name.clone())
+    }
+
+    fn say(&self, call: &str, what: &dyn std::fmt::Display) {
+        self.proc.say(format_args!("{call} {what}"));
+    }
+
+    /// Why this process should stop, if it should.
+    fn stop(&self, world: &World) -> Option<Woken> {
+        let process = world.processes.get(&self.proc.pid)?;
+        if process.stop {
+            return Some(Woken::Stop);
+        }
+        let called = matches!(process.kind, Kind::Prepare | Kind::Run);
+        (called && !world.runner_lives(self.proc.pid)).then_some(Woken::RunnerGone)
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[async_trait(?Send)]
+impl Host for SimHost {
+    async fn identity(&self) -> Result<Identity, HostError> {
+        let directory = self.step("host.identity").await;
+        let identity = directory.borrow().identity();
+        Ok(identity)
+    }
+
+    async fn begin_generation(&self) -> Result<Generation, HostError> {
+        let directory = self.step("host.begin_generation").await;
+        let nonce = self.proc.world.borrow_mut().streams.ids.word();
+        let generation = Generation::new(format!("{:06x}", nonce & 0x00ff_ffff));
+        directory.borrow_mut().generations.insert(generation.clone());
+        self.say("host.begin_generation", &generation);
+        Ok(generation)
+    }
+
+    async fn begin_attempt(
+        &self,
+        name: &AttemptName,
+        record: &AttemptRecord,
+    ) -> Result<(Lock, AttemptRecord), HostError> {
+        let directory = self.step("host.begin_attempt").await;
+        self.lease_free(name).await;
+        let begun = memory::begin(&directory, name, record, self.caller());
+        self.say("host.begin_attempt", name);
+        begun
+    }
+
+    async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
+        let directory = self.step("host.enter_attempt").await;
+        self.lease_free(name).await;
+        self.say("host.enter_attempt", name);
+        memory::enter(&directory, name, self.caller())
+    }
+
+    async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
+        let directory = self.step("host.assign").await;
+        let to = assignment.map_or("nothing", |a| a.instance.as_str());
+        self.proc.say(format_args!("host.assign {name} {to}"));
+
+        directory.borrow_mut().assign(name, assignment)
+    }
+
+    async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError> {
+        let directory = self.step("host.mark_used").await;
+        self.say("host.mark_used", name);
+
+        directory.borrow_mut().mark_used(name)
+    }
+
+    async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+        let directory = self.step("host.is_closed").await;
+        let closed = directory.borrow().is_closed(name);
+        Ok(closed)
+    }
+
+    async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError> {
+        let directory = self.step("host.close_attempt").await;
+        self.lease_free(name).await;
+        let closing = memory::close(&directory, name, self.caller());
+        self.proc.say(format_args!(
+            "host.close_attempt {name} used={} lingering={}",
+            closing.used, closing.lingering
+        ));
+        Ok(closing)
+    }
+
+    async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
+        let directory = self.step("host.attempts").await;
+        let world = self.proc.world.borrow();
+        let manager = &world.managers[self.proc.machine];
+        let sight = |name: &AttemptName, dir: &AttemptDir| {
+            let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
+                return (Sight::Unknown, Sight::Unknown);
+            };
+            if runner.opaque {
+                return (Sight::Unknown, Sight::Unknown);
+            }
+            let there = |is: bool| if is { Sight::There } else { Sight::Gone };
+            (there(runner.alive), there(manager.tmpdirs.contains(name)))
+        };
+        let seen = directory.borrow().seen(pool, sight);
+        Ok(seen)
+    }
+
+    async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {
+        let directory = self.step("host.seize_attempt").await;
+        let seized = memory::seize(&directory, name);
+        self.proc.say(format_args!("host.seize_attempt {name}: {}", seized.is_some()));
+        Ok(seized)
+    }
+
+    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+        let directory = self.step("host.mark_closed").await;
+        let used = directory.borrow_mut().mark_closed(name)?;
+        self.proc.say(format_args!("host.mark_closed {name}"));
+        Ok(used)
+    }
+
+    async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError> {
+        self.step("host.clear_leftovers").await;
+        self.say("host.clear_leftovers", name);
+        self.proc.world.borrow_mut().managers[self.proc.machine].tmpdirs.remove(name);
+        Ok(())
+    }
+
+    async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
+        let directory = self.step("host.forget_attempt").await;
+        self.say("host.forget_attempt", name);
+        super::check::attempt_forgotten(&mut self.proc.world.borrow_mut(), self.proc.machine, name);
+        directory.borrow_mut().attempts.remove(name);
+        Ok(())
+    }
+
+    async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
+        let directory = self.step("host.lock_keeper").await;
+        let channels = [Channel::KeeperLock(self.proc.machine)];
+        let deadline = self.proc.now_ms() + ms(within);
+        let lock = self.proc.until(&channels, Some(deadline), |_| memory::lock_keeper(&directory)).await;
+        self.proc.say(format_args!("host.lock_keeper: {}", lock.is_some()));
+        Ok(lock)
+    }
+
+    async fn keeper_lives(&self) -> Result<bool, HostError> {
+        let directory = self.step("host.keeper_lives").await;
+        let lives = directory.borrow().keeper_lives();
+        Ok(lives)
+    }
+
+    async fn start_keeper(&self) -> Result<(), HostError> {
+        self.step("host.start_keeper").await;
+        let ms = self.proc.world.borrow_mut().streams.latency.within(2..30);
+        self.starter.start_keeper(&self.proc);
+        self.proc.pause(ms).await;
+        Ok(())
+    }
+
+    async fn wake_keeper(&self, pool: &PoolName) {
+        let directory = self.step("host.wake_keeper").await;
+        if directory.borrow().keeper_lives() && !self.proc.world.borrow_mut().strikes(Fault::HintLost) {
+            directory.borrow_mut().post(Mailbox::Keeper(pool.clone()));
+        }
+    }
+
+    async fn wake_attempt(&self, name: &AttemptName) {
+        let directory = self.step("host.wake_attempt").await;
+        if !self.proc.world.borrow_mut().strikes(Fault::HintLost) {
+            directory.borrow_mut().post(Mailbox::Attempt(name.clone()));
+        }
+    }
+
+    async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+        let directory = self.step("host.wait").await;
+        let (mailbox, channel) = match inbox {
+            Inbox::Keeper(pool) => {
+                (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.machine, pool.clone()))
+            }
+            Inbox::Attempt(name) => (Mailbox::Attempt(name.clone()), self.channel(name)),
+        };
+        let channels = [channel, Channel::Signal(self.proc.pid)];
+        let deadline = self.proc.now_ms().saturating_add(ms(within));
+        let look = |world: &mut World| {
+            let message = || directory.borrow_mut().mail(&mailbox).then_some(Woken::Message);
+            self.stop(world).or_else(message)
+        };
+        let woken = self.proc.until(&channels, Some(deadline), look).await.unwrap_or(Woken::Timeout);
+        self.proc.say(format_args!("host.wait: {woken:?}"));
+        Ok(woken)
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.step("host.pause").await;
+        self.proc.pause(ms(time)).await;
+    }
+
+    async fn stopped(&self, name: &AttemptName) -> Woken {
+        let directory = self.step("host.stopped").await;
+        let channels = [self.channel(name), Channel::Signal(self.proc.pid)];
+        let look = |world: &mut World| {
+            let closed = || directory.borrow().is_closed(name).then_some(Woken::Message);
+            self.stop(world).or_else(closed)
+        };
+        let woken = self.proc.until(&channels, None, look).await.unwrap_or(Woken::Stop);
+        self.proc.say(format_args!("host.stopped: {woken:?}"));
+        woken
+    }
+
+    async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
+        let directory = self.step("host.write_report").await;
+        let mut world = self.proc.world.borrow_mut();
+        for (_, row) in &report.rows {
+            world.cover.row(*row);
+        }
+        world.say(self.proc.pid, format_args!("host.write_report {pool} {:?}", report.rows));
+        directory.borrow_mut().reports.insert(pool.clone(), report.clone());
+        Ok(())
+    }
+
+    async fn read_report(&self, pool: &PoolName) -> Result<Option<Report>, HostError> {
+        let directory = self.step("host.read_report").await;
+        let report = directory.borrow().reports.get(pool).cloned();
+        Ok(report)
+    }
+}

@@ -1,0 +1,115 @@
+//! A pool's journal, and what a power cut leaves of it.
+//!
+//! Records that were synced survive; of the others a power cut takes the last ones.
+
+use crate::core::apply::Misfit;
+use crate::core::event::Event;
+use crate::core::pool::PoolState;
+
+/// The recorded state with the records that are not on the disk yet.
+#[derive(Debug, Clone, Default)]
+pub struct Journal {
+    state: PoolState,
+    /// What would survive a power cut for certain.
+    synced: PoolState,
+    /// Records since then.
+    tail: Vec<Event>,
+}
+
+impl Journal {
+    pub fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    /// What a power cut would leave for certain.
+    pub fn synced(&self) -> &PoolState {
+        &self.synced
+    }
+
+    /// Appends all events. The state stays as it was when one does not fit.
+    pub fn commit(&mut self, events: &[Event]) -> Result<(), Box<(Event, Misfit)>> {
+        let mut next = self.state.clone();
+        for event in events {
+            next.apply(event).map_err(|misfit| Box::new((event.clone(), misfit)))?;
+        }
+        self.state = next;
+        self.tail.extend_from_slice(events);
+        Ok(())
+    }
+
+    /// Records not on the disk yet.
+    pub fn unsynced(&self) -> usize {
+        self.tail.len()
+    }
+
+    /// How many records have ever been written; a mark for `sync_to`.
+    pub fn mark(&self) -> u64 {
+        self.state.revision
+    }
+
+    /// Everything up to `mark` is on the disk.
+    pub fn sync_to(&mut self, mark: u64) {
+        if mark >= self.state.revision {
+            self.tail.clear();
+            self.synced = self.state.clone();
+            return;
+        }
+        let count = usize::try_from(mark.saturating_sub(self.synced.revision)).unwrap_or(0);
+        for event in self.tail.drain(..count.min(self.tail.len())) {
+            let _fitted_before = self.synced.apply(&event);
+        }
+    }
+
+    /// Power is cut: at most the last `count` records are lost, never one that was synced. Returns how many were.
+    pub fn lose(&mut self, count: usize) -> usize {
+        let lost = count.min(self.tail.len());
+        if lost == 0 {
+            return 0;
+        }
+        self.tail.truncate(self.tail.len() - lost);
+        self.state = self.synced.clone();
+        for event in &self.tail {
+            let _fitted_before = self.state.apply(event);
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::event::Change;
+    use crate::core::ids::Generation;
+    use crate::core::time::{BootId, Stamp};
+
+    fn events(names: &[&str]) -> Vec<Event> {
+        let at = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 };
+        names.iter().map(|n| Change::GenerationBegun { generation: Generation::new(n) }.at(at)).collect()
+    }
+
+    fn known(journal: &Journal) -> String {
+        journal.state().generations.keys().map(Generation::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_power_cut_takes_the_last_records_and_never_a_synced_one() {
+        let mut journal = Journal::default();
+        journal.commit(&events(&["a", "b", "c"])).unwrap();
+        journal.sync_to(2);
+        assert_eq!((journal.unsynced(), known(&journal)), (1, "a b c".into()));
+        journal.commit(&events(&["d"])).unwrap();
+        assert_eq!(journal.lose(1), 1);
+        assert_eq!(known(&journal), "a b c");
+        assert_eq!(journal.lose(9), 1);
+        assert_eq!(known(&journal), "a b");
+    }
+
+    #[test]
+    fn events_that_do_not_fit_change_nothing() {
+        let mut journal = Journal::default();
+        let mut wrong = events(&["a"]);
+        wrong.push(Change::Forgotten { instance: crate::core::ids::InstanceId::new("x") }.at(wrong[0].at));
+        assert!(journal.commit(&wrong).is_err());
+        assert_eq!((journal.mark(), known(&journal)), (0, String::new()));
+    }
+}

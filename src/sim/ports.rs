@@ -1,0 +1,153 @@
+//! The ports of a simulated process: store, clock and configuration.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::check;
+use super::fault::Fault;
+use super::process::Proc;
+use super::provider::SimProvider;
+use crate::core::ids::PoolName;
+use crate::core::pool::PoolState;
+use crate::core::time::Stamp;
+use crate::port::clock::Clock;
+use crate::port::setup::{PoolSetup, Setup};
+use crate::port::store::{Committed, Decide, Store, StoreError};
+
+/// A machine's clocks.
+#[derive(Debug, Clone)]
+pub struct SimClock(pub Proc);
+
+impl Clock for SimClock {
+    fn now(&self) -> Stamp {
+        self.0.world.borrow_mut().cover.call("clock.now");
+        self.0.now()
+    }
+}
+
+/// A pool's journal on the process's machine.
+#[derive(Debug, Clone)]
+pub struct SimStore {
+    pub proc: Proc,
+    pub pool: PoolName,
+}
+
+impl SimStore {
+    fn refuses(&self, writes: bool) -> Option<StoreError> {
+        let mut world = self.proc.world.borrow_mut();
+        let error = if world.strikes(Fault::StoreBusy) {
+            StoreError::Busy { pool: self.pool.to_string(), waited: "5 s".into(), holder: "another".into() }
+        } else if writes && world.strikes(Fault::StoreFails) {
+            StoreError::Io { what: "cannot append: no space left on device".to_owned() }
+        } else {
+            return None;
+        };
+        world.say(self.proc.pid, format_args!("store: {error}"));
+        world.truth.excused = world.now;
+        Some(error)
+    }
+}
+
+#[async_trait(?Send)]
+impl Store for SimStore {
+    async fn load(&self) -> Result<PoolState, StoreError> {
+        self.proc.step("store.load").await;
+        let mut world = self.proc.world.borrow_mut();
+        let state = world.managers[self.proc.machine].journal(&self.pool).state().clone();
+        world.say(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
+        Ok(state)
+    }
+
+    async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError> {
+        self.proc.step("store.transact").await;
+        if let Some(error) = self.refuses(true) {
+            return Err(error);
+        }
+        let again = self.proc.world.borrow_mut().streams.scheduling.chance(20);
+        if again {
+            // As with an optimistic store: what was decided first is thrown away, and somebody else gets in between.
+            let state = self.state();
+            let _thrown_away = decide(&state);
+            self.proc.step("store.transact").await;
+        }
+        let state = self.state();
+        let events = decide(&state);
+        drop(state);
+        let mut world = self.proc.world.borrow_mut();
+        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        if let Err(refused) = journal.commit(&events) {
+            let (event, misfit) = *refused;
+            world.broken(format!("{misfit}: {event:?}"));
+            return Err(StoreError::Io { what: misfit.to_string() });
+        }
+        let state = journal.state().clone();
+        world.say(self.proc.pid, format_args!("store.transact {} to {}", self.pool, state.revision));
+        for event in &events {
+            let change = serde_json::to_string(&event.change).unwrap_or_default();
+            world.say(self.proc.pid, format_args!("  {change}"));
+        }
+        check::committed(&mut world, self.proc.machine, &self.pool, &events);
+        Ok(Committed { state, events })
+    }
+
+    async fn sync(&self) -> Result<(), StoreError> {
+        self.proc.step("store.sync").await;
+        let (mark, took) = {
+            let mut world = self.proc.world.borrow_mut();
+            let took = world.streams.latency.within(1..40);
+            (world.managers[self.proc.machine].journal(&self.pool).mark(), took)
+        };
+        self.proc.pause(took).await;
+        let mut world = self.proc.world.borrow_mut();
+        world.managers[self.proc.machine].journal(&self.pool).sync_to(mark);
+        world.say(self.proc.pid, format_args!("store.sync {} to {mark}", self.pool));
+        Ok(())
+    }
+
+    async fn compact(&self) -> Result<(), StoreError> {
+        self.proc.step("store.compact").await;
+        let mut world = self.proc.world.borrow_mut();
+        let journal = world.managers[self.proc.machine].journal(&self.pool);
+        if journal.unsynced() > 200 {
+            let mark = journal.mark();
+            journal.sync_to(mark);
+            world.say(self.proc.pid, format_args!("store.compact {} to {mark}", self.pool));
+        }
+        Ok(())
+    }
+}
+
+impl SimStore {
+    fn state(&self) -> PoolState {
+        self.proc.world.borrow_mut().managers[self.proc.machine].journal(&self.pool).state().clone()
+    }
+}
+
+/// The operator's file.
+#[derive(Debug, Clone)]
+pub struct SimSetup {
+    pub proc: Proc,
+    pub pool: PoolName,
+}
+
+#[async_trait(?Send)]
+impl Setup for SimSetup {
+    async fn current(&self) -> (PoolSetup, Option<String>) {
+        self.proc.step("setup.current").await;
+        let mut world = self.proc.world.borrow_mut();
+        let problem =
+            world.strikes(Fault::ConfigInvalid).then(|| "greenroom.toml:3: expected `=`".to_owned());
+        let plan = Rc::clone(&world.config[&self.pool]);
+        drop(world);
+        let provider = SimProvider { proc: self.proc.clone(), pool: self.pool.clone() };
+        let setup = PoolSetup {
+            policy: Arc::clone(&plan.policy),
+            provider: Rc::new(provider),
+            ready_command: Some("ready".to_owned()),
+            clean_command: Some("clean".to_owned()),
+        };
+        (setup, problem)
+    }
+}

@@ -1,0 +1,126 @@
+//! The real engine inside the simulated processes.
+//!
+//! Does what the command line does around the engine: reads the configuration, calls, and turns the answer into an
+//! exit code of the custom executor.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::LocalBoxFuture;
+
+use super::rig::{Command, Ports, Product};
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::engine::Engine;
+use crate::engine::acquire::AcquireError;
+use crate::engine::keeper::{Keeping, Pool, keep};
+use crate::engine::operate::Target;
+use crate::engine::reap::reap;
+use crate::port::connector::{Output, StageEnd, Stream};
+use crate::port::host::AttemptRecord;
+
+/// A starting keeper waits this long for the one before to go.
+const TAKE_OVER: Duration = Duration::from_secs(3);
+
+const OK: i32 = 0;
+const SCRIPT_FAILED: i32 = 1;
+const SYSTEM_FAILURE: i32 = 2;
+
+/// The engine as it is shipped.
+#[derive(Debug, Clone, Copy)]
+pub struct Greenroom;
+
+impl Product for Greenroom {
+    fn body(&self, command: Command, ports: Ports) -> LocalBoxFuture<'static, i32> {
+        Box::pin(async move {
+            match command {
+                Command::Prepare { attempt, record } => prepare(&ports, &attempt, &record).await,
+                Command::Run { pool, stage } => run(&ports, &pool, &stage.attempt).await,
+                Command::Cleanup { attempt } => cleanup(&ports, &attempt).await,
+                Command::Keep { service } => keeper(&ports, service).await,
+                Command::Reap => reap_all(&ports).await,
+                Command::Order { pool, instance, resume } => order(&ports, &pool, instance, resume).await,
+            }
+        })
+    }
+}
+
+fn engine(ports: &Ports, pool: &PoolName) -> Engine {
+    Engine {
+        pool: pool.clone(),
+        store: Rc::clone(&ports.pools[pool].store),
+        host: Rc::clone(&ports.host),
+        connector: Rc::clone(&ports.connector),
+        clock: Rc::clone(&ports.clock),
+    }
+}
+
+fn pools(ports: &Ports) -> Vec<Pool> {
+    ports.pools.iter().map(|(name, p)| Pool::new(engine(ports, name), Rc::clone(&p.setup))).collect()
+}
+
+async fn prepare(ports: &Ports, attempt: &AttemptName, record: &AttemptRecord) -> i32 {
+    let (setup, _) = ports.pools[&record.pool].setup.current().await;
+    let acquired =
+        engine(ports, &record.pool).acquire(attempt, record, Some(setup.policy), &mut |_| {}).await;
+    match acquired {
+        Ok(_acquired) => OK,
+        Err(AcquireError::Impossible(_)) => SCRIPT_FAILED,
+        Err(_) => SYSTEM_FAILURE,
+    }
+}
+
+/// Throws everything away.
+struct Nowhere;
+
+#[async_trait(?Send)]
+impl Output for Nowhere {
+    async fn write(&mut self, _stream: Stream, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
+    // What the script does is the simulated instance's business; its text is empty.
+    let Ok(script) = std::fs::File::open("/dev/null") else { return SYSTEM_FAILURE };
+    match engine(ports, pool).stage(attempt, script, &mut Nowhere).await {
+        Ok(StageEnd::Exited(0)) => OK,
+        Ok(StageEnd::Exited(_) | StageEnd::Signalled(_)) => SCRIPT_FAILED,
+        Ok(StageEnd::Stopped) | Err(_) => SYSTEM_FAILURE,
+    }
+}
+
+async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
+    let Ok(closing) = ports.host.close_attempt(attempt).await else { return SYSTEM_FAILURE };
+    let Some(pool) = closing.record.as_ref().map(|r| r.pool.clone()) else { return OK };
+    match engine(ports, &pool).release(attempt, &closing).await {
+        Ok(_) => OK,
+        Err(_) => SYSTEM_FAILURE,
+    }
+}
+
+async fn keeper(ports: &Ports, service: bool) -> i32 {
+    let keeping = if service { Keeping::AsService } else { Keeping::UntilSettled };
+    match keep(&ports.host, &pools(ports), keeping, TAKE_OVER).await {
+        Ok(_) => OK,
+        Err(_) => SYSTEM_FAILURE,
+    }
+}
+
+async fn reap_all(ports: &Ports) -> i32 {
+    let mut code = OK;
+    for pool in pools(ports) {
+        if reap(&pool, Duration::from_secs(30)).await.is_err() {
+            code = SYSTEM_FAILURE;
+        }
+    }
+    code
+}
+
+async fn order(ports: &Ports, pool: &PoolName, instance: Option<InstanceId>, resume: bool) -> i32 {
+    let engine = engine(ports, pool);
+    let target = instance.map_or(Target::Pool, Target::Instance);
+    let done = if resume { engine.resume(&target, false).await } else { engine.drain(&target, false).await };
+    if done.is_ok() { OK } else { SYSTEM_FAILURE }
+}

@@ -1,0 +1,214 @@
+//! A cloud that can be told to misbehave.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::check;
+use super::cloud::{BootPlan, Due};
+use super::fault::Fault;
+use super::process::Proc;
+use super::world::World;
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Listing};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+
+/// One pool's provider, as a process calls it.
+#[derive(Debug, Clone)]
+pub struct SimProvider {
+    pub proc: Proc,
+    pub pool: PoolName,
+}
+
+impl SimProvider {
+    /// The request leaves; returns how long it is under way.
+    async fn send(&self, call: &'static str) -> u64 {
+        self.proc.step(call).await;
+        self.proc.world.borrow_mut().streams.latency.within(20..800)
+    }
+
+    /// The answer arrives.
+    async fn arrive(&self) {
+        let back = self.proc.world.borrow_mut().streams.latency.within(20..400);
+        self.proc.pause(back).await;
+    }
+
+    /// Faults that any call may meet.
+    fn stumbles(&self) -> Option<ProviderError> {
+        let mut world = self.proc.world.borrow_mut();
+        if world.strikes(Fault::Throttles) {
+            let until = world.stamp(self.proc.machine).plus(Duration::from_secs(15));
+            let class = ErrorClass::Throttled { until: Some(until) };
+            return Some(ProviderError::new(class, "too many requests"));
+        }
+        world.strikes(Fault::Stumbles).then(|| ProviderError::new(ErrorClass::Transient, "internal error"))
+    }
+
+    fn answer<T>(
+        &self,
+        call: &str,
+        id: &dyn Display,
+        answer: Result<T, ProviderError>,
+    ) -> Result<T, ProviderError> {
+        match &answer {
+            Ok(_) => self.proc.say(format_args!("{call} {id}: ok")),
+            Err(error) => self.proc.say(format_args!("{call} {id}: {error}")),
+        }
+        answer
+    }
+
+    /// Decides what becomes of a launch, and sends it on its way.
+    fn fate(&self, request: &LaunchRequest, under_way: u64) -> Result<(), ProviderError> {
+        let mut world = self.proc.world.borrow_mut();
+        check::launch_asked(&mut world, self.proc.machine, request);
+        let refused = |class, words: &str| Err(ProviderError::new(class, words));
+        if world.strikes(Fault::NoCapacity) {
+            return refused(ErrorClass::NoCapacity { scope: "zone a".into() }, "none left");
+        }
+        if world.strikes(Fault::QuotaReached) {
+            return refused(ErrorClass::Quota, "limit reached");
+        }
+        if world.strikes(Fault::LaunchLost) {
+            return refused(ErrorClass::Unknown, "timed out");
+        }
+        let lie = world.strikes(Fault::RefusedYetThere);
+        let lost = !lie && world.strikes(Fault::AnswerLost);
+        let plan = boot_plan(&mut world);
+        let at = world.now + under_way;
+        let in_flight = (request.instance.clone(), request.tags.pool.clone());
+        world.truth.in_flight.insert(request.token.clone(), in_flight);
+        world.cloud.later(at, Due::Launch { request: request.clone(), plan, lie });
+        match (lie, lost) {
+            (true, _) => refused(ErrorClass::Transient, "internal error, nothing was made"),
+            (_, true) => refused(ErrorClass::Unknown, "connection reset"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn boot_plan(world: &mut World) -> BootPlan {
+    let takes = if world.strikes(Fault::NeverBoots) {
+        None
+    } else if world.strikes(Fault::BootsLate) {
+        Some(world.streams.boots.within(60_000..400_000))
+    } else {
+        Some(world.streams.boots.within(8_000..30_000))
+    };
+    let passes = !world.strikes(Fault::NotReady);
+    BootPlan { takes, passes, goes: world.streams.boots.within(1_000..20_000) }
+}
+
+#[async_trait(?Send)]
+impl Provider for SimProvider {
+    async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
+        let under_way = self.send("provider.launch").await;
+        self.proc.say(format_args!("provider.launch {} ({})", request.instance, request.token));
+        let answer = match self.stumbles() {
+            Some(error) => Err(error),
+            None => self.fate(request, under_way),
+        };
+        self.proc.pause(under_way).await;
+        self.arrive().await;
+        self.answer("provider.launch", &request.instance, answer)
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        let under_way = self.send("provider.terminate").await;
+        check::terminate_asked(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
+        let answer = if let Some(error) = self.stumbles() {
+            Err(error)
+        } else {
+            let mut world = self.proc.world.borrow_mut();
+            if world.cloud.machines.contains_key(id) {
+                if !world.strikes(Fault::TerminateIgnored) {
+                    let at = world.now + under_way;
+                    world.cloud.later(at, Due::Terminate { id: id.clone() });
+                }
+                Ok(())
+            } else {
+                Err(ProviderError::new(ErrorClass::NotFound, ""))
+            }
+        };
+        self.proc.pause(under_way).await;
+        self.arrive().await;
+        self.answer("provider.terminate", id, answer)
+    }
+
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
+        let begun = self.proc.now();
+        let under_way = self.send("provider.list").await;
+        self.proc.pause(under_way).await;
+        let answer = match self.stumbles() {
+            Some(error) => Err(error),
+            None => listing(&mut self.proc.world.borrow_mut(), pool).map(|mut listing| {
+                listing.begun = begun;
+                listing
+            }),
+        };
+        self.arrive().await;
+        if let Ok(listing) = &answer {
+            let names: Vec<&str> = listing.instances.iter().map(|l| l.id.as_str()).collect();
+            let cut = if listing.complete { "" } else { " and more" };
+            self.proc.say(format_args!("provider.list {pool}: {}{cut}", names.join(" ")));
+            return answer;
+        }
+        self.answer("provider.list", pool, answer)
+    }
+
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        let under_way = self.send("provider.endpoint").await;
+        self.proc.pause(under_way).await;
+        let answer = if let Some(error) = self.stumbles() {
+            Err(error)
+        } else {
+            let world = self.proc.world.borrow();
+            match (world.cloud.endpoint(id), world.cloud.machines.get(id)) {
+                (Some(_), Some(m)) if m.tags.is_some() && world.now < m.made + 1_000 => {
+                    Err(ProviderError::new(ErrorClass::Transient, "no address yet"))
+                }
+                (Some(endpoint), _) => Ok(endpoint),
+                (None, _) => Err(ProviderError::new(ErrorClass::NotFound, "")),
+            }
+        };
+        self.arrive().await;
+        self.answer("provider.endpoint", id, answer)
+    }
+
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
+        let under_way = self.send("provider.console").await;
+        self.proc.pause(under_way).await;
+        let known = self.proc.world.borrow().cloud.machines.contains_key(id);
+        let missing = || ProviderError::new(ErrorClass::NotFound, "");
+        let answer = known.then(|| "booting\n".to_owned()).ok_or_else(missing);
+        self.answer("provider.console", id, answer)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut world = self.proc.world.borrow_mut();
+        world.cover.call("provider.capabilities");
+        world.scenario.pools[&self.pool].capabilities
+    }
+}
+
+/// What the list says, which is not always what is true.
+fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError> {
+    if world.strikes(Fault::ListFails) {
+        return Err(ProviderError::new(ErrorClass::Transient, "internal error"));
+    }
+    let now = world.now;
+    let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
+    let mut instances = world.cloud.listed(pool, now, lag);
+    if !instances.is_empty() && world.strikes(Fault::ListOmits) {
+        let place = world.streams.faults.index(instances.len());
+        instances.remove(place);
+    }
+    let complete = !world.strikes(Fault::ListIncomplete);
+    if !complete {
+        let kept = world.streams.faults.index(instances.len() + 1);
+        instances.truncate(kept);
+    }
+    Ok(Listing { begun: world.stamp(0), complete, instances })
+}

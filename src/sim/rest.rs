@@ -1,0 +1,132 @@
+//! What must be true when everything has come to rest.
+//!
+//! Promise 3: whatever died on the way, after the grace and the next pass nothing is leaked and nothing is lost.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::run::{living, policies};
+use super::truth::Verdict;
+use super::world::World;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::instance::Phase;
+use crate::core::policy::Policy;
+use crate::host::memory::AttemptDir;
+
+/// From the end of the last job: the longest an attempt may linger without a sign of life, its directory's time, the
+/// age at which an orphan is reaped, and the passes of three `reap`s.
+pub const GRACE_MS: u64 = (10 + 10 + 5 + 15 + 10) * 60_000;
+
+/// Has every job a verdict?
+pub fn jobs_ended(world: &World) -> bool {
+    world.truth.verdicts.len() == world.scenario.jobs.len()
+}
+
+/// The first thing that is not at rest.
+pub fn problem(world: &mut World) -> Option<String> {
+    lost_jobs(world)
+        .or_else(|| blame(world))
+        .or_else(|| leftovers(world))
+        .or_else(|| policies(world).iter().find_map(|(pool, policy)| pool_at_rest(world, pool, policy)))
+}
+
+fn lost_jobs(world: &World) -> Option<String> {
+    let missing = world.scenario.jobs.iter().find(|j| !world.truth.verdicts.contains_key(&j.facts.key.id))?;
+    Some(format!("promise 3: job {} never ended", missing.facts.key))
+}
+
+/// Promise 6: a failure is the script's exactly when a script failed, and ours only when something went wrong.
+fn blame(world: &World) -> Option<String> {
+    for job in &world.scenario.jobs {
+        let id = job.facts.key.id;
+        let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
+        let excuse = world.truth.excuses.get(&id);
+        match world.truth.verdicts.get(&id) {
+            Some(Verdict::Failed) if !script_fails => {
+                return Some(format!("promise 6: job {id} is blamed for what its script did not do"));
+            }
+            Some(Verdict::Passed) if script_fails => {
+                return Some(format!("promise 6: job {id} passed although its script failed"));
+            }
+            Some(Verdict::SystemFailure) if excuse.is_none() => {
+                return Some(format!("promise 3: job {id} failed although nothing went wrong around it"));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn leftovers(world: &World) -> Option<String> {
+    let manager = &world.managers[0];
+    let directory = manager.directory.borrow();
+    if let Some((name, _)) = directory.attempts.iter().find(|(_, dir)| is_overdue(world, dir)) {
+        return Some(format!("promise 3: attempt {name} was never removed"));
+    }
+    let busy: Vec<String> = living(world).into_iter().filter(|name| !name.contains("service")).collect();
+    let due = directory.reports.values().any(|report| report.next.is_some());
+    if !busy.is_empty() && !due && !world.scenario.service {
+        return Some(format!("promise 3: still alive at rest: {}", busy.join(", ")));
+    }
+    let recorded: BTreeSet<&InstanceId> =
+        manager.journals.values().flat_map(|j| j.state().instances.keys()).collect();
+    let key =
+        manager.keys.keys().find(|id| !recorded.contains(id) && !world.cloud.machines.contains_key(id))?;
+    Some(format!("promise 3: the keys of {key} were never removed"))
+}
+
+/// An attempt's directory goes some time after its end; across boots that is measured by the wall clock, and one that
+/// was set back a day keeps it for a day more. One without a record (`cleanup` came alone) belongs to no pool.
+fn is_overdue(world: &World, dir: &AttemptDir) -> bool {
+    let Some(record) = &dir.record else { return false };
+    let kept = world.config[&record.pool].policy.timing.attempt_kept + Duration::from_mins(10);
+    let now = world.stamp(0);
+    dir.closed.is_none_or(|closed| now.reached(closed.plus(kept)))
+}
+
+fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
+    let state = world.managers[0].journals.get(pool)?.state();
+    if let Some(waiting) = state.waiting.values().next() {
+        return Some(format!("promise 3: {} still waits in {pool}", waiting.attempt));
+    }
+    if let Some((attempt, grant)) = state.granted.iter().next() {
+        return Some(format!("promise 3: {attempt} still holds {}", grant.instance));
+    }
+    for instance in state.instances.values() {
+        let settled = matches!(instance.phase, Phase::Ready | Phase::SetAside { .. });
+        if !settled || !instance.holders.is_empty() {
+            return Some(format!("promise 3: {} is still {}", instance.id, instance.phase.word()));
+        }
+        if instance.launch.is_some() && !world.cloud.machines.contains_key(&instance.id) {
+            return Some(format!("promise 3: {} is recorded and does not exist", instance.id));
+        }
+    }
+    for machine in world.cloud.billing(pool) {
+        if !state.instances.contains_key(&machine.id) {
+            return Some(format!("promise 3: {} is leaked", machine.id));
+        }
+    }
+    surplus(world, pool, policy)
+}
+
+/// No more idle slots than the policy keeps, and no fewer.
+fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
+    let plan = &world.config[pool];
+    if !plan.capabilities.launches {
+        return None;
+    }
+    let state = world.managers[0].journals.get(pool)?.state();
+    let target = policy.idle.idle_count;
+    let fresh = policy.capacity_per_instance.min(policy.max_use_count.unwrap_or(u32::MAX));
+    let needed = target.div_ceil(fresh).min(policy.max_instances);
+    let count = u32::try_from(state.instances.len()).unwrap_or(u32::MAX);
+    let spare: u32 = state.instances.values().map(|i| i.usable()).sum();
+    let smallest = state.instances.values().map(|i| i.usable()).min().unwrap_or(0);
+    if count > 0 && spare.saturating_sub(smallest) >= target && policy.max_lifetime.is_none() {
+        return Some(format!(
+            "{count} instances with {spare} idle slots are kept in {pool}, {target} are wanted"
+        ));
+    }
+    (count < needed && spare < target)
+        .then(|| format!("only {count} instances idle in {pool}, {needed} are wanted"))
+}

@@ -1,0 +1,185 @@
+//! One seed from its first job to rest.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::cloud::BootPlan;
+use super::cover::Coverage;
+use super::exec::Executor;
+use super::process::{Kind, Shared};
+use super::rest;
+use super::rig::{Command, Product, Starter};
+use super::scenario::Scenario;
+use super::steps::Channel;
+use super::truth::Verdict;
+use super::world::{Manager, World};
+use super::{fate, workload};
+use crate::core::ids::OwnerId;
+use crate::core::instance::Phase;
+use crate::core::time::{BootId, Stamp};
+use crate::host::memory::Directory;
+
+/// What a seed came to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    /// The first broken promise.
+    pub wrong: Option<String>,
+    pub cover: Coverage,
+    /// Length and hash of the story.
+    pub digest: (u64, u64),
+    pub story: Option<String>,
+    pub steps: u64,
+    pub jobs: usize,
+    pub passed: usize,
+}
+
+impl Outcome {
+    /// What is wrong with this seed: a broken promise, or too little to hold one against.
+    pub fn problem(&self) -> Option<String> {
+        let tame = || {
+            let (kinds, kills) = (self.cover.fault_kinds(), self.cover.kills());
+            let enough = self.jobs >= 200 && kinds >= 5 && kills >= 3;
+            (!enough).then(|| format!("too tame: {} jobs, {kinds} kinds of fault, {kills} kills", self.jobs))
+        };
+        self.wrong.clone().or_else(tame)
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let Self { seed, steps, jobs, passed, .. } = self;
+        let (kinds, kills) = (self.cover.fault_kinds(), self.cover.kills());
+        let problem = self.problem().unwrap_or_else(|| "ok".to_owned());
+        format!(
+            "seed {seed}: {jobs} jobs, {passed} passed, {steps} steps, {kinds} kinds of fault, {kills} kills: {problem}"
+        )
+    }
+}
+
+/// Runs a seed. `keep` keeps the story's text.
+pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
+    let scenario = Rc::new(Scenario::draw(seed));
+    let world: Shared = Rc::new(RefCell::new(World::new(seed, Rc::clone(&scenario), keep)));
+    let starter = Starter { product };
+    furnish(&world, &scenario);
+    workload::gitlab(&world);
+    for number in 0..scenario.runners {
+        workload::runner(&world, &starter, scenario.opaque && number == 0);
+    }
+    fate::begin(&world, &starter);
+    cron(&world, &starter);
+    operator(&world, &starter);
+    if scenario.service {
+        service(&world, &starter);
+    }
+    let mut executor = Executor::new(Rc::clone(&world));
+    executor.run_until(scenario.calm);
+    // From here on nothing goes wrong. Jobs end first, then the grace passes, then everything must be at rest.
+    while world.borrow().wrong.is_none()
+        && !rest::jobs_ended(&world.borrow())
+        && world.borrow().now < scenario.end
+    {
+        let next = world.borrow().now + 60_000;
+        executor.run_until(next);
+    }
+    let settled = world.borrow().now + rest::GRACE_MS;
+    executor.run_until(settled);
+    let mut world = world.borrow_mut();
+    if world.wrong.is_none()
+        && let Some(problem) = rest::problem(&mut world)
+    {
+        world.broken(problem);
+    }
+    let passed = world.truth.verdicts.values().filter(|v| **v == Verdict::Passed).count();
+    Outcome {
+        seed,
+        wrong: world.wrong.clone(),
+        cover: world.cover.clone(),
+        digest: world.story.digest(),
+        story: world.story.text().map(str::to_owned),
+        steps: executor.steps,
+        jobs: world.truth.verdicts.len(),
+        passed,
+    }
+}
+
+/// The machine, the hosts, and an instance that is none of our business.
+fn furnish(world: &Shared, scenario: &Scenario) {
+    let mut world = world.borrow_mut();
+    let start = Stamp { wall_ms: super::world::EPOCH_MS, boot: BootId(1), uptime_ms: 0 };
+    let owner = OwnerId::new("owner-1");
+    let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
+    world.managers.push(Manager::new(directory, 1, 0));
+    let plan = BootPlan { takes: Some(0), passes: true, goes: 0 };
+    for pool in scenario.pools.values() {
+        for number in 1..=pool.hosts {
+            world.cloud.install(&pool.name, &format!("{}-{number}", pool.name), plan);
+        }
+        if pool.capabilities.launches {
+            world.cloud.stranger(&pool.name, plan);
+        }
+    }
+}
+
+/// `reap` every five minutes, as cron would.
+fn cron(world: &Shared, starter: &Starter) {
+    let starter = starter.clone();
+    Starter::outside(world, "cron".to_owned(), 0, None, |proc| async move {
+        let mut number = 0;
+        loop {
+            proc.pause(300_000).await;
+            if proc.world.borrow().managers[0].on {
+                number += 1;
+                starter.start(&proc.world, Command::Reap, format!("reap{number}"), 0, None);
+            }
+        }
+    });
+}
+
+/// An operator who looks every few minutes and brings back the hosts that were set aside.
+fn operator(world: &Shared, starter: &Starter) {
+    let starter = starter.clone();
+    Starter::outside(world, "operator".to_owned(), 0, None, |proc| async move {
+        loop {
+            proc.pause(180_000).await;
+            let aside: Vec<_> = {
+                let world = proc.world.borrow();
+                let pools = world.managers[0].journals.iter();
+                let all = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |i| (pool, i)));
+                let aside = all.filter(|(_, i)| matches!(i.phase, Phase::SetAside { .. }));
+                aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()
+            };
+            for (pool, instance) in aside {
+                fate::order(&proc, &starter, &pool, Some(instance), true).await;
+            }
+        }
+    });
+}
+
+/// `greenroom keep` as a service: started again when it ends.
+fn service(world: &Shared, starter: &Starter) {
+    let starter = starter.clone();
+    Starter::outside(world, "systemd".to_owned(), 0, None, |proc| async move {
+        loop {
+            let on = proc.until(&[Channel::Work(1)], None, |world| world.managers[0].on.then_some(()));
+            on.await;
+            let keep = Command::Keep { service: true };
+            let pid = starter.start(&proc.world, keep, "keep as a service".to_owned(), 0, None);
+            proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
+            proc.pause(5_000).await;
+        }
+    });
+}
+
+/// Processes of ours that live, for messages.
+pub(super) fn living(world: &World) -> Vec<String> {
+    let kinds = [Kind::Prepare, Kind::Run, Kind::Cleanup, Kind::Keep, Kind::Reap];
+    let pids = kinds.into_iter().flat_map(|kind| world.living(kind));
+    pids.filter_map(|pid| world.processes.get(&pid)).map(|p| p.name.clone()).collect()
+}
+
+/// One policy of every pool as it stands at the end.
+pub(super) fn policies(world: &World) -> Vec<(crate::core::ids::PoolName, Arc<crate::core::policy::Policy>)> {
+    world.config.values().map(|p| (p.name.clone(), Arc::clone(&p.policy))).collect()
+}

@@ -1,0 +1,372 @@
+//! Rig A: plan and apply alone, as fast as they go.
+//!
+//! Discrete events without processes, ports or a journal: each queue pop applies what happened, plans, applies the
+//! plan and checks everything. Finds what a policy does in a week, and bugs that need many instances.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rng::Rng;
+use super::world::EPOCH_MS;
+use crate::core::attempt::{AttemptSeen, End, Sight};
+use crate::core::endpoint::Endpoint;
+use crate::core::event::{Change, Event};
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use crate::core::instance::{Answer, Leaving, Phase};
+use crate::core::invariants;
+use crate::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
+use crate::core::job::JobFacts;
+use crate::core::plan::request::{self, Ask};
+use crate::core::plan::{Effect, Fresh, Observed, View, plan};
+use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
+use crate::core::time::{BootId, Stamp};
+
+/// What happens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Happens {
+    JobComes,
+    Answered(InstanceId),
+    Boots(InstanceId),
+    Dies(InstanceId),
+    Gone(InstanceId),
+    JobEnds(AttemptName),
+    Look,
+}
+
+/// A pool under a policy, and the world around it.
+#[derive(Debug)]
+pub struct Study {
+    now: u64,
+    queue: BinaryHeap<Reverse<(u64, u64, Happens)>>,
+    next: u64,
+    look_at: u64,
+    state: PoolState,
+    observed: Observed,
+    policy: Arc<Policy>,
+    rng: Rng,
+    /// Mean milliseconds between two jobs, and of a job.
+    gap: u64,
+    length: u64,
+    jobs: u64,
+    ending: BTreeSet<InstanceId>,
+    used: BTreeMap<InstanceId, u32>,
+}
+
+/// What a study came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Findings {
+    pub events: u64,
+    pub jobs: u64,
+    /// The most instances that existed at the same time.
+    pub most: usize,
+    /// Virtual milliseconds.
+    pub time: u64,
+}
+
+/// A load that keeps this many instances busy most of the time.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Mean milliseconds between two jobs.
+    pub gap: u64,
+    /// Mean milliseconds of a job.
+    pub length: u64,
+}
+
+impl Study {
+    pub fn new(seed: u64, policy: Policy, load: Load) -> Self {
+        let (pool, generation) = (PoolName::new("study"), Generation::new("g"));
+        let policy = Arc::new(policy);
+        let mut state = PoolState { policy: Some(Arc::clone(&policy)), ..PoolState::default() };
+        state.generations.insert(generation.clone(), 0);
+        let begun = stamp(0);
+        let observed = Observed {
+            listing: Ok(Listing { begun, complete: true, instances: Vec::new() }),
+            denied: BTreeSet::new(),
+            first_seen: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            attempts_at: begun,
+            capabilities: Capabilities::default(),
+            owner: OwnerId::new("owner"),
+            moved: None,
+            generations: [generation.clone()].into(),
+            launching: Some(Fresh { pool, generation }),
+            troubles: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        };
+        let mut study = Self {
+            now: 0,
+            queue: BinaryHeap::new(),
+            next: 0,
+            look_at: u64::MAX,
+            state,
+            observed,
+            policy,
+            rng: Rng::new(seed, "study"),
+            gap: load.gap,
+            length: load.length,
+            jobs: 0,
+            ending: BTreeSet::new(),
+            used: BTreeMap::new(),
+        };
+        study.later(0, Happens::JobComes);
+        study
+    }
+
+    /// Runs this many events, or says which promise broke, and when.
+    pub fn run(&mut self, events: u64) -> Result<Findings, String> {
+        let mut most = 0;
+        for _ in 0..events {
+            let Some(Reverse((at, _, happens))) = self.queue.pop() else { break };
+            self.now = at;
+            self.happen(happens);
+            self.pass();
+            self.check().map_err(|what| format!("after {} ms: {what}", self.now))?;
+            most = most.max(self.state.instances.len());
+        }
+        Ok(Findings { events, jobs: self.jobs, most, time: self.now })
+    }
+
+    fn later(&mut self, after: u64, happens: Happens) {
+        self.next += 1;
+        self.queue.push(Reverse((self.now + after, self.next, happens)));
+    }
+
+    /// Exponential around a mean, roughly: the sum of two even draws.
+    fn about(&mut self, mean: u64) -> u64 {
+        self.rng.below(mean) + self.rng.below(mean)
+    }
+
+    fn happen(&mut self, happens: Happens) {
+        let now = stamp(self.now);
+        match happens {
+            Happens::JobComes => self.job_comes(now),
+            Happens::Answered(id) => self.answered(id, now),
+            Happens::Boots(id) => self.boots(&id, now),
+            Happens::Dies(id) => {
+                if let Some(listed) = self.listed(&id) {
+                    listed.status = Status::Stopping;
+                }
+            }
+            Happens::Gone(id) => {
+                self.listing().instances.retain(|l| l.id != id);
+                self.ending.remove(&id);
+                self.used.remove(&id);
+                if self.state.instances.contains_key(&id) {
+                    self.apply(&[Change::Forgotten { instance: id }.at(now)]);
+                }
+            }
+            Happens::JobEnds(attempt) => {
+                let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+                let events = request::release(&self.state, &attempt, leaving, now);
+                self.observed.attempts.remove(&attempt);
+                self.apply(&events);
+            }
+            Happens::Look => self.look_at = u64::MAX,
+        }
+    }
+
+    fn job_comes(&mut self, now: Stamp) {
+        self.jobs += 1;
+        let gap = self.about(self.gap);
+        self.later(gap, Happens::JobComes);
+        let attempt = AttemptName::new(format!("a{}", self.jobs));
+        let job = JobFacts {
+            key: JobKey::new("https://gitlab", self.jobs),
+            project: self.rng.pick(&["red/app", "red/lib", "blue/app"]).into(),
+            timeout: Duration::from_mins(10),
+        };
+        let seen = AttemptSeen {
+            job: job.clone(),
+            instance: None,
+            begun: now,
+            closed: None,
+            used: false,
+            lease_held: true,
+            lease_at: now,
+            runner: Sight::There,
+            tmpdir: Sight::There,
+            boot: now.boot,
+        };
+        self.observed.attempts.insert(attempt.clone(), seen);
+        let ask = Ask { attempt, job, policy: Arc::clone(&self.policy), superseded: Vec::new() };
+        let events = request::acquire(&self.state, &ask, now);
+        self.apply(&events);
+    }
+
+    fn answered(&mut self, instance: InstanceId, now: Stamp) {
+        let Some(launch) = self.state.instance(&instance).and_then(|i| i.launch.clone()) else { return };
+        let answer = if self.rng.chance(20) {
+            let class = ErrorClass::NoCapacity { scope: "zone".to_owned() };
+            Answer::Refused { at: now, failure: Failure { class, message: "none left".to_owned() } }
+        } else {
+            let tags = Tags {
+                pool: PoolName::new("study"),
+                owner: self.observed.owner.clone(),
+                generation: launch.generation,
+                number: launch.number,
+            };
+            let listed = Listed {
+                id: instance.clone(),
+                tags: Some(tags),
+                status: Status::Starting,
+                created: Some(now),
+            };
+            let instances = &mut self.listing().instances;
+            let place = instances.partition_point(|l| l.id < instance);
+            instances.insert(place, listed);
+            if !self.rng.chance(20) {
+                let takes = 10_000 + self.about(15_000);
+                self.later(takes, Happens::Boots(instance.clone()));
+            }
+            Answer::Accepted { at: now }
+        };
+        self.apply(&[Change::LaunchAnswered { instance, attempt: launch.attempt, answer }.at(now)]);
+    }
+
+    fn boots(&mut self, id: &InstanceId, now: Stamp) {
+        if self.state.instance(id).is_none_or(|i| i.phase != Phase::Launching) {
+            return;
+        }
+        if let Some(listed) = self.listed(id) {
+            listed.status = Status::Running;
+        }
+        let endpoint =
+            Endpoint { address: id.to_string(), port: 22, user: "root".into(), host_key: String::new() };
+        self.apply(&[Change::Reached { instance: id.clone(), endpoint }.at(now)]);
+        let events = request::ready(&self.state, id, now);
+        self.apply(&events);
+        if self.rng.chance(20) {
+            let after = self.about(600_000);
+            self.later(after, Happens::Dies(id.clone()));
+        }
+    }
+
+    fn pass(&mut self) {
+        let now = stamp(self.now);
+        self.listing().begun = now;
+        self.observed.attempts_at = now;
+        let policy = Arc::clone(&self.policy);
+        let plan = plan(View { recorded: &self.state, observed: &self.observed }, &policy, now);
+        self.apply(&plan.events);
+        for effect in plan.effects {
+            match effect {
+                Effect::Launch { instance } => self.later(800, Happens::Answered(instance)),
+                Effect::Terminate { instance } | Effect::Reap { instance } => {
+                    if self.ending.insert(instance.clone()) {
+                        let takes = self.about(8_000);
+                        self.later(takes, Happens::Gone(instance));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(next) = plan.report.next {
+            let after = u64::try_from(now.until(next).as_millis()).unwrap_or(u64::MAX).max(1);
+            if self.now.saturating_add(after) < self.look_at {
+                self.look_at = self.now.saturating_add(after);
+                self.later(after, Happens::Look);
+            }
+        }
+    }
+
+    fn apply(&mut self, events: &[Event]) {
+        for event in events {
+            let fits = self.state.apply(event);
+            debug_assert!(fits.is_ok(), "{event:?}: {fits:?}");
+            if let Change::Granted { attempt, instance } = &event.change {
+                *self.used.entry(instance.clone()).or_default() += 1;
+                let takes = 1_000 + self.about(self.length);
+                self.later(takes, Happens::JobEnds(attempt.clone()));
+            }
+        }
+    }
+
+    fn listing(&mut self) -> &mut Listing {
+        let begun = stamp(self.now);
+        if self.observed.listing.is_err() {
+            self.observed.listing = Ok(Listing { begun, complete: true, instances: Vec::new() });
+        }
+        self.observed.listing.as_mut().expect("set just before")
+    }
+
+    fn listed(&mut self, id: &InstanceId) -> Option<&mut Listed> {
+        self.listing().instances.iter_mut().find(|l| l.id == *id)
+    }
+
+    /// Promises 1, 2, 4 and 5 over everything, after every event.
+    fn check(&self) -> Result<(), String> {
+        if let Some(law) = invariants::check(&self.state).into_iter().next() {
+            return Err(format!("promise 1: {law}"));
+        }
+        let listed = self.observed.listing.as_ref().map_or(0, |l| l.instances.len());
+        let limit = usize::try_from(self.policy.max_instances).unwrap_or(usize::MAX);
+        if listed.max(self.state.instances.len()) > limit {
+            return Err(format!("promise 2: {listed} instances, limit {limit}"));
+        }
+        for (id, instance) in &self.state.instances {
+            if instance.holders.len()
+                > usize::try_from(self.policy.capacity_per_instance).unwrap_or(usize::MAX)
+            {
+                return Err(format!("promise 1: {id} has too many jobs"));
+            }
+            let used = self.used.get(id).copied().unwrap_or(0);
+            if self.policy.max_use_count.is_some_and(|most| used > most) {
+                return Err(format!("promise 1: {id} is used {used} times"));
+            }
+            if !instance.holders.is_empty() && self.ending.contains(id) {
+                return Err(format!("promise 4: {id} is terminated in use"));
+            }
+        }
+        let Some(first) = self.state.waiting.values().next() else { return Ok(()) };
+        let healthy = |id: &InstanceId| {
+            let listing = self.observed.listing.as_ref();
+            listing.is_ok_and(|l| l.instances.iter().any(|i| i.id == *id && i.status == Status::Running))
+        };
+        for instance in self.state.instances.values().filter(|i| i.usable() > 0) {
+            let trusted = instance.domain.as_ref().is_none_or(|d| *d == first.domain);
+            if trusted && healthy(&instance.id) {
+                return Err(format!("promise 5: job {} waits, {} is free", first.job.key, instance.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stamp(ms: u64) -> Stamp {
+    Stamp { wall_ms: EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX), boot: BootId(1), uptime_ms: ms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::policy::{IdlePolicy, Reuse};
+
+    fn policy(reuse: Reuse, max_use_count: Option<u32>, capacity_per_instance: u32) -> Policy {
+        let idle = IdlePolicy { idle_count: 5, idle_time: Duration::from_mins(2), ..IdlePolicy::default() };
+        Policy { max_instances: 50, max_use_count, capacity_per_instance, reuse, idle, ..Policy::default() }
+    }
+
+    #[test]
+    fn thousands_of_events_break_no_promise_under_any_policy() {
+        for (seed, reuse) in [(1, Reuse::Any), (2, Reuse::Project), (3, Reuse::Namespace)] {
+            for (uses, capacity) in [(Some(1), 1), (Some(3), 2), (None, 4)] {
+                let load = Load { gap: 2_500, length: 60_000 };
+                let findings = Study::new(seed, policy(reuse, uses, capacity), load).run(1_500).unwrap();
+                assert!(findings.jobs > 150 && findings.most > 10, "{findings:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_findings() {
+        let run = || {
+            let load = Load { gap: 2_500, length: 60_000 };
+            Study::new(9, policy(Reuse::Any, None, 2), load).run(2_000).unwrap()
+        };
+        assert_eq!(run(), run());
+    }
+}

@@ -1,0 +1,274 @@
+//! Everything that exists in a simulated world.
+//!
+//! One world holds the cloud, the machines that Greenroom runs on, the processes there and the truth about the jobs.
+//! Ports read and change it, one step at a time; the checker watches it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use super::cloud::{Cloud, Due};
+use super::cover::Coverage;
+use super::fault::Fault;
+use super::journal::Journal;
+use super::process::{Exit, Kind, Process};
+use super::rng::Streams;
+use super::scenario::Scenario;
+use super::steps::{Channel, Pid, Steps};
+use super::story::Story;
+use super::truth::Truth;
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::time::{BootId, Stamp};
+use crate::host::memory::{News, SharedDirectory};
+use crate::port::provider::{InstanceKeys, LaunchRequest};
+
+/// The wall clock when the world begins: Monday, 5 January 2026, 08:00 UTC.
+pub const EPOCH_MS: i64 = 1_767_600_000_000;
+
+pub type Body = Pin<Box<dyn Future<Output = i32>>>;
+
+/// A runner's process on a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Runner {
+    pub alive: bool,
+    /// In a namespace of its own: others cannot judge whether it lives.
+    pub opaque: bool,
+}
+
+/// A machine that Greenroom runs on.
+#[derive(Debug)]
+pub struct Manager {
+    pub directory: SharedDirectory,
+    pub journals: BTreeMap<PoolName, Journal>,
+    pub keys: BTreeMap<InstanceId, InstanceKeys>,
+    pub runners: BTreeMap<u32, Runner>,
+    /// The TMPDIRs that exist.
+    pub tmpdirs: BTreeSet<AttemptName>,
+    boot: u64,
+    boot_began: u64,
+    wall_offset: i64,
+    /// It has power.
+    pub on: bool,
+}
+
+impl Manager {
+    pub fn new(directory: SharedDirectory, boot: u64, now: u64) -> Self {
+        Self {
+            directory,
+            journals: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            runners: BTreeMap::new(),
+            tmpdirs: BTreeSet::new(),
+            boot,
+            boot_began: now,
+            wall_offset: 0,
+            on: true,
+        }
+    }
+
+    fn stamp(&self, now: u64) -> Stamp {
+        let wall = i64::try_from(now).unwrap_or(i64::MAX);
+        Stamp {
+            wall_ms: EPOCH_MS + wall + self.wall_offset,
+            boot: BootId(self.boot),
+            uptime_ms: now.saturating_sub(self.boot_began) + 20_000,
+        }
+    }
+
+    /// A pool's journal; a new one if there is none.
+    pub fn journal(&mut self, pool: &PoolName) -> &mut Journal {
+        self.journals.entry(pool.clone()).or_default()
+    }
+
+    pub fn boot(&self) -> BootId {
+        BootId(self.boot)
+    }
+
+    /// A new boot.
+    pub fn reboot(&mut self, now: u64) {
+        self.boot += 1;
+        self.boot_began = now;
+    }
+
+    pub fn step_wall(&mut self, by_ms: i64) {
+        self.wall_offset += by_ms;
+    }
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    /// Milliseconds since the world began; never steps.
+    pub now: u64,
+    pub scenario: Rc<Scenario>,
+    pub steps: Steps,
+    pub streams: Streams,
+    pub story: Story,
+    pub cover: Coverage,
+    pub processes: BTreeMap<Pid, Process>,
+    pub managers: Vec<Manager>,
+    pub cloud: Cloud,
+    pub truth: Truth,
+    /// What the operator's file says.
+    pub config: BTreeMap<PoolName, Rc<super::scenario::PoolPlan>>,
+    /// The first broken promise.
+    pub wrong: Option<String>,
+    pub(super) newborn: Newborn,
+    pub(super) doomed: Vec<Pid>,
+    next_pid: u32,
+}
+
+/// Processes that were started in this step.
+#[derive(Default)]
+pub(super) struct Newborn(pub(super) Vec<(Pid, Body)>);
+
+impl fmt::Debug for Newborn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Newborn({})", self.0.len())
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, scenario: Rc<Scenario>, keep_story: bool) -> Self {
+        Self {
+            now: 0,
+            steps: Steps::default(),
+            streams: Streams::new(seed),
+            story: Story::new(keep_story),
+            cover: Coverage::default(),
+            processes: BTreeMap::new(),
+            managers: Vec::new(),
+            cloud: Cloud::default(),
+            truth: Truth::default(),
+            config: scenario.pools.clone(),
+            wrong: None,
+            newborn: Newborn::default(),
+            doomed: Vec::new(),
+            next_pid: 0,
+            scenario,
+        }
+    }
+
+    /// What the clocks of a machine say.
+    pub fn stamp(&self, machine: usize) -> Stamp {
+        self.managers[machine].stamp(self.now)
+    }
+
+    pub fn say(&mut self, pid: Pid, what: fmt::Arguments<'_>) {
+        let name = self.processes.get(&pid).map_or("?", |p| p.name.as_str());
+        self.story.line(self.now, format_args!("{name}"), what);
+    }
+
+    /// A line about something that no process did.
+    pub fn tell(&mut self, who: &str, what: fmt::Arguments<'_>) {
+        self.story.line(self.now, format_args!("{who}"), what);
+    }
+
+    /// A promise is broken. The first one counts.
+    pub fn broken(&mut self, what: String) {
+        self.tell("CHECK", format_args!("{what}"));
+        self.wrong.get_or_insert(what);
+    }
+
+    /// Does this fault strike now?
+    pub fn strikes(&mut self, fault: Fault) -> bool {
+        let Some(window) = self.scenario.windows.open(fault, self.now) else { return false };
+        let strikes = self.streams.faults.chance(window.per_mille);
+        if strikes {
+            self.cover.fault(fault);
+        }
+        strikes
+    }
+
+    /// The number of the next process.
+    pub fn reserve_pid(&mut self) -> Pid {
+        self.next_pid += 1;
+        Pid(self.next_pid)
+    }
+
+    /// A process begins with the next step.
+    pub fn start(&mut self, pid: Pid, process: Process, body: Body) {
+        self.processes.insert(pid, process);
+        self.newborn.0.push((pid, body));
+    }
+
+    /// Kills a process as soon as this step is over.
+    pub fn doom(&mut self, pid: Pid) {
+        self.doomed.push(pid);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.stop = true;
+            self.steps.notify(&Channel::Signal(pid));
+        }
+    }
+
+    pub fn exit_of(&self, pid: Pid) -> Option<Exit> {
+        self.processes.get(&pid).and_then(|p| p.exit)
+    }
+
+    /// Processes that live, of a kind.
+    pub fn living(&self, kind: Kind) -> Vec<Pid> {
+        let lives = |p: &Process| p.exit.is_none() && p.kind == kind;
+        self.processes.iter().filter(|(_, p)| lives(p)).map(|(pid, _)| *pid).collect()
+    }
+
+    pub fn lives(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|p| p.exit.is_none())
+    }
+
+    /// Is the runner that this process belongs to still there?
+    pub fn runner_lives(&self, pid: Pid) -> bool {
+        let Some(process) = self.processes.get(&pid) else { return false };
+        let runner = |number| self.managers[process.machine].runners.get(&number);
+        process.runner.is_none_or(|number| runner(number).is_some_and(|r| r.alive))
+    }
+
+    /// Carries out everything that is due in the cloud.
+    pub fn advance_cloud(&mut self) {
+        while let Some((at, due)) = self.cloud.take_due(self.now) {
+            match due {
+                Due::Launch { request, plan, lie } => self.launch_arrives(&request, plan, lie, at),
+                Due::Terminate { id } => {
+                    self.cloud.begin_end(&id, at);
+                    self.steps.notify(&Channel::Instance(id));
+                }
+                Due::Gone { id } => {
+                    self.tell("cloud", format_args!("{id} is gone"));
+                    self.cloud.end(&id, at);
+                    self.steps.notify(&Channel::Instance(id));
+                }
+            }
+        }
+    }
+
+    fn launch_arrives(&mut self, request: &LaunchRequest, plan: super::cloud::BootPlan, lie: bool, at: u64) {
+        let made = self.cloud.make(request, plan, at, true);
+        self.truth.in_flight.remove(&request.token);
+        let id = &request.instance;
+        let lied = if lie { " though it was refused" } else { "" };
+        match (made, plan.takes) {
+            (false, _) => self.tell("cloud", format_args!("{id} exists with another token")),
+            (true, Some(ms)) => self.tell("cloud", format_args!("{id} boots within {ms} ms{lied}")),
+            (true, None) => self.tell("cloud", format_args!("{id} will never boot{lied}")),
+        }
+    }
+
+    /// Passes on what changed in the directories.
+    pub(super) fn deliver_news(&mut self) {
+        for number in 0..self.managers.len() {
+            let news = self.managers[number].directory.borrow_mut().news();
+            for item in news {
+                match item {
+                    News::Attempt(name) => self.steps.notify(&Channel::Attempt(number, name)),
+                    News::Keeper(pool) => self.steps.notify(&Channel::Keeper(number, pool)),
+                    News::KeeperLock => self.steps.notify(&Channel::KeeperLock(number)),
+                }
+            }
+        }
+    }
+}
