@@ -117,3 +117,152 @@ pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
     }
     overrun
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::{NOW, ago, facts};
+
+    const HOUR: Duration = Duration::from_hours(1);
+    const SIGHTS: [Sight; 3] = [Sight::There, Sight::Gone, Sight::Unknown];
+
+    fn seen(change: impl FnOnce(&mut AttemptSeen)) -> AttemptSeen {
+        let mut seen = AttemptSeen {
+            job: facts(7, "a", HOUR),
+            instance: None,
+            begun: ago(Duration::from_mins(20)),
+            closed: None,
+            used: false,
+            lease_held: false,
+            lease_at: ago(Duration::from_mins(1)),
+            runner: Sight::There,
+            tmpdir: Sight::There,
+            boot: NOW.boot,
+        };
+        change(&mut seen);
+        seen
+    }
+
+    fn ends(change: impl FnOnce(&mut AttemptSeen)) -> Option<End> {
+        over(&seen(change), &Timing::default(), NOW)
+    }
+
+    /// Every attempt there can be: sights, lease, mark, boot, ages on both sides of each limit.
+    fn every() -> Vec<AttemptSeen> {
+        let mut all = Vec::new();
+        let ages = [0, 599_999, 600_000, 4_499_999, 4_500_000].map(Duration::from_millis);
+        for bits in 0..8_u8 {
+            for (runner, tmpdir) in SIGHTS.into_iter().flat_map(|r| SIGHTS.map(|t| (r, t))) {
+                for (begun, lease_at) in ages.into_iter().flat_map(|b| ages.map(|l| (ago(b), ago(l)))) {
+                    all.push(seen(|s| {
+                        (s.runner, s.tmpdir, s.begun, s.lease_at) = (runner, tmpdir, begun, lease_at);
+                        s.lease_held = bits & 1 != 0;
+                        s.closed = (bits & 2 != 0).then_some(NOW);
+                        s.boot = BootId(if bits & 4 != 0 { 6 } else { NOW.boot.0 });
+                    }));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn the_first_reason_that_applies_ends_an_attempt() {
+        assert_eq!(ends(|_| ()), None);
+        assert_eq!(ends(|s| (s.closed, s.runner) = (Some(NOW), Sight::Gone)), Some(End::CleanedUp));
+        assert_eq!(ends(|s| (s.boot, s.runner) = (BootId(6), Sight::Gone)), Some(End::Rebooted));
+        assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Sight::Gone, Sight::Gone)), Some(End::RunnerGone));
+        assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Sight::Unknown, Sight::Gone)), Some(End::TmpdirGone));
+        let long_ago = ago(HOUR * 9);
+        assert_eq!(
+            ends(|s| (s.runner, s.begun, s.lease_at) = (Sight::Unknown, long_ago, long_ago)),
+            Some(End::Unused)
+        );
+        assert_eq!(ends(|s| s.begun = long_ago), Some(End::Overrun));
+        assert_eq!(
+            ends(|s| (s.begun, s.lease_held) = (long_ago, true)),
+            Some(End::Overrun),
+            "even with a lease"
+        );
+    }
+
+    #[test]
+    fn limits_are_met_to_the_millisecond() {
+        let unused = |ms| ends(|s| (s.tmpdir, s.lease_at) = (Sight::Unknown, ago(Duration::from_millis(ms))));
+        assert_eq!((unused(599_999), unused(600_000)), (None, Some(End::Unused)));
+        let overrun = |ms| ends(|s| s.begun = ago(Duration::from_millis(ms)));
+        assert_eq!((overrun(4_499_999), overrun(4_500_000)), (None, Some(End::Overrun)));
+        assert_eq!(ends(|s| s.lease_at = ago(HOUR)), None, "a runner that can be seen is judged by sight");
+    }
+
+    #[test]
+    fn every_unknown_counts_in_the_jobs_favour() {
+        let timing = Timing::default();
+        for seen in every() {
+            let ended = over(&seen, &timing, NOW);
+            for sight in [Sight::There, Sight::Unknown] {
+                // What is unknown never ends sooner than if it were gone.
+                let mut kinder = seen.clone();
+                kinder.runner = if seen.runner == Sight::Gone { sight } else { seen.runner };
+                kinder.tmpdir = if seen.tmpdir == Sight::Gone { sight } else { seen.tmpdir };
+                assert!(ended.is_some() || over(&kinder, &timing, NOW).is_none(), "{seen:?}");
+            }
+            let mut held = seen.clone();
+            held.lease_held = true;
+            assert!(ended.is_some() || over(&held, &timing, NOW).is_none(), "{seen:?}");
+            let of_its_kind = match ended {
+                Some(End::RunnerGone) => !seen.lease_held && seen.runner == Sight::Gone,
+                Some(End::TmpdirGone) => !seen.lease_held && seen.tmpdir == Sight::Gone,
+                Some(End::Unused) => {
+                    let unknown = [seen.runner, seen.tmpdir].contains(&Sight::Unknown);
+                    !seen.lease_held && unknown && NOW.since(seen.lease_at) >= timing.lease_unused
+                }
+                Some(End::Rebooted) => seen.boot != NOW.boot,
+                Some(End::CleanedUp) => seen.closed.is_some(),
+                Some(End::Overrun) => NOW.since(seen.begun) >= HOUR + timing.overrun,
+                Some(End::Superseded | End::GivenBack) => false,
+                None => seen.closed.is_none() && seen.boot == NOW.boot,
+            };
+            assert!(of_its_kind, "{ended:?} {seen:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_look_is_when_time_alone_ends_it_and_never_past() {
+        let timing = Timing::default();
+        for seen in every() {
+            if over(&seen, &timing, NOW).is_some() {
+                continue;
+            }
+            let next = next_look(&seen, &timing);
+            assert!(!NOW.reached(next), "{seen:?}");
+            assert!(over(&seen, &timing, next).is_some(), "{seen:?}");
+            let just_before = Stamp { uptime_ms: next.uptime_ms - 1, ..next };
+            assert_eq!(over(&seen, &timing, just_before), None, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_without_end_overflows_nothing() {
+        let endless = |s: &mut AttemptSeen| s.job.timeout = Duration::MAX;
+        assert_eq!(ends(endless), None);
+        assert!(!NOW.reached(next_look(&seen(endless), &Timing::default())));
+    }
+
+    #[test]
+    fn each_end_is_said_in_words_of_its_own() {
+        let ends = [
+            End::CleanedUp,
+            End::Superseded,
+            End::GivenBack,
+            End::Rebooted,
+            End::RunnerGone,
+            End::TmpdirGone,
+            End::Unused,
+            End::Overrun,
+        ];
+        let words: std::collections::BTreeSet<String> = ends.iter().map(End::to_string).collect();
+        assert_eq!(words.len(), ends.len());
+        assert!(words.iter().all(|w| w.len() > 5));
+    }
+}

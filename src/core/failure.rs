@@ -77,3 +77,30 @@ impl fmt::Display for Failure {
         write!(f, "{}: {}", self.class, self.message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unknown_outcome_may_have_been_carried_out() {
+        let scope = "zone b".to_owned();
+        for (class, definite, text) in [
+            (ErrorClass::NotFound, true, "not found"),
+            (ErrorClass::NoCapacity { scope }, true, "no capacity (zone b)"),
+            (ErrorClass::Quota, true, "quota reached"),
+            (ErrorClass::Denied, true, "denied"),
+            (ErrorClass::Invalid, true, "invalid request"),
+            (ErrorClass::Throttled { until: None }, true, "throttled"),
+            (ErrorClass::Transient, true, "passing fault"),
+            (ErrorClass::Unknown, false, "no answer"),
+        ] {
+            assert_eq!(class.is_definite(), definite, "{class}");
+            assert_eq!(class.to_string(), text);
+            let bare = Failure { class: class.clone(), message: String::new() };
+            assert_eq!(bare.to_string(), text);
+            let told = Failure { class, message: "RunInstances".to_owned() };
+            assert_eq!(told.to_string(), format!("{text}: RunInstances"));
+        }
+    }
+}

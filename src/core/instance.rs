@@ -277,3 +277,127 @@ pub struct Leaving {
     /// A call of the attempt still lives; the slot stays taken until it ends.
     pub lingering: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::notation::{NOW, ago, world};
+    use crate::core::time::BootId;
+    use std::time::Duration;
+
+    #[test]
+    fn the_phases_follow_one_another_as_drawn() {
+        let phases = [
+            Phase::Launching,
+            Phase::Checking,
+            Phase::Ready,
+            Phase::Cleaning,
+            Phase::SetAside { why: String::new() },
+            Phase::Draining { why: DrainWhy::Surplus },
+        ];
+        // From each row to each column, in the order above.
+        let drawn = [
+            "launching: .c...d",
+            "checking:  ..rlsd",
+            "ready:     ...lsd",
+            "cleaning:  ..r.sd",
+            "set aside: .c.l.d",
+            "draining:  ......",
+        ];
+        for (from, row) in phases.iter().zip(drawn) {
+            let letters = phases.iter().zip("tcrlsd".chars());
+            let found: String =
+                letters.map(|(to, letter)| if from.may_become(to) { letter } else { '.' }).collect();
+            assert_eq!(format!("{:<11}{found}", format!("{}:", from.word())), row);
+        }
+    }
+
+    fn known(line: &str) -> Instance {
+        let state = world(line).state;
+        Instance::clone(state.instances.values().next().expect("one instance"))
+    }
+
+    #[test]
+    fn usable_are_the_free_slots_as_far_as_uses_reach_of_a_ready_instance() {
+        for (line, free, usable) in [
+            ("cap 3 | idle 5m", 3, 3),
+            ("cap 3 | idle 5m uses 2", 3, 2),
+            ("cap 3 | held 5m by 7", 2, 2),
+            ("cap 3 | held 5m by 7 uses 0", 2, 0),
+            ("cap 3 | held 5m by 7 lingering 8", 1, 1),
+            ("cap 1 | held 5m by 7", 0, 0),
+            ("cap 3 | checking 5s", 3, 0),
+            ("cap 3 | draining 5s by 7", 2, 0),
+            ("cap 3 | fixed cleaning 5s", 3, 0),
+            ("cap 3 | fixed aside 5s", 3, 0),
+        ] {
+            let instance = known(line);
+            assert_eq!((instance.free_slots(), instance.usable()), (free, usable), "{line}");
+        }
+    }
+
+    #[test]
+    fn idle_counts_from_ready_or_from_the_last_job_whichever_came_later() {
+        let idle = |line: &str| NOW.since(known(line).idle_since()).as_secs();
+        assert_eq!(idle("idle 5m"), 300);
+        assert_eq!(idle("idle 5m of a"), 300, "left five minutes ago, ready six");
+        assert_eq!(idle("booting 40s"), 40);
+        let mut cleaned = known("bound | fixed idle 5m of a");
+        cleaned.ready = Some(ago(Duration::from_secs(9)));
+        assert_eq!(NOW.since(cleaned.idle_since()).as_secs(), 9);
+        cleaned.ready = Some(crate::core::time::Stamp { boot: BootId(6), ..cleaned.ready.unwrap() });
+        assert!(cleaned.idle_since().boot == BootId(6), "across boots the wall clock says so");
+    }
+
+    #[test]
+    fn the_questions_one_may_ask() {
+        let ask = |line: &str| {
+            let i = known(line);
+            let yes = |answer: bool, letter| if answer { letter } else { '.' };
+            let answers = [
+                yes(i.is_idle(), 'i'),
+                yes(i.is_fixed(), 'f'),
+                yes(i.is_refused(), 'r'),
+                yes(i.is_under_way(), 'w'),
+                yes(i.is_used_up(), 'u'),
+            ];
+            answers.iter().collect::<String>()
+        };
+        assert_eq!(ask("idle 5m"), "i....");
+        assert_eq!(ask("idle 5m uses 0"), "i...u");
+        assert_eq!(ask("held 5m by 7"), ".....");
+        assert_eq!(ask("fixed idle 5m"), "if...");
+        assert_eq!(ask("refused 5m"), "..rw.");
+        assert_eq!(ask("booting 5m"), "...w.");
+        assert_eq!(ask("checking 5m"), "...w.");
+        assert_eq!(ask("draining 5m"), "...w.");
+        assert_eq!(ask("fixed cleaning 5m"), ".f.w.");
+        assert_eq!(ask("fixed aside 5m"), ".f...");
+        let mut later = known("refused 5m");
+        later.phase = Phase::Draining { why: DrainWhy::RefusedYetThere };
+        assert!(!later.is_refused(), "it is being removed");
+    }
+
+    #[test]
+    fn each_reason_to_drain_is_said_in_words_of_its_own() {
+        let message = || "mark".to_owned();
+        let reasons = [
+            DrainWhy::UsedUp,
+            DrainWhy::Surplus,
+            DrainWhy::Aged,
+            DrainWhy::MadeRoom,
+            DrainWhy::Ordered,
+            DrainWhy::NeverReady,
+            DrainWhy::NotReady { message: message() },
+            DrainWhy::Stopped,
+            DrainWhy::Vanished,
+            DrainWhy::Broken { message: message() },
+            DrainWhy::Rebooted,
+            DrainWhy::Unaccounted,
+            DrainWhy::RefusedYetThere,
+        ];
+        let words: std::collections::BTreeSet<String> = reasons.iter().map(DrainWhy::to_string).collect();
+        assert_eq!(words.len(), reasons.len());
+        assert_eq!(words.iter().filter(|w| w.ends_with(": mark")).count(), 2);
+    }
+}

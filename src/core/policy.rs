@@ -312,4 +312,49 @@ mod tests {
         assert_eq!(with(4, Some(9)), 4);
         assert_eq!(with(4, None), 4);
     }
+
+    #[test]
+    fn a_job_has_time_if_an_instance_lives_as_long_as_its_timeout() {
+        let has_time = |limit: Option<u64>| {
+            let max_lifetime = limit.map(|s| Lifetime(Duration::from_secs(s)));
+            let job = crate::core::notation::facts(1, "a", Duration::from_mins(1));
+            Policy { max_lifetime, ..Policy::default() }.has_time_for(&job)
+        };
+        assert_eq!([has_time(None), has_time(Some(59)), has_time(Some(60))], [true, false, true]);
+    }
+
+    #[test]
+    fn only_the_domain_of_everybody_is_open_and_only_where_anybody_may_follow() {
+        let job = crate::core::notation::facts(1, "a", Duration::ZERO);
+        let domain = |reuse| Policy { reuse, ..Policy::default() }.domain_of(&job);
+        for bound in [Reuse::Any, Reuse::Project, Reuse::Namespace] {
+            for now in [Reuse::Any, Reuse::Project, Reuse::Namespace] {
+                assert_eq!(now.is_open(&domain(bound)), (bound, now) == (Reuse::Any, Reuse::Any));
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_target_never_falls_when_use_rises_and_keeps_its_bounds(
+            idle_count in 0..50_u32,
+            factor in 0.0..5.0_f64,
+            limit in 0..200_u32,
+            in_use in 0..10_000_u32,
+        ) {
+            let policy = idle(idle_count, factor, limit);
+            let target = policy.target(in_use);
+            proptest::prop_assert!(target <= policy.target(in_use + 1));
+            proptest::prop_assert!(target >= idle_count);
+            proptest::prop_assert!(limit == 0 || target <= limit.max(idle_count));
+        }
+    }
+
+    #[test]
+    fn no_factor_however_odd_breaks_the_target() {
+        for factor in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1e-300] {
+            let target = idle(2, factor, 7).target(u32::MAX);
+            assert!((2..=7).contains(&target), "{factor}: {target}");
+        }
+    }
 }

@@ -179,3 +179,56 @@ impl fmt::Display for Note {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::failure::ErrorClass;
+    use crate::core::notation::{NOW, instance};
+
+    #[test]
+    fn each_reason_to_wait_is_a_sentence_without_our_insides() {
+        let failure = || Failure { class: ErrorClass::Quota, message: "vCPU".to_owned() };
+        let one = || instance("h1");
+        for (on, text) in [
+            (WaitingOn::Boot { instance: one() }, "h1 is booting"),
+            (
+                WaitingOn::Limit { in_use: 3, max_instances: 4, ahead: 2 },
+                "all 3 instances in use, limit 4 (`max_instances`), 2 jobs ahead",
+            ),
+            (WaitingOn::Room { instance: one() }, "h1 is being removed and makes room"),
+            (
+                WaitingOn::Launching { under_way: 2, max_launching: 2 },
+                "2 launches under way (`max_launching` = 2)",
+            ),
+            (WaitingOn::Rate { until: NOW }, "`launches_per_minute` is used up for now"),
+            (
+                WaitingOn::Backoff { until: NOW, failure: failure() },
+                "the last launch was refused (quota reached: vCPU)",
+            ),
+            (
+                WaitingOn::Paused { until: NOW, failures: 5, failure: failure() },
+                "the pool pauses after 5 failed launches in a row (last: quota reached: vCPU)",
+            ),
+            (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
+            (
+                WaitingOn::Drained { since: NOW },
+                "the pool was drained by the operator (`greenroom pool resume` ends it)",
+            ),
+            (WaitingOn::Moved { problem: "moved".to_owned() }, "moved"),
+            (
+                WaitingOn::TooLong {
+                    timeout: Duration::from_hours(2),
+                    max_lifetime: Duration::from_hours(1),
+                },
+                "the job's timeout of 2h is longer than an instance lives (1h, `max_lifetime`)",
+            ),
+            (WaitingOn::NoHost, "no host is free"),
+            (WaitingOn::Keeper, "the keeper has not looked yet"),
+        ] {
+            assert_eq!(on.to_string(), text);
+            let json = serde_json::to_string(&on).unwrap();
+            assert_eq!(serde_json::from_str::<WaitingOn>(&json).unwrap(), on);
+        }
+    }
+}

@@ -151,4 +151,44 @@ mod tests {
         let text = serde_json::to_string(&office).unwrap();
         assert_eq!(serde_json::from_str::<Schedule>(&text).unwrap(), office);
     }
+
+    #[test]
+    fn the_hour_that_summer_time_skips_or_repeats_is_taken_as_the_clock_shows_it() {
+        let night = schedule(&["* 2 * * *"], "Europe/Berlin");
+        for (utc, inside) in [
+            ("2026-03-29T00:59:00Z", false), // 01:59, then the clock shows 03:00
+            ("2026-03-29T01:00:00Z", false), // 03:00
+            ("2026-10-25T00:00:00Z", true),  // 02:00 the first time
+            ("2026-10-25T01:30:00Z", true),  // 02:30 the second time
+            ("2026-10-25T02:00:00Z", false), // 03:00
+        ] {
+            assert_eq!(night.contains(at(utc)), inside, "{utc}");
+        }
+    }
+
+    #[test]
+    fn every_second_of_a_minute_is_inside_or_none_is() {
+        let minute = schedule(&["5 3 * * *"], "UTC");
+        for (utc, inside) in [
+            ("2026-11-20T03:04:59.999Z", false),
+            ("2026-11-20T03:05:00Z", true),
+            ("2026-11-20T03:05:59.999Z", true),
+            ("2026-11-20T03:06:00Z", false),
+            ("1969-12-31T03:05:30Z", true),
+        ] {
+            assert_eq!(minute.contains(at(utc)), inside, "{utc}");
+        }
+        let never = Stamp { wall_ms: i64::MAX, boot: BootId(1), uptime_ms: 0 };
+        assert!(!schedule(&["* * * * *"], "UTC").contains(never), "no such date");
+    }
+
+    #[test]
+    fn schedules_are_the_same_if_their_words_are() {
+        let office = || schedule(&["* 9-17 * * mon-fri"], "Europe/Berlin");
+        assert_eq!(office(), office());
+        assert_ne!(office(), schedule(&["* 9-17 * * mon-fri"], "UTC"));
+        assert_ne!(office(), schedule(&["* 9-16 * * mon-fri"], "Europe/Berlin"));
+        assert_eq!(office().text().timezone, "Europe/Berlin");
+        assert_eq!(format!("{:?}", office()), "Schedule([\"* 9-17 * * mon-fri\"] Europe/Berlin)");
+    }
 }

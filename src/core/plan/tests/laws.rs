@@ -50,7 +50,7 @@ fn is_listed_as(world: &World, id: &InstanceId, status: Status) -> bool {
 fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
     let rebooting = is_listed_as(world, &instance.id, Status::Starting)
         || (instance.is_fixed() && is_listed_as(world, &instance.id, Status::Stopping));
-    let healthy = !(rebooting && instance.holders.is_empty()) && !is_claimed(world, instance);
+    let is_held_back = is_claimed(world, instance) || (rebooting && instance.holders.is_empty());
     let of_this_boot = instance.ready.is_some_and(|ready| ready.boot == world.now.boot);
     let has_room = instance.holders.len() < instance.capacity as usize && instance.uses_left != Some(0);
     let is_trusted = instance.domain.is_none() || instance.domain.as_ref() == Some(&job.domain);
@@ -60,7 +60,7 @@ fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
         }
         _ => true,
     };
-    instance.phase == Phase::Ready && healthy && of_this_boot && has_room && is_trusted && has_time
+    instance.phase == Phase::Ready && !is_held_back && of_this_boot && has_room && is_trusted && has_time
 }
 
 /// Instances that a job is on, before and after the plan, or that an open attempt names.
@@ -84,9 +84,8 @@ fn forgotten(plan: &Plan) -> BTreeSet<InstanceId> {
 }
 
 fn drained(plan: &Plan, which: impl Fn(&DrainWhy) -> bool) -> BTreeSet<InstanceId> {
-    changed(plan, |c| match c {
-        Change::DrainingBegun { instance, why } if which(why) => Some(instance),
-        _ => None,
+    changed(plan, |c| {
+        if let Change::DrainingBegun { instance, why } = c { which(why).then_some(instance) } else { None }
     })
 }
 
@@ -156,16 +155,12 @@ proptest! {
             strangers |= ours && tags.is_some_and(|t| t.number > 100);
         }
         for effect in &plan.effects {
-            match effect {
-                Effect::Reap { instance } => {
-                    prop_assert!(tagged(instance).is_some_and(|t| t.owner == before.observed.owner && t.number < 100));
-                    prop_assert!(!strangers && listing.complete);
-                }
-                Effect::Terminate { instance } => {
-                    let known = before.state.instance(instance);
-                    prop_assert!(known.is_some_and(|i| !i.is_fixed()), "{effect}");
-                }
-                _ => {}
+            if let Effect::Reap { instance } = effect {
+                prop_assert!(tagged(instance).is_some_and(|t| t.owner == before.observed.owner && t.number < 100));
+                prop_assert!(!strangers && listing.complete);
+            }
+            if let Effect::Terminate { instance } = effect {
+                prop_assert!(before.state.instance(instance).is_some_and(|i| !i.is_fixed()), "{effect}");
             }
         }
     }
@@ -259,7 +254,7 @@ proptest! {
         for id in &surplus {
             let known = before.state.instance(id).expect("it is recorded");
             prop_assert!(before.now.since(known.idle_since()) >= before.policy.idle.idle_time);
-            prop_assert!(known.uses > 0 || before.now.since(known.idle_since()) >= Duration::from_secs(60));
+            prop_assert!(known.uses > 0 || before.now.since(known.idle_since()) >= Duration::from_mins(1));
         }
     }
 
