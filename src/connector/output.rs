@@ -140,7 +140,7 @@ mod tests {
         sink.write(b"one").await.unwrap();
         drop(reader);
         for _ in 0..3 {
-            sink.write(&[b'x'; 100_000]).await.unwrap();
+            sink.write(&vec![b'x'; 100_000]).await.unwrap();
         }
         assert!(matches!(sink, Sink::Gone));
     }

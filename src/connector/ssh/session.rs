@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
     pub(super) async fn channel(&self) -> Result<Channel<Msg>, ConnectError> {
         self.handle.channel_open_session().await.map_err(|error| match error {
             Error::ChannelOpenFailure(_) => {
-                self.lost_because("it opens no further session".to_owned(), false)
+                self.lost_because("the instance opens no session".to_owned(), false)
             }
             _ => self.lost(false),
         })
@@ -130,7 +130,11 @@ impl<'a> Session<'a> {
                 ChannelMsg::ExitSignal { signal_name, .. } => {
                     end = end.or(Some(remote::signalled(&signal_name)));
                 }
-                ChannelMsg::Failure => return Err(self.lost_because("it runs no commands".to_owned(), false)),
+                ChannelMsg::Failure => {
+                    return Err(
+                        self.lost_because("the instance runs no commands for this user".to_owned(), false)
+                    );
+                }
                 ChannelMsg::Close => break,
                 _ => {}
             }
@@ -138,7 +142,10 @@ impl<'a> Session<'a> {
         match end {
             Some(end) => Ok((end, said)),
             None if self.is_closed() => Err(self.lost(false)),
-            None => Err(self.lost_because("it ended a command without an exit status".to_owned(), false)),
+            None => {
+                Err(self
+                    .lost_because("the instance ended a command without an exit status".to_owned(), false))
+            }
         }
     }
 

@@ -9,6 +9,8 @@ use greenroom::connector::ssh::{Ssh, SshSettings, UserKey};
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{ConnectError, Connector};
 
+use russh::keys::{HashAlg, PublicKey};
+
 use super::sshd::Sshd;
 use super::support::{eventually, never, stage};
 
@@ -50,9 +52,8 @@ async fn another_host_key_is_refused_before_the_login_and_both_are_named() {
     sshd.at.host_key = sshd.ssh.keys(&InstanceId::new("other")).await.unwrap().host_key_public;
     let error = sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
     let ConnectError::HostKey { expected, found, .. } = &error else { panic!("{error:?}") };
-    let fingerprint = |key: &str| {
-        russh::keys::PublicKey::from_openssh(key).unwrap().fingerprint(Default::default()).to_string()
-    };
+    let fingerprint =
+        |key: &str| PublicKey::from_openssh(key).unwrap().fingerprint(HashAlg::Sha256).to_string();
     assert_eq!((expected, found), (&fingerprint(&sshd.at.host_key), &fingerprint(&right)));
     assert!(expected.starts_with("SHA256:"), "{error}");
     let log = || std::fs::read_to_string(sshd.path("log")).unwrap();

@@ -137,3 +137,11 @@ pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// A figure of this process's memory (`VmRSS`, `VmHWM`), in bytes.
+pub(super) fn memory(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    let kib: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}

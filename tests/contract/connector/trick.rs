@@ -1,0 +1,278 @@
+//! A server that plays one trick.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use russh::keys::key::safe_rng;
+use russh::keys::{Algorithm, PrivateKey};
+use russh::server::{self, Auth, ChannelOpenHandle, Handle, Handler, Msg, Session};
+use russh::{Channel, ChannelId, Disconnect, Sig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// The host key of all these servers.
+pub(super) static HOST: LazyLock<PrivateKey> =
+    LazyLock::new(|| PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap());
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trick {
+    // Before SSH begins.
+    Silent,
+    HangsUp,
+    Garbage,
+    EndlessBanner,
+    EndlessLine,
+    SilentAfterId,
+    HangsUpAfterId,
+    HugePacket,
+    GarbagePacket,
+    /// Announces a packet and sends its beginning only.
+    SilentAfterLength,
+    // Until a session runs.
+    NeverAuthenticates,
+    Disconnects,
+    RefusesSessions,
+    NeverOpens,
+    RefusesCommands,
+    NeverStarts,
+    // While it runs.
+    ClosesWithoutStatus,
+    DropsConnection,
+    DropsAfterStatus,
+    GoesSilent,
+    TwoStatuses,
+    StatusOnly,
+    OddSignal,
+    FloodsOutput,
+    FloodsBoth,
+    FloodsUnknownStream,
+    FloodsRequests,
+    OpensChannels,
+    /// Ends the marked line with this.
+    Names(&'static str),
+    NamesWithoutEnd,
+    NamesAndStalls,
+    NamesAndRefuses,
+}
+
+/// Serves until the task is aborted.
+pub(super) async fn serve(trick: Trick) -> (u16, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn(connection(trick, stream));
+        }
+    });
+    (port, serving)
+}
+
+async fn connection(trick: Trick, mut stream: TcpStream) {
+    const ID: &[u8] = b"SSH-2.0-trick\r\n";
+    let id_and = |more: &[u8]| [ID, more].concat();
+    // The client hangs up in the middle: so what.
+    let _written = match trick {
+        Trick::Silent => stream.write_all(b"").await,
+        Trick::HangsUp => return,
+        Trick::Garbage => endlessly(&mut stream, &[0xd5; 4096]).await,
+        Trick::EndlessBanner => endlessly(&mut stream, &b"welcome\r\n".repeat(400)).await,
+        Trick::EndlessLine => endlessly(&mut stream, &[b'x'; 4096]).await,
+        Trick::SilentAfterId => stream.write_all(ID).await,
+        Trick::HangsUpAfterId => {
+            let _written = stream.write_all(ID).await;
+            // Its own greeting is read, so that the end is an end and no reset.
+            let _read = stream.read(&mut [0; 4096]).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let _read = stream.read(&mut [0; 4096]).await;
+            return;
+        }
+        Trick::HugePacket => stream.write_all(&id_and(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0])).await,
+        Trick::GarbagePacket => {
+            stream.write_all(&id_and(&[[0, 0, 1, 0, 4, 20].as_slice(), &[7; 254]].concat())).await
+        }
+        Trick::SilentAfterLength => stream.write_all(&id_and(&[0, 0, 1, 0, 4, 20])).await,
+        _ => return ssh(trick, stream).await,
+    };
+    std::future::pending().await
+}
+
+async fn endlessly(stream: &mut TcpStream, what: &[u8]) -> std::io::Result<()> {
+    loop {
+        stream.write_all(what).await?;
+    }
+}
+
+async fn ssh(trick: Trick, stream: TcpStream) {
+    // Dropping it ends the connection without a word.
+    let cut = stream.into_std().unwrap();
+    let stream = TcpStream::from_std(cut.try_clone().unwrap()).unwrap();
+    let config = server::Config {
+        keys: vec![HOST.clone()],
+        auth_rejection_time: Duration::ZERO,
+        nodelay: true,
+        ..server::Config::default()
+    };
+    let server = Server { trick, sessions: 0, cut: Arc::new(cut) };
+    if let Ok(running) = server::run_stream(Arc::new(config), stream, server).await {
+        // How it ends is the client's affair.
+        let _ended = running.await;
+    }
+}
+
+struct Server {
+    trick: Trick,
+    sessions: u32,
+    cut: Arc<std::net::TcpStream>,
+}
+
+impl Handler for Server {
+    type Error = russh::Error;
+
+    async fn auth_publickey(
+        &mut self,
+        _: &str,
+        _: server::VerifiedPublicKey<'_>,
+    ) -> Result<Auth, Self::Error> {
+        if self.trick == Trick::NeverAuthenticates {
+            std::future::pending::<()>().await;
+        }
+        Ok(Auth::Accept)
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.sessions += 1;
+        match self.trick {
+            Trick::Disconnects => {
+                session.disconnect(Disconnect::ByApplication, "go\x1b[2J\r\n away\x07", "en")?;
+            }
+            Trick::RefusesSessions => {}
+            Trick::NamesAndRefuses if self.sessions > 1 => {}
+            Trick::NeverOpens => std::future::pending().await,
+            _ => reply.accept().await,
+        }
+        Ok(())
+    }
+
+    async fn exec_request(
+        &mut self,
+        id: ChannelId,
+        command: &[u8],
+        session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        match self.trick {
+            Trick::RefusesCommands => return session.channel_failure(id),
+            Trick::NeverStarts => return Ok(()),
+            // A second command, which is the stop's, is started and never heard of again.
+            _ if self.sessions > 1 => return session.channel_success(id),
+            _ => session.channel_success(id)?,
+        }
+        if self.trick == Trick::FloodsRequests {
+            for _ in 0..50_000 {
+                session.keepalive_request()?;
+            }
+        }
+        let mark = mark(command);
+        tokio::spawn(play(self.trick, id, session.handle(), mark, Arc::clone(&self.cut)));
+        Ok(())
+    }
+
+    async fn data(&mut self, _: ChannelId, _: &[u8], _: &mut Session) -> Result<(), Self::Error> {
+        if self.trick == Trick::GoesSilent {
+            // The whole connection, answers to keep-alives included.
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+/// What the client expects before the session's number: the server can read it.
+fn mark(command: &[u8]) -> String {
+    let command = String::from_utf8_lossy(command);
+    command
+        .split_once("echo ")
+        .and_then(|(_, rest)| rest.split_once("$$"))
+        .map_or("?", |(mark, _)| mark)
+        .to_owned()
+}
+
+async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<std::net::TcpStream>) {
+    let done = async |code| {
+        let _gone = to.exit_status_request(id, code).await;
+        let _gone = to.eof(id).await;
+        let _gone = to.close(id).await;
+    };
+    let stderr = async |text: String| {
+        let _gone = to.extended_data(id, 1, text.into_bytes()).await;
+    };
+    match trick {
+        Trick::ClosesWithoutStatus => {
+            let _gone = to.close(id).await;
+        }
+        Trick::DropsConnection | Trick::DropsAfterStatus => {
+            let _gone = to.data(id, "hello").await;
+            if trick == Trick::DropsAfterStatus {
+                let _gone = to.exit_status_request(id, 0).await;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            cut.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        Trick::TwoStatuses => {
+            let _gone = to.exit_status_request(id, 42).await;
+            done(0).await;
+        }
+        Trick::StatusOnly => {
+            let _gone = to.exit_status_request(id, 7).await;
+        }
+        Trick::OddSignal => {
+            let name = format!("BOOM\x1b[31m\n{}", "x".repeat(100_000));
+            let _gone =
+                to.exit_signal_request(id, Sig::Custom(name), false, String::new(), String::new()).await;
+            let _gone = to.close(id).await;
+        }
+        Trick::FloodsOutput | Trick::FloodsBoth | Trick::FloodsUnknownStream => {
+            let ext = if trick == Trick::FloodsBoth { 1 } else { 99 };
+            loop {
+                let sent = match trick {
+                    Trick::FloodsUnknownStream => Ok(()),
+                    _ => to.data(id, vec![b'x'; 32_000]).await.map_err(drop),
+                };
+                let more = match trick {
+                    Trick::FloodsOutput => Ok(()),
+                    _ => to.extended_data(id, ext, vec![b'y'; 32_000]).await.map_err(drop),
+                };
+                if sent.and(more).is_err() {
+                    return;
+                }
+            }
+        }
+        Trick::OpensChannels => {
+            for n in 0..2000_u32 {
+                let refused = match n % 3 {
+                    0 => to.channel_open_session().await.is_err(),
+                    1 => to.channel_open_forwarded_tcpip("h", 1, "o", 2).await.is_err(),
+                    _ => to.channel_open_agent().await.is_err(),
+                };
+                assert!(refused, "the client took a channel");
+            }
+            done(0).await;
+        }
+        Trick::Names(number) => {
+            stderr(format!("{mark}{number}\n")).await;
+            done(0).await;
+        }
+        Trick::NamesWithoutEnd => {
+            stderr(format!("{mark}{}", "9".repeat(100_000))).await;
+            done(0).await;
+        }
+        Trick::NamesAndStalls | Trick::NamesAndRefuses => stderr(format!("{mark}4711\n")).await,
+        Trick::GoesSilent => {}
+        _ => done(0).await,
+    }
+}
