@@ -1,0 +1,26 @@
+//! Whole jobs: the real binary under a played GitLab Runner, on the `local` provider.
+//!
+//! Each test has a place of its own: a state directory, a configuration with short timings, and everything that runs
+//! in it. When the place is dropped its state directory goes, and whatever still lives after that fails the test.
+//!
+//! `GREENROOM_KILLS` says how often `kill.rs` kills (default 60), `GREENROOM_SEED` replays one of its seeds.
+#![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
+#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
+
+mod broken;
+mod cleanup;
+mod crowd;
+mod input;
+mod keeper;
+mod kill;
+mod pass;
+mod place;
+mod prepare;
+mod processes;
+mod rehearsal;
+mod secrets;
+mod setting;
+mod stop;
+#[path = "../support/mod.rs"]
+mod support;
+mod trust;

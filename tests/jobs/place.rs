@@ -1,0 +1,302 @@
+//! A state directory of its own, the configuration for it, and everything that runs there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use greenroom::core::event::{Change, Event};
+use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
+use greenroom::core::instance::Phase;
+use greenroom::core::pool::PoolState;
+use greenroom::port::store::Store as _;
+use greenroom::store::file::{self, FileStore, Verdict};
+use rustix::process::Signal;
+
+use crate::processes::{self, Kind, Process};
+use crate::setting::Setting;
+use crate::support::attempt::Attempt;
+use crate::support::job::Job;
+use crate::support::record::JobResult;
+use crate::support::runner::Runner;
+
+pub const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
+/// What anything in a place may take, on a machine that is busy with other things.
+pub const SOON: Duration = Duration::from_mins(1);
+/// A state directory that is gone leaves nothing running after this; the promise is 5 s and a look.
+const UNTIL_GONE: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub struct Place {
+    home: tempfile::TempDir,
+    pub state_dir: PathBuf,
+    pub config: PathBuf,
+    pub setting: Setting,
+}
+
+impl Place {
+    pub(super) fn new(setting: Setting) -> Self {
+        let home = tempfile::Builder::new().prefix("greenroom-jobs-").tempdir().expect("a directory");
+        let (state_dir, config) = (home.path().join("state"), home.path().join("greenroom.toml"));
+        let place = Self { home, state_dir, config, setting };
+        place.write_config(&place.setting.text(&place.state_dir));
+        place
+    }
+
+    pub fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Replaces the configuration, whole at any moment.
+    pub fn write_config(&self, text: &str) {
+        let fresh = self.path().join("greenroom.toml.new");
+        std::fs::write(&fresh, text).expect("the configuration can be written");
+        std::fs::rename(&fresh, &self.config).expect("the configuration can be put in place");
+    }
+
+    /// A runner whose calls name the configuration. Its own directories are outside the state directory.
+    pub fn runner(&self) -> Runner {
+        let config = self.config.to_str().expect("temporary directories have plain names");
+        let mut runner = Runner::new(DRIVER, self.path()).with_global_args(&["--config", config]);
+        runner.patience = SOON;
+        runner
+    }
+
+    /// Plays a job to its end.
+    pub fn run(&self, job: &Job) -> JobResult {
+        self.runner().run(job)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(DRIVER);
+        command.arg("--config").arg(&self.config).args(arguments).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.path());
+        command.stdin(Stdio::null()).current_dir("/");
+        command
+    }
+
+    /// Runs another command of ours to its end.
+    pub fn greenroom(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the driver starts")
+    }
+
+    /// The same, which must succeed; what it printed.
+    #[track_caller]
+    pub fn order(&self, arguments: &[&str]) -> String {
+        let output = self.greenroom(arguments);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "greenroom {arguments:?}: {}\n{out}{err}", output.status);
+        out.into_owned()
+    }
+
+    /// `keep` in the foreground, as its own service.
+    pub fn keep(&self) -> std::process::Child {
+        let mut command = self.command(&["keep"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the keeper starts")
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    fn store(&self) -> FileStore {
+        let dir = file::open_dir(&self.state_dir).expect("the state directory can be opened");
+        dir.pool(&PoolName::new("pool"), file::Options::default()).expect("the pool's files can be opened")
+    }
+
+    /// What is recorded.
+    pub fn state(&self) -> PoolState {
+        Self::block_on(async { self.store().load().await }).expect("the state can be read")
+    }
+
+    /// Looks for damage.
+    pub fn verify(&self) -> Verdict {
+        Self::block_on(async { self.store().verify().await }).expect("the state can be looked at")
+    }
+
+    /// Everything that was ever recorded, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        let mut all = Vec::new();
+        for recorded in self.store().history().expect("the history can be opened") {
+            all.push(recorded.expect("the history can be read").event);
+        }
+        all
+    }
+
+    /// Grants in the order they were made: job id and instance.
+    pub fn grants(&self) -> Vec<(u64, InstanceId)> {
+        let mut jobs = std::collections::BTreeMap::new();
+        let mut grants = Vec::new();
+        for event in self.events() {
+            match event.change {
+                Change::Requested { attempt, job, .. } => {
+                    jobs.insert(attempt, job.key.id);
+                }
+                Change::Granted { attempt, instance } => grants.push((jobs[&attempt], instance)),
+                _ => {}
+            }
+        }
+        grants
+    }
+
+    pub fn processes(&self) -> Vec<Process> {
+        processes::of(self.path())
+    }
+
+    pub fn of_kind(&self, kind: Kind) -> Vec<Process> {
+        self.processes().into_iter().filter(|process| process.kind == kind).collect()
+    }
+
+    /// The server of an instance, if it lives.
+    pub fn server(&self, instance: &InstanceId) -> Option<Process> {
+        let ending = format!("/{instance}");
+        let mut servers = self.of_kind(Kind::Instance).into_iter();
+        servers.find(|server| server.arguments.last().is_some_and(|dir| dir.ends_with(&ending)))
+    }
+
+    /// Instances that are ready and hold no job.
+    pub fn idle(&self) -> Vec<InstanceId> {
+        let state = self.state();
+        let idle = state.instances.values().filter(|i| i.phase == Phase::Ready && i.holders.is_empty());
+        idle.map(|instance| instance.id.clone()).collect()
+    }
+
+    /// A first job, which brings the keeper to work; then waits for so many idle instances.
+    #[track_caller]
+    pub fn warm_up(&self, idle: usize) -> Vec<InstanceId> {
+        let attempt = self.prepared(1_000_000);
+        assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
+        assert_eq!(attempt.cleanup().exit_code(), Some(0));
+        attempt.remove_tmpdir();
+        self.wait_until_settled(idle);
+        self.idle()
+    }
+
+    /// An attempt that has its instance.
+    #[track_caller]
+    pub fn prepared(&self, id: u64) -> Attempt {
+        self.prepared_as(&Job::new(id))
+    }
+
+    #[track_caller]
+    pub fn prepared_as(&self, job: &Job) -> Attempt {
+        let attempt = self.runner().attempt(job);
+        let config = attempt.config();
+        assert_eq!(config.exit_code(), Some(0), "{}", config.stderr_text());
+        let prepare = attempt.prepare();
+        assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
+        attempt
+    }
+
+    /// The instance that an attempt holds.
+    #[track_caller]
+    pub fn instance_of(&self, attempt: &Attempt) -> InstanceId {
+        let name = attempt.tmpdir.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        let state = self.state();
+        let grant = state.granted.get(&AttemptName::new(name));
+        grant.unwrap_or_else(|| panic!("{name} holds nothing: {state:#?}")).instance.clone()
+    }
+
+    /// One pass in the foreground, or of the keeper.
+    #[track_caller]
+    pub fn reap(&self) -> String {
+        self.order(&["reap"])
+    }
+
+    /// Applies everything that was ever recorded: each event fits, no instance ever has more jobs than room, and
+    /// there are never more instances than the policy of the moment allows. `grant` sees each grant beforehand.
+    #[track_caller]
+    pub fn replay(&self, mut grant: impl FnMut(&PoolState, &AttemptName)) -> PoolState {
+        let mut state = PoolState::default();
+        for event in self.events() {
+            if let Change::Granted { attempt, .. } = &event.change {
+                grant(&state, attempt);
+            }
+            let applied = state.apply(&event);
+            assert!(applied.is_ok(), "{applied:?}: {event:?}");
+            for instance in state.instances.values() {
+                assert!(instance.holders.len() <= instance.capacity as usize, "{instance:#?}");
+            }
+            let most = state.policy.as_ref().map_or(u32::MAX, |policy| policy.max_instances);
+            assert!(state.alive() <= most, "{} instances: {event:?}", state.alive());
+        }
+        assert_eq!(state, self.state(), "history and state agree");
+        state
+    }
+
+    /// Waits until nothing is held, nobody waits, and only so many instances are there, all idle.
+    #[track_caller]
+    pub fn wait_until_settled(&self, idle: usize) {
+        let quiet = |state: &PoolState| state.granted.is_empty() && state.waiting.is_empty();
+        let until = Instant::now() + SOON;
+        loop {
+            let state = self.state();
+            let servers = self.of_kind(Kind::Instance).len();
+            if quiet(&state) && self.idle().len() == idle && state.instances.len() == idle && servers == idle
+            {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "not settled at {idle} idle instances: {servers} servers, {state:#?}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// No damage, no event that did not fit, no law broken at any moment.
+    #[track_caller]
+    pub fn expect_sound(&self) {
+        let verdict = self.verify();
+        assert!(verdict.damage.is_none() && verdict.misfits == 0, "{verdict:?}");
+        assert!(verdict.history_damage.is_empty(), "{verdict:?}");
+        self.replay(|_, _| {});
+    }
+
+    /// The end of the keeper's log, for messages of failed tests.
+    pub fn log(&self) -> String {
+        let text = std::fs::read_to_string(self.state_dir.join("keeper.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Takes the state directory away and waits until nothing of it runs any more; what does in the end.
+    fn end(&self) -> Vec<Process> {
+        let gone = self.path().join("gone");
+        if std::fs::rename(&self.state_dir, &gone).is_ok() {
+            drop(std::fs::remove_dir_all(&gone));
+        }
+        // They would notice by themselves (`keeper.rs` holds them to it), but each test would wait 5 s for it.
+        for process in self.processes() {
+            if matches!(process.kind, Kind::Keeper | Kind::Instance) {
+                process.signal(Signal::TERM);
+            }
+        }
+        let until = Instant::now() + UNTIL_GONE;
+        loop {
+            let left = self.processes();
+            if left.is_empty() || Instant::now() > until {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        if failed {
+            let running: Vec<_> = self.processes().iter().map(|p| (p.pid, p.arguments_text())).collect();
+            eprintln!("keeper.log of the failed test:\n{}\nrunning: {running:#?}", self.log());
+            let journal = self.state_dir.join("pools/pool/journal.jsonl");
+            let journal = std::fs::read_to_string(journal).unwrap_or_default();
+            let lines: Vec<&str> = journal.lines().collect();
+            eprintln!("the journal's end:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+        let left = self.end();
+        left.iter().for_each(|process| drop(process.kill9()));
+        assert!(failed || left.is_empty(), "these outlived their state directory: {left:#?}");
+    }
+}

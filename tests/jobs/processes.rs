@@ -1,0 +1,141 @@
+//! The processes of a place: found in /proc by its path in their arguments, environment or directory.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// What a process is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `config`, `prepare`, `run`, `cleanup`.
+    Call,
+    Keeper,
+    /// The server of an instance.
+    Instance,
+    /// A session on an instance that has not become its program yet.
+    Trampoline,
+    /// The job's own: shells and what they started.
+    Guest,
+    /// A played runner in a process of its own.
+    Runner,
+    /// Another command of ours.
+    Other,
+}
+
+/// A process, told from later ones of the same number by its start time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    started: u64,
+    pub kind: Kind,
+    pub arguments: Vec<String>,
+}
+
+impl Process {
+    /// Its present state; `None`: it is gone, or only waits to be waited for.
+    fn started(pid: i32) -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+        if matches!(*fields.first()?, "Z" | "X") { None } else { fields.get(19)?.parse().ok() }
+    }
+
+    pub fn is_alive(&self) -> bool {
+        Self::started(self.pid) == Some(self.started)
+    }
+
+    /// Signals exactly this process; false if it is gone.
+    pub fn signal(&self, signal: Signal) -> bool {
+        let Some(pid) = Pid::from_raw(self.pid) else { return false };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        // The handle first: if number and start time match now, the handle is the process.
+        self.is_alive() && pidfd_send_signal(&handle, signal).is_ok()
+    }
+
+    pub fn kill9(&self) -> bool {
+        self.signal(Signal::KILL)
+    }
+
+    /// All of its environment; empty where it cannot be read.
+    pub fn environment(&self) -> Vec<u8> {
+        std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default()
+    }
+
+    pub fn arguments_text(&self) -> String {
+        self.arguments.join(" ")
+    }
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+fn kind(arguments: &[String], guest: bool) -> Kind {
+    let program = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let ours = program == "greenroom" || arguments.first().is_some_and(|first| first == "/proc/self/exe");
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    if arguments.iter().any(|argument| argument.ends_with("a_runner_process_plays_the_job_of_its_work_file"))
+    {
+        return Kind::Runner;
+    }
+    match () {
+        () if !ours && guest => Kind::Guest,
+        () if !ours => Kind::Other,
+        () if has("keep") => Kind::Keeper,
+        () if has("instance") && has("serve") => Kind::Instance,
+        () if has("instance") && has("session") => Kind::Trampoline,
+        () if ["config", "prepare", "run", "cleanup"].iter().any(|call| has(call)) => Kind::Call,
+        () => Kind::Other,
+    }
+}
+
+/// Everything alive that belongs to a path. This process does not count.
+pub fn of(path: &Path) -> Vec<Process> {
+    let needle = path.as_os_str().as_bytes();
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc can be read").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if pid == own {
+            continue;
+        }
+        let Some(started) = Process::started(pid) else { continue };
+        let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let (line, environment) = (read("cmdline"), read("environ"));
+        let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| PathBuf::new());
+        let inside = contains(&line, needle) || contains(&environment, needle) || cwd.starts_with(path);
+        if !inside {
+            continue;
+        }
+        let arguments: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .filter(|part| !part.is_empty())
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+            .collect();
+        let guest = contains(&environment, b"GREENROOM_LOCAL_INSTANCE=");
+        let kind = kind(&arguments, guest);
+        // A child of ours between fork and exec still looks like this test.
+        if std::fs::read_link(format!("/proc/{pid}/exe")).ok() == std::env::current_exe().ok()
+            && kind != Kind::Runner
+        {
+            continue;
+        }
+        found.push(Process { pid, started, kind, arguments });
+    }
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+/// Waits until `look` sees what it waits for; fails the test otherwise.
+#[track_caller]
+pub fn wait_for<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + within;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < until, "{what}: not within {within:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,96 @@
+//! The configuration of a place: one pool, short timings.
+
+use toml::{Table, Value};
+
+use crate::place::Place;
+
+/// What `greenroom.toml` says. Everything that the design makes wait is short here.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    top: Table,
+    pool: Table,
+    provider: Table,
+    timing: Table,
+}
+
+/// What is shorter than by default.
+const TIMING: [(&str, &str); 22] = [
+    ("absence_interval", "300ms"),
+    ("reap_grace", "1s"),
+    ("relaunch_after", "1s"),
+    ("launch_timeout", "20s"),
+    ("lease_unused", "3s"),
+    ("overrun", "1h"),
+    ("clean_after", "1s"),
+    ("surplus_kept", "1s"),
+    ("place_kept", "10s"),
+    ("probe_interval", "20ms"),
+    ("pass_interval", "300ms"),
+    ("list_interval", "100ms"),
+    ("launch_backoff", "100ms"),
+    ("launch_backoff_max", "400ms"),
+    ("connect_timeout", "10s"),
+    ("ready_timeout", "20s"),
+    ("stop_grace", "500ms"),
+    ("verdict_wait", "3s"),
+    ("waiter_look", "200ms"),
+    ("keeper_start", "10s"),
+    ("lease_touched", "500ms"),
+    ("replaced_look", "500ms"),
+];
+
+impl Setting {
+    /// Three instances, none kept ready, kept for an hour once they are there.
+    pub fn new() -> Self {
+        let text = |value: &str| Value::String(value.to_owned());
+        let timing = TIMING.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
+        let setting = Self { top: Table::new(), pool: Table::new(), provider: Table::new(), timing };
+        let is_root = rustix::process::getuid().is_root();
+        let setting = setting.pool("max_instances", 3).pool("idle_count", 0).pool("idle_time", "1h");
+        setting.pool("launches_per_minute", 10_000).provider("kind", "local").provider("allow_root", is_root)
+    }
+
+    /// A key above all tables.
+    #[must_use]
+    pub fn top(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.top.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// A key of `[pool.pool]`.
+    #[must_use]
+    pub fn pool(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.pool.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// A key of `[pool.pool.provider]`.
+    #[must_use]
+    pub fn provider(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.provider.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// A key of `[timing]`.
+    #[must_use]
+    pub fn timing(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.timing.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The file as it is written, for a state directory.
+    pub fn text(&self, state: &std::path::Path) -> String {
+        let mut pool = self.pool.clone();
+        pool.insert("provider".into(), Value::Table(self.provider.clone()));
+        let mut all = self.top.clone();
+        all.insert("state_dir".into(), Value::String(state.to_string_lossy().into_owned()));
+        all.insert("pool".into(), Value::Table(Table::from_iter([("pool".to_owned(), Value::Table(pool))])));
+        all.insert("timing".into(), Value::Table(self.timing.clone()));
+        toml::to_string(&all).expect("tables of plain values can be written")
+    }
+
+    /// A place with this configuration. Nothing runs in it yet.
+    pub fn open(self) -> Place {
+        Place::new(self)
+    }
+}
