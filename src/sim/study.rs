@@ -255,11 +255,11 @@ impl Study {
         for effect in plan.effects {
             match effect {
                 Effect::Launch { instance } => self.later(800, Happens::Answered(instance)),
-                Effect::Terminate { instance } | Effect::Reap { instance } => {
-                    if self.ending.insert(instance.clone()) {
-                        let takes = self.about(8_000);
-                        self.later(takes, Happens::Gone(instance));
-                    }
+                Effect::Terminate { instance } | Effect::Reap { instance }
+                    if self.ending.insert(instance.clone()) =>
+                {
+                    let takes = self.about(8_000);
+                    self.later(takes, Happens::Gone(instance));
                 }
                 _ => {}
             }

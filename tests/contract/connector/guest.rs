@@ -101,7 +101,7 @@ async fn a_script_of_forty_megabytes_runs_while_its_output_is_read() {
     let mut script = String::with_capacity(41 << 20);
     for n in 0..40 {
         script.push_str(&line.repeat(1024));
-        script.push_str(&format!("printf %010000d {n}\n"));
+        script = script + "printf %010000d " + &n.to_string() + "\n";
     }
     script.push_str("exit 9\n");
     let (end, kept) = sshd.run(stage("sh", script), never()).await;
@@ -188,7 +188,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
         // The count stands still over a hundred looks of 5 ms each.
         let now = fs::read_to_string(&counter).unwrap_or_default();
         let same = !now.is_empty() && last.ends_with(&format!("|{now}"));
-        last = if same { format!("{}|{now}", last) } else { format!("|{now}") };
+        last = if same { format!("{last}|{now}") } else { format!("|{now}") };
         last.matches('|').count() > 100
     });
     let end = sshd.ssh.run(&sshd.id, &sshd.at, stage("bash", script), &mut slow, stalled).await;

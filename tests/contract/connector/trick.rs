@@ -95,7 +95,7 @@ async fn connection(trick: Trick, mut stream: TcpStream) {
         Trick::SilentAfterLength => stream.write_all(&id_and(&[0, 0, 1, 0, 4, 20])).await,
         _ => return ssh(trick, stream).await,
     };
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn endlessly(stream: &mut TcpStream, what: &[u8]) -> std::io::Result<()> {
