@@ -178,7 +178,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         let mut lost = 0;
         let manager = &mut world.managers[0];
         for (number, journal) in manager.journals.values_mut().enumerate() {
-            lost += journal.lose(usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
+            lost += journal.lose(now, usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
         }
         if dice.is_multiple_of(4) {
             // The newest directories were not on the disk either.

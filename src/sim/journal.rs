@@ -1,10 +1,14 @@
 //! A pool's journal, and what a power cut leaves of it.
 //!
-//! Records that were synced survive; of the others a power cut takes the last ones.
+//! Records that were synced survive, and those that the kernel has written back by itself; of the others a power cut
+//! takes the last ones.
 
 use crate::core::apply::Misfit;
 use crate::core::event::Event;
 use crate::core::pool::PoolState;
+
+/// `vm.dirty_expire_centisecs`, and a few seconds for the flusher to come by.
+const WRITE_BACK_MS: u64 = 35_000;
 
 /// The recorded state with the records that are not on the disk yet.
 #[derive(Debug, Clone, Default)]
@@ -12,8 +16,8 @@ pub struct Journal {
     state: PoolState,
     /// What would survive a power cut for certain.
     synced: PoolState,
-    /// Records since then.
-    tail: Vec<Event>,
+    /// Records since then, with when they were written.
+    tail: Vec<(u64, Event)>,
 }
 
 impl Journal {
@@ -27,13 +31,13 @@ impl Journal {
     }
 
     /// Appends all events. The state stays as it was when one does not fit.
-    pub fn commit(&mut self, events: &[Event]) -> Result<(), Box<(Event, Misfit)>> {
+    pub fn commit(&mut self, now: u64, events: &[Event]) -> Result<(), Box<(Event, Misfit)>> {
         let mut next = self.state.clone();
         for event in events {
             next.apply(event).map_err(|misfit| Box::new((event.clone(), misfit)))?;
         }
         self.state = next;
-        self.tail.extend_from_slice(events);
+        self.tail.extend(events.iter().map(|event| (now, event.clone())));
         Ok(())
     }
 
@@ -55,20 +59,22 @@ impl Journal {
             return;
         }
         let count = usize::try_from(mark.saturating_sub(self.synced.revision)).unwrap_or(0);
-        for event in self.tail.drain(..count.min(self.tail.len())) {
+        for (_, event) in self.tail.drain(..count.min(self.tail.len())) {
             let _fitted_before = self.synced.apply(&event);
         }
     }
 
-    /// Power is cut: at most the last `count` records are lost, never one that was synced. Returns how many were.
-    pub fn lose(&mut self, count: usize) -> usize {
-        let lost = count.min(self.tail.len());
+    /// Power is cut: at most the last `count` records are lost, never one that was synced or that is older than the
+    /// kernel leaves anything unwritten. Returns how many were.
+    pub fn lose(&mut self, now: u64, count: usize) -> usize {
+        let young = self.tail.iter().rev().take_while(|(at, _)| now < at + WRITE_BACK_MS).count();
+        let lost = count.min(young);
         if lost == 0 {
             return 0;
         }
         self.tail.truncate(self.tail.len() - lost);
         self.state = self.synced.clone();
-        for event in &self.tail {
+        for (_, event) in &self.tail {
             let _fitted_before = self.state.apply(event);
         }
         lost
@@ -94,13 +100,13 @@ mod tests {
     #[test]
     fn a_power_cut_takes_the_last_records_and_never_a_synced_one() {
         let mut journal = Journal::default();
-        journal.commit(&events(&["a", "b", "c"])).unwrap();
+        journal.commit(0, &events(&["a", "b", "c"])).unwrap();
         journal.sync_to(2);
         assert_eq!((journal.unsynced(), known(&journal)), (1, "a b c".into()));
-        journal.commit(&events(&["d"])).unwrap();
-        assert_eq!(journal.lose(1), 1);
+        journal.commit(90_000, &events(&["d"])).unwrap();
+        assert_eq!(journal.lose(90_000, 9), 1);
         assert_eq!(known(&journal), "a b c");
-        assert_eq!(journal.lose(9), 1);
+        assert_eq!(journal.lose(1, 9), 1);
         assert_eq!(known(&journal), "a b");
     }
 
@@ -109,7 +115,7 @@ mod tests {
         let mut journal = Journal::default();
         let mut wrong = events(&["a"]);
         wrong.push(Change::Forgotten { instance: crate::core::ids::InstanceId::new("x") }.at(wrong[0].at));
-        assert!(journal.commit(&wrong).is_err());
+        assert!(journal.commit(0, &wrong).is_err());
         assert_eq!((journal.mark(), known(&journal)), (0, String::new()));
     }
 }

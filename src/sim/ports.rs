@@ -76,8 +76,9 @@ impl Store for SimStore {
         let events = decide(&state);
         drop(state);
         let mut world = self.proc.world.borrow_mut();
+        let now = world.now;
         let journal = world.managers[self.proc.machine].journal(&self.pool);
-        if let Err(refused) = journal.commit(&events) {
+        if let Err(refused) = journal.commit(now, &events) {
             let (event, misfit) = *refused;
             world.broken(format!("{misfit}: {event:?}"));
             return Err(StoreError::Io { what: misfit.to_string() });

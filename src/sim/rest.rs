@@ -23,11 +23,13 @@ pub fn jobs_ended(world: &World) -> bool {
 }
 
 /// The first thing that is not at rest.
-pub fn problem(world: &mut World) -> Option<String> {
+pub fn problem(world: &World) -> Option<String> {
+    let pools = || policies(world).iter().find_map(|(pool, policy)| pool_at_rest(world, pool, policy));
     lost_jobs(world)
         .or_else(|| blame(world))
         .or_else(|| leftovers(world))
-        .or_else(|| policies(world).iter().find_map(|(pool, policy)| pool_at_rest(world, pool, policy)))
+        .or_else(pools)
+        .or_else(|| stale_keys(world))
 }
 
 fn lost_jobs(world: &World) -> Option<String> {
@@ -68,6 +70,12 @@ fn leftovers(world: &World) -> Option<String> {
     if !busy.is_empty() && !due && !world.scenario.service {
         return Some(format!("promise 3: still alive at rest: {}", busy.join(", ")));
     }
+    None
+}
+
+/// Keys of instances that neither a record nor the provider knows.
+fn stale_keys(world: &World) -> Option<String> {
+    let manager = &world.managers[0];
     let recorded: BTreeSet<&InstanceId> =
         manager.journals.values().flat_map(|j| j.state().instances.keys()).collect();
     let key =

@@ -87,7 +87,7 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
     executor.run_until(settled);
     let mut world = world.borrow_mut();
     if world.wrong.is_none()
-        && let Some(problem) = rest::problem(&mut world)
+        && let Some(problem) = rest::problem(&world)
     {
         world.broken(problem);
     }
