@@ -120,7 +120,8 @@ fn report(totals: &Totals, seeds: u64, coverage: bool, first: bool) -> ExitCode 
     for name in &missing {
         println!("never hit: {name}");
     }
-    let mean = totals.cpu.as_secs_f64() / seeds.max(1) as f64;
+    let ran = u32::try_from(seeds).unwrap_or(u32::MAX).max(1);
+    let mean = (totals.cpu / ran).as_secs_f64();
     let (longest, which) = totals.longest;
     println!(
         "{seeds} seeds, {} failed; {} steps, {mean:.3} s CPU a seed, at most {:.3} s (seed {which})",
@@ -146,8 +147,8 @@ fn study(events: u64) -> ExitCode {
     let began = Instant::now();
     match study.run(events) {
         Ok(findings) => {
-            let rate = events as f64 / began.elapsed().as_secs_f64();
-            println!("{findings:?}: {rate:.0} events/s");
+            let rate = u128::from(events) * 1_000_000 / began.elapsed().as_micros().max(1);
+            println!("{findings:?}: {rate} events/s");
             ExitCode::SUCCESS
         }
         Err(problem) => {

@@ -37,8 +37,12 @@ pub struct Machine {
     /// Answers from then on, unless it is down; `None`: not yet known, or never.
     pub up: Option<u64>,
     pub down: bool,
+    /// `up` is the end of a reboot.
+    pub rebooted: bool,
     /// Being deleted.
     pub going: bool,
+    /// Its record was lost by no fault of ours: whether it fits the limit is not ours to know.
+    pub orphaned: bool,
     pub host_key: String,
 }
 
@@ -52,8 +56,10 @@ impl Machine {
         if self.down || self.going {
             return Status::Stopping;
         }
-        // A provider says `Running` when the machine has power, which is before it answers; and while one reboots.
-        if now < self.made + 3_000 || self.up.is_some_and(|at| at > now && at - now < 5_000) {
+        // A provider says `Running` when the machine has power, which is before it answers. While one reboots, some
+        // say that and some do not.
+        let reboots = self.rebooted && self.up.is_some_and(|at| at > now && at.is_multiple_of(2));
+        if now < self.made + 3_000 || reboots {
             return Status::Starting;
         }
         Status::Running
@@ -125,7 +131,9 @@ impl Cloud {
             plan,
             up: plan.takes.map(|takes| at + takes),
             down: false,
+            rebooted: false,
             going: false,
+            orphaned: false,
             host_key: request.keys.host_key_public.clone(),
         };
         self.machines.insert(request.instance.clone(), machine);
@@ -145,7 +153,9 @@ impl Cloud {
             plan,
             up: Some(0),
             down: false,
+            rebooted: false,
             going: false,
+            orphaned: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
         };
         self.machines.insert(id, machine);
@@ -219,6 +229,6 @@ impl Cloud {
 
     /// Instances of a pool that launches of ours made and that still bill.
     pub fn billing<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a Machine> {
-        self.machines.values().filter(move |m| m.ours && m.pool == *pool)
+        self.machines.values().filter(move |m| m.ours && !m.orphaned && m.pool == *pool)
     }
 }

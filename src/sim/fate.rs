@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::cloud::BootPlan;
+use super::cloud::{BootPlan, Machine};
 use super::fault::Fault;
 use super::process::{Exit, Kind, Proc, Shared};
 use super::rig::{Command, Starter};
@@ -48,6 +48,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
         }),
         Fault::Reboots => reboots(proc, dice),
         Fault::PowerCut => power_cut(proc, starter, dice).await,
+        Fault::RecordLost => record_lost(proc, dice),
         Fault::WallSteps => {
             let by = if dice.is_multiple_of(2) { DAY_MS } else { -DAY_MS };
             let mut world = proc.world.borrow_mut();
@@ -138,16 +139,43 @@ fn unused(proc: &Proc, dice: u64, act: impl FnOnce(&mut World, &InstanceId)) {
 fn reboots(proc: &Proc, dice: u64) {
     let mut world = proc.world.borrow_mut();
     let now = world.now;
-    let all: Vec<InstanceId> =
-        world.cloud.machines.values().filter(|m| m.answers(now)).map(|m| m.id.clone()).collect();
-    let Some(id) = choose(&all, dice) else { return };
+    // Hosts that serve jobs are the ones that matter most: they come back as they were.
+    let matters = |m: &Machine| dice.is_multiple_of(3) || m.tags.is_none();
+    let up = world.cloud.machines.values().filter(|m| m.answers(now) && matters(m));
+    let all: Vec<InstanceId> = up.map(|m| m.id.clone()).collect();
+    let Some(id) = choose(&all, dice >> 8) else { return };
     world.tell("cloud", format_args!("{id} reboots"));
     excuse_jobs(&mut world, &id, "its instance rebooted");
     if let Some(m) = world.cloud.machines.get_mut(&id) {
         m.up = Some(now + 4_000 + dice % 40_000);
+        m.rebooted = true;
     }
     world.cover.fault(Fault::Reboots);
     world.steps.notify(&Channel::Instance(id));
+}
+
+/// An instance that a job is on loses its record; the job goes on.
+fn record_lost(proc: &Proc, dice: u64) {
+    let mut world = proc.world.borrow_mut();
+    let held = world.truth.live.values().map(|l| (l.pool.clone(), l.instance.clone()));
+    let held: Vec<(PoolName, InstanceId)> = held
+        .filter(|(pool, id)| {
+            let recorded =
+                world.managers[0].journals.get(pool).is_some_and(|j| j.state().instance(id).is_some());
+            recorded && world.cloud.machines.get(id).is_some_and(|m| m.ours && !m.going)
+        })
+        .collect();
+    let Some((pool, id)) = choose(&held, dice) else { return };
+    world.cover.fault(Fault::RecordLost);
+    world.tell("operator", format_args!("mends the journal; {id} is not in it any more"));
+    excuse_jobs(&mut world, &id, "the record of its instance was lost");
+    if let Some(machine) = world.cloud.machines.get_mut(&id) {
+        machine.orphaned = true;
+    }
+    world.managers[0].journal(&pool).mend(|state| {
+        state.instances.remove(&id);
+        state.granted.retain(|_, grant| grant.instance != id);
+    });
 }
 
 /// Every process of the machine dies, and with them the last records. Some time later it boots again.

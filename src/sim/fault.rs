@@ -68,6 +68,8 @@ faults! {
     TerminateIgnored = "terminate-ignored",
     /// The machine loses power: every process dies, and so do the last records.
     PowerCut = "power-cut",
+    /// An instance's record is gone while it lives and a job is on it: the journal was damaged, and mended by hand.
+    RecordLost = "record-lost",
     /// A process is killed at a port call.
     Kill = "kill",
     /// A process gets no time for a while.

@@ -64,6 +64,13 @@ impl Journal {
         }
     }
 
+    /// The files are mended by hand: something is not in them any more.
+    pub fn mend(&mut self, mut change: impl FnMut(&mut PoolState)) {
+        change(&mut self.state);
+        self.synced = self.state.clone();
+        self.tail.clear();
+    }
+
     /// Power is cut: at most the last `count` records are lost, never one that was synced or that is older than the
     /// kernel leaves anything unwritten. Returns how many were.
     pub fn lose(&mut self, now: u64, count: usize) -> usize {

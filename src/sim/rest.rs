@@ -109,7 +109,7 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
             return Some(format!("promise 3: {} is recorded and does not exist", instance.id));
         }
     }
-    for machine in world.cloud.billing(pool) {
+    for machine in world.cloud.machines.values().filter(|m| m.ours && m.pool == *pool) {
         if !state.instances.contains_key(&machine.id) {
             return Some(format!("promise 3: {} is leaked", machine.id));
         }

@@ -221,6 +221,7 @@ const MOMENTS: &[Fault] = &[
     Fault::StoppedOutside,
     Fault::Reboots,
     Fault::PowerCut,
+    Fault::RecordLost,
     Fault::WallSteps,
     Fault::Copied,
     Fault::Twin,
