@@ -11,7 +11,7 @@ use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainWhy, Instance, Phase};
 use crate::core::policy::Policy;
-use crate::core::reservation::Reservation;
+use crate::core::reservation::{Reservation, Ticket};
 use crate::core::time::Stamp;
 
 pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<InstanceId>) {
@@ -29,8 +29,9 @@ pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<
     if candidates.is_empty() {
         return;
     }
-    let queue: Vec<Arc<Reservation>> = draft.state().waiting.values().cloned().collect();
-    for reservation in queue {
+    let mut turn = Ticket(0);
+    while let Some(reservation) = draft.state().waiting.range(turn..).next().map(|(_, r)| Arc::clone(r)) {
+        turn = Ticket(reservation.ticket.0 + 1);
         let best = candidates
             .iter()
             .enumerate()

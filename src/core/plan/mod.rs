@@ -31,6 +31,7 @@ use super::report::{Note, Report};
 use super::time::Stamp;
 use draft::Draft;
 pub use observed::{Fresh, Observed, Trouble};
+use outlook::{Lack, Outlook};
 pub use reconcile::doubtful;
 
 /// What is recorded and what was observed.
@@ -99,6 +100,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     assign::step(&mut draft, policy, &reconciled.held_back);
     let in_use = draft.state().in_use();
     let (idle, schedule) = policy.in_force(now);
+    let lack = Outlook::new(draft.state(), policy, &strays).lack(draft.state());
     let aim = Aim {
         observed: view.observed,
         policy,
@@ -106,6 +108,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         target: idle.target(in_use),
         strays: &strays,
         uncounted: reconciled.uncounted,
+        lack,
     };
     (report.idle_target, report.schedule) = (aim.target, schedule);
     retire::step(&mut draft, &aim);
@@ -124,6 +127,8 @@ struct Aim<'a> {
     target: u32,
     strays: &'a attempts::Strays,
     uncounted: u32,
+    /// What is missing for the jobs that still wait.
+    lack: Lack,
 }
 
 impl Effect {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Aim;
+use super::attempts::Strays;
 use crate::core::ids::TrustDomain;
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
@@ -36,9 +36,8 @@ pub(super) struct Lack {
 }
 
 impl<'a> Outlook<'a> {
-    pub(super) fn new(state: &'a PoolState, aim: &Aim<'a>) -> Self {
-        let policy = aim.policy;
-        let instances = state.instances.values().filter(|i| !aim.strays.name(&i.id));
+    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, strays: &Strays) -> Self {
+        let instances = state.instances.values().filter(|i| !strays.name(&i.id));
         Self { coming: instances.filter_map(|i| coming(i, policy)).collect(), policy }
     }
 

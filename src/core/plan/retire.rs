@@ -51,9 +51,13 @@ fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
 
 /// Idle beyond the target and beyond its patience: the longest idle goes first.
 fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+    let idle = longest_idle(draft, aim);
+    if idle.is_empty() {
+        return;
+    }
     let mut spare = Census::of(draft, aim).spare;
     let mut going = Vec::new();
-    for instance in longest_idle(draft, aim) {
+    for instance in idle {
         // Bound to a domain it serves nobody else: it is no spare capacity, and stays only for its patience.
         let usable = if census::is_spare(instance, aim.policy) { instance.usable() } else { 0 };
         if usable > 0 && spare.saturating_sub(usable) < aim.target {
@@ -90,7 +94,7 @@ fn longest_idle<'a>(draft: &'a Draft<'_>, aim: &Aim<'_>) -> Vec<&'a Instance> {
 
 /// Jobs wait, the pool is full, and idle instances do not suit them: the least recently used ones go.
 fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
-    if draft.state().waiting.is_empty() {
+    if aim.lack.instances == 0 {
         return;
     }
     let census = Census::of(draft, aim);
@@ -121,7 +125,7 @@ fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     let mut idle: Vec<&Instance> = instances.filter(bound).collect();
     let idle_for = |i: &Instance| draft.now.since(i.idle_since());
     idle.sort_by(|a, b| idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id)));
-    let count = usize::try_from(scale::lack(draft, aim).instances).unwrap_or(usize::MAX);
+    let count = usize::try_from(aim.lack.instances).unwrap_or(usize::MAX);
     let going: Vec<InstanceId> = idle.into_iter().take(count).map(|i| i.id.clone()).collect();
     for id in going {
         clean(draft, aim.observed, id);

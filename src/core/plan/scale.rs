@@ -6,7 +6,6 @@ use super::brake::{self, Brake};
 use super::census::{self, Census};
 use super::draft::Draft;
 use super::observed::Fresh;
-use super::outlook::{Lack, Outlook};
 use super::reconcile::act;
 use super::{Aim, Effect};
 use crate::core::event::Change;
@@ -49,6 +48,9 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
 
 /// How many of the wanted instances may be launched now.
 fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u32 {
+    if wanted == 0 {
+        return 0;
+    }
     let census = Census::of(draft, aim);
     let room = aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim));
     wish.limit_reached = room < wanted;
@@ -105,16 +107,12 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
     if aim.observed.launching.is_none() {
         return 0;
     }
-    let needed = lack(draft, aim).instances;
+    let needed = aim.lack.instances;
     match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
         Brake::Off => needed,
         Brake::OneTry { .. } => needed.min(1_u32.saturating_sub(under_way)),
         Brake::Wait { .. } | Brake::Paused { .. } => 0,
     }
-}
-
-pub(super) fn lack(draft: &Draft<'_>, aim: &Aim<'_>) -> Lack {
-    Outlook::new(draft.state(), aim).lack(draft.state())
 }
 
 /// Intent first; the effect follows its commit.
@@ -165,8 +163,8 @@ fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
 /// No instance that is ready suits a job that still waits here: assigning came first.
 fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
     let slots = aim.policy.fresh_slots();
-    let spare = Census::of(draft, aim).spare;
-    let lack = lack(draft, aim);
+    let lack = aim.lack;
+    let spare = if aim.target == 0 { 0 } else { Census::of(draft, aim).spare };
     let missing = aim.target.saturating_sub(spare).saturating_sub(lack.spare);
     if aim.policy.reuse == Reuse::Any {
         return lack.jobs.saturating_add(missing).div_ceil(slots);

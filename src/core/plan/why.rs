@@ -10,57 +10,65 @@ use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
 
 pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut Report) {
-    if draft.state().waiting.is_empty() {
+    let state = draft.state();
+    if state.waiting.is_empty() {
         return;
     }
-    let mut outlook = Outlook::new(draft.state(), aim);
-    let mut ahead = 0;
-    for reservation in draft.state().waiting.values() {
-        let on = reason(draft, aim, wish, reservation, &mut outlook, ahead);
-        if !matches!(on, WaitingOn::Boot { .. } | WaitingOn::Cleaning { .. }) {
-            ahead += 1;
-        }
-        report.waiting.push((reservation.attempt.clone(), on));
+    let mut outlook = Outlook::new(state, aim.policy, aim.strays);
+    let mut rest = Rest { draft, aim, wish, full: None, ahead: 0 };
+    report.waiting.reserve(state.waiting.len());
+    for job in state.waiting.values() {
+        let drained = wish.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
+        let coming = if drained.is_none() { outlook.serve(job) } else { None };
+        let on = match coming.map(|i| (i.phase == Phase::Cleaning, i.id.clone())) {
+            Some((true, instance)) => WaitingOn::Cleaning { instance },
+            Some((false, instance)) => WaitingOn::Boot { instance },
+            None => rest.reason(job),
+        };
+        report.waiting.push((job.attempt.clone(), on));
     }
 }
 
-fn reason<'a>(
-    draft: &Draft<'_>,
-    aim: &Aim<'_>,
-    wish: &Wish,
-    job: &'a Reservation,
-    outlook: &mut Outlook<'a>,
+/// The jobs that nothing on its way will serve.
+struct Rest<'a> {
+    draft: &'a Draft<'a>,
+    aim: &'a Aim<'a>,
+    wish: &'a Wish,
+    /// What a full pool says to the first of them; looked up once.
+    full: Option<WaitingOn>,
     ahead: u32,
-) -> WaitingOn {
-    if let Some(drained @ WaitingOn::Drained { .. }) = &wish.blocked {
-        return drained.clone();
-    }
-    if let Some(next) = outlook.serve(job) {
-        let instance = next.id.clone();
-        let cleans = next.phase == Phase::Cleaning;
-        return if cleans { WaitingOn::Cleaning { instance } } else { WaitingOn::Boot { instance } };
-    }
-    let policy = aim.policy;
-    if let Some(limit) = policy.max_lifetime.filter(|_| !policy.has_time_for(&job.job)) {
-        return WaitingOn::TooLong { timeout: job.job.timeout, max_lifetime: limit.0 };
-    }
-    wish.blocked.clone().unwrap_or_else(|| full(draft, aim, wish, ahead))
 }
 
-fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, ahead: u32) -> WaitingOn {
+impl Rest<'_> {
+    fn reason(&mut self, job: &Reservation) -> WaitingOn {
+        let before = self.ahead;
+        self.ahead += 1;
+        let policy = self.aim.policy;
+        let drained = matches!(self.wish.blocked, Some(WaitingOn::Drained { .. }));
+        if let Some(limit) = policy.max_lifetime.filter(|_| !drained && !policy.has_time_for(&job.job)) {
+            return WaitingOn::TooLong { timeout: job.job.timeout, max_lifetime: limit.0 };
+        }
+        if let Some(blocked) = &self.wish.blocked {
+            return blocked.clone();
+        }
+        let full = self.full.get_or_insert_with(|| full(self.draft, self.aim, self.wish));
+        if let WaitingOn::Limit { in_use, max_instances, .. } = *full {
+            return WaitingOn::Limit { in_use, max_instances, ahead: before };
+        }
+        full.clone()
+    }
+}
+
+fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish) -> WaitingOn {
     if !wish.limit_reached {
         return WaitingOn::Keeper;
     }
-    let mut instances = draft.state().instances.values();
-    match instances.find(|i| census::is_leaving(i, aim)) {
-        Some(instance) => WaitingOn::Room { instance: instance.id.clone() },
-        None => WaitingOn::Limit { in_use: busy(draft), max_instances: aim.policy.max_instances, ahead },
+    let instances = draft.state().instances.values();
+    if let Some(leaving) = instances.clone().find(|i| census::is_leaving(i, aim)) {
+        return WaitingOn::Room { instance: leaving.id.clone() };
     }
-}
-
-fn busy(draft: &Draft<'_>) -> u32 {
-    let busy = draft.state().instances.values().filter(|i| !i.is_idle());
-    u32::try_from(busy.count()).unwrap_or(u32::MAX)
+    let in_use = u32::try_from(instances.filter(|i| !i.is_idle()).count()).unwrap_or(u32::MAX);
+    WaitingOn::Limit { in_use, max_instances: aim.policy.max_instances, ahead: 0 }
 }
 
 /// Everybody waits for the same thing.
