@@ -43,7 +43,10 @@ impl Engine {
             Effect::Adopt { instance } => self.adopt(instance, &setup).await,
             Effect::Clean { instance } => self.clean(instance, &setup).await,
             Effect::Terminate { instance } => self.terminate(instance, &setup).await,
-            Effect::Reap { instance } => Ok(ended(setup.provider.terminate(instance).await)),
+            Effect::Reap { instance } => {
+                self.connector.discard_keys(instance).await;
+                Ok(ended(setup.provider.terminate(instance).await))
+            }
             Effect::EndAttempt { attempt, how } => self.end_attempt(attempt, *how).await,
             Effect::DropRequest { attempt } => self.drop_request(attempt).await,
             Effect::ForgetAttempt { attempt } => {
@@ -226,6 +229,8 @@ impl Engine {
     }
 
     async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        // CRASH: keys first, while the record still says that there is something to do.
+        self.connector.discard_keys(id).await;
         let outcome = ended(setup.provider.terminate(id).await);
         if !matches!(outcome, Outcome::Gone) {
             return Ok(outcome);
@@ -241,7 +246,6 @@ impl Engine {
             vec![Change::Forgotten { instance: id.clone() }.at(at)]
         })
         .await?;
-        self.connector.discard_keys(id).await;
         Ok(outcome)
     }
 

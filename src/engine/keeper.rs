@@ -134,9 +134,11 @@ impl PoolKeeper {
     }
 
     fn start(&mut self, effect: Effect, setup: &PoolSetup) {
-        if let Some(id) = effect.instance()
-            && !self.memory.busy.insert(id.clone())
-        {
+        let fresh = match effect.instance() {
+            Some(id) => self.memory.busy.insert(id.clone()),
+            None => self.memory.may_try(&effect, self.engine.now()),
+        };
+        if !fresh {
             return;
         }
         tracing::info!(pool = %self.engine.pool, "{effect}");
@@ -179,6 +181,8 @@ impl PoolKeeper {
 
     fn note(&mut self, done: Done, setup: &PoolSetup) {
         let Some(id) = done.effect.instance().cloned() else {
+            let pause = setup.policy.timing.probe_interval;
+            self.memory.tried.insert(done.effect.clone(), Some(self.engine.now().plus(pause)));
             if let Outcome::Failed(failure) = &done.outcome {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
             }

@@ -7,7 +7,7 @@ use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
 use crate::core::inventory::Listing;
-use crate::core::plan::{self, Fresh, Observed, Plan, View};
+use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
 use crate::core::pool::PoolState;
 use crate::core::report::Note;
 use crate::core::time::Stamp;
@@ -21,6 +21,9 @@ pub(super) struct Memory {
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) troubles: BTreeMap<InstanceId, plan::Trouble>,
     pub(super) busy: BTreeSet<InstanceId>,
+    /// Effects about attempts: under way (`None`), or tried, with when they may be tried again. One that finds the
+    /// lease held would be planned anew at once, for as long as it is held.
+    pub(super) tried: BTreeMap<Effect, Option<Stamp>>,
 }
 
 /// May this pass launch?
@@ -183,6 +186,16 @@ impl Engine {
 }
 
 impl Memory {
+    /// May this effect about an attempt be started now? Then it is under way.
+    pub(super) fn may_try(&mut self, effect: &Effect, now: Stamp) -> bool {
+        self.tried.retain(|_, until| until.is_none_or(|until| !now.reached(until)));
+        if self.tried.contains_key(effect) {
+            return false;
+        }
+        self.tried.insert(effect.clone(), None);
+        true
+    }
+
     /// Drops everything remembered about an instance that is gone.
     pub(super) fn forget(&mut self, gone: &InstanceId) {
         if let Some((_, Ok(listing))) = &mut self.listing {

@@ -204,7 +204,9 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     for event in events {
         match &event.change {
             Change::LaunchIntended { instance, .. } => {
-                let (count, limit) = (state.alive(), limit(world, pool));
+                // A refused launch is only a name: nothing was made.
+                let count = state.instances.values().filter(|i| !i.is_refused()).count();
+                let limit = usize::try_from(limit(world, pool)).unwrap_or(usize::MAX);
                 if count > limit {
                     world.broken(format!("promise 2: {instance} makes {count} records, limit {limit}"));
                 }

@@ -331,7 +331,7 @@ async fn copied(proc: &Proc, starter: &Starter) {
 /// Another manager with our owner id makes an instance, and takes it away again after a while.
 async fn twin(proc: &Proc, dice: u64) {
     let pool = PoolName::new("cloud");
-    let id = InstanceId::new(format!("cloud-twin-{}", dice % 1000));
+    let id = InstanceId::new(format!("cloud-twin-{}", proc.pid.0));
     {
         let mut world = proc.world.borrow_mut();
         world.cover.fault(Fault::Twin);

@@ -266,7 +266,9 @@ impl Host for SimHost {
         for (_, row) in &report.rows {
             world.cover.row(*row);
         }
-        world.say(self.proc.pid, format_args!("host.write_report {pool} {:?}", report.rows));
+        let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
+        let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));
+        world.say(self.proc.pid, format_args!("host.write_report {pool} {}{blocked}", rows.join(" ")));
         directory.borrow_mut().reports.insert(pool.clone(), report.clone());
         Ok(())
     }

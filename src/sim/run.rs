@@ -83,7 +83,8 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
         let next = world.borrow().now + 60_000;
         executor.run_until(next);
     }
-    let settled = world.borrow().now + rest::GRACE_MS;
+    // Not while a `reap` runs: those come every five minutes.
+    let settled = (world.borrow().now + rest::GRACE_MS).next_multiple_of(300_000) + 150_000;
     executor.run_until(settled);
     let mut world = world.borrow_mut();
     if world.wrong.is_none()

@@ -138,7 +138,7 @@ fn cloud_pool(rng: &mut Rng) -> PoolPlan {
         max_use_count: rng.pick(&[Some(1), Some(1), Some(2), Some(5), None]),
         max_launching: rng.pick(&[2, 10]),
         launches_per_minute: rng.pick(&[6, 60]),
-        max_lifetime: rng.pick(&[None, None, Some(Lifetime(Duration::from_mins(30)))]),
+        max_lifetime: rng.pick(&[None, None, Some(Lifetime(Duration::from_mins(60)))]),
         reuse: rng.pick(&[Reuse::Project, Reuse::Project, Reuse::Namespace, Reuse::Any]),
         idle: idle(rng),
         timing: timing(rng),
@@ -194,7 +194,7 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
         let facts = JobFacts {
             key: JobKey::new("https://gitlab.example", 1000 + number),
             project: project.into(),
-            timeout: Duration::from_mins(rng.pick(&[10, 20])),
+            timeout: Duration::from_mins(rng.pick(&[20, 45])),
         };
         let mut stages: Vec<(u64, u32)> =
             (0..rng.within(2..6)).map(|_| (rng.within(500..20_000), 0)).collect();

@@ -356,7 +356,7 @@ mod tests {
             for (uses, capacity) in [(Some(1), 1), (Some(3), 2), (None, 4)] {
                 let load = Load { gap: 2_500, length: 60_000 };
                 let findings = Study::new(seed, policy(reuse, uses, capacity), load).run(1_500).unwrap();
-                assert!(findings.jobs > 150 && findings.most > 10, "{findings:?}");
+                assert!(findings.jobs > 150 && findings.most >= 10, "{findings:?}");
             }
         }
     }

@@ -55,7 +55,9 @@ pub fn runner(world: &Shared, starter: &Starter, opaque: bool) -> u32 {
             let plan = proc.world.borrow().scenario.jobs[place].clone();
             let id = plan.facts.key.id;
             proc.world.borrow_mut().truth.running.insert(id, number);
-            let call = Job { starter: starter.clone(), number, id, plan, attempt: AttemptName::new("") };
+            let ends = proc.now_ms() + u64::try_from(plan.facts.timeout.as_millis()).unwrap_or(u64::MAX);
+            let call =
+                Job { starter: starter.clone(), number, id, plan, ends, attempt: AttemptName::new("") };
             Starter::outside(&proc.world, format!("job{id}"), 0, Some(number), |proc| async move {
                 let verdict = call.work(&proc).await;
                 proc.say(format_args!("{verdict:?}"));
@@ -75,6 +77,8 @@ struct Job {
     number: u32,
     id: u64,
     plan: JobPlan,
+    /// The job's timeout, counted from when the runner took it: waiting included.
+    ends: u64,
     attempt: AttemptName,
 }
 
@@ -99,6 +103,7 @@ impl Job {
     /// Waits for a call to end; tells it to stop at `cancel`, and kills it a minute later.
     async fn wait(&self, proc: &Proc, pid: Pid, cancel: Option<u64>) -> Called {
         let channels = [Channel::Exit(pid)];
+        let cancel = Some(cancel.map_or(self.ends, |at| at.min(self.ends)));
         if let Some(exit) = proc.until(&channels, cancel, |world| world.exit_of(pid)).await {
             return called(exit);
         }
@@ -169,7 +174,8 @@ impl Job {
         let mut world = proc.world.borrow_mut();
         match &called {
             Called::Exit(0) => {}
-            Called::Stopped => world.cover.fault(Fault::CancelledWaiting),
+            Called::Stopped if cancel.is_some() => world.cover.fault(Fault::CancelledWaiting),
+            Called::Stopped => {}
             Called::Killed => world.truth.excuse(self.id, "its prepare was killed"),
             Called::Exit(_) => {
                 let patience = world.config[&self.plan.pool].policy.timing.acquire_timeout;
@@ -201,7 +207,9 @@ impl Job {
                 Called::Exit(0) => {}
                 Called::Exit(1) => return Verdict::Failed,
                 Called::Stopped => {
-                    proc.world.borrow_mut().cover.fault(Fault::CancelledRunning);
+                    if cancelled {
+                        proc.world.borrow_mut().cover.fault(Fault::CancelledRunning);
+                    }
                     return Verdict::Cancelled;
                 }
                 Called::Exit(_) => return Verdict::SystemFailure,
@@ -253,7 +261,7 @@ impl Job {
             proc.world.borrow_mut().cover.fault(Fault::CleanupMissing);
         } else {
             let pid = self.start(proc, Command::Cleanup { attempt: self.attempt.clone() }, "cleanup");
-            self.wait(proc, pid, None).await;
+            proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
         }
         proc.world.borrow_mut().managers[0].tmpdirs.remove(&self.attempt);
     }

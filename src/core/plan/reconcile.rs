@@ -257,7 +257,9 @@ fn carry_out(
         Verdict::Drain(_) if is_fixed(draft, &instance) => draft.emit(Change::Forgotten { instance }),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
         Verdict::Terminate => act(draft, observed, Effect::Terminate { instance }),
-        Verdict::Forget => draft.emit(Change::Forgotten { instance }),
+        // Its *not found* is what forgets it: keys first, record last, so that a kill in between leaks nothing. And a
+        // launch that this process has still under way is no absence.
+        Verdict::Forget => act(draft, observed, Effect::Terminate { instance }),
         Verdict::Keep
         | Verdict::HoldBack
         | Verdict::Suspect

@@ -10,7 +10,7 @@ use super::reconcile::act;
 use super::{Aim, Effect};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::Instance;
+use crate::core::instance::{DrainWhy, Instance};
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 
@@ -139,14 +139,16 @@ fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
     draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));
 }
 
-/// A refused launch that nobody wants any more was never made: its record goes.
+/// A refused launch that nobody wants any more was never made: it goes the way of all, for it has keys already.
 fn drop_refused(draft: &mut Draft<'_>, aim: &Aim<'_>, wanted: u32) {
     let unmade = |i: &Instance| i.is_refused() && !aim.strays.name(&i.id);
     let refused = draft.state().instances.values().filter(|i| unmade(i));
     let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
     let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
     for instance in surplus {
-        draft.emit(Change::Forgotten { instance });
+        let (why, id) = (DrainWhy::Surplus, instance.clone());
+        draft.emit(Change::DrainingBegun { instance: id, why });
+        act(draft, aim.observed, Effect::Terminate { instance });
     }
 }
 

@@ -253,6 +253,10 @@ proptest! {
         }
         for id in &surplus {
             let known = before.state.instance(id).expect("it is recorded");
+            if known.is_refused() {
+                // Never made: nothing that could be idle.
+                continue;
+            }
             prop_assert!(before.now.since(known.idle_since()) >= before.policy.idle.idle_time);
             prop_assert!(known.uses > 0 || before.now.since(known.idle_since()) >= Duration::from_mins(1));
         }
