@@ -82,7 +82,7 @@ impl Context {
         let same = std::fs::read(&note).is_ok_and(|old| old == path.as_os_str().as_encoded_bytes());
         if !same {
             let fresh = self.state_path.join(format!("{CONFIG_NOTE}.{}", std::process::id()));
-            let written = std::fs::write(&fresh, path.as_os_str().as_encoded_bytes())
+            let written = write_private(&fresh, path.as_os_str().as_encoded_bytes())
                 .and_then(|()| std::fs::rename(&fresh, &note));
             if written.is_err() {
                 std::fs::remove_file(&fresh).ok();
@@ -195,4 +195,17 @@ fn times(config: &Config) -> Times {
         half_made_kept: timing.half_made_kept,
         unprepared_kept: timing.unprepared_kept,
     }
+}
+
+/// Writes a new file that only we can read.
+fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
 }

@@ -121,7 +121,11 @@ impl PoolKeeper {
         problem: Option<String>,
         launching: Launching,
     ) -> Result<Option<Duration>, super::Trouble> {
-        let Passed { plan, state } = self.engine.pass(&mut self.memory, setup, problem, launching).await?;
+        let (passed, ended) = self.pass_beside_effects(setup, problem, launching).await;
+        for done in ended {
+            self.note(done, setup);
+        }
+        let Passed { plan, state } = passed?;
         self.revision.set(state.revision);
         for effect in &plan.effects {
             self.start(effect.clone(), setup);
@@ -131,6 +135,30 @@ impl PoolKeeper {
         let next = plan.report.next.map(|next| now.until(next));
         let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
         Ok([next, heartbeat].into_iter().flatten().min())
+    }
+
+    /// Makes a pass while effects go on.
+    ///
+    /// RACE: an effect may have been handed the store's lock and not know it yet. Were it not polled, the pass would
+    /// wait for a lock that this very process holds.
+    async fn pass_beside_effects(
+        &mut self,
+        setup: &PoolSetup,
+        problem: Option<String>,
+        launching: Launching,
+    ) -> (Result<Passed, super::Trouble>, Vec<Done>) {
+        let mut ended = Vec::new();
+        let mut pass = Box::pin(self.engine.pass(&mut self.memory, setup, problem, launching));
+        while !self.running.is_empty() {
+            match select(pass, self.running.next()).await {
+                Either::Left((passed, _)) => return (passed, ended),
+                Either::Right((done, unfinished)) => {
+                    ended.extend(done);
+                    pass = unfinished;
+                }
+            }
+        }
+        (pass.await, ended)
     }
 
     fn start(&mut self, effect: Effect, setup: &PoolSetup) {

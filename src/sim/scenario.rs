@@ -138,7 +138,7 @@ fn cloud_pool(rng: &mut Rng) -> PoolPlan {
         max_use_count: rng.pick(&[Some(1), Some(1), Some(2), Some(5), None]),
         max_launching: rng.pick(&[2, 10]),
         launches_per_minute: rng.pick(&[6, 60]),
-        max_lifetime: rng.pick(&[None, None, Some(Lifetime(Duration::from_mins(60)))]),
+        max_lifetime: rng.pick(&[None, None, Some(Lifetime(Duration::from_hours(1)))]),
         reuse: rng.pick(&[Reuse::Project, Reuse::Project, Reuse::Namespace, Reuse::Any]),
         idle: idle(rng),
         timing: timing(rng),

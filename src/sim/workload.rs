@@ -173,9 +173,8 @@ impl Job {
         let called = self.wait(proc, pid, cancel).await;
         let mut world = proc.world.borrow_mut();
         match &called {
-            Called::Exit(0) => {}
             Called::Stopped if cancel.is_some() => world.cover.fault(Fault::CancelledWaiting),
-            Called::Stopped => {}
+            Called::Exit(0) | Called::Stopped => {}
             Called::Killed => world.truth.excuse(self.id, "its prepare was killed"),
             Called::Exit(_) => {
                 let patience = world.config[&self.plan.pool].policy.timing.acquire_timeout;

@@ -62,11 +62,15 @@ fn cleanup_returns_before_a_slow_provider_has_done_anything() {
         let server = place.server(&place.instance_of(&attempt)).expect("its server");
         let keeper = place.of_kind(Kind::Keeper);
         let frozen: Vec<_> = keeper.into_iter().chain([server]).collect();
-        frozen.iter().for_each(|process| drop(process.signal(Signal::STOP)));
+        for process in &frozen {
+            process.signal(Signal::STOP);
+        }
         let cleanup = attempt.start_cleanup().wait(SOON);
         assert_eq!(cleanup.exit_code(), Some(0), "{}", cleanup.stderr_text());
         took.push(cleanup.took().expect("it ended"));
-        frozen.iter().for_each(|process| drop(process.signal(Signal::CONT)));
+        for process in &frozen {
+            process.signal(Signal::CONT);
+        }
         attempt.remove_tmpdir();
     }
     took.sort();
@@ -153,12 +157,16 @@ fn a_freed_slot_reaches_the_next_job_without_a_keeper() {
     let prepare = second.start_prepare();
     prepare.wait_for_output("in use", SOON);
     let keepers = place.of_kind(Kind::Keeper);
-    keepers.iter().for_each(|keeper| drop(keeper.signal(Signal::STOP)));
+    for keeper in &keepers {
+        keeper.signal(Signal::STOP);
+    }
     let began = Instant::now();
     assert_eq!(first.cleanup().exit_code(), Some(0));
     let prepare = prepare.wait(SOON);
     let took = began.elapsed();
-    keepers.iter().for_each(|keeper| drop(keeper.signal(Signal::CONT)));
+    for keeper in &keepers {
+        keeper.signal(Signal::CONT);
+    }
     assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
     eprintln!("from cleanup to the next job's instance: {took:?}");
     assert_eq!(second.cleanup().exit_code(), Some(0));

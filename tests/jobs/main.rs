@@ -7,20 +7,16 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
-mod broken;
 mod cleanup;
 mod crowd;
 mod input;
-mod keeper;
 mod kill;
 mod pass;
 mod place;
 mod prepare;
 mod processes;
-mod rehearsal;
 mod secrets;
 mod setting;
 mod stop;
 #[path = "../support/mod.rs"]
 mod support;
-mod trust;

@@ -88,12 +88,6 @@ impl Place {
         out.into_owned()
     }
 
-    /// `keep` in the foreground, as its own service.
-    pub fn keep(&self) -> std::process::Child {
-        let mut command = self.command(&["keep"]);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the keeper starts")
-    }
-
     fn block_on<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(work)

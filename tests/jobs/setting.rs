@@ -50,13 +50,6 @@ impl Setting {
         setting.pool("launches_per_minute", 10_000).provider("kind", "local").provider("allow_root", is_root)
     }
 
-    /// A key above all tables.
-    #[must_use]
-    pub fn top(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.top.insert(key.to_owned(), value.into());
-        self
-    }
-
     /// A key of `[pool.pool]`.
     #[must_use]
     pub fn pool(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -120,7 +120,8 @@ fn what_a_stopped_stage_started_is_gone_when_run_returns() {
     run.signal_group(Signal::TERM);
     let run = run.wait(SOON);
     assert_eq!(run.exit_code(), Some(2), "{}", run.stderr_text());
-    assert_eq!(place.of_kind(Kind::Guest), [], "the stage's session is gone");
+    // The sweeper itself may take a moment longer.
+    wait_for("the stage's session is gone", SOON, || place.of_kind(Kind::Guest).is_empty().then_some(()));
     let after = attempt.run("after_script", "echo still here\n");
     assert_eq!((after.exit_code(), after.stdout_text().as_str()), (Some(0), "still here\n"));
     assert_eq!(place.instance_of(&attempt), instance);

@@ -256,10 +256,9 @@ fn carry_out(
         }
         Verdict::Drain(_) if is_fixed(draft, &instance) => draft.emit(Change::Forgotten { instance }),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
-        Verdict::Terminate => act(draft, observed, Effect::Terminate { instance }),
-        // Its *not found* is what forgets it: keys first, record last, so that a kill in between leaks nothing. And a
+        // To forget is to ask once more. Its *not found* is what forgets it: keys first, record last, so that a kill in between leaks nothing. And a
         // launch that this process has still under way is no absence.
-        Verdict::Forget => act(draft, observed, Effect::Terminate { instance }),
+        Verdict::Terminate | Verdict::Forget => act(draft, observed, Effect::Terminate { instance }),
         Verdict::Keep
         | Verdict::HoldBack
         | Verdict::Suspect

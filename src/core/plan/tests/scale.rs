@@ -120,7 +120,7 @@ fn a_refused_launch_is_tried_anew_as_its_next_attempt_or_dropped() {
             ("refused 9m missing 1s", "i1 drains: surplus; terminate i1"),
             (
                 "refused 9m missing 1s; refused 8m missing 1s; waits 8",
-                "i2 forgotten; i1 intended (2); launch i1",
+                "i2 drains: surplus; i1 intended (2); terminate i2; launch i1",
             ),
             ("refused 9m missing 1s; booting 5s; waits 8", "i1 forgotten; probe i2"),
             ("reap | refused 9m missing 1s; waits 8", ""),
