@@ -86,6 +86,13 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
     // Not while a `reap` runs: those come every five minutes.
     let settled = (world.borrow().now + rest::GRACE_MS).next_multiple_of(300_000) + 150_000;
     executor.run_until(settled);
+    // An instance that reaches `max_lifetime` is replaced just then: everything is at rest before or after that.
+    for minutes in [3, 4] {
+        if rest::problem(&world.borrow()).is_some() && world.borrow().wrong.is_none() {
+            let later = world.borrow().now + minutes * 60_000;
+            executor.run_until(later);
+        }
+    }
     let mut world = world.borrow_mut();
     if world.wrong.is_none()
         && let Some(problem) = rest::problem(&world)

@@ -54,6 +54,7 @@ pub struct Study {
     jobs: u64,
     ending: BTreeSet<InstanceId>,
     used: BTreeMap<InstanceId, u32>,
+    wrong: Option<String>,
 }
 
 /// What a study came to.
@@ -111,6 +112,7 @@ impl Study {
             jobs: 0,
             ending: BTreeSet::new(),
             used: BTreeMap::new(),
+            wrong: None,
         };
         study.later(0, Happens::JobComes);
         study
@@ -275,14 +277,25 @@ impl Study {
 
     fn apply(&mut self, events: &[Event]) {
         for event in events {
-            let fits = self.state.apply(event);
-            debug_assert!(fits.is_ok(), "{event:?}: {fits:?}");
+            if let Err(misfit) = self.state.apply(event) {
+                self.wrong.get_or_insert_with(|| format!("{misfit}: {event:?}"));
+            }
             if let Change::Granted { attempt, instance } = &event.change {
-                *self.used.entry(instance.clone()).or_default() += 1;
-                let takes = 1_000 + self.about(self.length);
-                self.later(takes, Happens::JobEnds(attempt.clone()));
+                self.granted(attempt, instance);
             }
         }
+    }
+
+    /// Promise 1: nobody gets what is used up.
+    fn granted(&mut self, attempt: &AttemptName, instance: &InstanceId) {
+        let used = self.used.entry(instance.clone()).or_default();
+        *used += 1;
+        if self.policy.max_use_count.is_some_and(|most| *used > most) {
+            let problem = format!("promise 1: {instance} is used {used} times");
+            self.wrong.get_or_insert(problem);
+        }
+        let takes = 1_000 + self.about(self.length);
+        self.later(takes, Happens::JobEnds(attempt.clone()));
     }
 
     fn listing(&mut self) -> &mut Listing {
@@ -299,6 +312,9 @@ impl Study {
 
     /// Promises 1, 2, 4 and 5 over everything, after every event.
     fn check(&self) -> Result<(), String> {
+        if let Some(wrong) = &self.wrong {
+            return Err(wrong.clone());
+        }
         if let Some(law) = invariants::check(&self.state).into_iter().next() {
             return Err(format!("promise 1: {law}"));
         }
@@ -307,17 +323,8 @@ impl Study {
         if listed.max(self.state.instances.len()) > limit {
             return Err(format!("promise 2: {listed} instances, limit {limit}"));
         }
-        for (id, instance) in &self.state.instances {
-            if instance.holders.len()
-                > usize::try_from(self.policy.capacity_per_instance).unwrap_or(usize::MAX)
-            {
-                return Err(format!("promise 1: {id} has too many jobs"));
-            }
-            let used = self.used.get(id).copied().unwrap_or(0);
-            if self.policy.max_use_count.is_some_and(|most| used > most) {
-                return Err(format!("promise 1: {id} is used {used} times"));
-            }
-            if !instance.holders.is_empty() && self.ending.contains(id) {
+        for id in &self.ending {
+            if self.state.instance(id).is_some_and(|i| !i.holders.is_empty()) {
                 return Err(format!("promise 4: {id} is terminated in use"));
             }
         }
