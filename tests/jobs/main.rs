@@ -4,6 +4,8 @@
 //! in it. When the place is dropped its state directory goes, and whatever still lives after that fails the test.
 //!
 //! `GREENROOM_KILLS` says how often `kill.rs` kills (default 60), `GREENROOM_SEED` replays one of its seeds.
+#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
+#![expect(clippy::format_collect, reason = "a few thousand lines of a test's own text")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 

@@ -290,7 +290,9 @@ impl Drop for Place {
             eprintln!("the journal's end:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
         }
         let left = self.end();
-        left.iter().for_each(|process| drop(process.kill9()));
+        for process in &left {
+            process.kill9();
+        }
         assert!(failed || left.is_empty(), "these outlived their state directory: {left:#?}");
     }
 }

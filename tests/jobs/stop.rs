@@ -138,7 +138,9 @@ fn the_signals_of_a_graceful_shutdown_do_not_stop_a_job() {
     let ours: Vec<Process> = place.processes().into_iter().filter(|p| p.kind <= Kind::Instance).collect();
     assert!(ours.len() >= 3, "a call, a keeper, an instance: {ours:?}");
     for process in &ours {
-        all.iter().for_each(|signal| assert!(process.signal(*signal), "{process:?}"));
+        for signal in &all {
+            assert!(process.signal(*signal), "{process:?}");
+        }
     }
     let run = run.wait(SOON);
     assert_eq!(
