@@ -240,13 +240,7 @@ fn carry_out(
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Clean { instance });
         }
-        Verdict::Refresh => {
-            if is_fixed(draft, &instance) {
-                clean(draft, observed, instance);
-            } else {
-                drain(draft, observed, instance, DrainWhy::Rebooted);
-            }
-        }
+        Verdict::Refresh => refresh(draft, observed, policy, instance),
         Verdict::LastJob => {
             if is_fixed(draft, &instance) {
                 draft.emit(Change::CleaningBegun { instance });
@@ -254,7 +248,7 @@ fn carry_out(
                 draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
             }
         }
-        Verdict::Drain(_) if is_fixed(draft, &instance) => draft.emit(Change::Forgotten { instance }),
+        Verdict::Drain(_) if is_fixed(draft, &instance) => forget(draft, observed, instance),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
         // To forget is to ask once more. Its *not found* is what forgets it: keys first, record last, so that a kill in between leaks nothing. And a
         // launch that this process has still under way is no absence.
@@ -267,6 +261,27 @@ fn carry_out(
         | Verdict::Reap
         | Verdict::Alarm
         | Verdict::Ignore => {}
+    }
+}
+
+/// RACE: a launch that is still under way here may yet make it; then it needs its record.
+fn forget(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
+    if !observed.busy.contains(&instance) {
+        draft.emit(Change::Forgotten { instance });
+    }
+}
+
+/// The lost tail of the journal may have given it to somebody.
+fn refresh(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, instance: InstanceId) {
+    let Some(known) = draft.state().instance(&instance) else { return };
+    match (known.is_fixed(), &known.domain) {
+        (false, _) => drain(draft, observed, instance, DrainWhy::Rebooted),
+        // Where a clean is no wall, only the record of its last project would be one.
+        (true, None) if !policy.clean_unbinds => {
+            let why = format!("{}: whose jobs it may run is not known", DrainWhy::Rebooted);
+            draft.emit(Change::SetAside { instance, why });
+        }
+        (true, _) => clean(draft, observed, instance),
     }
 }
 

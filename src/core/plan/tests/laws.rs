@@ -326,6 +326,7 @@ proptest! {
     #[test]
     fn after_a_reboot_nothing_recorded_before_is_handed_out(line in a_world()) {
         let mut rebooted = world(&line);
+        rebooted.observed.busy.clear();
         rebooted.now = Stamp { wall_ms: NOW.wall_ms + 60_000, boot: BootId(8), uptime_ms: 1_000 };
         let plan = rebooted.plan();
         let gets = |e: &crate::core::event::Event| matches!(e.change, Change::Granted { .. });

@@ -125,6 +125,7 @@ fn a_refused_launch_is_tried_anew_as_its_next_attempt_or_dropped() {
             ("refused 9m missing 1s; booting 5s; waits 8", "i1 drains: surplus; probe i2; terminate i1"),
             ("reap | refused 9m missing 1s; waits 8", ""),
             ("reap | refused 9m missing 1s", "i1 drains: surplus; terminate i1"),
+            ("refused 9m missing 1s busy", "i1 drains: surplus"),
             // Its call is not quite over: no room yet, and no second one beside it.
             ("max 1 | refused 9m missing 1s busy; waits 8", ""),
             ("max 1 | refused 9m missing 1s trouble 5s; waits 8", ""),

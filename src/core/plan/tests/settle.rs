@@ -45,6 +45,12 @@ impl World {
         let now = self.now;
         let Ok(listing) = &mut self.observed.listing else { return };
         listing.begun = now;
+        for listed in &mut listing.instances {
+            let host = listed.tags.is_none();
+            if listed.status == Status::Starting || host {
+                listed.status = Status::Running;
+            }
+        }
         let lacks = |i: &&Instance| !listing.instances.iter().any(|l| l.id == i.id);
         let instances = self.state.instances.values().map(AsRef::as_ref);
         self.observed.denied = instances.filter(lacks).map(|i| i.id.clone()).collect();
