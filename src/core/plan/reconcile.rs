@@ -338,8 +338,7 @@ fn unrecorded(
     for listed in others {
         let kind = kind_of(draft, observed, listed);
         ours += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
-        let born = listed.created.or_else(|| observed.first_seen.get(&listed.id).copied());
-        let due = born.unwrap_or(draft.now).plus(policy.timing.reap_grace);
+        let due = grace_ends(listed, observed, policy, draft.now);
         let late = draft.now.reached(due);
         // A stranger may stand in the part that was cut off.
         let age = if late && complete { Age::Late } else { Age::Young };
@@ -375,6 +374,16 @@ fn unrecorded(
         report.notes.push(Note::AnotherManager { instances: strangers });
     }
     ours
+}
+
+/// When an unrecorded instance is old enough: by its birthday, or since we have known it, whichever comes first.
+///
+/// A birthday comes from another clock: ours may be set back long after it.
+fn grace_ends(listed: &Listed, observed: &Observed, policy: &Policy, now: Stamp) -> Stamp {
+    let known = observed.first_seen.get(&listed.id).copied().unwrap_or(now);
+    let grace = policy.timing.reap_grace;
+    let (by_birth, by_sight) = (listed.created.unwrap_or(known).plus(grace), known.plus(grace));
+    if now.until(by_birth) < now.until(by_sight) { by_birth } else { by_sight }
 }
 
 fn kind_of(draft: &Draft<'_>, observed: &Observed, listed: &Listed) -> Unrecorded {

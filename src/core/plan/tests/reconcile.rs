@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
 use crate::core::plan::doubtful;
+use crate::core::time::BootId;
 
 #[test]
 fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
@@ -187,6 +188,23 @@ fn an_unrecorded_instance_without_a_birthday_is_as_old_as_we_know_it() {
     assert_eq!(render(&world.plan()), "");
     let id = world.listing().instances[0].id.clone();
     world.observed.first_seen.insert(id, ago(Duration::from_mins(5)));
+    assert_eq!(render(&world.plan()), "reap u1");
+}
+
+#[test]
+fn a_birthday_that_lies_ahead_of_our_clock_keeps_nothing_alive() {
+    let mut world = world("orphan 1s");
+    let tomorrow =
+        crate::core::time::Stamp { wall_ms: NOW.wall_ms + 86_400_000, boot: BootId(0), uptime_ms: 0 };
+    world.listing().instances[0].created = Some(tomorrow);
+    let due = world.plan().report.next.map(|at| NOW.until(at));
+    assert_eq!((render(&world.plan()), due), (String::new(), Some(Duration::from_mins(5))));
+    let id = world.listing().instances[0].id.clone();
+    world.observed.first_seen.insert(id, ago(Duration::from_secs(299)));
+    assert_eq!(render(&world.plan()), "");
+    let due = world.plan().report.next.map(|at| NOW.until(at));
+    assert_eq!(due, Some(Duration::from_secs(1)));
+    world.observed.first_seen.values_mut().for_each(|seen| *seen = ago(Duration::from_mins(5)));
     assert_eq!(render(&world.plan()), "reap u1");
 }
 
