@@ -11,6 +11,7 @@ use super::Engine;
 use super::effect::{Done, Outcome};
 use super::pass::{Launching, Memory, Passed};
 use crate::core::plan::{self, Effect, brake};
+use crate::core::time::Stamp;
 use crate::port::host::{Inbox, Woken};
 use crate::port::setup::{PoolSetup, Setup};
 
@@ -18,6 +19,10 @@ pub use super::exit::{Keeping, Kept, keep};
 
 /// Longest wait after a pass that could not be made.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
+/// After a pass a keeper rests so many times as long as that took, but not longer than `LONGEST_REST`: where hints rain
+/// (hundreds of jobs at once) it leaves the processor, and the lock of the state, to the calls that hint.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_millis(200);
 /// How long an idle keeper of a settled pool sleeps at most between looks at the state directory.
 const IDLE_LOOK: Duration = Duration::from_hours(1);
 
@@ -60,6 +65,8 @@ pub(super) struct PoolKeeper {
     revision: Rc<Cell<u64>>,
     memory: Memory,
     running: FuturesUnordered<LocalBoxFuture<'static, Done>>,
+    /// No pass before this moment.
+    rest_until: Option<Stamp>,
     /// What was started, in words, where somebody asked for it.
     pub(super) did: Option<Vec<String>>,
 }
@@ -79,6 +86,7 @@ impl PoolKeeper {
             revision,
             memory: Memory::default(),
             running: FuturesUnordered::new(),
+            rest_until: None,
             did: None,
         }
     }
@@ -87,7 +95,12 @@ impl PoolKeeper {
     pub(super) async fn until_settled(&mut self) -> RoundEnd {
         loop {
             let (setup, problem) = self.setup.current().await;
-            let wait = match self.step(&setup, problem, Launching::Yes).await {
+            self.rest(&setup).await;
+            let began = self.engine.now();
+            let stepped = self.step(&setup, problem, Launching::Yes).await;
+            let ended = self.engine.now();
+            self.rest_until = Some(ended.plus((ended.since(began) * REST).min(LONGEST_REST)));
+            let wait = match stepped {
                 Ok(None) if self.running.is_empty() => return RoundEnd::Settled,
                 Ok(wait) => wait.unwrap_or(IDLE_LOOK),
                 Err(trouble) => {
@@ -99,6 +112,29 @@ impl PoolKeeper {
                 return RoundEnd::Stopped;
             }
         }
+    }
+
+    /// Hints of the meantime stay in the mailbox, effects go on.
+    async fn rest(&mut self, setup: &PoolSetup) {
+        let Some(until) = self.rest_until.take() else { return };
+        let left = self.engine.now().until(until);
+        if left.is_zero() {
+            return;
+        }
+        let host = Rc::clone(&self.engine.host);
+        let mut rested = host.pause(left);
+        while !self.running.is_empty() {
+            match select(self.running.next(), rested).await {
+                Either::Left((done, still)) => {
+                    rested = still;
+                    if let Some(done) = done {
+                        self.note(done, setup);
+                    }
+                }
+                Either::Right(_) => return,
+            }
+        }
+        rested.await;
     }
 
     /// A settled pool waits for a hint, for as long as other pools have work.
