@@ -156,6 +156,7 @@ impl Executor {
         if let Some(process) = world.processes.get_mut(&pid) {
             process.exit = Some(exit);
         }
+        check::process_ended(&mut world, pid, exit);
         world.steps.notify(&Channel::Exit(pid));
     }
 

@@ -192,6 +192,9 @@ impl Host for SimHost {
         let channels = [Channel::KeeperLock(self.proc.machine)];
         let deadline = self.proc.now_ms() + ms(within);
         let lock = self.proc.until(&channels, Some(deadline), |_| memory::lock_keeper(&directory)).await;
+        if lock.is_some() && self.proc.machine == 0 {
+            self.proc.world.borrow_mut().truth.keeper_left = None;
+        }
         self.proc.say(format_args!("host.lock_keeper: {}", lock.is_some()));
         Ok(lock)
     }

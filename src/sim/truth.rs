@@ -71,6 +71,8 @@ pub struct Truth {
     pub excused: u64,
     /// Since when a job waits although an instance is free for it, by machine and pool.
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
+    /// When the last keeper of machine 0 left by itself, unless something happened since that excuses it.
+    pub keeper_left: Option<u64>,
     /// Limits that were in force until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     /// Counters for names.
