@@ -46,6 +46,13 @@ impl Stamp {
         Duration::from_millis(gap.unsigned_abs())
     }
 
+    /// This moment as the boot of `now` sees it: one of another boot lies at its begin, whatever the wall clock did
+    /// between. For pauses that must not last a day because somebody set the clock back before a reboot.
+    #[must_use]
+    pub fn seen_from(self, now: Stamp) -> Stamp {
+        if self.boot == now.boot { self } else { Stamp { boot: now.boot, uptime_ms: 0, ..self } }
+    }
+
     /// The moment `after` later, on both clocks.
     #[must_use]
     pub fn plus(self, after: Duration) -> Stamp {
@@ -142,6 +149,13 @@ mod tests {
         let then = at(1_000_000, 1, 900_000);
         assert_eq!(at(1_060_000, 2, 5).since(then), Duration::from_mins(1));
         assert_eq!(at(900_000, 2, 5).since(then), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_moment_of_an_earlier_boot_is_seen_at_the_begin_of_this_one() {
+        let then = at(1_000_000, 1, 900_000);
+        assert_eq!(at(900_000, 2, 7).since(then.seen_from(at(900_000, 2, 7))), Duration::from_millis(7));
+        assert_eq!(then.seen_from(at(0, 1, 9)), then);
     }
 
     #[test]

@@ -28,8 +28,10 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> Brake {
     let Some((at, failure)) = health.last.as_ref().filter(|_| health.failures > 0) else {
         return Brake::Off;
     };
+    // A wall clock that was set back a day before a reboot must not make it a pause of a day.
+    let at = at.seen_from(now);
     let (failures, failure) = (health.failures, failure.clone());
-    let retry = retry_at(&failure.class, failures, *at, timing);
+    let retry = retry_at(&failure.class, failures, at, timing);
     if failures >= timing.breaker_failures.max(1) {
         let pause = at.plus(timing.launch_backoff_max);
         let until = if retry.reached(pause) { retry } else { pause };

@@ -126,12 +126,15 @@ fn look(
 }
 
 fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
-    listing.begun.since(first) >= policy.timing.absence_interval
+    listing.begun.since(first.seen_from(listing.begun)) >= policy.timing.absence_interval
 }
 
 /// Was the list begun after the launch was answered? An earlier one proves nothing.
 fn could_show(instance: &Instance, listing: &Listing) -> bool {
-    instance.launch.as_ref().is_none_or(|launch| listing.begun.reached(last_try(launch)))
+    instance
+        .launch
+        .as_ref()
+        .is_none_or(|launch| listing.begun.reached(last_try(launch).seen_from(listing.begun)))
 }
 
 /// When the launch was answered, or asked for if no answer is known.

@@ -13,6 +13,7 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainWhy, Instance};
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
+use crate::core::time::Stamp;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -95,9 +96,11 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
 }
 
 /// Launches that `launches_per_minute` still allows, and when the next one falls due.
-fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, crate::core::time::Stamp) {
-    let recent = draft.state().launches.recent.iter().filter(|then| draft.now.since(**then) < MINUTE);
-    let oldest = recent.clone().next().copied().unwrap_or(draft.now);
+fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, Stamp) {
+    let seen = |then: &Stamp| then.seen_from(draft.now);
+    let recent =
+        draft.state().launches.recent.iter().map(seen).filter(|then| draft.now.since(*then) < MINUTE);
+    let oldest = recent.clone().next().unwrap_or(draft.now);
     let spent = u32::try_from(recent.count()).unwrap_or(u32::MAX);
     (policy.launches_per_minute.saturating_sub(spent), oldest.plus(MINUTE))
 }
