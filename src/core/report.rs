@@ -33,6 +33,23 @@ pub struct Report {
     pub next: Option<Stamp>,
 }
 
+impl Report {
+    /// Nothing found yet.
+    pub(crate) fn new(at: Stamp, revision: u64) -> Self {
+        Self {
+            at,
+            revision,
+            idle_target: 0,
+            schedule: None,
+            rows: Vec::new(),
+            waiting: Vec::new(),
+            launches: None,
+            notes: Vec::new(),
+            next: None,
+        }
+    }
+}
+
 /// Why a job or a wish is not served yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "on", rename_all = "kebab-case")]

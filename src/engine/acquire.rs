@@ -9,7 +9,10 @@ use super::{Engine, Trouble};
 use crate::core::attempt::End;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{Leaving, Phase};
-use crate::core::plan::request::{self, Ask};
+use crate::core::plan::{
+    self,
+    request::{self, Ask},
+};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::WaitingOn;
@@ -55,8 +58,8 @@ pub struct Acquired {
 /// Why a job got no instance.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    #[error("no instance within {}: {reason}", Pretty(*waited))]
-    TimedOut { waited: Duration, reason: String },
+    #[error("no instance within {} (`acquire_timeout`): {on}", Pretty(*limit))]
+    TimedOut { limit: Duration, on: WaitingOn },
     /// SIGTERM: the job was cancelled or timed out.
     #[error("stopped while waiting for an instance; nothing is held")]
     Stopped,
@@ -247,25 +250,19 @@ impl Call<'_> {
         let state = self.engine.store.load().await?;
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {
-            return Err(self.timed_out(&state).await?);
+            let limit = state.policy.as_ref().map_or(waiting.patience, |p| p.timing.acquire_timeout);
+            let on = self.reason(&state).await?.unwrap_or(WaitingOn::Keeper);
+            return Err(AcquireError::TimedOut { limit, on });
         }
         Ok(state)
     }
 
-    async fn timed_out(&mut self, state: &PoolState) -> Result<AcquireError, AcquireError> {
-        let reason = self
-            .reason(state)
-            .await?
-            .map_or_else(|| "the keeper has not said why".to_owned(), |on| on.to_string());
-        Ok(AcquireError::TimedOut { waited: self.engine.now().since(self.began), reason })
-    }
-
-    /// Why the attempt waits, by the last report.
+    /// Why the attempt waits: by the last report, or by the record where no pass has seen it yet.
     async fn reason(&self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
         let report = self.engine.host.read_report(&self.engine.pool).await?;
         let waiting = report.map(|r| r.waiting).unwrap_or_default();
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
-        Ok(on.or_else(|| state.drained.map(|since| WaitingOn::Drained { since })))
+        Ok(on.or_else(|| plan::by_record(state, self.attempt, self.engine.now())))
     }
 
     /// Tells each change of reason once, never a silent minute.

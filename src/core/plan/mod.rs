@@ -33,6 +33,7 @@ use draft::Draft;
 pub use observed::{Fresh, Observed, Trouble};
 use outlook::{Lack, Outlook};
 pub use reconcile::doubtful;
+pub use why::by_record;
 
 /// What is recorded and what was observed.
 #[derive(Debug, Clone, Copy)]
@@ -76,17 +77,7 @@ pub enum Effect {
 /// Decides what to do next.
 pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let mut draft = Draft::new(view.recorded, now);
-    let mut report = Report {
-        at: now,
-        revision: view.recorded.revision,
-        idle_target: 0,
-        schedule: None,
-        rows: Vec::new(),
-        waiting: Vec::new(),
-        launches: None,
-        notes: Vec::new(),
-        next: None,
-    };
+    let mut report = Report::new(now, view.recorded.revision);
     if let Some(problem) = &view.observed.moved {
         report.notes.push(Note::Moved { problem: problem.clone() });
         why::all_waiting(&draft, &mut report, problem);
@@ -98,19 +89,8 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let strays = attempts::step(&mut draft, view.observed, policy);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
-    let in_use = draft.state().in_use();
-    let (idle, schedule) = policy.in_force(now);
-    let lack = Outlook::new(draft.state(), policy, &strays).lack(draft.state());
-    let aim = Aim {
-        observed: view.observed,
-        policy,
-        idle,
-        target: idle.target(in_use),
-        strays: &strays,
-        uncounted: reconciled.uncounted,
-        lack,
-    };
-    (report.idle_target, report.schedule) = (aim.target, schedule);
+    let aim = Aim::of(&draft, view.observed, policy, &strays, reconciled.uncounted);
+    (report.idle_target, report.schedule) = (aim.target, policy.in_force(now).1);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
     why::step(&draft, &aim, &wish, &mut report);
@@ -129,6 +109,21 @@ struct Aim<'a> {
     uncounted: u32,
     /// What is missing for the jobs that still wait.
     lack: Lack,
+}
+
+impl<'a> Aim<'a> {
+    fn of(
+        draft: &Draft<'_>,
+        observed: &'a Observed,
+        policy: &'a Policy,
+        strays: &'a attempts::Strays,
+        uncounted: u32,
+    ) -> Self {
+        let (idle, _) = policy.in_force(draft.now);
+        let target = idle.target(draft.state().in_use());
+        let lack = Outlook::new(draft.state(), policy, strays).lack(draft.state());
+        Self { observed, policy, idle, target, strays, uncounted, lack }
+    }
 }
 
 impl Effect {

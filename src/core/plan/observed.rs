@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::attempt::AttemptSeen;
-use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId};
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
+use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
 /// Everything that is not recorded. May be stale or incomplete, and says so.
@@ -37,7 +38,7 @@ pub struct Observed {
 /// Names for new instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fresh {
-    pub pool: crate::core::ids::PoolName,
+    pub pool: PoolName,
     pub generation: Generation,
 }
 
@@ -50,6 +51,25 @@ pub struct Trouble {
 }
 
 impl Observed {
+    /// Nobody looked: what follows from it is what the record alone says.
+    pub(super) fn nothing(recorded: &PoolState, now: Stamp) -> Self {
+        let launches = !recorded.instances.values().any(|i| i.is_fixed());
+        Self {
+            listing: Err(Failure { class: ErrorClass::Unknown, message: "not asked".to_owned() }),
+            denied: BTreeSet::new(),
+            first_seen: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            attempts_at: now,
+            capabilities: Capabilities { launches, ..Capabilities::default() },
+            owner: OwnerId::new("nobody"),
+            moved: None,
+            generations: BTreeSet::new(),
+            launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
+            troubles: BTreeMap::new(),
+            busy: BTreeSet::new(),
+        }
+    }
+
     /// May a call about this instance be made now?
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
         !self.busy.contains(id) && self.troubles.get(id).is_none_or(|t| now.reached(t.until))

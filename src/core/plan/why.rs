@@ -1,13 +1,17 @@
 //! Last step: what each waiting job waits for.
 
-use super::Aim;
-use super::census;
+use super::attempts::Strays;
 use super::draft::Draft;
+use super::observed::Observed;
 use super::outlook::Outlook;
-use super::scale::Wish;
+use super::scale::{self, Wish};
+use super::{Aim, census};
+use crate::core::ids::AttemptName;
 use crate::core::instance::Phase;
+use crate::core::pool::PoolState;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
+use crate::core::time::Stamp;
 
 pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut Report) {
     let state = draft.state();
@@ -27,6 +31,21 @@ pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut R
         };
         report.waiting.push((job.attempt.clone(), on));
     }
+}
+
+/// What the attempt waits for as far as the record alone tells, for a call that has no time to await the keeper's word.
+pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
+    let policy = state.policy.as_deref()?;
+    let (observed, strays) = (Observed::nothing(state, now), Strays::default());
+    let mut draft = Draft::new(state, now);
+    let mut report = Report::new(now, state.revision);
+    let aim = Aim::of(&draft, &observed, policy, &strays, 0);
+    let wish = scale::step(&mut draft, &aim, &mut report);
+    step(&draft, &aim, &wish, &mut report);
+    let (_, on) = report.waiting.into_iter().find(|(name, _)| name == attempt)?;
+    // A launch that the next pass would make is none yet.
+    let to_come = matches!(&on, WaitingOn::Boot { instance } if state.instance(instance).is_none());
+    (!to_come && on != WaitingOn::Keeper).then_some(on)
 }
 
 /// The jobs that nothing on its way will serve.

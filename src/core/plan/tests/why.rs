@@ -1,6 +1,7 @@
 //! What waiting jobs are told.
 
-use crate::core::notation::{table, told};
+use crate::core::notation::{NOW, attempt, table, told, world};
+use crate::core::plan::by_record;
 
 #[test]
 fn each_reason_is_given_where_it_is_the_reason() {
@@ -81,6 +82,26 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
             ),
             ("hosts, lifetime 1h | fixed cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
             ("launching 0 | refused 1m; waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
+        ],
+    );
+}
+
+#[test]
+fn the_record_alone_tells_most_reasons() {
+    let by_record = |text: &str| {
+        let world = world(text);
+        let on = by_record(&world.state, &attempt(8), NOW);
+        on.map_or_else(String::new, |on| on.to_string())
+    };
+    table(
+        by_record,
+        &[
+            ("max 1 | held 5m by 7; waits 8", "all 1 instances in use, limit 1 (`max_instances`)"),
+            ("hosts | fixed held 5m by 7; waits 8", "no host is free"),
+            ("booting 5s; waits 8", "p-g-1 is booting"),
+            ("waits 8", ""),
+            ("drained | waits 8", "the pool was drained by the operator (`greenroom pool resume` ends it)"),
+            ("waits 9", ""),
         ],
     );
 }
