@@ -158,6 +158,8 @@ impl PoolKeeper {
         launching: Launching,
     ) -> Result<Option<Duration>, super::Trouble> {
         let (passed, ended) = self.pass_beside_effects(setup, problem, launching).await;
+        // RACE: the pass took what ended meanwhile for busy, and waits for it.
+        let unseen = (!ended.is_empty()).then_some(Duration::ZERO);
         for done in ended {
             self.note(done, setup);
         }
@@ -170,7 +172,7 @@ impl PoolKeeper {
         let waiting = !state.waiting.is_empty();
         let next = plan.report.next.map(|next| now.until(next));
         let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
-        Ok([next, heartbeat].into_iter().flatten().min())
+        Ok([next, heartbeat, unseen].into_iter().flatten().min())
     }
 
     /// Makes a pass while effects go on.

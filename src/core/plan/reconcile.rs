@@ -245,10 +245,10 @@ fn carry_out(
         }
         Verdict::Refresh => refresh(draft, observed, policy, instance),
         Verdict::LastJob => {
-            if is_fixed(draft, &instance) {
-                draft.emit(Change::CleaningBegun { instance });
-            } else {
+            if !is_fixed(draft, &instance) {
                 draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
+            } else if !lost_track(draft, policy, &instance, &DrainWhy::Unaccounted) {
+                draft.emit(Change::CleaningBegun { instance });
             }
         }
         Verdict::Drain(_) if is_fixed(draft, &instance) => forget(draft, observed, instance),
@@ -276,16 +276,22 @@ fn forget(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
 
 /// The lost tail of the journal may have given it to somebody.
 fn refresh(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, instance: InstanceId) {
-    let Some(known) = draft.state().instance(&instance) else { return };
-    match (known.is_fixed(), &known.domain) {
-        (false, _) => drain(draft, observed, instance, DrainWhy::Rebooted),
-        // Where a clean is no wall, only the record of its last project would be one.
-        (true, None) if !policy.clean_unbinds => {
-            let why = format!("{}: whose jobs it may run is not known", DrainWhy::Rebooted);
-            draft.emit(Change::SetAside { instance, why });
-        }
-        (true, _) => clean(draft, observed, instance),
+    if !is_fixed(draft, &instance) {
+        drain(draft, observed, instance, DrainWhy::Rebooted);
+    } else if !lost_track(draft, policy, &instance, &DrainWhy::Rebooted) {
+        clean(draft, observed, instance);
     }
+}
+
+/// Where a clean is no wall, only the record of a host's last project would be one: without it, the host is set aside.
+fn lost_track(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId, why: &DrainWhy) -> bool {
+    let bound = draft.state().instance(id).is_none_or(|known| known.domain.is_some());
+    if bound || policy.clean_unbinds {
+        return false;
+    }
+    let why = format!("{why}: whose jobs it may run is not known");
+    draft.emit(Change::SetAside { instance: id.clone(), why });
+    true
 }
 
 fn is_fixed(draft: &Draft<'_>, id: &InstanceId) -> bool {

@@ -146,6 +146,9 @@ fn an_instance_that_only_an_open_attempt_names_serves_that_one_and_nobody_else()
             ("booting 5m user 9", "i1 drains: unaccounted"),
             ("fixed idle 5m user 9", "h1 to clean"),
             ("fixed checking 5m user 9", "h1 to clean"),
+            // Where a clean does not unbind, what it ran may have been anybody's.
+            ("bound | fixed idle 5m user 9", "h1 aside"),
+            ("bound | fixed idle 5m of a user 9", "h1 to clean"),
             ("fixed cleaning 5m user 9", ""),
             ("cap 2 | fixed held 5m by 7 user 9", ""),
             ("fixed aside 5m user 9", ""),
