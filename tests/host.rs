@@ -717,17 +717,7 @@ async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_ba
     fs::remove_dir_all(&root).unwrap();
     assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Replaced);
     assert_eq!(host.wait(Inbox::Keeper(&other), DEADLINE).await.unwrap(), Woken::Replaced);
-    let report = Report {
-        at: host.now(),
-        revision: 1,
-        idle_target: 0,
-        schedule: None,
-        rows: Vec::new(),
-        waiting: Vec::new(),
-        launches: None,
-        notes: Vec::new(),
-        next: None,
-    };
+    let report = Report::new(host.now(), 1);
     assert!(host.write_report(&pool, &report).await.is_err());
     assert!(!root.exists());
     StateDir::open(&root).unwrap();

@@ -110,15 +110,5 @@ pub(crate) fn endpoint() -> Endpoint {
 }
 
 pub(crate) fn report(seconds: f64) -> Report {
-    Report {
-        at: at(seconds),
-        revision: 1,
-        idle_target: 0,
-        schedule: None,
-        rows: Vec::new(),
-        waiting: Vec::new(),
-        launches: None,
-        notes: Vec::new(),
-        next: None,
-    }
+    Report::new(at(seconds), 1)
 }

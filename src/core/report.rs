@@ -35,7 +35,7 @@ pub struct Report {
 
 impl Report {
     /// Nothing found yet.
-    pub(crate) fn new(at: Stamp, revision: u64) -> Self {
+    pub fn new(at: Stamp, revision: u64) -> Self {
         Self {
             at,
             revision,
