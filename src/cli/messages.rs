@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::report::WaitingOn;
+use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
 
@@ -18,6 +18,7 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
             };
             format!("{instance} {word} after {}", Pretty(*after))
         }
+        Progress::BootFailed(boot) => failed(boot),
         Progress::NoKeeper { problem } => {
             format!("nobody refills pool `{pool}`: no keeper could be started ({problem})")
         }
@@ -48,6 +49,20 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
     }
 }
 
+/// What became of an instance that was on its way, and the end of its console, line by line.
+fn failed(boot: &FailedBoot) -> String {
+    let FailedBoot { instance, why, console, .. } = boot;
+    let mut text = format!("{instance} did not come up: {why}");
+    if !console.is_empty() {
+        text.push_str("; its console ends:");
+    }
+    for line in console {
+        text.push_str("\n  | ");
+        text.push_str(line);
+    }
+    text
+}
+
 /// The line that ends the wait.
 pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Duration>) -> String {
     let how = match idle_for {
@@ -61,6 +76,7 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
 mod tests {
     use super::*;
     use crate::core::failure::{ErrorClass, Failure};
+    use crate::core::instance::DrainWhy;
     use crate::core::time::BootId;
 
     fn now() -> Stamp {
@@ -92,6 +108,21 @@ mod tests {
             after: Duration::from_millis(23_940),
         };
         assert_eq!(progress(&PoolName::new("linux"), &step, now()), "linux-1 reachable after 23.9 s");
+    }
+
+    #[test]
+    fn a_failed_boot_shows_the_end_of_its_console() {
+        let mut boot = FailedBoot {
+            instance: InstanceId::new("linux-1"),
+            at: now(),
+            why: DrainWhy::NeverReady,
+            console: vec!["no root".to_owned(), "panic".to_owned()],
+        };
+        let say =
+            |boot: &FailedBoot| progress(&PoolName::new("linux"), &Progress::BootFailed(boot.clone()), now());
+        assert!(say(&boot).ends_with("; its console ends:\n  | no root\n  | panic"), "{}", say(&boot));
+        boot.console.clear();
+        assert_eq!(say(&boot), format!("linux-1 did not come up: {}", DrainWhy::NeverReady));
     }
 
     #[test]

@@ -248,6 +248,19 @@ impl Instance {
         }
     }
 
+    /// Why it never became ready, if it is leaving for that.
+    pub fn failed_boot(&self) -> Option<&DrainWhy> {
+        match &self.phase {
+            Phase::Draining { why } if self.ready.is_none() && why.is_launch_failure() => Some(why),
+            Phase::Draining { .. }
+            | Phase::Launching
+            | Phase::Checking
+            | Phase::Ready
+            | Phase::Cleaning
+            | Phase::SetAside { .. } => None,
+        }
+    }
+
     /// Was its launch refused, with nothing made?
     pub fn is_refused(&self) -> bool {
         let refused = |l: &LaunchRecord| matches!(l.answer, Answer::Refused { .. });

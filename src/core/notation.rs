@@ -515,6 +515,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::Trouble { instance, .. } => format!("trouble {instance}"),
         Note::Suspect { instance } => format!("suspect {instance}"),
+        Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::ConfigInvalid { .. } => "config".to_owned(),
         Note::Moved { problem } => problem.clone(),
     };

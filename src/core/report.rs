@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId};
+use super::instance::DrainWhy;
 use super::time::{Pretty, Stamp, millis};
 
 /// The outcome of one pass over a pool.
@@ -64,7 +65,7 @@ pub enum WaitingOn {
     Launching { under_way: u32, max_launching: u32 },
     /// `launches_per_minute` is used up.
     Rate { until: Stamp },
-    /// The last launch was refused; the next try is due then.
+    /// The last launch failed; the next try is due then.
     Backoff { until: Stamp, failure: Failure },
     /// Launches keep failing: the pool pauses.
     Paused { until: Stamp, failures: u32, failure: Failure },
@@ -115,6 +116,8 @@ pub enum Note {
     Suspect {
         instance: InstanceId,
     },
+    /// A boot came to nothing; told for some minutes.
+    BootFailed(FailedBoot),
     /// The configuration is invalid; the last good one is in force.
     ConfigInvalid {
         problem: String,
@@ -123,6 +126,17 @@ pub enum Note {
     Moved {
         problem: String,
     },
+}
+
+/// A launched instance that never became ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedBoot {
+    pub instance: InstanceId,
+    /// When it was given up.
+    pub at: Stamp,
+    pub why: DrainWhy,
+    /// The last lines of its console, made fit for messages.
+    pub console: Vec<String>,
 }
 
 impl fmt::Display for WaitingOn {
@@ -142,7 +156,7 @@ impl fmt::Display for WaitingOn {
                 write!(f, "{under_way} launches under way (`max_launching` = {max_launching})")
             }
             Self::Rate { .. } => f.write_str("`launches_per_minute` is used up for now"),
-            Self::Backoff { failure, .. } => write!(f, "the last launch was refused ({failure})"),
+            Self::Backoff { failure, .. } => write!(f, "the last launch failed ({failure})"),
             Self::Paused { failures, failure, .. } => {
                 write!(f, "the pool pauses after {failures} failed launches in a row (last: {failure})")
             }
@@ -186,6 +200,13 @@ impl fmt::Display for Note {
             Self::Trouble { instance, failure, .. } => {
                 write!(f, "calls about {instance} keep failing ({failure})")
             }
+            Self::BootFailed(boot) => {
+                write!(f, "{} did not come up: {}", boot.instance, boot.why)?;
+                match boot.console.last() {
+                    Some(line) => write!(f, "; its console ends with `{line}`"),
+                    None => Ok(()),
+                }
+            }
             Self::Suspect { instance } => {
                 write!(f, "{instance} looks gone while it is in use; its job decides")
             }
@@ -221,7 +242,7 @@ mod tests {
             (WaitingOn::Rate { until: NOW }, "`launches_per_minute` is used up for now"),
             (
                 WaitingOn::Backoff { until: NOW, failure: failure() },
-                "the last launch was refused (quota reached: vCPU)",
+                "the last launch failed (quota reached: vCPU)",
             ),
             (
                 WaitingOn::Paused { until: NOW, failures: 5, failure: failure() },

@@ -8,14 +8,14 @@ use futures_util::future::{Either, select};
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{Leaving, Phase};
+use crate::core::instance::{Answer, Instance, LaunchRecord, Leaving, Phase};
 use crate::core::plan::{
     self,
     request::{self, Ask},
 };
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
-use crate::core::report::WaitingOn;
+use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::connector::ConnectError;
@@ -29,6 +29,8 @@ pub enum Progress {
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
     /// The instance on its way came a step further.
     Boot { instance: InstanceId, step: BootStep, after: Duration },
+    /// The instance that was on its way never will be there.
+    BootFailed(FailedBoot),
     /// The instance is there, but nobody acts for the pool: it is not refilled.
     NoKeeper { problem: String },
     /// An idle instance did not answer; another one is taken.
@@ -102,6 +104,8 @@ struct Call<'a> {
     say: &'a mut dyn FnMut(Progress),
     said: Option<WaitingOn>,
     step: Option<(InstanceId, BootStep)>,
+    /// Instances that were on their way for this job, as it was told.
+    awaited: Vec<InstanceId>,
 }
 
 impl Engine {
@@ -122,7 +126,8 @@ impl Engine {
         possible(&record, &policy)?;
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
         let state = self.request(&ask).await?;
-        let mut call = Call { engine: self, attempt, began, say, said: None, step: None };
+        let mut call =
+            Call { engine: self, attempt, began, say, said: None, step: None, awaited: Vec::new() };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
             Ok((assignment, idle_for, granted_after)) => {
@@ -175,6 +180,10 @@ impl Call<'_> {
                 let granted_after = self.engine.now().since(self.began);
                 if !hinted {
                     self.engine.host.wake_keeper(&self.engine.pool).await;
+                }
+                if state.instance(&assignment.instance).is_some_and(is_newly_bound) {
+                    // CRASH: after a power cut only the record says whose jobs a host has run.
+                    self.engine.store.sync().await?;
                 }
                 match self.try_out(&assignment).await? {
                     Ok(()) => {
@@ -257,10 +266,18 @@ impl Call<'_> {
         Ok(state)
     }
 
-    /// Why the attempt waits: by the last report, or by the record where no pass has seen it yet.
-    async fn reason(&self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
+    /// Why the attempt waits: by the last report, or by the record where no pass has seen it yet. Tells what became of
+    /// the boots it waited for.
+    async fn reason(&mut self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
         let report = self.engine.host.read_report(&self.engine.pool).await?;
-        let waiting = report.map(|r| r.waiting).unwrap_or_default();
+        let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
+        for note in notes {
+            let Note::BootFailed(boot) = note else { continue };
+            if let Some(at) = self.awaited.iter().position(|id| *id == boot.instance) {
+                self.awaited.swap_remove(at);
+                (self.say)(Progress::BootFailed(boot));
+            }
+        }
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
         Ok(on.or_else(|| plan::by_record(state, self.attempt, self.engine.now())))
     }
@@ -268,29 +285,21 @@ impl Call<'_> {
     /// Tells each change of reason once, never a silent minute.
     async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
         let Some(on) = self.reason(state).await? else { return Ok(()) };
-        if let WaitingOn::Boot { instance } = &on
-            && let Some(known) = state.instance(instance)
-        {
-            let step = match (&known.phase, &known.launch) {
-                (Phase::Checking, _) => Some(BootStep::Reachable),
-                (Phase::Launching, Some(l))
-                    if matches!(l.answer, crate::core::instance::Answer::Accepted { .. }) =>
-                {
-                    Some(BootStep::Launched)
-                }
-                _ => None,
-            };
-            if let Some(step) = step
-                && self.step != Some((instance.clone(), step))
-            {
-                self.step = Some((instance.clone(), step));
-                let after = self.engine.now().since(known.created);
-                (self.say)(Progress::Boot { instance: instance.clone(), step, after });
-            }
-        }
         if self.said.as_ref() != Some(&on) {
             self.said = Some(on.clone());
-            (self.say)(Progress::Waiting { on, usual_boot: state.launches.usual_boot() });
+            if let WaitingOn::Boot { instance } = &on {
+                self.awaited.push(instance.clone());
+            }
+            (self.say)(Progress::Waiting { on: on.clone(), usual_boot: state.launches.usual_boot() });
+        }
+        if let WaitingOn::Boot { instance } = &on
+            && let Some(known) = state.instance(instance)
+            && let Some(step) = boot_step(known)
+            && self.step != Some((instance.clone(), step))
+        {
+            self.step = Some((instance.clone(), step));
+            let after = self.engine.now().since(known.created);
+            (self.say)(Progress::Boot { instance: instance.clone(), step, after });
         }
         Ok(())
     }
@@ -319,6 +328,20 @@ fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let grant = state.granted.get(attempt)?;
     let endpoint = state.instance(&grant.instance)?.endpoint.clone()?;
     Some(Assignment { instance: grant.instance.clone(), endpoint })
+}
+
+fn boot_step(instance: &Instance) -> Option<BootStep> {
+    let accepted = |launch: &LaunchRecord| matches!(launch.answer, Answer::Accepted { .. });
+    match instance.phase {
+        Phase::Checking => Some(BootStep::Reachable),
+        Phase::Launching if instance.launch.as_ref().is_some_and(accepted) => Some(BootStep::Launched),
+        _ => None,
+    }
+}
+
+/// May this grant be what binds the host to its domain? A launched instance is thrown away after a power cut.
+fn is_newly_bound(instance: &Instance) -> bool {
+    instance.is_fixed() && instance.released.is_none()
 }
 
 /// How long the instance had been idle when the job asked; `None` if it became ready later.

@@ -11,15 +11,23 @@ use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Leaving, P
 use crate::core::inventory::Tags;
 use crate::core::plan::{Effect, request};
 use crate::core::pool::PoolState;
+use crate::core::report::FailedBoot;
+use crate::core::text::clean_line;
+use crate::core::time::Pretty;
 use crate::port::connector::StageEnd;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::port::setup::PoolSetup;
+
+/// The most of a command's output that is told in one line, in characters.
+const LINE: usize = 300;
 
 /// How an effect ended, for the keeper's memory.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) effect: Effect,
     pub(super) outcome: Outcome,
+    /// The failed boot that it ended, where it is news.
+    pub(super) boot: Option<FailedBoot>,
 }
 
 #[derive(Debug)]
@@ -57,7 +65,7 @@ impl Engine {
             let failure = Failure { class: ErrorClass::Transient, message: trouble.to_string() };
             Outcome::Failed(failure)
         });
-        Done { effect, outcome }
+        Done { effect, outcome, boot: None }
     }
 
     async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
@@ -178,13 +186,18 @@ impl Engine {
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
             return Ok(Err("it has no address".to_owned()));
         };
-        Ok(match self.connector.command(id, &endpoint, command, within).await {
-            Ok((StageEnd::Exited(0), _)) => Ok(()),
-            Ok((StageEnd::Exited(status), tail)) => Err(format!("exit status {status}: {tail}")),
-            Ok((StageEnd::Signalled(signal), tail)) => Err(format!("ended by {signal}: {tail}")),
-            Ok((StageEnd::Stopped, tail)) => Err(format!("not done in time: {tail}")),
-            Err(problem) => Err(problem.to_string()),
-        })
+        let (end, tail) = match self.connector.command(id, &endpoint, command, within).await {
+            Ok(ended) => ended,
+            Err(problem) => return Ok(Err(problem.to_string())),
+        };
+        let how = match end {
+            StageEnd::Exited(0) => return Ok(Ok(())),
+            StageEnd::Exited(status) => format!("exit status {status}"),
+            StageEnd::Signalled(signal) => format!("ended by {signal}"),
+            StageEnd::Stopped => format!("not done within {}", Pretty(within)),
+        };
+        let said = clean_line(tail.as_bytes(), LINE);
+        Ok(Err(if said.is_empty() { how } else { format!("{how}: {said}") }))
     }
 
     async fn adopt(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {

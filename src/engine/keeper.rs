@@ -11,6 +11,7 @@ use super::Engine;
 use super::effect::{Done, Outcome};
 use super::pass::{Launching, Memory, Passed};
 use crate::core::plan::{self, Effect, brake};
+use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::host::{Inbox, Woken};
 use crate::port::setup::{PoolSetup, Setup};
@@ -166,7 +167,7 @@ impl PoolKeeper {
         let Passed { plan, state } = passed?;
         self.revision.set(state.revision);
         for effect in &plan.effects {
-            self.start(effect.clone(), setup);
+            self.start(effect.clone(), &state, setup);
         }
         let now = self.engine.now();
         let waiting = !state.waiting.is_empty();
@@ -199,7 +200,7 @@ impl PoolKeeper {
         (pass.await, ended)
     }
 
-    fn start(&mut self, effect: Effect, setup: &PoolSetup) {
+    fn start(&mut self, effect: Effect, state: &PoolState, setup: &PoolSetup) {
         let fresh = match effect.instance() {
             Some(id) => self.memory.busy.insert(id.clone()),
             None => self.memory.may_try(&effect, self.engine.now()),
@@ -212,7 +213,14 @@ impl PoolKeeper {
             did.push(effect.to_string());
         }
         let (engine, setup) = (self.engine.clone(), setup.clone());
-        self.running.push(Box::pin(async move { engine.carry_out(effect, setup).await }));
+        let news = self.memory.news_of_a_boot(&effect, state);
+        self.running.push(Box::pin(async move {
+            let boot = match news {
+                Some((id, why)) => Some(engine.last_words(&id, why, &setup).await),
+                None => None,
+            };
+            Done { boot, ..engine.carry_out(effect, setup).await }
+        }));
     }
 
     /// Waits for an effect to end, a hint, or the time; `Some` if this process shall stop.
@@ -255,6 +263,9 @@ impl PoolKeeper {
             return;
         };
         self.memory.busy.remove(&id);
+        if let Some(boot) = done.boot {
+            self.memory.remember_boot(boot);
+        }
         let now = self.engine.now();
         let timing = &setup.policy.timing;
         match done.outcome {

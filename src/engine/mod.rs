@@ -4,6 +4,7 @@
 //! provider or an instance.
 
 pub mod acquire;
+mod boot;
 mod effect;
 mod exit;
 pub mod keeper;

@@ -9,7 +9,7 @@ use crate::core::ids::{Generation, InstanceId};
 use crate::core::inventory::Listing;
 use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
 use crate::core::pool::PoolState;
-use crate::core::report::Note;
+use crate::core::report::{FailedBoot, Note};
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
 
@@ -24,6 +24,8 @@ pub(super) struct Memory {
     /// Effects about attempts: under way (`None`), or tried, with when they may be tried again. One that finds the
     /// lease held would be planned anew at once, for as long as it is held.
     pub(super) tried: BTreeMap<Effect, Option<Stamp>>,
+    /// Boots that came to nothing lately, oldest first.
+    pub(super) boots: Vec<FailedBoot>,
 }
 
 /// May this pass launch?
@@ -72,6 +74,8 @@ impl Engine {
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
         }
+        let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
+        plan.report.notes.extend(boots);
         self.host.write_report(&self.pool, &plan.report).await?;
         self.forget_with_events(memory, &committed.events);
         self.store.compact().await?;

@@ -41,7 +41,8 @@ pub trait Store {
     /// Takes the lock, reads, decides, appends all events at once or none, unlocks. No events: nothing is written.
     async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError>;
 
-    /// Returns when everything committed so far would survive a power cut. Before a launch, and only then.
+    /// Returns when everything committed so far would survive a power cut. Before a launch, and before the first
+    /// job of a project uses a fixed host; nowhere else.
     async fn sync(&self) -> Result<(), StoreError>;
 
     /// Folds the journal into the snapshot if it is worth it. The keeper only.

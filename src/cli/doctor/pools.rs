@@ -129,7 +129,9 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
         Note::Trouble { instance, .. } => {
             code::POOL_INSTANCE_TROUBLE.found(what, format!("`greenroom explain {instance}` tells its story"))
         }
-        Note::Suspect { .. } | Note::ConfigInvalid { .. } | Note::Moved { .. } => return None,
+        Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
+            return None;
+        }
     })
 }
 

@@ -131,7 +131,11 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
     let now = match known {
         Some(known) => present::instance(chapter, known, when),
         None if lines.is_empty() => return None,
-        None => vec!["it is gone".to_owned()],
+        None => {
+            let mut now = vec!["it is gone".to_owned()];
+            now.extend(present::console(chapter, &question.name));
+            now
+        }
     };
     let title = format!("instance {}, pool {}", question.name, chapter.pool);
     Some(Explained { lines, now, ..part("instance", question.name.clone(), title, chapter, past) })

@@ -75,7 +75,18 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
     }
     let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance } if *instance == known.id);
     now.extend(report.notes.iter().filter(about).map(ToString::to_string));
+    now.extend(console(chapter, known.id.as_str()));
     now
+}
+
+/// What an instance that did not come up wrote last, line by line.
+pub(super) fn console(chapter: &Chapter<'_>, instance: &str) -> Vec<String> {
+    let failed = |note: &Note| match note {
+        Note::BootFailed(boot) if boot.instance.as_str() == instance => Some(boot.console.clone()),
+        _ => None,
+    };
+    let lines = chapter.report.and_then(|r| r.notes.iter().find_map(failed)).unwrap_or_default();
+    lines.into_iter().map(|line| format!("its console: {line}")).collect()
 }
 
 /// What stands in a pool's way.

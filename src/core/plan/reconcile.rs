@@ -243,12 +243,16 @@ fn carry_out(
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Clean { instance });
         }
-        Verdict::Refresh => refresh(draft, observed, policy, instance),
+        Verdict::Refresh if is_fixed(draft, &instance) => clean(draft, observed, instance),
+        Verdict::Refresh => drain(draft, observed, instance, DrainWhy::Rebooted),
         Verdict::LastJob => {
             if !is_fixed(draft, &instance) {
                 draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
-            } else if !lost_track(draft, policy, &instance, &DrainWhy::Unaccounted) {
+            } else if policy.clean_unbinds || is_bound(draft, &instance) {
                 draft.emit(Change::CleaningBegun { instance });
+            } else {
+                // A clean is no wall here, and whose jobs it may run is not known.
+                draft.emit(Change::SetAside { instance, why: DrainWhy::Unaccounted.to_string() });
             }
         }
         Verdict::Drain(_) if is_fixed(draft, &instance) => forget(draft, observed, instance),
@@ -274,28 +278,12 @@ fn forget(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
     }
 }
 
-/// The lost tail of the journal may have given it to somebody.
-fn refresh(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, instance: InstanceId) {
-    if !is_fixed(draft, &instance) {
-        drain(draft, observed, instance, DrainWhy::Rebooted);
-    } else if !lost_track(draft, policy, &instance, &DrainWhy::Rebooted) {
-        clean(draft, observed, instance);
-    }
-}
-
-/// Where a clean is no wall, only the record of a host's last project would be one: without it, the host is set aside.
-fn lost_track(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId, why: &DrainWhy) -> bool {
-    let bound = draft.state().instance(id).is_none_or(|known| known.domain.is_some());
-    if bound || policy.clean_unbinds {
-        return false;
-    }
-    let why = format!("{why}: whose jobs it may run is not known");
-    draft.emit(Change::SetAside { instance: id.clone(), why });
-    true
-}
-
 fn is_fixed(draft: &Draft<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(Instance::is_fixed)
+}
+
+fn is_bound(draft: &Draft<'_>, id: &InstanceId) -> bool {
+    draft.state().instance(id).is_some_and(|known| known.domain.is_some())
 }
 
 /// Something is under way there: look again soon, and at the latest when its time is up.

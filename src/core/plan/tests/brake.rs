@@ -104,7 +104,7 @@ fn a_pool_whose_launches_fail_waits_says_why_and_tries_once() {
     table(
         told,
         &[
-            ("failures 1 4s | waits 8", "a8: the last launch was refused (passing fault)"),
+            ("failures 1 4s | waits 8", "a8: the last launch failed (passing fault)"),
             ("failures 5 299s | waits 8", &format!("a8: {paused}")),
             ("failures 5 300s | waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),
             ("failures 5 300s | booting 5s; waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),

@@ -122,10 +122,8 @@ fn a_machine_that_was_rebooted_hands_nothing_out_that_it_recorded_before() {
             ("fixed cleaning 10s old", "clean h1"),
             ("fixed aside 10s old", ""),
             ("draining 10s old", "terminate i1"),
-            // Where a clean does not unbind, a host that nobody is known to have used may be somebody's.
             ("bound | fixed idle 5m old of a", "h1 to clean; clean h1"),
-            ("bound | fixed idle 5m old", "h1 aside"),
-            ("bound | fixed checking 5m old", "h1 aside"),
+            ("bound | fixed idle 5m old", "h1 to clean; clean h1"),
         ],
     );
 }

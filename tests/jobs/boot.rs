@@ -1,0 +1,30 @@
+//! Boots that come to nothing.
+
+use crate::place::SOON;
+use crate::setting::Setting;
+use crate::support::job::Job;
+
+#[test]
+fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {
+    let place = Setting::new()
+        .pool("max_instances", 1)
+        .pool("ready_command", "echo no root file system >&2; exit 3")
+        .pool("acquire_timeout", "5s")
+        .open();
+    let attempt = place.runner().attempt(&Job::new(1));
+    attempt.config();
+    let prepare = attempt.start_prepare().wait(SOON);
+    assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
+    let text = prepare.stderr_text();
+    let said: Vec<&str> = text.lines().collect();
+    let failed = said.iter().position(|line| line.contains(" did not come up: "));
+    let failed = failed.unwrap_or_else(|| panic!("{said:#?}"));
+    assert!(said[failed].contains("no root file system"), "{said:#?}");
+    assert!(said[failed].ends_with("; its console ends:"), "{said:#?}");
+    assert!(said[failed + 1].starts_with("  | "), "{said:#?}");
+    assert!(said.iter().all(|line| line.starts_with("greenroom: ") || line.starts_with("  | ")), "{said:#?}");
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    place.wait_until_settled(0);
+    place.expect_sound();
+}
