@@ -88,6 +88,8 @@ pub struct Ssh {
     keys: KeyStore,
 }
 
+/// What stopping a stage takes beyond its grace, at most, on an instance that answers.
+pub const STOP_MARGIN: Duration = stop::MARGIN;
 /// From TERM to KILL for an operator's command that took too long.
 const COMMAND_GRACE: Duration = Duration::from_secs(1);
 

@@ -68,27 +68,18 @@ fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// How a session is ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Force {
-    Term,
-    Kill,
-}
-
-/// Signals every process of the session and returns when none is left: TERM once, or KILL until then.
+/// TERM once to every process of the session, after `grace` KILL until none is left. Gives up `killing` after that, so
+/// that nothing of ours stays behind.
 ///
 /// `/proc` first, because it also knows what is a zombie: where nobody reaps orphans they stay for ever, and `pkill`
-/// counts them. A process group of that number belongs too, for servers that make no session. Gives up some time after
-/// `within`, so that nothing of ours stays behind.
-pub(super) fn sweep(session: SessionId, force: Force, within: Duration) -> String {
+/// counts them. A process group of that number belongs too, for servers that make no session. The time is the guest's
+/// own, in hundredths: rounds take longer on a busy guest.
+pub(super) fn sweep(session: SessionId, grace: Duration, killing: Duration) -> String {
     let SessionId(id) = session;
-    let rounds = within.as_millis() / 20 + 100;
-    let ends = match force {
-        Force::Term => "sweep TERM; while sweep 0",
-        Force::Kill => "while sweep KILL",
-    };
+    let kill_at = grace.as_millis() / 10;
+    let over_at = (grace + killing).as_millis() / 10;
     shell(&format!(
-        "exec 2>/dev/null; s={id}; c=0; \
+        "exec 2>/dev/null; s={id}; \
          if [ -r /proc/self/stat ]; then \
            sweep() {{ k=$1; n=1; \
              for f in /proc/[0-9]*/stat; do \
@@ -99,7 +90,16 @@ pub(super) fn sweep(session: SessionId, force: Force, within: Duration) -> Strin
          else \
            sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
          fi; \
-         {ends}; do c=$((c+1)); [ $c -lt {rounds} ] || exit 1; sleep 0.02 || sleep 1; done; exit 0"
+         if [ -r /proc/uptime ]; then \
+           now() {{ read -r u x </proc/uptime; t=$((${{u%.*}} * 100 + 1${{u#*.}})); }}; \
+         else \
+           now() {{ t=$(($(date +%s) * 100)); }}; \
+         fi; \
+         now; b=$t; sweep TERM; w=0; \
+         while sweep $w; do \
+           sleep 0.02 || sleep 1; now; \
+           [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \
+         done; exit 0"
     ))
 }
 
@@ -198,7 +198,9 @@ fn longest_beginning(text: &[u8], what: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, ExitStatus, Stdio};
+    use std::time::Instant;
 
     use proptest::prelude::*;
 
@@ -286,24 +288,59 @@ mod tests {
         of_session.collect()
     }
 
+    /// A process of its own session that says its number first.
+    fn victim(script: &str) -> (Child, SessionId) {
+        let mut victim = Command::new("setsid")
+            .args(["sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("setsid of util-linux starts the victim");
+        let mut line = String::new();
+        let stdout = victim.stdout.as_mut().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let session = parse(line.trim().as_bytes()).unwrap();
+        (victim, session)
+    }
+
+    /// Sweeps as a guest whose `/bin/sh` is this one; how the victim ended.
+    fn swept(sh: &[&str], proc: &str, script: &str, grace: Duration) -> ExitStatus {
+        let (mut victim, session) = victim(script);
+        let command = sweep(session, grace, Duration::from_secs(20))
+            .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")))
+            .replace("/proc/", proc);
+        let mut sweeping = Command::new("/bin/sh").arg("-c").arg(command).spawn().unwrap();
+        let end = victim.wait().unwrap();
+        assert!(sweeping.wait().unwrap().success(), "{sh:?} {proc}");
+        assert_eq!(living_of(session.0), Vec::<String>::new(), "{sh:?} {proc}");
+        end
+    }
+
+    const SHELLS: [&[&str]; 3] = [&["sh"], &["bash"], &["busybox", "ash"]];
+
     #[test]
-    fn a_sweep_ends_a_whole_session_in_every_shell_here() {
-        for sh in [&["sh"][..], &["bash"], &["busybox", "ash"]] {
-            let mut victim = Command::new("setsid")
-                .args(["sh", "-c", "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("setsid of util-linux starts the victim");
-            let mut line = String::new();
-            let stdout = victim.stdout.as_mut().unwrap();
-            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-            let session = parse(line.trim().as_bytes()).unwrap();
-            let command = sweep(session, Force::Kill, Duration::from_secs(5))
-                .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")));
-            let swept = Command::new("/bin/sh").arg("-c").arg(command).status().unwrap();
-            assert!(swept.success(), "{sh:?}");
-            assert!(!victim.wait().unwrap().success());
-            assert_eq!(living_of(session.0), Vec::<String>::new(), "{sh:?}");
+    fn a_sweep_kills_what_ignores_term_after_the_grace_in_every_shell_here() {
+        let grace = Duration::from_millis(300);
+        for sh in SHELLS {
+            let begun = Instant::now();
+            let script = "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300";
+            assert_eq!(swept(sh, "/proc/", script, grace).signal(), Some(9), "{sh:?}");
+            assert!(begun.elapsed() >= grace, "{sh:?}");
+            // A guest without `/proc`. A single process: `pkill` counts orphans that nobody reaps.
+            let script = "trap '' TERM; echo $$; exec sleep 300";
+            assert_eq!(swept(sh, "/nowhere/", script, grace).signal(), Some(9), "{sh:?}, no /proc");
+        }
+    }
+
+    #[test]
+    fn a_sweep_lets_what_heeds_term_end_in_its_own_way() {
+        for sh in SHELLS {
+            for proc in ["/proc/", "/nowhere/"] {
+                // TERM again would end it in the middle of its work.
+                let script = "trap 'trap - TERM; while [ $((n+=1)) -lt 100000 ]; do :; done; exit 7' TERM; echo $$; \
+                     while :; do :; done";
+                let end = swept(sh, proc, script, Duration::from_mins(1));
+                assert_eq!(end.code(), Some(7), "{sh:?} {proc}");
+            }
         }
     }
 }

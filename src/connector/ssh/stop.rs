@@ -9,8 +9,9 @@ use std::time::Duration;
 use russh::ChannelWriteHalf;
 use russh::Sig;
 use russh::client::Msg;
+use tokio::time::Instant;
 
-use super::remote::{Force, SessionId, sweep};
+use super::remote::{SessionId, sweep};
 use super::session::Session;
 use super::stage::Guest;
 use crate::core::time::Pretty;
@@ -18,8 +19,15 @@ use crate::port::connector::{ConnectError, StageEnd};
 
 /// A stage that has just been started may not have named its session yet.
 const NAMING: Duration = Duration::from_secs(2);
-/// After KILL a process is gone in an instant, unless the guest does not answer any more.
-const KILLING: Duration = Duration::from_secs(5);
+/// After KILL a process is gone in an instant; but one that waits for a disk is not, and a guest with a hundred busy
+/// processes takes seconds to start the one that sends it.
+const KILLING: Duration = Duration::from_secs(10);
+/// The same where the server sends it itself: nothing has to be started.
+const SIGNALLING: Duration = Duration::from_secs(5);
+/// What a stop takes beyond the grace where the guest behaves, however busy it is.
+pub(super) const MARGIN: Duration = NAMING.saturating_add(KILLING);
+/// Until a guest that could not start the command that ends a session is asked once more.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// What became of the stage's session.
 enum Fate {
@@ -30,7 +38,7 @@ enum Fate {
 }
 
 /// TERM, after `grace` KILL, to the stage's whole session. `Stopped` only when nothing of it is left. Takes `grace`
-/// plus 7 s at most; twice `grace` plus 17 s where the connection gives no second channel.
+/// and `MARGIN` at most; twice `grace` plus 27 s where the connection gives no second channel.
 pub(super) async fn stop(
     session: &Session<'_>,
     guest: &mut Guest,
@@ -80,16 +88,21 @@ async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> Fa
     fate
 }
 
+/// One command does it all, so that the guest has one process to start, and starts it while it still has the grace.
 async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> Fate {
-    for (force, within) in [(Force::Term, grace), (Force::Kill, KILLING)] {
-        let command = sweep(id, force, within);
-        match tokio::time::timeout(within, session.brief(&command)).await {
+    let kill_at = Instant::now() + grace;
+    let until = kill_at + KILLING;
+    loop {
+        let now = Instant::now();
+        let command = sweep(id, kill_at.saturating_duration_since(now), KILLING);
+        match tokio::time::timeout_at(until, session.brief(&command)).await {
             Ok(Ok((StageEnd::Exited(0), _))) => return Fate::Gone,
             Ok(Err(_)) => return Fate::Unknown,
-            Ok(Ok(_)) | Err(_) => {}
+            // No process to be had, or it was killed with the rest.
+            Ok(Ok(_)) if now + AGAIN < until => tokio::time::sleep(AGAIN).await,
+            Ok(Ok(_)) | Err(_) => return Fate::Left,
         }
     }
-    Fate::Left
 }
 
 /// The signal request of the protocol: reaches the stage's first process group only, and some servers ignore it.
@@ -99,7 +112,7 @@ async fn by_signal(
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,
 ) -> bool {
-    for (signal, within) in [(Sig::TERM, grace), (Sig::KILL, KILLING)] {
+    for (signal, within) in [(Sig::TERM, grace), (Sig::KILL, SIGNALLING)] {
         let ending = async {
             let _sent = to.signal(signal).await;
             while guest.discard_one().await {}
