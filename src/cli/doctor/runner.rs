@@ -10,6 +10,7 @@ use toml::{Table, Value};
 use super::code::{self, Code};
 use crate::cli::args::{Cli, Command, RunnerCall};
 use crate::cli::when::whole;
+use crate::connector::ssh::STOP_MARGIN;
 use crate::core::ids::PoolName;
 use crate::port::finding::Finding;
 
@@ -18,8 +19,6 @@ const KILL_TIMEOUT_DEFAULT: i64 = 600;
 /// After so long the runner calls `cleanup` beside a `run` that it could not stop.
 const KILL_TIMEOUT_LIMIT: i64 = 300;
 const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
-/// What stopping takes beyond `stop_grace`.
-const STOP_MARGIN: i64 = 5;
 
 /// What the runner's stanza has to fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,8 +244,8 @@ fn serving<'a>(
 
 fn kill_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
     let given = stanza.seconds("graceful_kill_timeout", KILL_TIMEOUT_DEFAULT);
-    let grace = serving.iter().map(|(_, needs)| needs.stop_grace.as_secs()).max().unwrap_or(0);
-    let least = i64::try_from(grace).unwrap_or(i64::MAX).saturating_add(STOP_MARGIN);
+    let grace = serving.iter().map(|(_, needs)| needs.stop_grace).max().unwrap_or_default();
+    let least = i64::try_from(grace.saturating_add(STOP_MARGIN).as_secs()).unwrap_or(i64::MAX);
     let title = &stanza.title;
     if given >= KILL_TIMEOUT_LIMIT {
         let what = format!(

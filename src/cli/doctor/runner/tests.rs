@@ -88,9 +88,9 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("graceful_kill_timeout = 60", "graceful_kill_timeout = 300", "runner-kill-timeout", "300 s"),
     (
         "graceful_kill_timeout = 60",
-        "graceful_kill_timeout = 12",
+        "graceful_kill_timeout = 21",
         "runner-kill-timeout-short",
-        "may take 15 s",
+        "may take 22 s",
     ),
     (
         "graceful_kill",
