@@ -4,20 +4,23 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use greenroom::connector::ssh::STOP_MARGIN;
 use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
 
 use super::sshd::{Set, Sshd};
 use super::support::{Stuck, after, eventually, kill, lives, living_of, stage, when};
 
 const GRACE: Duration = Duration::from_secs(3);
+/// What is over before this went by itself, however busy the machine.
+const LONG: Duration = Duration::from_secs(30);
 
 /// Runs a script that writes its pid to `$1` when all its processes are there; stops it then.
-async fn stopped(sshd: &Sshd, shell: &str, script: &str) -> (Duration, u32) {
+async fn stopped(sshd: &Sshd, shell: &str, script: &str, grace: Duration) -> Duration {
     let pid_file = sshd.path("pid");
     let _none = std::fs::remove_file(&pid_file);
     let script = script.replace("READY", &format!("echo $$ >{0}.new; mv {0}.new {0}", pid_file.display()));
     let mut stage = stage(shell, script);
-    stage.stop_grace = GRACE;
+    stage.stop_grace = grace;
     let (file, stopping) = (pid_file.clone(), Rc::new(std::cell::Cell::new(None)));
     let seen = Rc::clone(&stopping);
     let stop = when(move || {
@@ -31,7 +34,7 @@ async fn stopped(sshd: &Sshd, shell: &str, script: &str) -> (Duration, u32) {
     assert_eq!(end.unwrap(), StageEnd::Stopped, "{kept:?}");
     let session = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
     assert_eq!(living_of(session), Vec::<u32>::new(), "nothing of the session is left");
-    (stopping.get().unwrap().elapsed(), session)
+    stopping.get().unwrap().elapsed()
 }
 
 #[tokio::test]
@@ -44,9 +47,9 @@ async fn a_sleeping_script_and_its_children_go_at_once() {
             ("bash", "set -m; sleep 600 & (sleep 600; true) & READY; sleep 600\n"),
             ("bash", "trap 'exit 1' TERM; (trap 'exit 1' TERM; READY; sleep 600) </dev/null\n"),
         ] {
-            let (took, _) = stopped(&sshd, shell, script).await;
+            let took = stopped(&sshd, shell, script, GRACE).await;
             // bash loses a TERM that lands while it starts a child: then the KILL after the grace ends it.
-            assert!(took < GRACE + Duration::from_secs(3), "{script}: {took:?}");
+            assert!(took < GRACE + STOP_MARGIN, "{script}: {took:?}");
         }
     }
 }
@@ -59,16 +62,53 @@ async fn what_ignores_term_is_killed_after_the_grace() {
         "set -m; (trap '' TERM; while :; do sleep 1; done) & READY; wait\n",
         "trap '' TERM; READY; yes\n",
     ] {
-        let (took, _) = stopped(&sshd, "bash", script).await;
-        assert!(took >= GRACE && took < GRACE + Duration::from_secs(1), "{script}: {took:?}");
+        let took = stopped(&sshd, "bash", script, GRACE).await;
+        assert!(took >= GRACE && took < GRACE + STOP_MARGIN, "{script}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_trap_has_the_grace_for_its_work() {
+    for login in [None, Some("busybox ash")] {
+        let sshd = Sshd::with(Set { login, ..Set::default() }).await;
+        for (shell, interpreter) in [("bash", ""), ("sh", ""), ("sh", "exec busybox ash -c ")] {
+            let done = sshd.path("done");
+            let body = format!(
+                "trap \"sleep 0.3; echo done >{}; exit 1\" TERM; READY; while :; do sleep 0.05; done",
+                done.display()
+            );
+            let script =
+                if interpreter.is_empty() { body + "\n" } else { format!("{interpreter}'{body}'\n") };
+            let took = stopped(&sshd, shell, &script, LONG).await;
+            assert!(took < LONG, "{login:?} {script}: {took:?}");
+            assert_eq!(std::fs::read_to_string(&done).unwrap(), "done\n", "{login:?} {script}");
+            std::fs::remove_file(done).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_script_left_behind_with_its_output_goes_too() {
+    for login in [None, Some("busybox ash")] {
+        let sshd = Sshd::with(Set { login, linger: Duration::from_mins(1), ..Set::default() }).await;
+        for (shell, script) in [
+            // Their output is the stage's: it lasts until they say nothing for the linger.
+            ("bash", "sleep 600 & READY; exit 0\n"),
+            ("sh", "(trap '' TERM; sleep 600) & READY; exit 3\n"),
+            ("sh", "exec busybox ash -c 'sleep 600 & READY; exit 0'\n"),
+            ("sh", "exec busybox ash -c \"trap '' TERM; READY; sleep 600; sleep 600\"\n"),
+        ] {
+            let took = stopped(&sshd, shell, script, GRACE).await;
+            assert!(took < GRACE + STOP_MARGIN, "{login:?} {script}: {took:?}");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_flood_does_not_keep_the_stop_out() {
     let sshd = Sshd::start().await;
-    let (took, _) = stopped(&sshd, "bash", "READY; yes & yes >&2 & wait\n").await;
-    assert!(took < GRACE, "{took:?}");
+    let took = stopped(&sshd, "bash", "READY; yes & yes >&2 & wait\n", LONG).await;
+    assert!(took < LONG, "{took:?}");
 }
 
 #[tokio::test]
@@ -76,11 +116,14 @@ async fn output_that_nobody_takes_does_not_keep_the_stop_out() {
     let sshd = Sshd::start().await;
     let pid_file = sshd.path("pid");
     let script = format!("echo $$ >{}; yes\n", pid_file.display());
+    let file = pid_file.clone();
+    // The output is stuck from its first bytes on.
+    let stop = when(move || std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')));
+    let stage = Stage { stop_grace: LONG, ..stage("bash", script) };
     let begun = Instant::now();
-    let stop = after(Duration::from_millis(500));
-    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage("bash", script), &mut Stuck, stop).await;
+    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage, &mut Stuck, stop).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(begun.elapsed() < LONG);
     let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
     assert_eq!(living_of(session), Vec::<u32>::new());
 }
@@ -134,8 +177,8 @@ async fn a_process_that_left_the_session_is_not_followed() {
 #[tokio::test]
 async fn without_a_second_channel_the_stop_takes_a_second_connection() {
     let sshd = Sshd::with(Set { config: "MaxSessions 1", ..Set::default() }).await;
-    let (took, _) = stopped(&sshd, "bash", "sleep 600 & READY; sleep 600\n").await;
-    assert!(took < GRACE, "{took:?}");
+    let took = stopped(&sshd, "bash", "sleep 600 & READY; sleep 600\n", LONG).await;
+    assert!(took < LONG, "{took:?}");
 }
 
 #[tokio::test]
@@ -173,9 +216,9 @@ async fn a_stop_on_a_guest_that_is_gone_does_not_wait() {
     let sshd = Rc::new(Sshd::start().await);
     let (stage, stop, pid_file) = cut_while_running(&sshd, super::sshd::Sshd::end);
     let begun = Instant::now();
-    let (end, _) = sshd.run(stage, stop).await;
+    let (end, _) = sshd.run(Stage { stop_grace: LONG, ..stage }, stop).await;
     assert!(matches!(end, Err(ConnectError::Lost { sent: true, .. })), "{end:?}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
     for left in living_of(std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap()) {
         kill(left);
     }
