@@ -40,7 +40,8 @@ use crate::port::provider::InstanceKeys;
 pub struct SshSettings {
     /// Where the keys of instances are kept: made with mode 0700 if it is not there.
     pub keys_dir: PathBuf,
-    /// For name, TCP, key exchange and login together, and again for the start of a stage. Default 15 s.
+    /// For name, TCP, key exchange and login together, and again for the start of a stage, up to the
+    /// guest's first word. Default 15 s.
     pub connect_timeout: Duration,
     /// A question to an instance that has been silent for so long. Default 15 s.
     pub keepalive: Duration,

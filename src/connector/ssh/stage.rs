@@ -2,15 +2,20 @@
 //!
 //! The script is sent while output is read, so neither side can block the other. Output goes through in order, one
 //! message at a time: while the reader of our output sleeps, the guest waits.
+//!
+//! A start has an end: channel, answer and the guest's first word share one limit. That word is the line that names
+//! the session, which our command says before it reads the script; or any output, since servers exist that do not keep
+//! the two streams apart; or an exit status. Afterwards silence is a script's right and only the keep-alive, the stop
+//! and the job's own timeout end it. That the server took the command, or the script's bytes, says nothing of a guest.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::time::Duration;
 
-use russh::ChannelMsg;
 use russh::client::Msg;
-use russh::{ChannelReadHalf, ChannelWriteHalf};
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use tokio::time::{Instant, timeout_at};
 
 use super::SshSettings;
 use super::remote::{self, Marked, Sift};
@@ -56,6 +61,8 @@ enum Over {
     Ended(StageEnd),
     /// The session or its connection broke.
     Lost(String),
+    /// Not a word of the guest in time.
+    NotStarted,
     /// Our own output failed.
     Output(io::Error),
 }
@@ -67,7 +74,8 @@ pub(super) async fn run(
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
 ) -> Result<StageEnd, ConnectError> {
-    let opening = tokio::time::timeout(work.start_within, session.channel());
+    let start_by = Instant::now() + work.start_within;
+    let opening = timeout_at(start_by, session.channel());
     let channel = tokio::select! {
         biased;
         () = &mut *stop => return Ok(StageEnd::Stopped),
@@ -75,7 +83,8 @@ pub(super) async fn run(
     };
     channel.exec(true, work.marked.command.as_str()).await.map_err(|_| session.lost(false))?;
     let (from, to) = channel.split();
-    let mut guest = Guest { from, sift: Sift::new(&work.marked.mark), closed: false };
+    let mut guest =
+        Guest { from, sift: Sift::new(&work.marked.mark), start_by: Some(start_by), closed: false };
     let sent = Cell::new(false);
     match drive(session, &mut guest, &to, &work, (output, stop, &sent)).await {
         Outcome::Over(Over::Ended(end)) => {
@@ -84,6 +93,13 @@ pub(super) async fn run(
             Ok(end)
         }
         Outcome::Over(Over::Lost(problem)) => Err(session.lost_because(problem, sent.get())),
+        Outcome::Over(Over::NotStarted) => {
+            // It has no session to stop. Should its shell come round later, its first word meets a closed pipe and
+            // ends it: the script is not read.
+            let within = Pretty(work.start_within);
+            Err(session
+                .lost_because(format!("the instance did not start the stage within {within}"), sent.get()))
+        }
         Outcome::Over(Over::Output(error)) => {
             stop::stop(session, &mut guest, &to, work.grace).await?;
             Err(ConnectError::Local { what: format!("cannot pass on the output of the stage: {error}") })
@@ -163,6 +179,8 @@ async fn send(to: &ChannelWriteHalf<Msg>, input: Option<&File>, sent: &Cell<bool
 pub(super) struct Guest {
     from: ChannelReadHalf,
     pub(super) sift: Sift,
+    /// Until when the guest must have said its first word; `None` when it has.
+    start_by: Option<Instant>,
     closed: bool,
 }
 
@@ -181,26 +199,29 @@ impl Guest {
     }
 
     async fn receive(&mut self, session: &Session<'_>, output: &mut dyn Output, work: &Work) -> Over {
-        let (mut started, mut ended_output) = (false, false);
+        let mut ended_output = false;
         let mut end: Option<StageEnd> = None;
         loop {
-            let message = match (&end, started) {
+            let message = match (&end, self.start_by) {
                 (Some(_), _) => tokio::time::timeout(work.linger, self.from.wait()).await,
-                (None, false) => tokio::time::timeout(work.start_within, self.from.wait()).await,
-                (None, true) => Ok(self.from.wait().await),
+                (None, Some(start_by)) => timeout_at(start_by, self.from.wait()).await,
+                (None, None) => Ok(self.from.wait().await),
             };
             let Ok(message) = message else {
-                let Some(end) = end else {
-                    let within = Pretty(work.start_within);
-                    return Over::Lost(format!("the instance did not start the stage within {within}"));
-                };
+                let Some(end) = end else { return Over::NotStarted };
                 return self.finish(output, end).await;
             };
             let mut written = Ok(());
             match message {
-                Some(ChannelMsg::Data { data }) => written = output.write(Stream::Stdout, &data).await,
+                Some(ChannelMsg::Data { data }) => {
+                    self.start_by = None;
+                    written = output.write(Stream::Stdout, &data).await;
+                }
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
                     let passed = self.sift.feed(&data);
+                    if self.sift.session().is_some() || !passed.is_empty() {
+                        self.start_by = None;
+                    }
                     if !passed.is_empty() {
                         written = output.write(Stream::Stderr, &passed).await;
                     }
@@ -211,7 +232,7 @@ impl Guest {
                 Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
                     end.get_or_insert_with(|| remote::signalled(&signal_name));
                 }
-                Some(ChannelMsg::Failure) if !started => {
+                Some(ChannelMsg::Failure) if self.start_by.is_some() => {
                     return Over::Lost("the instance runs no commands for this user".to_owned());
                 }
                 Some(ChannelMsg::Eof) => ended_output = true,
@@ -219,7 +240,6 @@ impl Guest {
                 None => self.closed = true,
                 Some(_) => {}
             }
-            started = true;
             if let Err(error) = written {
                 return Over::Output(error);
             }

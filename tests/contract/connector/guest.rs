@@ -5,10 +5,11 @@ use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::port::connector::{Connector, StageEnd};
 
 use super::sshd::{Set, Sshd};
-use super::support::{Counted, kill, lives, never, number, stage};
+use super::support::{Counted, Kept, eventually, kill, lives, living_of, never, number, stage};
 
 const LOGIN_SHELLS: [Option<&str>; 4] = [None, Some("bash"), Some("busybox ash"), Some("dash")];
 
@@ -149,6 +150,30 @@ async fn what_a_profile_prints_is_output_and_never_the_session() {
     let noise =
         format!("4711\ngreenroom-session-00000000000000000000000000000000-1\n{}\n", "x".repeat(300_000));
     assert!(kept.err() == noise, "{} bytes of standard error", kept.stderr.len());
+}
+
+#[tokio::test]
+async fn a_profile_that_hangs_is_no_start_and_its_script_never_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    // The account's own shell may be bash as well and has been here then.
+    let profile = format!(
+        "[ -z \"$SEEN\" ] || return; export SEEN=1; echo $$ >{at}/pid; while [ ! -e {at}/go ]; do sleep 0.05; done\n"
+    );
+    let sshd = Sshd::with(Set { login: Some("bash"), profile: &profile, ..Set::default() }).await;
+    let impatient = SshSettings { connect_timeout: Duration::from_secs(6), ..sshd.settings.clone() };
+    let script = format!("echo ran; echo $$ >{at}/ran\n");
+    let mut kept = Kept::default();
+    let run = Ssh::new(impatient);
+    let end = run.run(&sshd.id, &sshd.at, stage("bash", &script), &mut kept, never()).await;
+    let error = end.unwrap_err().to_string();
+    assert!(error.ends_with("the instance did not start the stage within 6 s"), "{error}");
+    fs::write(dir.path().join("go"), "").unwrap();
+    let shell = fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
+    eventually("the profile's shell ends", || living_of(shell).is_empty()).await;
+    assert!(!dir.path().join("ran").exists(), "the script ran after it had been given up");
+    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "ran\n"));
 }
 
 #[tokio::test]

@@ -17,17 +17,17 @@ use super::support::{Kept, children_of, kill};
 
 /// What a test wants to be different.
 #[derive(Clone, Debug)]
-pub(super) struct Set {
+pub(super) struct Set<'a> {
     /// How the login shell is started; `None` is the account's own.
     pub(super) login: Option<&'static str>,
     /// Lines of `.bashrc`, which bash reads for commands over SSH.
-    pub(super) profile: &'static str,
+    pub(super) profile: &'a str,
     /// More lines of `sshd_config`.
     pub(super) config: &'static str,
     pub(super) linger: Duration,
 }
 
-impl Default for Set {
+impl Default for Set<'_> {
     fn default() -> Self {
         Self { login: None, profile: "", config: "", linger: Duration::from_secs(10) }
     }
@@ -55,7 +55,7 @@ impl Sshd {
         Self::with(Set::default()).await
     }
 
-    pub(super) async fn with(set: Set) -> Self {
+    pub(super) async fn with(set: Set<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let settings = SshSettings { linger: set.linger, ..SshSettings::new(dir.path().join("keys")) };
         let ssh = Ssh::new(settings.clone());

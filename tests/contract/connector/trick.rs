@@ -35,7 +35,10 @@ pub(super) enum Trick {
     RefusesSessions,
     NeverOpens,
     RefusesCommands,
+    /// Does not answer the request to run a command.
     NeverStarts,
+    /// Answers it, takes the script and says nothing more.
+    NeverSpeaks,
     // While it runs.
     ClosesWithoutStatus,
     DropsConnection,
@@ -52,6 +55,8 @@ pub(super) enum Trick {
     /// Ends the marked line with this.
     Names(&'static str),
     NamesWithoutEnd,
+    /// A silent script: longer than a start may take.
+    NamesAndRests,
     NamesAndStalls,
     NamesAndRefuses,
 }
@@ -173,12 +178,16 @@ impl Handler for Server {
             _ if self.sessions > 1 => return session.channel_success(id),
             _ => session.channel_success(id)?,
         }
+        let mark = mark(command);
+        if matches!(self.trick, Trick::FloodsRequests | Trick::OpensChannels | Trick::GoesSilent) {
+            // A stage that has begun, and at once: what follows takes longer than a start may.
+            session.extended_data(id, 1, format!("{mark}4711\n").into_bytes())?;
+        }
         if self.trick == Trick::FloodsRequests {
             for _ in 0..50_000 {
                 session.keepalive_request()?;
             }
         }
-        let mark = mark(command);
         tokio::spawn(play(self.trick, id, session.handle(), mark, Arc::clone(&self.cut)));
         Ok(())
     }
@@ -271,8 +280,13 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
             stderr(format!("{mark}{}", "9".repeat(100_000))).await;
             done(0).await;
         }
+        Trick::NamesAndRests => {
+            stderr(format!("{mark}4711\n")).await;
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            done(0).await;
+        }
         Trick::NamesAndStalls | Trick::NamesAndRefuses => stderr(format!("{mark}4711\n")).await,
-        Trick::GoesSilent => {}
+        Trick::GoesSilent | Trick::NeverSpeaks => {}
         _ => done(0).await,
     }
 }
