@@ -7,7 +7,7 @@ use russh::keys::key::safe_rng;
 use russh::keys::{Algorithm, PrivateKey};
 use russh::server::{self, Auth, ChannelOpenHandle, Handle, Handler, Msg, Session};
 use russh::{Channel, ChannelId, Disconnect, Sig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -87,10 +87,9 @@ async fn connection(trick: Trick, mut stream: TcpStream) {
         Trick::SilentAfterId => stream.write_all(ID).await,
         Trick::HangsUpAfterId => {
             let _written = stream.write_all(ID).await;
-            // Its own greeting is read, so that the end is an end and no reset.
-            let _read = stream.read(&mut [0; 4096]).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let _read = stream.read(&mut [0; 4096]).await;
+            let _ended = stream.shutdown().await;
+            // All that the client says is read, in however many pieces it comes: the end is an end and no reset.
+            let _read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
             return;
         }
         Trick::HugePacket => stream.write_all(&id_and(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0])).await,
