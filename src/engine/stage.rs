@@ -64,7 +64,12 @@ impl Engine {
         // Before a byte is sent: from here on the grant costs a use.
         self.host.mark_used(attempt).await?;
         let timing = self.timing().await;
-        let stage = Stage { shell: record.shell, script, stop_grace: timing.stop_grace };
+        let stage = Stage {
+            shell: record.shell,
+            script,
+            start_within: timing.connect_timeout,
+            stop_grace: timing.stop_grace,
+        };
         let stop = Box::pin(async {
             self.host.stopped(attempt).await;
         });

@@ -37,6 +37,8 @@ pub struct Stage {
     pub shell: String,
     /// The script's text, opened for reading.
     pub script: std::fs::File,
+    /// To connect, and again until the instance has begun with the script.
+    pub start_within: Duration,
     /// From TERM to KILL when it is stopped.
     pub stop_grace: Duration,
 }

@@ -40,8 +40,8 @@ use crate::port::provider::InstanceKeys;
 pub struct SshSettings {
     /// Where the keys of instances are kept: made with mode 0700 if it is not there.
     pub keys_dir: PathBuf,
-    /// For name, TCP, key exchange and login together, and again for the start of a stage, up to the
-    /// guest's first word. Default 15 s.
+    /// Of an operator's command: for name, TCP, key exchange and login together, and again for its start, up to the
+    /// guest's first word. A stage names its own. Default 15 s.
     pub connect_timeout: Duration,
     /// A question to an instance that has been silent for so long. Default 15 s.
     pub keepalive: Duration,
@@ -108,7 +108,7 @@ impl Ssh {
         let settings = &self.settings;
         let credential = Credential::find(settings.user_key.as_ref(), &self.keys, id)?;
         let way = Rc::new(Way { endpoint, credential, settings });
-        Session::open(way, within.min(settings.connect_timeout)).await
+        Session::open(way, within).await
     }
 }
 
@@ -158,11 +158,12 @@ impl Connector for Ssh {
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
+        let start_within = stage.start_within;
         let work = Work::script(stage, &self.settings)?;
         let session = tokio::select! {
             biased;
             () = &mut stop => return Ok(StageEnd::Stopped),
-            session = self.connect(id, at, Duration::MAX) => session?,
+            session = self.connect(id, at, start_within) => session?,
         };
         let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
@@ -179,7 +180,7 @@ impl Connector for Ssh {
         within: Duration,
     ) -> Result<(StageEnd, String), ConnectError> {
         let deadline = Instant::now() + within;
-        let session = self.connect(id, at, within).await?;
+        let session = self.connect(id, at, within.min(self.settings.connect_timeout)).await?;
         let mut tail = Tail::default();
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
         let work = Work::command(command, COMMAND_GRACE, &self.settings)?;

@@ -40,7 +40,8 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
         let marked = Marked::interpreter(&stage.shell)?;
-        Ok(Self::new(marked, Some(stage.script), stage.stop_grace, settings))
+        let Stage { script, start_within, stop_grace: grace, .. } = stage;
+        Ok(Self { marked, input: Some(script), grace, start_within, linger: settings.linger })
     }
 
     pub(super) fn command(
@@ -48,11 +49,9 @@ impl Work {
         grace: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        Ok(Self::new(Marked::command(command)?, None, grace, settings))
-    }
-
-    fn new(marked: Marked, input: Option<File>, grace: Duration, settings: &SshSettings) -> Self {
-        Self { marked, input, grace, start_within: settings.connect_timeout, linger: settings.linger }
+        let marked = Marked::command(command)?;
+        let start_within = settings.connect_timeout;
+        Ok(Self { marked, input: None, grace, start_within, linger: settings.linger })
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::{Ssh, SshSettings};
-use greenroom::port::connector::{Connector, StageEnd};
+use greenroom::connector::ssh::Ssh;
+use greenroom::port::connector::{Connector, Stage, StageEnd};
 
 use super::sshd::{Set, Sshd};
 use super::support::{Counted, Kept, eventually, kill, lives, living_of, never, number, stage};
@@ -161,11 +161,11 @@ async fn a_profile_that_hangs_is_no_start_and_its_script_never_runs() {
         "[ -z \"$SEEN\" ] || return; export SEEN=1; echo $$ >{at}/pid; while [ ! -e {at}/go ]; do sleep 0.05; done\n"
     );
     let sshd = Sshd::with(Set { login: Some("bash"), profile: &profile, ..Set::default() }).await;
-    let impatient = SshSettings { connect_timeout: Duration::from_secs(6), ..sshd.settings.clone() };
     let script = format!("echo ran; echo $$ >{at}/ran\n");
     let mut kept = Kept::default();
-    let run = Ssh::new(impatient);
-    let end = run.run(&sshd.id, &sshd.at, stage("bash", &script), &mut kept, never()).await;
+    let impatient = Stage { start_within: Duration::from_secs(6), ..stage("bash", &script) };
+    let run = Ssh::new(sshd.settings.clone());
+    let end = run.run(&sshd.id, &sshd.at, impatient, &mut kept, never()).await;
     let error = end.unwrap_err().to_string();
     assert!(error.ends_with("the instance did not start the stage within 6 s"), "{error}");
     fs::write(dir.path().join("go"), "").unwrap();

@@ -77,7 +77,8 @@ async fn act(order: &Order) -> Report {
     let half = || after(Duration::from_millis(500));
     let run = async |output: &mut dyn Output, stop| {
         let script = std::fs::File::open(&order.script).unwrap();
-        let stage = Stage { shell: "bash".to_owned(), script, stop_grace: Duration::from_millis(300) };
+        let stop_grace = Duration::from_millis(300);
+        let stage = Stage { shell: "bash".to_owned(), script, start_within: CONNECT, stop_grace };
         ssh.run(&id, &order.at, stage, output, stop).await.map(|end| format!("{end:?}"))
     };
     let end = match order.task {

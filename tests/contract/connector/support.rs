@@ -81,7 +81,8 @@ pub(super) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
-    Stage { shell: shell.to_owned(), script: file, stop_grace: Duration::from_secs(1) }
+    let start_within = Duration::from_secs(15);
+    Stage { shell: shell.to_owned(), script: file, start_within, stop_grace: Duration::from_secs(1) }
 }
 
 /// State, parent and session of a process, as `/proc` has them.
