@@ -143,6 +143,11 @@ impl Sift {
         self.session
     }
 
+    /// Did the mark come, and so the shell into being?
+    pub(super) fn has_begun(&self) -> bool {
+        self.over
+    }
+
     /// Passes on what is output.
     pub(super) fn feed<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         if self.over {

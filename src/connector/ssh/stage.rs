@@ -255,11 +255,17 @@ impl Guest {
     }
 
     async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> Over {
+        let begun = self.sift.has_begun();
         let rest = self.sift.rest();
         if !rest.is_empty()
             && let Err(error) = output.write(Stream::Stderr, &rest).await
         {
             return Over::Output(error);
+        }
+        if !begun {
+            // The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
+            let how = remote::ending(&end);
+            return Over::Lost(format!("the instance ended the session with {how} before the script began"));
         }
         Over::Ended(end)
     }

@@ -216,6 +216,13 @@ async fn the_first_of_two_exit_statuses_counts() {
     assert_eq!(report.said, "Exited(42)");
 }
 
+/// Whoever killed the session then, it was not the script.
+#[tokio::test]
+async fn an_end_before_the_shell_was_there_is_no_end_of_the_script() {
+    let report = meet(Trick::EndsBeforeTheShell, Task::Run).await;
+    assert!(report.said.contains("ended the session with signal KILL before the script began"), "{report:?}");
+}
+
 #[tokio::test]
 async fn a_status_and_then_nothing_ends_after_the_linger() {
     let report = meet(Trick::StatusOnly, Task::Run).await;

@@ -41,6 +41,7 @@ pub(super) enum Trick {
     NeverSpeaks,
     // While it runs.
     ClosesWithoutStatus,
+    EndsBeforeTheShell,
     DropsConnection,
     DropsAfterStatus,
     GoesSilent,
@@ -219,8 +220,16 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
     let stderr = async |text: String| {
         let _gone = to.extended_data(id, 1, text.into_bytes()).await;
     };
+    let well_begun = [Trick::TwoStatuses, Trick::StatusOnly, Trick::OddSignal, Trick::OpensChannels];
+    if well_begun.contains(&trick) || trick == Trick::FloodsRequests {
+        stderr(format!("{mark}4711\n")).await;
+    }
     match trick {
         Trick::ClosesWithoutStatus => {
+            let _gone = to.close(id).await;
+        }
+        Trick::EndsBeforeTheShell => {
+            let _gone = to.exit_signal_request(id, Sig::KILL, false, String::new(), String::new()).await;
             let _gone = to.close(id).await;
         }
         Trick::DropsConnection | Trick::DropsAfterStatus => {
