@@ -715,8 +715,8 @@ async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_ba
     let (pool, other) = (pool(), PoolName::new("other"));
     assert_eq!(host.wait(Inbox::Keeper(&pool), Duration::from_millis(60)).await.unwrap(), Woken::Timeout);
     fs::remove_dir_all(&root).unwrap();
-    assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Replaced);
-    assert_eq!(host.wait(Inbox::Keeper(&other), DEADLINE).await.unwrap(), Woken::Replaced);
+    assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Evicted);
+    assert_eq!(host.wait(Inbox::Keeper(&other), DEADLINE).await.unwrap(), Woken::Evicted);
     let report = Report::new(host.now(), 1);
     assert!(host.write_report(&pool, &report).await.is_err());
     assert!(!root.exists());
@@ -724,11 +724,7 @@ async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_ba
     assert_eq!(host.read_report(&pool).await.unwrap(), None);
     host.write_report(&pool, &report).await.unwrap();
     assert_eq!(host.read_report(&pool).await.unwrap(), Some(report));
-    assert_eq!(
-        host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(),
-        Woken::Replaced,
-        "another directory"
-    );
+    assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Evicted, "another directory");
 }
 
 #[tokio::test]

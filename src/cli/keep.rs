@@ -38,6 +38,11 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
             return Err(CliError::say("another keeper works with this state directory")
                 .hint("`greenroom pool status` shows what it does"));
         }
+        Ok(Kept::HandedOver) => tracing::info!("another executable lies where this one was: it takes over"),
+        Ok(Kept::Evicted) => tracing::error!(
+            "the state directory `{}` is gone or is another one: nothing is left to keep",
+            context.state_path.display()
+        ),
         Ok(end) => tracing::info!("keeping ended: {end:?}"),
         Err(trouble) => tracing::error!("keeping failed: {trouble}"),
     }

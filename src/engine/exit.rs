@@ -8,7 +8,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Trouble;
 use super::keeper::{Pool, PoolKeeper, RoundEnd};
-use crate::port::host::Host;
+use crate::port::host::{Host, Woken};
 
 /// What a keeper stays for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,12 @@ pub enum Kept {
     /// There is another keeper.
     Elsewhere,
     Settled,
+    /// By SIGTERM.
     Stopped,
+    /// Another executable lies where ours was; a background keeper has started it.
+    HandedOver,
+    /// The state directory is gone, or is another one.
+    Evicted,
 }
 
 /// Keeps pools until settled or stopped. Pools are tasks side by side: a slow provider holds up its own pool only.
@@ -41,8 +46,17 @@ pub async fn keep(
         let Some(lock) = host.lock_keeper(take_over).await? else { return Ok(Kept::Elsewhere) };
         let end = side_by_side(pools, keeping).await;
         drop(lock);
-        if end == RoundEnd::Stopped {
-            return Ok(Kept::Stopped);
+        match end {
+            RoundEnd::Stopped(Woken::Replaced) => {
+                // A service is started again by whoever supervises it. It finds what we left, like after any crash.
+                if keeping == Keeping::UntilSettled {
+                    host.start_keeper().await?;
+                }
+                return Ok(Kept::HandedOver);
+            }
+            RoundEnd::Stopped(Woken::Evicted) => return Ok(Kept::Evicted),
+            RoundEnd::Stopped(_) => return Ok(Kept::Stopped),
+            RoundEnd::Settled | RoundEnd::Woken => {}
         }
         // RACE: a request committed before the lock went saw a living keeper and waits for it. One committed later
         // finds none and starts one. So one look after the lock has gone is enough.
@@ -72,7 +86,7 @@ async fn side_by_side(pools: &[Pool], keeping: Keeping) -> RoundEnd {
     let mut asleep = 0;
     while let Some((keeper, end)) = rounds.next().await {
         match end {
-            RoundEnd::Stopped => return RoundEnd::Stopped,
+            RoundEnd::Stopped(_) => return end,
             RoundEnd::Woken => {
                 asleep -= 1;
                 rounds.push(Box::pin(working(keeper)));

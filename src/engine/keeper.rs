@@ -34,8 +34,8 @@ pub(super) enum RoundEnd {
     Settled,
     /// A hint came to a settled pool.
     Woken,
-    /// SIGTERM, or the state directory is gone.
-    Stopped,
+    /// This process shall go, and why: `Woken::Stop`, `Replaced` or `Evicted`.
+    Stopped(Woken),
 }
 
 /// A pool to be kept.
@@ -109,8 +109,8 @@ impl PoolKeeper {
                     AFTER_TROUBLE
                 }
             };
-            if self.wait(wait, &setup).await == Some(RoundEnd::Stopped) {
-                return RoundEnd::Stopped;
+            if let Some(end) = self.wait(wait, &setup).await {
+                return end;
             }
         }
     }
@@ -142,7 +142,7 @@ impl PoolKeeper {
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
         match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), IDLE_LOOK).await {
             Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
-            Ok(Woken::Stop | Woken::Replaced) => RoundEnd::Stopped,
+            Ok(why @ (Woken::Stop | Woken::Replaced | Woken::Evicted)) => RoundEnd::Stopped(why),
             Err(trouble) => {
                 tracing::error!(pool = %self.engine.pool, "waiting failed: {trouble}");
                 self.engine.host.pause(AFTER_TROUBLE).await;
@@ -300,7 +300,7 @@ impl PoolKeeper {
 
 fn stop(woken: Result<Woken, crate::port::host::HostError>) -> Option<RoundEnd> {
     match woken {
-        Ok(Woken::Stop | Woken::Replaced) => Some(RoundEnd::Stopped),
+        Ok(why @ (Woken::Stop | Woken::Replaced | Woken::Evicted)) => Some(RoundEnd::Stopped(why)),
         Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => None,
         Err(trouble) => {
             tracing::error!("waiting failed: {trouble}");

@@ -79,8 +79,10 @@ pub enum Woken {
     Stop,
     /// The runner that called us is gone.
     RunnerGone,
-    /// The state directory is gone, or a newer executable wants to take over.
+    /// Another executable lies where ours was: it shall take over.
     Replaced,
+    /// The state directory is gone, or is another one.
+    Evicted,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]

@@ -14,7 +14,7 @@ use super::files;
 use super::flock::{self, Kind};
 use super::host::LocalHost;
 use crate::core::ids::PoolName;
-use crate::port::host::{Held, HostError, Lock};
+use crate::port::host::{Held, HostError, Lock, Woken};
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";
 
@@ -47,22 +47,22 @@ impl Office {
         Ok(Self { lock, lock_inode, program, next_look: std::cell::Cell::new(Instant::now()) })
     }
 
-    /// Is the state directory gone, another one, or the program replaced by another?
-    pub(super) fn is_replaced(&self) -> bool {
+    /// Is the state directory gone or another one, or the program replaced by another?
+    pub(super) fn notice(&self) -> Option<Woken> {
         if inode(&self.lock) != Some(self.lock_inode) {
-            return true;
+            return Some(Woken::Evicted);
         }
         // A program that was removed and not replaced leaves nobody to hand over to.
         let other = |(path, then): &(PathBuf, (u64, u64))| inode(path).is_some_and(|now| now != *then);
-        self.program.as_ref().is_some_and(other)
+        self.program.as_ref().is_some_and(other).then_some(Woken::Replaced)
     }
 
     /// Resolves when it is. Looks every `interval`, also across waits that end sooner.
-    pub(super) async fn replaced(&self, interval: Duration) {
+    pub(super) async fn noticed(&self, interval: Duration) -> Woken {
         loop {
             tokio::time::sleep_until(self.next_look.get()).await;
-            if self.is_replaced() {
-                return;
+            if let Some(notice) = self.notice() {
+                return notice;
             }
             self.next_look.set(Instant::now() + interval);
         }

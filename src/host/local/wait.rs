@@ -24,21 +24,18 @@ impl LocalHost {
         let office = self.office.borrow().clone();
         let bound = match self.keeper_box(pool) {
             Ok(bound) => bound,
-            Err(_) if office.as_ref().is_some_and(|office| office.is_replaced()) => {
-                return Ok(Woken::Replaced);
-            }
-            Err(error) => return Err(error),
+            Err(error) => return office.as_ref().and_then(|office| office.notice()).ok_or(error),
         };
-        let replaced = async {
+        let noticed = async {
             match &office {
-                Some(office) => office.replaced(self.times.replaced_look).await,
+                Some(office) => office.noticed(self.times.replaced_look).await,
                 None => pending().await,
             }
         };
         tokio::select! {
             biased;
             () = self.signals.stop() => Ok(Woken::Stop),
-            () = replaced => Ok(Woken::Replaced),
+            notice = noticed => Ok(notice),
             heard = bound.mailbox.hint() => message(heard, self.state.root()),
             () = tokio::time::sleep(within) => Ok(Woken::Timeout),
         }
