@@ -142,7 +142,8 @@ impl Engine {
             observed.launching = fresh(Generation::new("none-yet"));
             let view = View { recorded: state, observed };
             let dry = plan::plan(view, &setup.policy, self.now());
-            if !dry.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. })) {
+            // Also for one that is repeated: it keeps the generation that it was intended in, but launching it is.
+            if !dry.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. })) {
                 // Nothing to launch now: should that change before the commit, the next pass sees to it.
                 observed.launching = None;
                 return Ok(());
