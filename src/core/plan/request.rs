@@ -9,7 +9,7 @@ use super::assign;
 use super::draft::Draft;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Leaving, Phase};
+use crate::core::instance::{DrainWhy, Instance, Leaving, Phase};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -124,9 +124,22 @@ fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Leaving) -> bo
         draft.emit(Change::Withdrawn { attempt: attempt.clone(), how: leaving.how });
         return true;
     }
-    let Some(grant) = draft.state().granted.get(attempt) else { return false };
+    let Some(grant) = draft.state().granted.get(attempt) else {
+        return !leaving.lingering && depart(draft, attempt);
+    };
     let instance = grant.instance.clone();
     draft.emit(Change::Released { attempt: attempt.clone(), leaving });
+    assign::settle(draft, &instance);
+    true
+}
+
+/// A pass between the mark `closed` and its `cleanup` released the attempt already. It took the lease that `cleanup`
+/// itself holds for that of a `run`: who knows better frees the slot at once.
+fn depart(draft: &mut Draft<'_>, attempt: &AttemptName) -> bool {
+    let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|holder| holder.lingering.is_some());
+    let found = draft.state().instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
+    let Some(instance) = found else { return false };
+    draft.emit(Change::Departed { attempt: attempt.clone() });
     assign::settle(draft, &instance);
     true
 }

@@ -122,6 +122,15 @@ fn what_has_served_its_last_job_is_drained_and_a_host_is_cleaned() {
 }
 
 #[test]
+fn a_slot_that_a_pass_left_lingering_is_free_when_its_cleanup_knows_of_no_call() {
+    assert_eq!(releases("held 5m lingering 7; waits 8", true, false), "a7 departs; a8 gets i1");
+    assert_eq!(releases("held 5m lingering 7 uses 0", true, false), "a7 departs; i1 drains: usedup");
+    assert_eq!(releases("fixed held 5m lingering 7", true, false), "a7 departs; h1 to clean");
+    assert_eq!(releases("held 5m lingering 7; waits 8", true, true), "");
+    assert_eq!(releases("held 5m lingering 9; waits 8", true, false), "");
+}
+
+#[test]
 fn to_give_back_nothing_changes_nothing() {
     assert_eq!(releases("idle 5m; waits 8", true, false), "");
     assert_eq!(releases("waits 7", false, false), "a7 withdrawn");
