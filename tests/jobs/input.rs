@@ -62,12 +62,23 @@ fn an_unknown_stage_is_run_like_any_other() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
+/// A shell reads its script from a pipe byte by byte, a second for each few megabytes: so most of this one is input of
+/// its first command, which takes it in blocks and compares it with the original.
 #[test]
 fn a_script_of_forty_megabytes_runs_to_its_end() {
     let place = Setting::new().open();
     let attempt = place.prepared(1);
-    let filler = format!("# {}\n", "x".repeat(97)).repeat(400_000);
-    let run = attempt.run("build_script", &format!("{filler}echo the end\n"));
-    assert_eq!((run.exit_code(), run.stdout_text().as_str()), (Some(0), "the end\n"));
+    let lines: String = (0..500_000).map(|n| format!("# {n:078}\n")).collect();
+    let original = place.path().join("original");
+    std::fs::write(&original, &lines).expect("the original can be written");
+    let original = original.display();
+    let script = format!("head -c {} | cmp - '{original}' && echo whole\n{lines}echo the end\n", lines.len());
+    let run = attempt.run("build_script", &script);
+    assert_eq!(
+        (run.exit_code(), run.stdout_text().as_str()),
+        (Some(0), "whole\nthe end\n"),
+        "{}",
+        run.stderr_text()
+    );
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }

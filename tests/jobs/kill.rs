@@ -54,7 +54,7 @@ fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
                 continue;
             }
             let at = usize::try_from(dice.below(living.len() as u64)).expect("an index");
-            if living[at].kill9() {
+            if living[at].kill9_as_found() {
                 killed += 1;
                 *victims.entry(living[at].kind).or_default() += 1;
             }

@@ -12,7 +12,7 @@ use greenroom::port::store::Store as _;
 use greenroom::store::file::{self, FileStore, Verdict};
 use rustix::process::Signal;
 
-use crate::processes::{self, Kind, Process};
+use crate::processes::{self, Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::attempt::Attempt;
 use crate::support::job::Job;
@@ -117,6 +117,16 @@ impl Place {
         all
     }
 
+    /// The history and the state that it led to, though a keeper may write meanwhile.
+    #[track_caller]
+    fn moment(&self) -> (Vec<Event>, PoolState) {
+        wait_for("a moment without a commit", SOON, || {
+            let before = self.state();
+            let events = self.events();
+            (before.revision == self.state().revision).then_some((events, before))
+        })
+    }
+
     /// Grants in the order they were made: job id and instance.
     pub fn grants(&self) -> Vec<(u64, InstanceId)> {
         let mut jobs = std::collections::BTreeMap::new();
@@ -201,8 +211,9 @@ impl Place {
     /// there are never more instances than the policy of the moment allows. `grant` sees each grant beforehand.
     #[track_caller]
     pub fn replay(&self, mut grant: impl FnMut(&PoolState, &AttemptName)) -> PoolState {
+        let (events, recorded) = self.moment();
         let mut state = PoolState::default();
-        for event in self.events() {
+        for event in events {
             if let Change::Granted { attempt, .. } = &event.change {
                 grant(&state, attempt);
             }
@@ -214,7 +225,7 @@ impl Place {
             let most = state.policy.as_ref().map_or(u32::MAX, |policy| policy.max_instances);
             assert!(state.alive() <= most, "{} instances: {event:?}", state.alive());
         }
-        assert_eq!(state, self.state(), "history and state agree");
+        assert_eq!(state, recorded, "history and state agree");
         state
     }
 

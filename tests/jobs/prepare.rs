@@ -42,29 +42,32 @@ fn prepare_called_again_for_an_attempt_changes_nothing() {
 #[test]
 fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_call() {
     let place = Setting::new().pool("idle_count", 2).timing("list_interval", "1h").open();
-    let idle = place.warm_up(2);
+    let mut idle = place.warm_up(2);
+    // In the order in which they are handed out: the one that became ready last comes first.
+    let state = place.state();
+    idle.sort_by_key(|id| std::cmp::Reverse(state.instances[id].idle_since().uptime_ms));
     // RACE: a keeper that looks before the job asks would replace it first.
     for keeper in place.of_kind(Kind::Keeper) {
         keeper.kill9();
     }
-    // The one that is handed out first: none was used, so the order is that of their names.
-    assert!(place.server(&idle[0]).expect("an idle instance has a server").kill9());
+    let (broken, other) = (&idle[0], &idle[1]);
+    assert!(place.server(broken).expect("an idle instance has a server").kill9());
     let attempt = place.runner().attempt(&Job::new(1));
     attempt.config();
     let prepare = attempt.prepare();
     assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
     let said = lines(&prepare);
-    assert!(said[0].contains(&format!("{} does not answer (", idle[0])), "{said:?}");
+    assert!(said[0].contains(&format!("{broken} does not answer (")), "{said:?}");
     assert!(said[0].ends_with("it is taken out of service, trying another one"), "{said:?}");
     let last = said.last().cloned().unwrap_or_default();
-    assert!(last.starts_with(&format!("greenroom: instance {} ready in ", idle[1])), "{said:?}");
+    assert!(last.starts_with(&format!("greenroom: instance {other} ready in ")), "{said:?}");
     assert!(last.contains("(warm, idle for "), "{said:?}");
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
-    let broken = |change: &Change| match change {
-        Change::DrainingBegun { instance, why: DrainWhy::Broken { .. } } => *instance == idle[0],
+    let drained = |change: &Change| match change {
+        Change::DrainingBegun { instance, why: DrainWhy::Broken { .. } } => instance == broken,
         _ => false,
     };
-    assert!(place.events().iter().any(|event| broken(&event.change)));
+    assert!(place.events().iter().any(|event| drained(&event.change)));
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     place.wait_until_settled(2);

@@ -57,6 +57,29 @@ impl Process {
         self.signal(Signal::KILL)
     }
 
+    /// Kills it if it still is what it was found as: a session on an instance becomes the job's own shell without
+    /// another number or start time, and a job's shell that is killed is the job's end. Stopped first, so that it
+    /// cannot become another program between the look and the blow.
+    pub fn kill9_as_found(&self) -> bool {
+        if self.kind != Kind::Trampoline {
+            return self.kill9();
+        }
+        let is_stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        if !self.signal(Signal::STOP) {
+            return false;
+        }
+        wait_for("its stop", Duration::from_secs(10), || (is_stopped() || !self.is_alive()).then_some(()));
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        if kind(&words(&line), true) == Kind::Trampoline {
+            return self.kill9();
+        }
+        self.signal(Signal::CONT);
+        false
+    }
+
     /// All of its environment; empty where it cannot be read.
     pub fn environment(&self) -> Vec<u8> {
         std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default()
@@ -69,6 +92,12 @@ impl Process {
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// The arguments of a process, from its `cmdline`.
+fn words(line: &[u8]) -> Vec<String> {
+    let parts = line.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+    parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect()
 }
 
 fn kind(arguments: &[String], guest: bool) -> Kind {
@@ -108,11 +137,7 @@ pub fn of(path: &Path) -> Vec<Process> {
         if !inside {
             continue;
         }
-        let arguments: Vec<String> = line
-            .split(|byte| *byte == 0)
-            .filter(|part| !part.is_empty())
-            .map(|part| String::from_utf8_lossy(part).into_owned())
-            .collect();
+        let arguments = words(&line);
         let guest = contains(&environment, b"GREENROOM_LOCAL_INSTANCE=");
         let kind = kind(&arguments, guest);
         // A child of ours between fork and exec still looks like this test.
