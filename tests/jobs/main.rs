@@ -13,13 +13,17 @@ mod boot;
 mod cleanup;
 mod crowd;
 mod input;
+mod keeper;
 mod kill;
+mod limits;
 mod pass;
 mod place;
 mod prepare;
 mod processes;
+mod rehearsal;
 mod secrets;
 mod setting;
 mod stop;
 #[path = "../support/mod.rs"]
 mod support;
+mod trust;

@@ -55,8 +55,13 @@ impl Place {
 
     /// A runner whose calls name the configuration. Its own directories are outside the state directory.
     pub fn runner(&self) -> Runner {
+        self.runner_with(Path::new(DRIVER))
+    }
+
+    /// The same with another driver.
+    pub fn runner_with(&self, driver: &Path) -> Runner {
         let config = self.config.to_str().expect("temporary directories have plain names");
-        let mut runner = Runner::new(DRIVER, self.path()).with_global_args(&["--config", config]);
+        let mut runner = Runner::new(driver, self.path()).with_global_args(&["--config", config]);
         runner.patience = SOON;
         runner
     }
@@ -248,6 +253,28 @@ impl Place {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Waits until so many instances are idle, whatever else is going on.
+    #[track_caller]
+    pub fn wait_until_idle(&self, idle: usize) {
+        wait_for("idle instances", SOON, || (self.idle().len() == idle).then_some(()));
+    }
+
+    /// Waits until nobody waits and no call of a job holds a slot.
+    #[track_caller]
+    pub fn wait_until_quiet(&self) {
+        self.wait_until_quiet_but(0);
+    }
+
+    /// The same, but for so many slots.
+    #[track_caller]
+    pub fn wait_until_quiet_but(&self, held: usize) {
+        wait_for("peace", SOON, || {
+            let state = self.state();
+            let slots: usize = state.instances.values().map(|instance| instance.holders.len()).sum();
+            (state.waiting.is_empty() && slots == held).then_some(())
+        });
     }
 
     /// No damage, no event that did not fit, no law broken at any moment.

@@ -1,0 +1,98 @@
+//! Which jobs may follow one another on an instance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use greenroom::core::event::Change;
+
+use crate::place::Place;
+use crate::setting::Setting;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// Instances that serve any number of jobs.
+fn reusing() -> Setting {
+    Setting::new().pool("max_use_count", 0).pool("max_instances", 4)
+}
+
+fn of(project: &str, id: u64) -> Job {
+    let number = project.bytes().map(u64::from).sum();
+    Job::new(id).project(number, project)
+}
+
+/// Plays them one after the other; a slot is free before the next one asks.
+fn one_by_one(place: &Place, jobs: &[(u64, &str)]) {
+    for (id, project) in jobs {
+        place.run(&of(project, *id)).expect_outcome(&Outcome::Success);
+        place.wait_until_quiet();
+    }
+}
+
+/// The projects whose jobs each instance served.
+fn served(place: &Place) -> Vec<BTreeSet<String>> {
+    let mut projects = BTreeMap::new();
+    let mut served: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    for event in place.events() {
+        match event.change {
+            Change::Requested { attempt, job, .. } => {
+                projects.insert(attempt, job.project);
+            }
+            Change::Granted { attempt, instance } => {
+                served.entry(instance).or_default().insert(projects[&attempt].to_string());
+            }
+            _ => {}
+        }
+    }
+    served.into_values().collect()
+}
+
+#[test]
+fn by_default_only_jobs_of_the_same_project_follow_one_another() {
+    let place = reusing().open();
+    one_by_one(&place, &[(1, "g/a"), (2, "g/b"), (3, "g/a"), (4, "h/a"), (5, "g/b"), (6, "g/a")]);
+    let used: Vec<_> = place.grants().into_iter().map(|(_, instance)| instance).collect();
+    assert_eq!(
+        (&used[0], &used[0]),
+        (&used[2], &used[5]),
+        "the same project has its instance again: {used:?}"
+    );
+    assert_eq!(used[1], used[4], "{used:?}");
+    let served = served(&place);
+    assert_eq!(served.len(), 3, "{served:?}");
+    assert!(served.iter().all(|projects| projects.len() == 1), "{served:?}");
+    place.expect_sound();
+}
+
+#[test]
+fn jobs_of_two_projects_at_once_never_share_an_instance_with_room_for_both() {
+    let place = reusing().pool("capacity_per_instance", 4).open();
+    let runner = place.runner();
+    let jobs = (1..=8).map(|id| of(if id % 2 == 0 { "g/a" } else { "g/b" }, id).script(["sleep 0.2"]));
+    let handles: Vec<_> = jobs.map(|job| runner.start(&job)).collect();
+    for handle in handles {
+        handle.finish().expect_outcome(&Outcome::Success);
+    }
+    let served = served(&place);
+    assert!(served.len() >= 2 && served.iter().all(|projects| projects.len() == 1), "{served:?}");
+    place.expect_sound();
+}
+
+#[test]
+fn the_operator_may_let_a_group_or_anybody_share() {
+    let jobs = [(1, "g/a"), (2, "g/b"), (3, "h/a"), (4, "h/b"), (5, "g/a")];
+    for (reuse, instances) in [("namespace", 2), ("any", 1)] {
+        let place = reusing().pool("reuse", reuse).open();
+        one_by_one(&place, &jobs);
+        assert_eq!(served(&place).len(), instances, "{reuse}: {:?}", served(&place));
+        place.expect_sound();
+    }
+}
+
+#[test]
+fn an_idle_instance_of_strangers_makes_room_at_the_limit() {
+    let place = reusing().pool("max_instances", 1).open();
+    one_by_one(&place, &[(1, "g/a"), (2, "g/b"), (3, "g/b")]);
+    let used: Vec<_> = place.grants().into_iter().map(|(_, instance)| instance).collect();
+    assert!(used[0] != used[1] && used[1] == used[2], "{used:?}");
+    assert!(served(&place).iter().all(|projects| projects.len() == 1));
+    place.expect_sound();
+}
