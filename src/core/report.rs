@@ -269,4 +269,47 @@ mod tests {
             assert_eq!(serde_json::from_str::<WaitingOn>(&json).unwrap(), on);
         }
     }
+
+    #[test]
+    fn each_note_is_a_sentence_and_outlives_its_file() {
+        let failure = || Failure { class: ErrorClass::Denied, message: "no key".to_owned() };
+        let one = || instance("h1");
+        let boot = |console: &[&str]| FailedBoot {
+            instance: one(),
+            at: NOW,
+            why: DrainWhy::NeverReady,
+            console: console.iter().map(|line| (*line).to_owned()).collect(),
+        };
+        for (note, text) in [
+            (Note::ListFailed { failure: failure() }, "the provider's list failed (denied: no key)"),
+            (
+                Note::ListIncomplete,
+                "the provider's list was incomplete: it proves no absence, nothing is replaced",
+            ),
+            (
+                Note::AnotherManager { instances: vec![one(), instance("h2")] },
+                "another manager works with a copy of this state directory, reaping stands still: h1, h2 carry our \
+                 owner and no generation of ours",
+            ),
+            (
+                Note::OverLimit { alive: 3, max_instances: 2 },
+                "3 instances are there, limit 2 (`max_instances`)",
+            ),
+            (
+                Note::Trouble { instance: one(), failure: failure(), until: NOW },
+                "calls about h1 keep failing (denied: no key)",
+            ),
+            (Note::Suspect { instance: one() }, "h1 looks gone while it is in use; its job decides"),
+            (Note::BootFailed(boot(&[])), "h1 did not come up: not ready within `launch_timeout`"),
+            (
+                Note::BootFailed(boot(&["booting", "no root"])),
+                "h1 did not come up: not ready within `launch_timeout`; its console ends with `no root`",
+            ),
+            (Note::Moved { problem: "moved".to_owned() }, "moved"),
+        ] {
+            assert_eq!(note.to_string(), text);
+            let json = serde_json::to_string(&note).unwrap();
+            assert_eq!(serde_json::from_str::<Note>(&json).unwrap(), note);
+        }
+    }
 }
