@@ -1,7 +1,12 @@
 //! How many are launched.
 
+use std::time::Duration;
+
 use crate::core::ids::Generation;
-use crate::core::notation::{does, notes, render, table, world};
+use crate::core::notation::{NOW, does, notes, render, table, world};
+use crate::core::policy::{IdlePolicy, ScheduledIdle};
+use crate::core::schedule::{Schedule, ScheduleText};
+use crate::core::time::Stamp;
 
 #[test]
 fn one_instance_is_launched_for_each_job_that_nothing_on_its_way_will_serve() {
@@ -108,6 +113,30 @@ fn launches_under_way_and_launches_per_minute_are_limited() {
             ("rate 1, recent 9 59s | waits 8", ""),
         ],
     );
+}
+
+#[test]
+fn what_a_rate_just_allows_waits_for_nothing() {
+    let waits_on = |text: &str| world(text).plan().report.launches;
+    assert_eq!(waits_on("rate 2 | waits 8; waits 9"), None);
+    assert_eq!(
+        waits_on("rate 2 | waits 8; waits 9; waits 10").map(|on| on.to_string()).as_deref(),
+        Some("`launches_per_minute` is used up for now")
+    );
+}
+
+#[test]
+fn a_pool_with_periods_is_looked_at_when_the_minute_turns() {
+    let mut world = world("max 4 |");
+    assert_eq!(world.plan().report.next, None);
+    let periods = vec!["* 7-19 * * mon-fri".to_owned()];
+    let when = Schedule::parse(ScheduleText { periods, timezone: "UTC".to_owned() }).unwrap();
+    world.policy.schedules = vec![ScheduledIdle { when, idle: IdlePolicy::default() }];
+    for (past_the_minute, left) in [(0, 60_000), (1, 59_999), (59_999, 1)] {
+        world.now = Stamp { wall_ms: NOW.wall_ms + past_the_minute, ..NOW };
+        let next = world.plan().report.next.map(|next| world.now.until(next));
+        assert_eq!(next, Some(Duration::from_millis(left)), "{past_the_minute} ms past");
+    }
 }
 
 #[test]
