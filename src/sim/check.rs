@@ -3,7 +3,7 @@
 //! Knows nothing of `plan`: it compares what really exists with what was asked for and recorded. What the engine
 //! believes does not count here.
 
-use super::process::{Exit, Kind};
+use super::keeping;
 use super::steps::Pid;
 use super::truth::{Live, Session};
 use super::world::World;
@@ -18,7 +18,7 @@ use crate::port::provider::LaunchRequest;
 
 /// Promise 5 allows this much waiting, besides a look and a pass: the keeper has to be noticed missing (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a hint may be lost.
-const ALLOWANCE_MS: u64 = 15_000;
+pub(super) const ALLOWANCE_MS: u64 = 15_000;
 
 /// Who may share, by our own reading of the policy's words.
 fn domain(reuse: Reuse, job: &JobFacts) -> String {
@@ -278,45 +278,10 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
     None
 }
 
-/// A keeper that leaves by itself leaves no work behind: whoever commits some later sees that it is gone.
-pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
-    let Some(process) = world.processes.get(&pid).filter(|p| p.machine == 0) else { return };
-    let keeps = process.kind == Kind::Keep && !world.managers[0].directory.borrow().keeper_lives();
-    if exit == Exit::Killed {
-        world.truth.keeper_left = None; // it may have been about to start the next one
-    } else if keeps && exit == Exit::Code(0) {
-        world.truth.keeper_left = Some(world.now);
-    }
-}
-
-/// Work that only a keeper does, recorded on machine 0.
-fn work(world: &World) -> Option<String> {
-    for journal in world.managers[0].journals.values() {
-        for instance in journal.state().instances.values() {
-            let busy = match instance.phase {
-                Phase::Launching | Phase::Checking | Phase::Cleaning => true,
-                Phase::Draining { .. } => instance.holders.is_empty(),
-                Phase::Ready | Phase::SetAside { .. } => false,
-            };
-            if busy {
-                return Some(format!("{} is {}", instance.id, instance.phase.word()));
-            }
-        }
-    }
-    None
-}
-
 /// Promises 3 and 5, after every step: nobody waits beside a free instance for longer than it takes to notice, and
 /// there is a keeper while there is work.
 pub(super) fn after_step(world: &mut World) {
-    let excused = world.truth.excused;
-    let late = |left: &u64| world.now > left.max(&excused) + ALLOWANCE_MS;
-    if let Some(left) = world.truth.keeper_left.filter(late) {
-        world.truth.keeper_left = None;
-        if let Some(work) = work(world) {
-            world.broken(format!("promise 3: the keeper left {} ms ago, and {work}", world.now - left));
-        }
-    }
+    keeping::after_step(world);
     unserved_for_long(world);
 }
 

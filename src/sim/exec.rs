@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::check;
 use super::fault::Fault;
+use super::keeping;
 use super::process::{Exit, Kind, Shared};
 use super::steps::{Channel, Pid, StepId};
 use super::world::{Body, World};
@@ -76,7 +77,7 @@ impl Executor {
     fn take_step(&mut self, place: usize) {
         let taken = self.world.borrow_mut().steps.take(place);
         let Some((id, pid, call)) = taken else { return };
-        if self.stalls(id, pid) {
+        if self.stalls(id, pid, call) {
             return;
         }
         self.steps += 1;
@@ -156,7 +157,7 @@ impl Executor {
         if let Some(process) = world.processes.get_mut(&pid) {
             process.exit = Some(exit);
         }
-        check::process_ended(&mut world, pid, exit);
+        keeping::process_ended(&mut world, pid, exit);
         world.steps.notify(&Channel::Exit(pid));
     }
 
@@ -199,7 +200,7 @@ impl Executor {
     }
 
     /// Does this process get no time now?
-    fn stalls(&mut self, id: StepId, pid: Pid) -> bool {
+    fn stalls(&mut self, id: StepId, pid: Pid, call: &str) -> bool {
         let mut world = self.world.borrow_mut();
         let now = world.now;
         let ours = world.processes.get(&pid).is_some_and(|p| p.kind != Kind::Outside);
@@ -211,12 +212,31 @@ impl Executor {
             }
             world.truth.excused = now + ms;
         }
+        if is_leaving(&world, pid, call) && world.strikes(Fault::LeavesSlowly) {
+            let ms = world.streams.faults.within(1_000..10_000);
+            world.say(pid, format_args!("leaves slowly, {ms} ms"));
+            if let Some(process) = world.processes.get_mut(&pid) {
+                process.stalled = process.stalled.max(now + ms);
+            }
+            world.truth.excused = world.truth.excused.max(now + ms);
+        }
         let until = world.processes.get(&pid).map_or(0, |p| p.stalled);
         if until > now {
             world.steps.postpone(id, until);
         }
         until > now
     }
+}
+
+/// Is this a background keeper that ends its last pass, or looks once more? Its reports say that nothing is left to do.
+fn is_leaving(world: &World, pid: Pid, call: &str) -> bool {
+    if world.scenario.service || !matches!(call, "store.compact" | "store.load") {
+        return false;
+    }
+    let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return false };
+    let directory = world.managers[process.machine].directory.borrow();
+    let settled = directory.reports.values().all(|r| r.next.is_none() && r.waiting.is_empty());
+    settled && !directory.reports.is_empty()
 }
 
 /// Moves the clock to the next moment at which something happens. False: nothing ever will.

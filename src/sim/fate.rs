@@ -373,7 +373,10 @@ fn config_changes(proc: &Proc, dice: u64) {
     let idle = IdlePolicy { idle_count, ..old.policy.idle };
     let policy = Policy { max_instances: most, idle, ..(*old.policy).clone() };
     let until = world.now + 60_000;
-    world.truth.old_limits.insert(pool.clone(), (until, old.policy.max_instances));
+    // Twice within a minute: a decision under the first policy may still be under way.
+    let before =
+        world.truth.old_limits.get(&pool).filter(|(until, _)| world.now < *until).map_or(0, |(_, n)| *n);
+    world.truth.old_limits.insert(pool.clone(), (until, before.max(old.policy.max_instances)));
     world.tell("operator", format_args!("max_instances = {most}, idle_count = {idle_count}"));
     let plan = PoolPlan { policy: Arc::new(policy), ..(*old).clone() };
     world.config.insert(pool, Rc::new(plan));

@@ -74,6 +74,8 @@ faults! {
     Kill = "kill",
     /// A process gets no time for a while.
     Stall = "stall",
+    /// A keeper that is about to leave gets no time for a while.
+    LeavesSlowly = "leaves-slowly",
     /// The wall clock steps by a day.
     WallSteps = "wall-steps",
     /// A copy of the state directory wakes up on a second machine.
@@ -118,7 +120,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::NoCapacity, 1000),
     (Fault::QuotaReached, 1000),
     (Fault::RefusedYetThere, 400),
-    (Fault::ListOmits, 300),
+    (Fault::ListOmits, 1000),
     (Fault::ListLags, 1000),
     (Fault::ListIncomplete, 400),
     (Fault::ListFails, 500),
@@ -164,6 +166,13 @@ impl Windows {
             }
         }
         Self { windows }
+    }
+
+    /// One more, open from the beginning to `calm`.
+    #[must_use]
+    pub fn with(mut self, fault: Fault, calm: u64, per_mille: u64) -> Self {
+        self.windows.push(Window { fault, from: 0, to: calm, per_mille });
+        self
     }
 
     /// Only these windows, for tests.

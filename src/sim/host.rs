@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::fault::Fault;
+use super::keeping;
 use super::process::{Kind, Proc};
 use super::rig::Starter;
 use super::steps::Channel;
@@ -155,6 +156,10 @@ impl Host for SimHost {
             (there(runner.alive), there(manager.tmpdirs.contains(name)))
         };
         let seen = directory.borrow().seen(pool, sight);
+        drop(world);
+        // One directory after the other: while the rest is read, what was read changes.
+        let took = self.proc.world.borrow_mut().streams.latency.within(1..20);
+        self.proc.pause(took).await;
         Ok(seen)
     }
 
@@ -193,7 +198,7 @@ impl Host for SimHost {
         let deadline = self.proc.now_ms() + ms(within);
         let lock = self.proc.until(&channels, Some(deadline), |_| memory::lock_keeper(&directory)).await;
         if lock.is_some() && self.proc.machine == 0 {
-            self.proc.world.borrow_mut().truth.keeper_left = None;
+            keeping::locked(&mut self.proc.world.borrow_mut(), self.proc.pid);
         }
         self.proc.say(format_args!("host.lock_keeper: {}", lock.is_some()));
         Ok(lock)
@@ -202,6 +207,9 @@ impl Host for SimHost {
     async fn keeper_lives(&self) -> Result<bool, HostError> {
         let directory = self.step("host.keeper_lives").await;
         let lives = directory.borrow().keeper_lives();
+        if lives && self.proc.machine == 0 {
+            keeping::relied_on(&mut self.proc.world.borrow_mut());
+        }
         Ok(lives)
     }
 

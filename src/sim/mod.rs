@@ -13,6 +13,7 @@ pub mod fate;
 pub mod fault;
 pub mod host;
 pub mod journal;
+pub mod keeping;
 pub mod ports;
 pub mod process;
 pub mod product;

@@ -7,8 +7,10 @@ use async_trait::async_trait;
 
 use super::check;
 use super::fault::Fault;
-use super::process::Proc;
+use super::keeping;
+use super::process::{Kind, Proc};
 use super::provider::SimProvider;
+use crate::core::event::Change;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
@@ -56,6 +58,7 @@ impl Store for SimStore {
         self.proc.step("store.load").await;
         let mut world = self.proc.world.borrow_mut();
         let state = world.managers[self.proc.machine].journal(&self.pool).state().clone();
+        keeping::looked(&mut world, self.proc.pid, &self.pool);
         world.say(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
         Ok(state)
     }
@@ -65,16 +68,17 @@ impl Store for SimStore {
         if let Some(error) = self.refuses(true) {
             return Err(error);
         }
-        let again = self.proc.world.borrow_mut().streams.scheduling.chance(20);
-        if again {
-            // As with an optimistic store: what was decided first is thrown away, and somebody else gets in between.
-            let state = self.state();
-            let _thrown_away = decide(&state);
+        let mut events = decide(&self.state());
+        // As with an optimistic store: what was decided first is thrown away, and somebody else gets in between. That
+        // matters most where an instance was to be taken away.
+        let drains = events.iter().any(|e| matches!(e.change, Change::DrainingBegun { .. }));
+        let (often, most) = if drains && self.is_keeper() { (400, 3_000) } else { (20, 1) };
+        if self.proc.world.borrow_mut().streams.scheduling.chance(often) {
+            let took = self.proc.world.borrow_mut().streams.latency.within(0..most);
+            self.proc.pause(took).await;
             self.proc.step("store.transact").await;
+            events = decide(&self.state());
         }
-        let state = self.state();
-        let events = decide(&state);
-        drop(state);
         let mut world = self.proc.world.borrow_mut();
         let now = world.now;
         let journal = world.managers[self.proc.machine].journal(&self.pool);
@@ -121,6 +125,10 @@ impl Store for SimStore {
 }
 
 impl SimStore {
+    fn is_keeper(&self) -> bool {
+        self.proc.world.borrow().processes.get(&self.proc.pid).is_some_and(|p| p.kind == Kind::Keep)
+    }
+
     fn state(&self) -> PoolState {
         self.proc.world.borrow_mut().managers[self.proc.machine].journal(&self.pool).state().clone()
     }

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use super::check;
 use super::cloud::{BootPlan, Due};
 use super::fault::Fault;
+use super::keeping;
 use super::process::Proc;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
@@ -27,7 +28,9 @@ impl SimProvider {
     /// The request leaves; returns how long it is under way.
     async fn send(&self, call: &'static str) -> u64 {
         self.proc.step(call).await;
-        self.proc.world.borrow_mut().streams.latency.within(20..800)
+        let mut world = self.proc.world.borrow_mut();
+        keeping::acts(&mut world, self.proc.pid, call);
+        world.streams.latency.within(20..800)
     }
 
     /// The answer arrives.
@@ -202,8 +205,13 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
     let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
     let mut instances = world.cloud.listed(pool, now, lag);
     if !instances.is_empty() && world.strikes(Fault::ListOmits) {
-        let place = world.streams.faults.index(instances.len());
-        instances.remove(place);
+        // The same one for a while: what a list omits by chance the next one shows.
+        let chosen = world.streams.faults.index(instances.len());
+        let omitted = world.truth.omitted.get(pool).filter(|(until, _)| now < *until);
+        let id = omitted.map_or_else(|| instances[chosen].id.clone(), |(_, id)| id.clone());
+        let until = omitted.map_or(now + 90_000, |(until, _)| *until);
+        instances.retain(|listed| listed.id != id);
+        world.truth.omitted.insert(pool.clone(), (until, id));
     }
     let complete = !world.strikes(Fault::ListIncomplete);
     if !complete {

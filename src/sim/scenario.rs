@@ -81,6 +81,8 @@ impl Scenario {
         let calm = jobs.last().map_or(0, |job| job.comes);
         let chosen = choose(&mut faults);
         let windows = Windows::draw(&chosen, calm, &mut faults);
+        // Keepers leave a few times in a world only: whoever is to come between has to be given the time.
+        let windows = windows.with(Fault::LeavesSlowly, calm, 300);
         let moments = draw_moments(&chosen, calm, &mut faults);
         let kills = draw_kills(calm, &mut faults);
         Self {

@@ -73,6 +73,11 @@ pub struct Truth {
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
     /// When the last keeper of machine 0 left by itself, unless something happened since that excuses it.
     pub keeper_left: Option<u64>,
+    /// Who became the keeper of machine 0 last, and whether somebody learned that it lives since it looked at a pool.
+    pub keeper: Option<Pid>,
+    pub relied: BTreeSet<PoolName>,
+    /// Which instance the lists of a pool omit, and until when.
+    pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
     /// Limits that were in force until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     /// Counters for names.

@@ -1,0 +1,93 @@
+//! Holds keepers to their part: only one acts, and none leaves work behind.
+//!
+//! Promise 3 rests on it: what a killed process leaves undone is a keeper's work.
+
+use super::check::ALLOWANCE_MS;
+use super::process::{Exit, Kind};
+use super::steps::Pid;
+use super::world::World;
+use crate::core::ids::PoolName;
+use crate::core::instance::Phase;
+use crate::core::time::Stamp;
+
+/// A process is about to ask a provider for something. A keeper does so under its lock only.
+pub(super) fn acts(world: &mut World, pid: Pid, call: &str) {
+    let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return };
+    if !world.managers[process.machine].directory.borrow().keeper_lives() {
+        let name = process.name.clone();
+        world.broken(format!("promise 3: {name} makes {call} without being the keeper"));
+    }
+}
+
+/// A process of machine 0 becomes the keeper.
+pub(super) fn locked(world: &mut World, pid: Pid) {
+    world.truth.keeper_left = None;
+    world.truth.keeper = Some(pid);
+    world.truth.relied.clear();
+}
+
+/// Somebody has been told that there is a keeper: it will see what was committed before.
+pub(super) fn relied_on(world: &mut World) {
+    world.truth.relied = world.config.keys().cloned().collect();
+}
+
+/// A process has read a pool's state.
+pub(super) fn looked(world: &mut World, pid: Pid, pool: &PoolName) {
+    if world.truth.keeper == Some(pid) {
+        world.truth.relied.remove(pool);
+    }
+}
+
+/// A keeper that leaves by itself leaves no work behind: whoever commits some later sees that it is gone.
+pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
+    let Some(process) = world.processes.get(&pid).filter(|p| p.machine == 0) else { return };
+    let keeps = process.kind == Kind::Keep && !world.managers[0].directory.borrow().keeper_lives();
+    if exit == Exit::Killed {
+        world.truth.keeper_left = None; // it may have been about to start the next one
+    } else if keeps && exit == Exit::Code(0) {
+        world.truth.keeper_left = Some(world.now);
+        if world.truth.keeper == Some(pid)
+            && let Some(pool) = world.truth.relied.first()
+        {
+            let missed = format!("promise 3: the keeper leaves, and somebody in {pool} relies on it");
+            world.broken(missed);
+        }
+    }
+}
+
+/// There is a keeper while there is work, but for the time it takes to notice that it left.
+pub(super) fn after_step(world: &mut World) {
+    let excused = world.truth.excused;
+    let Some(left) = world.truth.keeper_left else { return };
+    if world.now <= left.max(excused) + ALLOWANCE_MS {
+        return;
+    }
+    if let Some(work) = work(world) {
+        world.truth.keeper_left = None;
+        world.broken(format!("promise 3: the keeper left {} ms ago, and {work}", world.now - left));
+    }
+}
+
+/// Work that only a keeper does, recorded on machine 0 for long enough that somebody should have called one.
+fn work(world: &World) -> Option<String> {
+    let now = world.stamp(0);
+    let long = |since: Stamp, allowed: u64| now.since(since).as_millis() > u128::from(allowed);
+    for journal in world.managers[0].journals.values() {
+        for instance in journal.state().instances.values() {
+            let busy = match instance.phase {
+                Phase::Launching | Phase::Checking | Phase::Cleaning => true,
+                Phase::Draining { .. } => instance.holders.is_empty(),
+                Phase::Ready | Phase::SetAside { .. } => false,
+            };
+            if busy && long(instance.since, ALLOWANCE_MS) {
+                return Some(format!("{} is {}", instance.id, instance.phase.word()));
+            }
+        }
+        // Whoever got an instance tries it out first, and calls for a keeper then: its runner may die.
+        let mut granted = journal.state().granted.iter();
+        if let Some((name, _)) = granted.find(|(_, g)| long(g.reservation.asked, 2 * ALLOWANCE_MS)) {
+            return Some(format!("nobody watches over {name}"));
+        }
+    }
+    None
+}
