@@ -4,6 +4,8 @@
 
 #[path = "architecture/layers.rs"]
 mod layers;
+#[path = "architecture/patches.rs"]
+mod patches;
 #[path = "architecture/paths.rs"]
 mod paths;
 #[path = "architecture/planted.rs"]

@@ -1,0 +1,42 @@
+//! The planted bugs still fit the tree.
+//!
+//! `scripts/sim --planted` shows that the simulator finds each of them; here they are only kept from rotting.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where they are planted, two of different kinds in each.
+const PLACES: [&str; 5] = ["assign", "exit", "lease", "reconcile", "store"];
+
+fn patches(root: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root.join("tests/planted")).expect("tests/planted is there");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it can be read").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn every_planted_bug_still_applies_cleanly_and_says_what_it_breaks() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut planted: BTreeMap<String, u32> = BTreeMap::new();
+    for path in patches(root) {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let text = fs::read_to_string(&path).expect("a patch is text");
+        let said =
+            text.split("--- a/").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("breaks promise"), "{name} does not say which promise it breaks");
+        let tried = Command::new("patch")
+            .args(["--dry-run", "--batch", "--fuzz=0", "--strip=1", "--directory"])
+            .arg(root)
+            .arg("--input")
+            .arg(&path)
+            .output()
+            .expect("`patch` is installed");
+        let words = String::from_utf8_lossy(&tried.stdout).into_owned();
+        assert!(tried.status.success(), "{name} does not apply any more; make it anew:\n{words}");
+        *planted.entry(name.split('-').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    assert_eq!(planted, PLACES.map(|place| (place.to_owned(), 2)).into());
+}
