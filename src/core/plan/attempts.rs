@@ -49,7 +49,7 @@ pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) 
     // Both are sorted by name: one walk over both.
     for (name, seen) in &observed.attempts {
         while let Some((lost, grant)) = grants.next_if(|(next, _)| *next < name) {
-            unseen(&mut found, observed, lost, grant);
+            unseen(&mut found, draft, observed, policy, lost, grant);
         }
         let grant = grants.next_if(|(next, _)| *next == name).map(|(_, grant)| grant);
         match seen.closed {
@@ -58,7 +58,7 @@ pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) 
         }
     }
     for (lost, grant) in grants {
-        unseen(&mut found, observed, lost, grant);
+        unseen(&mut found, draft, observed, policy, lost, grant);
     }
     waiting(&mut found, draft, observed);
     lingering(&mut found, draft, observed, policy);
@@ -76,10 +76,20 @@ pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) 
 }
 
 /// The directory is gone, so no call can serve the job any more.
-fn unseen(found: &mut Found, observed: &Observed, name: &AttemptName, grant: &Grant) {
+fn unseen(
+    found: &mut Found,
+    draft: &Draft<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    name: &AttemptName,
+    grant: &Grant,
+) {
     if was_looked_for(observed, grant.reservation.asked) {
         let leaving = Leaving { how: End::Unused, used: true, lingering: false };
         found.changes.push(Change::Released { attempt: name.clone(), leaving });
+    } else {
+        // It came after the look, and relies on a keeper that looks in on it.
+        draft.wake_at(draft.now.plus(policy.timing.pass_interval));
     }
 }
 

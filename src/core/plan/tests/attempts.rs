@@ -142,4 +142,9 @@ fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up()
     let unjudged = |w: &mut World| w.seen(7).runner = Sight::Unknown;
     assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
     assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(NOW)), seconds(20 * 60));
+    let after_the_look = |w: &mut World| {
+        w.observed.attempts.clear();
+        w.observed.attempts_at = ago(Duration::from_secs(30));
+    };
+    assert_eq!(next("max 1 | held 29s by 7", after_the_look), seconds(10), "nobody else would look in on it");
 }
