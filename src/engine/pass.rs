@@ -67,8 +67,9 @@ impl Engine {
             })
             .await?;
         let mut plan = planned.expect("transact calls `decide` at least once");
-        if plan.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. })) {
-            // CRASH: a launch whose intent is lost would be a stranger to the next keeper.
+        if plan.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. })) {
+            // CRASH: a launch whose intent is lost would be a stranger to the next keeper. One that is repeated may be
+            // the intent of a keeper that died before it came to this.
             self.store.sync().await?;
         }
         if let Some(problem) = problem {
