@@ -143,20 +143,21 @@ impl Host for SimHost {
 
     async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
         let directory = self.step("host.attempts").await;
-        let world = self.proc.world.borrow();
-        let manager = &world.managers[self.proc.machine];
-        let sight = |name: &AttemptName, dir: &AttemptDir| {
-            let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
-                return (Sight::Unknown, Sight::Unknown);
+        let seen = {
+            let world = self.proc.world.borrow();
+            let manager = &world.managers[self.proc.machine];
+            let sight = |name: &AttemptName, dir: &AttemptDir| {
+                let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
+                    return (Sight::Unknown, Sight::Unknown);
+                };
+                if runner.opaque {
+                    return (Sight::Unknown, Sight::Unknown);
+                }
+                let there = |is: bool| if is { Sight::There } else { Sight::Gone };
+                (there(runner.alive), there(manager.tmpdirs.contains(name)))
             };
-            if runner.opaque {
-                return (Sight::Unknown, Sight::Unknown);
-            }
-            let there = |is: bool| if is { Sight::There } else { Sight::Gone };
-            (there(runner.alive), there(manager.tmpdirs.contains(name)))
+            directory.borrow().seen(pool, sight)
         };
-        let seen = directory.borrow().seen(pool, sight);
-        drop(world);
         // One directory after the other: while the rest is read, what was read changes.
         let took = self.proc.world.borrow_mut().streams.latency.within(1..20);
         self.proc.pause(took).await;
