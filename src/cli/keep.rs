@@ -81,6 +81,9 @@ pub(super) async fn reap(
             ui::out(&format!("{name}: {what}\n{}", report.as_ref().map(notes).unwrap_or_default()));
         }
     }
+    if !dry_run {
+        reap::hand_on(&pools(&context, None)?).await?;
+    }
     if json {
         ui::out(&format!("{}\n", serde_json::Value::Object(all)));
     }

@@ -40,9 +40,6 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
         }
         drop(lock);
         let report = host.read_report(&pool.engine.pool).await?;
-        if pool.engine.wants_keeper().await? {
-            pool.engine.summon().await?;
-        }
         return Ok(Reaped::Here(keeper.did.unwrap_or_default(), Box::new(report)));
     }
     let asked = pool.engine.now();
@@ -61,6 +58,18 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
     }
 }
 
+/// Calls a keeper if a pool wants one, after the last `reap` of a process.
+///
+/// RACE: whoever committed something while a `reap` held the keeper's lock, in whichever pool, took it for a keeper.
+pub async fn hand_on(pools: &[Pool]) -> Result<(), Trouble> {
+    for pool in pools {
+        if pool.engine.wants_keeper().await? {
+            pool.engine.summon().await?;
+        }
+    }
+    Ok(())
+}
+
 /// The very plan that `reap` would carry out now.
 pub async fn preview(pool: &Pool) -> Result<Plan, Trouble> {
     let (setup, _) = pool.setup.current().await;
@@ -75,14 +84,16 @@ impl PoolKeeper {
 }
 
 impl super::Engine {
-    /// Is there work that only a keeper does: somebody waits, or idle capacity is missing?
+    /// Is there work that only a keeper does: somebody waits or has to be watched over, something is under way, or idle
+    /// capacity is missing?
     async fn wants_keeper(&self) -> Result<bool, Trouble> {
         let state = self.store.load().await?;
         let (idle, target) = state.policy.as_ref().map_or((0, 0), |policy| {
             let spare = state.instances.values().map(|i| i.usable()).sum();
             (spare, policy.in_force(self.now()).0.target(state.in_use()))
         });
-        Ok(!state.waiting.is_empty() || idle < target || state.instances.values().any(|i| i.is_under_way()))
+        let jobs = !state.waiting.is_empty() || !state.granted.is_empty();
+        Ok(jobs || idle < target || state.instances.values().any(|i| i.is_under_way()))
     }
 
     /// Waits until `done` holds for the state, looking at least once a second; false when the time is up.

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
 use crate::engine::keeper::{Keeping, Pool, keep};
 use crate::engine::operate::Target;
-use crate::engine::reap::reap;
+use crate::engine::reap::{hand_on, reap};
 use crate::port::connector::{Output, StageEnd, Stream};
 use crate::port::host::AttemptRecord;
 
@@ -110,12 +110,13 @@ async fn keeper(ports: &Ports, service: bool) -> i32 {
 
 async fn reap_all(ports: &Ports) -> i32 {
     let mut code = OK;
-    for pool in pools(ports) {
-        if reap(&pool, Duration::from_secs(30)).await.is_err() {
+    let pools = pools(ports);
+    for pool in &pools {
+        if reap(pool, Duration::from_secs(30)).await.is_err() {
             code = SYSTEM_FAILURE;
         }
     }
-    code
+    if hand_on(&pools).await.is_err() { SYSTEM_FAILURE } else { code }
 }
 
 async fn order(ports: &Ports, pool: &PoolName, instance: Option<InstanceId>, resume: bool) -> i32 {
