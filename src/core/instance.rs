@@ -239,10 +239,15 @@ impl Instance {
         self.domain.as_ref().is_none_or(|bound| bound == domain)
     }
 
+    /// Has its last job left since it became ready? A clock that was set back before a reboot tells nothing of that.
+    pub fn left_after(&self, ready: Stamp) -> bool {
+        self.released.is_some_and(|left| left.seen_from(ready).reached(ready))
+    }
+
     /// Since when it has been idle: ready, or left by its last job, whichever came later.
     pub fn idle_since(&self) -> Stamp {
         match (self.ready, self.released) {
-            (Some(ready), Some(released)) if released.reached(ready) => released,
+            (Some(ready), Some(released)) if self.left_after(ready) => released,
             (Some(ready), _) => ready,
             (None, _) => self.since,
         }

@@ -93,7 +93,7 @@ fn settled(instance: &Instance) -> Option<Change> {
         return None;
     }
     let id = || instance.id.clone();
-    let served = instance.released.zip(instance.ready).is_some_and(|(left, ready)| left.reached(ready));
+    let served = instance.ready.is_some_and(|ready| instance.left_after(ready));
     if instance.is_fixed() {
         return served.then(|| Change::CleaningBegun { instance: id() });
     }

@@ -195,7 +195,8 @@ fn describe(
 /// Has an attempt without a grant run something there? Then the record lacks a job.
 fn is_claimed(instance: &Instance, observed: &Observed, strays: &Strays) -> bool {
     // RACE: an attempt that left after the directories were read was open in them, too.
-    let changed = |at: Option<Stamp>| at.is_some_and(|at| at.reached(observed.attempts_at));
+    let read = observed.attempts_at;
+    let changed = |at: Option<Stamp>| at.is_some_and(|at| at.seen_from(read).reached(read));
     let fresh = changed(instance.released) || changed(instance.ready) || changed(Some(instance.since));
     let cleanable = matches!(instance.phase, Phase::Checking | Phase::Ready) && instance.holders.is_empty();
     strays.used(&instance.id) && !fresh && (!instance.is_fixed() || cleanable)

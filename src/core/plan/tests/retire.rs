@@ -1,6 +1,7 @@
 //! Which idle instances go.
 
-use crate::core::notation::{does, table};
+use crate::core::notation::{does, instance, render, table, world};
+use crate::core::time::{BootId, Stamp};
 
 #[test]
 fn surplus_goes_after_its_patience_and_never_below_the_target() {
@@ -153,4 +154,18 @@ fn a_host_is_cleaned_for_a_job_of_another_project_if_a_clean_unbinds() {
         "h1 to clean",
         "when attempt 9 has ended"
     );
+}
+
+#[test]
+fn a_host_is_cleaned_once_after_its_job_whatever_a_reboot_did_to_the_clock() {
+    let mut world = world("bound | fixed idle 5m of a");
+    let ready = world.state.instance(&instance("h1")).and_then(|i| i.ready).expect("it is idle");
+    let mut left = |at: Stamp| {
+        let host = world.state.instances.get_mut(&instance("h1")).expect("it is there");
+        std::sync::Arc::make_mut(host).released = Some(at);
+        render(&world.plan())
+    };
+    assert_eq!(left(ready), "h1 to clean; clean h1");
+    let tomorrow = ready.wall_ms + 86_400_000;
+    assert_eq!(left(Stamp { wall_ms: tomorrow, boot: BootId(6), uptime_ms: 900_000_000 }), "");
 }
