@@ -91,6 +91,11 @@ pub(super) fn seal(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// Does the line begin as `seal` makes it, whether or not it is sound?
+pub(super) fn is_sealed(line: &[u8]) -> bool {
+    line.starts_with(OPENING)
+}
+
 /// Is the line (without its newline) as it was written?
 pub(super) fn is_sound(line: &[u8]) -> bool {
     let Some((seal, body)) = line.split_at_checked(SEAL) else { return false };

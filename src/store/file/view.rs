@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::dir::{NOFOLLOW, check_owner, io_error};
-use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sound, number, version};
+use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sealed, is_sound, number, version};
 use super::history::segments;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
@@ -323,18 +323,19 @@ impl Place<'_> {
 }
 
 fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
-    let problem = match bytes.strip_suffix(b"\n") {
-        Some(text) if is_sound(text) => match serde_json::from_slice::<Snapshot>(text) {
-            Ok(snapshot) => {
-                check_pool(files, path, &snapshot.pool)?;
-                return Ok(snapshot);
-            }
-            Err(e) => format!("the checksum is right, but the state cannot be understood: {e}"),
-        },
-        _ => "the checksum does not match".to_owned(),
+    let sound = bytes.strip_suffix(b"\n").filter(|text| is_sound(text));
+    let problem = match sound.map(serde_json::from_slice::<Snapshot>) {
+        Some(Ok(snapshot)) => {
+            check_pool(files, path, &snapshot.pool)?;
+            return Ok(snapshot);
+        }
+        Some(Err(e)) => format!("the checksum is right, but the state cannot be understood: {e}"),
+        None => "the checksum does not match".to_owned(),
     };
-    // What a newer version wrote may be sealed in another way; it only has to say so.
-    match version(bytes).filter(|found| *found > FORMAT) {
+    // What a newer version wrote may be sealed in another way; it only has to say so. Behind our own seal a number that
+    // the checksum does not vouch for is damage like any other.
+    let believed = sound.is_some() || !is_sealed(bytes);
+    match version(bytes).filter(|found| believed && *found > FORMAT) {
         Some(found) => Err(newer(path, found)),
         None => Err(damaged(path, 1, problem)),
     }

@@ -290,6 +290,19 @@ fn a_newer_snapshot_is_read_as_far_as_it_is_understood_and_never_written() {
     }
 }
 
+#[test]
+fn a_number_that_rotted_into_a_newer_one_is_damage() {
+    let home = tempfile::tempdir().unwrap();
+    let store = open(home.path(), eager());
+    fill(&store, "a", 2);
+    block_on(store.compact()).unwrap();
+    let snapshot = file(home.path(), "snapshot.json");
+    let text = std::fs::read_to_string(&snapshot).unwrap();
+    std::fs::write(&snapshot, text.replacen(&format!("\"format\":{FORMAT}"), "\"format\":3", 1)).unwrap();
+    let error = block_on(open(home.path(), eager()).load()).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+}
+
 fn is_newer(error: &StoreError) -> bool {
     matches!(error, StoreError::Newer { .. })
 }
