@@ -7,6 +7,7 @@
 
 mod algorithms;
 mod dial;
+mod guest;
 mod handler;
 mod keys;
 mod login;

@@ -2,27 +2,23 @@
 //!
 //! The script is sent while output is read, so neither side can block the other. Output goes through in order, one
 //! message at a time: while the reader of our output sleeps, the guest waits.
-//!
-//! A start has an end: channel, answer and the guest's first word share one limit. That word is the line that names
-//! the session, which our command says before it reads the script; or any output, since servers exist that do not keep
-//! the two streams apart; or an exit status. Afterwards silence is a script's right and only the keep-alive, the stop
-//! and the job's own timeout end it. That the server took the command, or the script's bytes, says nothing of a guest.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::time::Duration;
 
+use russh::ChannelWriteHalf;
 use russh::client::Msg;
-use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::time::{Instant, timeout_at};
 
 use super::SshSettings;
-use super::remote::{self, Marked, Sift};
+use super::guest::{Guest, Over};
+use super::remote::Marked;
 use super::session::Session;
 use super::stop;
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop, Stream};
+use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
@@ -55,17 +51,6 @@ impl Work {
     }
 }
 
-/// Why reading a stage's output came to an end.
-enum Over {
-    Ended(StageEnd),
-    /// The session or its connection broke.
-    Lost(String),
-    /// Not a word of the guest in time.
-    NotStarted,
-    /// Our own output failed.
-    Output(io::Error),
-}
-
 /// Runs it to its end, or until `stop` resolves.
 pub(super) async fn run(
     session: &Session<'_>,
@@ -82,8 +67,7 @@ pub(super) async fn run(
     };
     channel.exec(true, work.marked.command.as_str()).await.map_err(|_| session.lost(false))?;
     let (from, to) = channel.split();
-    let mut guest =
-        Guest { from, sift: Sift::new(&work.marked.mark), start_by: Some(start_by), closed: false };
+    let mut guest = Guest::new(from, &work.marked.mark, start_by);
     let sent = Cell::new(false);
     match drive(session, &mut guest, &to, &work, (output, stop, &sent)).await {
         Outcome::Over(Over::Ended(end)) => {
@@ -134,7 +118,7 @@ async fn drive(
     work: &Work,
     (output, stop, sent): Ends<'_, '_>,
 ) -> Outcome {
-    let receiving = guest.receive(session, output, work);
+    let receiving = guest.receive(session, output, work.linger);
     let sending = send(to, work.input.as_ref(), sent);
     tokio::pin!(receiving, sending);
     let mut sending_over = false;
@@ -171,102 +155,5 @@ async fn send(to: &ChannelWriteHalf<Msg>, input: Option<&File>, sent: &Cell<bool
         }
         sent.set(true);
         size = CHUNK;
-    }
-}
-
-/// The guest's side of a stage.
-pub(super) struct Guest {
-    from: ChannelReadHalf,
-    pub(super) sift: Sift,
-    /// Until when the guest must have said its first word; `None` when it has.
-    start_by: Option<Instant>,
-    closed: bool,
-}
-
-impl Guest {
-    /// Waits for the next message and throws it away; false when there will be none.
-    pub(super) async fn discard_one(&mut self) -> bool {
-        if self.closed {
-            return false;
-        }
-        match self.from.wait().await {
-            Some(ChannelMsg::ExtendedData { data, ext: 1 }) => drop(self.sift.feed(&data)),
-            Some(ChannelMsg::Close) | None => self.closed = true,
-            Some(_) => {}
-        }
-        !self.closed
-    }
-
-    async fn receive(&mut self, session: &Session<'_>, output: &mut dyn Output, work: &Work) -> Over {
-        let mut ended_output = false;
-        let mut end: Option<StageEnd> = None;
-        loop {
-            let message = match (&end, self.start_by) {
-                (Some(_), _) => tokio::time::timeout(work.linger, self.from.wait()).await,
-                (None, Some(start_by)) => timeout_at(start_by, self.from.wait()).await,
-                (None, None) => Ok(self.from.wait().await),
-            };
-            let Ok(message) = message else {
-                let Some(end) = end else { return Over::NotStarted };
-                return self.finish(output, end).await;
-            };
-            let mut written = Ok(());
-            match message {
-                Some(ChannelMsg::Data { data }) => {
-                    self.start_by = None;
-                    written = output.write(Stream::Stdout, &data).await;
-                }
-                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
-                    let passed = self.sift.feed(&data);
-                    if self.sift.session().is_some() || !passed.is_empty() {
-                        self.start_by = None;
-                    }
-                    if !passed.is_empty() {
-                        written = output.write(Stream::Stderr, &passed).await;
-                    }
-                }
-                Some(ChannelMsg::ExitStatus { exit_status }) => {
-                    end.get_or_insert(StageEnd::Exited(exit_status));
-                }
-                Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                    end.get_or_insert_with(|| remote::signalled(&signal_name));
-                }
-                Some(ChannelMsg::Failure) if self.start_by.is_some() => {
-                    return Over::Lost("the instance runs no commands for this user".to_owned());
-                }
-                Some(ChannelMsg::Eof) => ended_output = true,
-                Some(ChannelMsg::Close) => (self.closed, ended_output) = (true, true),
-                None => self.closed = true,
-                Some(_) => {}
-            }
-            if let Err(error) = written {
-                return Over::Output(error);
-            }
-            match end.take() {
-                // Data may follow the status: only the end of both streams ends the stage.
-                Some(end) if ended_output => return self.finish(output, end).await,
-                None if self.closed && !session.is_closed() => {
-                    return Over::Lost("the instance ended the stage without an exit status".to_owned());
-                }
-                _ if self.closed => return Over::Lost(session.ended()),
-                unfinished => end = unfinished,
-            }
-        }
-    }
-
-    async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> Over {
-        let begun = self.sift.has_begun();
-        let rest = self.sift.rest();
-        if !rest.is_empty()
-            && let Err(error) = output.write(Stream::Stderr, &rest).await
-        {
-            return Over::Output(error);
-        }
-        if !begun {
-            // The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
-            let how = remote::ending(&end);
-            return Over::Lost(format!("the instance ended the session with {how} before the script began"));
-        }
-        Over::Ended(end)
     }
 }

@@ -11,9 +11,9 @@ use russh::Sig;
 use russh::client::Msg;
 use tokio::time::Instant;
 
+use super::guest::Guest;
 use super::remote::{SessionId, sweep};
 use super::session::Session;
-use super::stage::Guest;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
