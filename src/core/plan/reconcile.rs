@@ -234,6 +234,10 @@ fn carry_out(
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Probe { instance });
         }
+        // The limit was lowered since it was intended: to ask once more would be to ask for too many.
+        Verdict::LaunchAgain if draft.state().alive() > policy.max_instances => {
+            drain(draft, observed, instance, DrainWhy::Surplus);
+        }
         Verdict::LaunchAgain => {
             watch(draft, policy, &instance);
             if observed.launching.is_some() {

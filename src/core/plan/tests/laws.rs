@@ -247,16 +247,17 @@ proptest! {
             .map(|i| i.usable())
             .sum();
         let made_room = !drained(&plan, |why| *why == DrainWhy::MadeRoom).is_empty();
-        // A refused launch was never made: nothing of it was spare.
-        let made = |i: &Instance| open(i) && !i.is_refused();
+        // A launch that was refused, or that the limit leaves no room to ask for again: nothing of it was spare.
+        let made = |i: &Instance| open(i) && i.phase != Phase::Launching;
         if !made_room && surplus.iter().any(|id| before.state.instance(id).is_some_and(made)) {
             prop_assert!(spare >= plan.report.idle_target);
             prop_assert!(launched(&plan) <= after.state.waiting.len());
         }
         for id in &surplus {
             let known = before.state.instance(id).expect("it is recorded");
-            if known.is_refused() {
+            if known.phase == Phase::Launching {
                 // Never made: nothing that could be idle.
+                prop_assert!(known.is_refused() || before.state.alive() > before.policy.max_instances);
                 continue;
             }
             prop_assert!(before.now.since(known.idle_since()) >= before.policy.idle.idle_time);

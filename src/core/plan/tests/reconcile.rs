@@ -18,6 +18,8 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
             ("unknown 30s", "i1 missed"),
             ("unknown 31s", "i1 missed; launch i1"),
             ("unknown 31s busy", "i1 missed"),
+            ("max 2 | held 5m by 7; unknown 31s", "i2 missed; launch i2"),
+            ("max 1 | held 5m by 7; unknown 31s", "i2 missed; i2 drains: surplus; terminate i2"),
             ("unknown 31s trouble 5s", "i1 missed"),
             ("unlisted | asked 40s", ""),
             ("partial | asked 40s", ""),
