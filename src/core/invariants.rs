@@ -357,6 +357,16 @@ mod tests {
                 .insert(JobKey::new("gl", 99), crate::core::reservation::Place { ticket, left, patience });
         });
         assert!(place.contains("was never given out, or twice"), "{place}");
+        let far_apart = says(|s| {
+            // A place whose ticket the sieve cannot tell from one that waits.
+            let ticket = Ticket(s.granted[&attempt(7)].reservation.ticket.0 + 4096);
+            let left = s.granted[&attempt(7)].reservation.asked;
+            let patience = std::time::Duration::ZERO;
+            s.next_ticket = Ticket(ticket.0 + 1);
+            s.places
+                .insert(JobKey::new("gl", 99), crate::core::reservation::Place { ticket, left, patience });
+        });
+        assert_eq!(far_apart, "");
     }
 
     #[test]
