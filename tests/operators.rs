@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+#[path = "support/settled.rs"]
+mod settled;
+use settled::await_settled;
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_greenroom");
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -105,6 +109,12 @@ struct Keeper<'a> {
     child: Child,
 }
 
+impl Drop for Home {
+    fn drop(&mut self) {
+        await_settled(self.dir.path());
+    }
+}
+
 impl Drop for Keeper<'_> {
     fn drop(&mut self) {
         self.home.run(&["pool", "drain", "--wait"]);
@@ -168,6 +178,16 @@ fn a_jobs_way_can_be_looked_at_from_all_sides() {
         "{codes:?}"
     );
     drop(keeper);
+}
+
+#[test]
+fn a_keeper_that_was_called_for_a_directory_that_is_gone_makes_no_new_one() {
+    let home = Home::new();
+    let state = home.path("state");
+    let state_dir = state.display().to_string();
+    let late = home.run(&["keep", "--background", "--state-dir", &state_dir]);
+    assert_eq!(late.code, 0, "{late:?}");
+    assert!(!state.exists());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::core::ids::PoolName;
 use crate::core::report::Report;
 use crate::engine::keeper::{self, Keeping, Kept, Pool};
 use crate::engine::reap::{self, Reaped};
-use crate::host::local::Role;
+use crate::host::local::{Role, StateDir};
 use crate::port::host::Host;
 
 /// How long `reap` waits for a running keeper's next pass.
@@ -19,6 +19,11 @@ const KEEPERS_PASS: Duration = Duration::from_secs(10);
 
 /// Keeps all pools.
 pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliError> {
+    if background && !place.state_dir.as_deref().is_some_and(StateDir::is_made) {
+        // RACE: it was removed since somebody called for a keeper. Made anew, it would be filled with instances that
+        // nobody knows of.
+        return Ok(true);
+    }
     let context = Context::open(place, Role::Keeper)?;
     log::start(&context.state_path, background)?;
     context.config()?;

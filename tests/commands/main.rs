@@ -5,6 +5,10 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
+#[path = "../support/settled.rs"]
+mod settled;
+use settled::await_settled;
+
 /// A configuration with a `local` pool, its state beside it. Dropping it ends what runs there.
 struct Place {
     home: TempDir,
@@ -37,6 +41,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.call(&["pool", "drain", "--wait"]);
+        await_settled(self.path());
     }
 }
 

@@ -80,6 +80,11 @@ impl StateDir {
         Ok(state)
     }
 
+    /// Was the directory at `path` opened before, and is it still there?
+    pub fn is_made(path: &Path) -> bool {
+        path.join("owner").exists()
+    }
+
     fn examine(path: &Path) -> Result<Self, StateDirError> {
         let root = std::path::absolute(path).map_err(|e| io_at("find", path, e))?;
         let known = match fs::metadata(&root) {
