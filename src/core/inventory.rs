@@ -54,10 +54,13 @@ pub struct Capabilities {
     pub launches: bool,
     /// Does the same launch token make no second instance? If not, an unanswered launch is waited for.
     pub idempotent_launch: bool,
+    /// Do instances boot on this very machine, and how many at once before one takes the other's time? Refilling
+    /// then yields to jobs that wait, and asking how far an instance has come costs nothing. `None`: elsewhere.
+    pub boots_here: Option<u32>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { launches: true, idempotent_launch: true }
+        Self { launches: true, idempotent_launch: true, boots_here: None }
     }
 }

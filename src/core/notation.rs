@@ -209,6 +209,7 @@ impl World {
             "bound" => policy.clean_unbinds = false,
             "hosts" => self.observed.capabilities.launches = false,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
+            "here" => self.observed.capabilities.boots_here = Some(count()),
             "reap" => self.observed.launching = None,
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,

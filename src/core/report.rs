@@ -61,8 +61,8 @@ pub enum WaitingOn {
     Limit { in_use: u32, max_instances: u32, ahead: u32 },
     /// The pool is at its limit; this instance is on its way out and makes room.
     Room { instance: InstanceId },
-    /// Launches are limited for now; one follows.
-    Launching { under_way: u32, max_launching: u32 },
+    /// Launches are limited for now, by `max_launching` or by what boots at once on this machine; one follows.
+    Launching { under_way: u32, at_most: u32 },
     /// `launches_per_minute` is used up.
     Rate { until: Stamp },
     /// The last launch failed; the next try is due then.
@@ -152,8 +152,8 @@ impl fmt::Display for WaitingOn {
                 }
             }
             Self::Room { instance } => write!(f, "{instance} is being removed and makes room"),
-            Self::Launching { under_way, max_launching } => {
-                write!(f, "{under_way} launches under way (`max_launching` = {max_launching})")
+            Self::Launching { under_way, at_most } => {
+                write!(f, "{under_way} launches under way, {at_most} at a time at most")
             }
             Self::Rate { .. } => f.write_str("`launches_per_minute` is used up for now"),
             Self::Backoff { failure, .. } => write!(f, "the last launch failed ({failure})"),
@@ -235,10 +235,7 @@ mod tests {
                 "all 3 instances in use, limit 4 (`max_instances`), 2 jobs ahead",
             ),
             (WaitingOn::Room { instance: one() }, "h1 is being removed and makes room"),
-            (
-                WaitingOn::Launching { under_way: 2, max_launching: 2 },
-                "2 launches under way (`max_launching` = 2)",
-            ),
+            (WaitingOn::Launching { under_way: 2, at_most: 2 }, "2 launches under way, 2 at a time at most"),
             (WaitingOn::Rate { until: NOW }, "`launches_per_minute` is used up for now"),
             (
                 WaitingOn::Backoff { until: NOW, failure: failure() },

@@ -147,10 +147,11 @@ fn cloud_pool(rng: &mut Rng) -> PoolPlan {
         ..Policy::default()
     };
     let idempotent_launch = rng.chance(750);
+    let boots_here = rng.pick(&[None, None, Some(1), Some(3)]);
     PoolPlan {
         name: PoolName::new("cloud"),
         policy: Arc::new(policy),
-        capabilities: Capabilities { launches: true, idempotent_launch },
+        capabilities: Capabilities { launches: true, idempotent_launch, boots_here },
         hosts: 0,
     }
 }
@@ -170,7 +171,7 @@ fn metal_pool(rng: &mut Rng) -> PoolPlan {
     PoolPlan {
         name: PoolName::new("metal"),
         policy: Arc::new(policy),
-        capabilities: Capabilities { launches: false, idempotent_launch: true },
+        capabilities: Capabilities { launches: false, ..Capabilities::default() },
         hosts,
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Lack {
     pub(super) jobs: u32,
     /// Instances that these jobs need: jobs of different domains never share one.
     pub(super) instances: u32,
+    /// Waiting jobs that something on its way will serve.
+    pub(super) served: u32,
     /// Slots on their way that any domain may use.
     pub(super) spare: u32,
 }
@@ -59,7 +61,9 @@ impl<'a> Outlook<'a> {
         let mut lack = Lack::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
         for job in state.waiting.values() {
-            if self.serve(job).is_none() && self.policy.has_time_for(&job.job) {
+            if self.serve(job).is_some() {
+                lack.served += 1;
+            } else if self.policy.has_time_for(&job.job) {
                 lack.jobs += 1;
                 *unserved.entry(job.domain.as_str()).or_default() += 1;
             }

@@ -80,10 +80,10 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
             return 0;
         }
     }
-    let slots = aim.policy.max_launching.saturating_sub(under_way);
+    let at_most = aim.policy.max_launching.min(aim.observed.capabilities.boots_here.unwrap_or(u32::MAX));
+    let slots = at_most.saturating_sub(under_way);
     if slots < allowed {
-        let max_launching = aim.policy.max_launching;
-        wish.blocked = Some(WaitingOn::Launching { under_way, max_launching });
+        wish.blocked = Some(WaitingOn::Launching { under_way, at_most });
         allowed = slots;
     }
     let (rate, until) = rate_left(draft, aim.policy);
@@ -170,12 +170,18 @@ fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
     let slots = aim.policy.fresh_slots();
     let lack = aim.lack;
     let spare = if aim.target == 0 { 0 } else { Census::of(draft, aim).spare };
-    let missing = aim.target.saturating_sub(spare).saturating_sub(lack.spare);
+    let missing =
+        if refill_yields(aim) { 0 } else { aim.target.saturating_sub(spare).saturating_sub(lack.spare) };
     if aim.policy.reuse == Reuse::Any {
         return lack.jobs.saturating_add(missing).div_ceil(slots);
     }
     // A slot beside a job is no spare one: the instance is bound to that job's domain.
     lack.instances.saturating_add(missing.div_ceil(slots))
+}
+
+/// Does a job wait for a boot that a refill would take the machine's time from?
+fn refill_yields(aim: &Aim<'_>) -> bool {
+    aim.observed.capabilities.boots_here.is_some() && aim.lack.jobs.saturating_add(aim.lack.served) > 0
 }
 
 /// What counts against `max_instances`: every record, and what is ours without one.

@@ -196,6 +196,7 @@ impl Provider for Local {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { launches: true, idempotent_launch: true }
+        // A boot is the start of one small process: no number of them is too many.
+        Capabilities { boots_here: Some(u32::MAX), ..Capabilities::default() }
     }
 }

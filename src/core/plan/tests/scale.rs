@@ -116,6 +116,26 @@ fn launches_under_way_and_launches_per_minute_are_limited() {
 }
 
 #[test]
+fn where_instances_boot_on_this_machine_refilling_waits_for_waiting_jobs() {
+    table(
+        does,
+        &[
+            ("here 2, target 1 |", "i1 intended; launch i1"),
+            ("here 2, target 1 | waits 8", "i1 intended; launch i1"),
+            ("here 2, target 1 | booting 5s; waits 8", "probe i1"),
+            ("here 2, target 2 | booting 5s; held 5m by 7", "i3 intended; probe i1; launch i3"),
+            ("here 2 | waits 8; waits 9; waits 10", "i1 intended; i2 intended; launch i1; launch i2"),
+            ("here 2, launching 1 | waits 8; waits 9", "i1 intended; launch i1"),
+            // A job that no new instance could serve holds nothing up.
+            ("here 2, target 1, lifetime 59m | waits 8 timeout 1h", "i1 intended; launch i1"),
+        ],
+    );
+    let waits_on = world("here 1 | booting 5s; waits 8; waits 9").plan().report.launches;
+    let said = waits_on.map(|on| on.to_string());
+    assert_eq!(said.as_deref(), Some("1 launches under way, 1 at a time at most"));
+}
+
+#[test]
 fn what_a_rate_just_allows_waits_for_nothing() {
     let waits_on = |text: &str| world(text).plan().report.launches;
     assert_eq!(waits_on("rate 2 | waits 8; waits 9"), None);

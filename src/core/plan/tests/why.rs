@@ -16,7 +16,7 @@ fn each_reason_is_given_where_it_is_the_reason() {
             ("hosts | fixed aside 5m; waits 8", "a8: no host is free"),
             ("max 1 | draining 5s; waits 8", "a8: i1 is being removed and makes room"),
             ("max 1 | held 5m by 7; waits 8", "a8: all 1 instances in use, limit 1 (`max_instances`)"),
-            ("launching 0 | waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
+            ("launching 0 | waits 8", "a8: 0 launches under way, 0 at a time at most"),
             ("rate 1, recent 1 5s | waits 8", "a8: `launches_per_minute` is used up for now"),
             (
                 "drained | booting 5s; waits 8",
@@ -81,7 +81,7 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
                 "a8: the job's timeout of 2h is longer than an instance lives (1h, `max_lifetime`); a9: i1 is booting",
             ),
             ("hosts, lifetime 1h | fixed cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
-            ("launching 0 | refused 1m; waits 8", "a8: 0 launches under way (`max_launching` = 0)"),
+            ("launching 0 | refused 1m; waits 8", "a8: 0 launches under way, 0 at a time at most"),
         ],
     );
 }
