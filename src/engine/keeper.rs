@@ -59,13 +59,16 @@ impl std::fmt::Debug for Pool {
     }
 }
 
+/// Effects under way.
+type Running = FuturesUnordered<LocalBoxFuture<'static, Done>>;
+
 /// Keeps one pool.
 pub(super) struct PoolKeeper {
     pub(super) engine: Engine,
     setup: Rc<dyn Setup>,
     revision: Rc<Cell<u64>>,
     memory: Memory,
-    running: FuturesUnordered<LocalBoxFuture<'static, Done>>,
+    running: Running,
     /// No pass before this moment.
     rest_until: Option<Stamp>,
     /// What was started, in words, where somebody asked for it.
@@ -123,19 +126,8 @@ impl PoolKeeper {
             return;
         }
         let host = Rc::clone(&self.engine.host);
-        let mut rested = host.pause(left);
-        while !self.running.is_empty() {
-            match select(self.running.next(), rested).await {
-                Either::Left((done, still)) => {
-                    rested = still;
-                    if let Some(done) = done {
-                        self.note(done, setup);
-                    }
-                }
-                Either::Right(_) => return,
-            }
-        }
-        rested.await;
+        let ((), ended) = beside(&mut self.running, host.pause(left)).await;
+        self.note_all(ended, setup);
     }
 
     /// A settled pool waits for a hint, for as long as other pools have work.
@@ -158,12 +150,13 @@ impl PoolKeeper {
         problem: Option<String>,
         launching: Launching,
     ) -> Result<Option<Duration>, super::Trouble> {
-        let (passed, ended) = self.pass_beside_effects(setup, problem, launching).await;
+        // RACE: an effect may have been handed the store's lock and not know it yet. Were it not polled, the pass
+        // would wait for a lock that this very process holds.
+        let pass = Box::pin(self.engine.pass(&mut self.memory, setup, problem, launching));
+        let (passed, ended) = beside(&mut self.running, pass).await;
         // RACE: the pass took what ended meanwhile for busy, and waits for it.
         let unseen = (!ended.is_empty()).then_some(Duration::ZERO);
-        for done in ended {
-            self.note(done, setup);
-        }
+        self.note_all(ended, setup);
         let Passed { plan, state } = passed?;
         self.revision.set(state.revision);
         for effect in &plan.effects {
@@ -174,30 +167,6 @@ impl PoolKeeper {
         let next = plan.report.next.map(|next| now.until(next));
         let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
         Ok([next, heartbeat, unseen].into_iter().flatten().min())
-    }
-
-    /// Makes a pass while effects go on.
-    ///
-    /// RACE: an effect may have been handed the store's lock and not know it yet. Were it not polled, the pass would
-    /// wait for a lock that this very process holds.
-    async fn pass_beside_effects(
-        &mut self,
-        setup: &PoolSetup,
-        problem: Option<String>,
-        launching: Launching,
-    ) -> (Result<Passed, super::Trouble>, Vec<Done>) {
-        let mut ended = Vec::new();
-        let mut pass = Box::pin(self.engine.pass(&mut self.memory, setup, problem, launching));
-        while !self.running.is_empty() {
-            match select(pass, self.running.next()).await {
-                Either::Left((passed, _)) => return (passed, ended),
-                Either::Right((done, unfinished)) => {
-                    ended.extend(done);
-                    pass = unfinished;
-                }
-            }
-        }
-        (pass.await, ended)
     }
 
     fn start(&mut self, effect: Effect, state: &PoolState, setup: &PoolSetup) {
@@ -253,6 +222,12 @@ impl PoolKeeper {
         }
     }
 
+    fn note_all(&mut self, ended: Vec<Done>, setup: &PoolSetup) {
+        for done in ended {
+            self.note(done, setup);
+        }
+    }
+
     fn note(&mut self, done: Done, setup: &PoolSetup) {
         let Some(id) = done.effect.instance().cloned() else {
             let pause = setup.policy.timing.probe_interval;
@@ -296,6 +271,21 @@ impl PoolKeeper {
             }
         }
     }
+}
+
+/// Does something while effects go on; with it, those that ended meanwhile.
+async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Unpin) -> (T, Vec<Done>) {
+    let mut ended = Vec::new();
+    while !running.is_empty() {
+        match select(work, running.next()).await {
+            Either::Left((result, _)) => return (result, ended),
+            Either::Right((done, unfinished)) => {
+                ended.extend(done);
+                work = unfinished;
+            }
+        }
+    }
+    (work.await, ended)
 }
 
 fn stop(woken: Result<Woken, crate::port::host::HostError>) -> Option<RoundEnd> {
