@@ -28,7 +28,7 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
     log::start(&context.state_path, background)?;
     context.config()?;
     context.note_config();
-    let pools = pools(&context, None)?;
+    let pools = pools(&context)?;
     let keeping = if background { Keeping::UntilSettled } else { Keeping::AsService };
     let host = Rc::clone(&context.host) as Rc<dyn Host>;
     let take_over = context.config()?.host_timing.keeper_start;
@@ -66,14 +66,15 @@ pub(super) async fn reap(
     context.config()?;
     let only = only.map(|name| context.the_pool(Some(name))).transpose()?;
     let mut all = serde_json::Map::new();
-    for pool in pools(&context, only.as_ref())? {
+    let pools = pools(&context)?;
+    for pool in pools.iter().filter(|pool| only.as_ref().is_none_or(|only| pool.engine.pool == *only)) {
         let name = pool.engine.pool.clone();
         if dry_run {
-            let plan = reap::preview(&pool).await?;
+            let plan = reap::preview(pool).await?;
             ui::out(&preview(&name, &plan));
             continue;
         }
-        let (what, report) = match reap::reap(&pool, KEEPERS_PASS).await? {
+        let (what, report) = match reap::reap(pool, KEEPERS_PASS).await? {
             Reaped::Here(did, report) => (did_text(&did), *report),
             Reaped::Keeper(report) => {
                 ("a keeper is at work; this is its pass that began after you asked".to_owned(), Some(*report))
@@ -87,7 +88,7 @@ pub(super) async fn reap(
         }
     }
     if !dry_run {
-        reap::hand_on(&pools(&context, None)?).await?;
+        reap::hand_on(&pools).await?;
     }
     if json {
         ui::out(&format!("{}\n", serde_json::Value::Object(all)));
@@ -118,7 +119,6 @@ fn notes(report: &Report) -> String {
     report.notes.iter().fold(String::new(), |text, note| text + "  " + &note.to_string() + "\n")
 }
 
-fn pools(context: &Context, only: Option<&PoolName>) -> Result<Vec<Pool>, CliError> {
-    let configured = context.config()?.pools.values();
-    configured.filter(|p| only.is_none_or(|only| *only == p.name)).map(|p| context.pool(p)).collect()
+fn pools(context: &Context) -> Result<Vec<Pool>, CliError> {
+    context.config()?.pools.values().map(|pool| context.pool(pool)).collect()
 }
