@@ -240,17 +240,16 @@ impl Instance {
     }
 
     /// Has its last job left since it became ready? A clock that was set back before a reboot tells nothing of that.
-    pub fn left_after(&self, ready: Stamp) -> bool {
-        self.released.is_some_and(|left| left.seen_from(ready).reached(ready))
+    pub fn has_served(&self) -> bool {
+        let left_after =
+            |ready: Stamp| self.released.is_some_and(|left| left.seen_from(ready).reached(ready));
+        self.ready.is_some_and(left_after)
     }
 
     /// Since when it has been idle: ready, or left by its last job, whichever came later.
     pub fn idle_since(&self) -> Stamp {
-        match (self.ready, self.released) {
-            (Some(ready), Some(released)) if self.left_after(ready) => released,
-            (Some(ready), _) => ready,
-            (None, _) => self.since,
-        }
+        let left = self.released.filter(|_| self.has_served());
+        left.or(self.ready).unwrap_or(self.since)
     }
 
     /// Why it never became ready, if it is leaving for that.

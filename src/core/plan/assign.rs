@@ -93,7 +93,7 @@ fn settled(instance: &Instance) -> Option<Change> {
         return None;
     }
     let id = || instance.id.clone();
-    let served = instance.ready.is_some_and(|ready| instance.left_after(ready));
+    let served = instance.has_served();
     if instance.is_fixed() {
         return served.then(|| Change::CleaningBegun { instance: id() });
     }

@@ -90,7 +90,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     let aim = Aim::of(&draft, view.observed, policy, &strays, reconciled.uncounted);
-    (report.idle_target, report.schedule) = (aim.target, policy.in_force(now).1);
+    (report.idle_target, report.schedule) = (aim.target, aim.schedule);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
     why::step(&draft, &aim, &wish, &mut report);
@@ -102,8 +102,9 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
 struct Aim<'a> {
     observed: &'a Observed,
     policy: &'a Policy,
-    /// The idle policy in force, and the spare slots that it wants now.
+    /// The idle policy in force, which entry of `schedules` it is, and the spare slots that it wants now.
     idle: &'a IdlePolicy,
+    schedule: Option<usize>,
     target: u32,
     strays: &'a attempts::Strays,
     uncounted: u32,
@@ -119,10 +120,10 @@ impl<'a> Aim<'a> {
         strays: &'a attempts::Strays,
         uncounted: u32,
     ) -> Self {
-        let (idle, _) = policy.in_force(draft.now);
+        let (idle, schedule) = policy.in_force(draft.now);
         let target = idle.target(draft.state().in_use());
         let lack = Outlook::new(draft.state(), policy, strays).lack(draft.state());
-        Self { observed, policy, idle, target, strays, uncounted, lack }
+        Self { observed, policy, idle, schedule, target, strays, uncounted, lack }
     }
 }
 
