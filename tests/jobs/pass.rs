@@ -1,7 +1,5 @@
 //! Jobs that run to their end: sources, exit statuses, output, stages.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::place::{Place, SOON};
@@ -9,25 +7,7 @@ use crate::processes::Kind;
 use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::{Exit, Outcome};
-
-/// A repository with one commit on `main`.
-fn repository(home: &Path) -> PathBuf {
-    let path = home.join("demo.git");
-    let git = |arguments: &[&str]| {
-        let identity =
-            ["-c", "user.name=lab", "-c", "user.email=lab@localhost", "-c", "commit.gpgsign=false"];
-        let mut command = Command::new("git");
-        command.args(identity).args(arguments).env("HOME", home).env("GIT_CONFIG_NOSYSTEM", "1");
-        let output = command.current_dir(&path).output().expect("git runs");
-        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    };
-    std::fs::create_dir(&path).expect("the repository has a directory");
-    git(&["init", "--quiet", "--initial-branch=main"]);
-    std::fs::write(path.join("README.md"), "a demonstration\n").expect("a file for the commit");
-    git(&["add", "README.md"]);
-    git(&["commit", "--quiet", "-m", "one"]);
-    path
-}
+use crate::support::repository::repository;
 
 #[test]
 fn a_job_clones_its_sources_and_passes() {

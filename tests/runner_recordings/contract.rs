@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::driver::Lab;
 use crate::support::job::{Job, RawResponse};
 use crate::support::record::{Exit, JobResult, Outcome};
+use crate::support::repository::repository;
 
 const SYSTEM: Outcome = Outcome::RunnerSystemFailure;
 const TIMEOUT: Outcome = Outcome::JobExecutionTimeout;
@@ -216,7 +217,7 @@ fn the_script_sees_the_sources_and_all_kinds_of_variables() {
     let lab = Lab::new();
     let bytes = OsStr::from_bytes(b"caf\xe9");
     let job = Job::new(1)
-        .repository(&lab.repository())
+        .repository(&repository(lab.path()))
         .file("KUBECONFIG", "a: 'b'\n\tc\n")
         .variable("WHERE", "at $KUBECONFIG")
         .raw("RAW", "$WHERE `x` \\ '\"")

@@ -42,25 +42,6 @@ impl Lab {
         Runner::new(bash, self.path()).with_global_args(&[driver]).with_env("RECORDINGS", self.records_dir())
     }
 
-    /// A repository with one commit on `main`.
-    pub fn repository(&self) -> PathBuf {
-        let path = self.path().join("demo.git");
-        let git = |args: &[&str]| {
-            let identity =
-                ["-c", "user.name=lab", "-c", "user.email=lab@localhost", "-c", "commit.gpgsign=false"];
-            let mut command = Command::new("git");
-            command.args(identity).args(args).env("HOME", self.path()).env("GIT_CONFIG_NOSYSTEM", "1");
-            let output = command.current_dir(&path).output().expect("git runs");
-            assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        std::fs::create_dir(&path).expect("the repository has a directory");
-        git(&["init", "--quiet", "--initial-branch=main"]);
-        std::fs::write(path.join("README.md"), "a demonstration\n").expect("a file for the commit");
-        git(&["add", "README.md"]);
-        git(&["commit", "--quiet", "-m", "one"]);
-        path
-    }
-
     /// What the driver saw, in order of the calls' starts.
     pub fn sightings(&self) -> Vec<Sighting> {
         let entries = std::fs::read_dir(self.records_dir()).expect("the records can be listed");

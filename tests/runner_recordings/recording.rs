@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::driver::{Lab, Sighting};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
+use crate::support::repository::repository;
 
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runner-19.4")
@@ -84,7 +85,7 @@ impl Recording {
         (job.services, job.artifacts, job.cache) =
             (entries("services"), entries("artifacts"), entries("cache"));
         if text(said, "git").as_deref() == Some("fetch") {
-            job = job.repository(&lab.repository());
+            job = job.repository(&repository(lab.path()));
         }
         job
     }

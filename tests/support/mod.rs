@@ -44,6 +44,7 @@ mod play;
 pub mod process;
 mod quote;
 pub mod record;
+pub mod repository;
 mod response;
 pub mod runner;
 mod scope;
