@@ -10,8 +10,15 @@ use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
 
+pub mod console;
+pub mod instance_dir;
 pub mod keys;
+pub mod launch;
 pub mod local;
+pub mod process;
+pub mod remove;
+pub mod supervised;
+pub mod supervisor;
 
 use keys::KeyError;
 

@@ -1,34 +1,21 @@
-//! One instance's directory, all there is to know of it.
-//!
-//! `spec.json` is there from the beginning to the very end: without it there is no instance, only the rest of a
-//! burial. `lock` is held by the instance's process as long as it lives (a record lock: the kernel names the holder,
-//! and asking takes nothing). `server.json` says that there was such a process: nothing is ever served twice.
+//! What a local instance's directory holds beside what every instance's does.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use fs_err as fs;
-use fs_err::os::unix::fs::OpenOptionsExt;
-use rustix::fs::FlockOperation;
-use rustix::process::{Flock, FlockOffsetType, FlockType, Pid};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::settings::ServerKind;
-use crate::core::endpoint::Endpoint;
-use crate::core::ids::InstanceId;
-use crate::core::inventory::{Status, Tags};
-use crate::core::time::{Stamp, millis};
+use crate::core::time::millis;
+use crate::port::provider::InstanceKeys;
+use crate::provider::instance_dir::{InstanceDir, Launched, make_private, write_private};
 
 /// What an instance was launched with; never changed afterwards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
-    pub(super) instance: InstanceId,
-    pub(super) token: String,
-    pub(super) tags: Tags,
-    pub(super) created: Stamp,
+    #[serde(flatten)]
+    pub(super) launched: Launched,
     /// In the environment of everything that runs on the instance, so that it is found wherever it hides.
     pub(super) cookie: String,
     pub(super) server: ServerKind,
@@ -43,208 +30,13 @@ pub(super) struct Spec {
     pub(super) list_lag: Duration,
 }
 
-/// The process that serves, or served, an instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Served {
-    pub(super) pid: i32,
-    /// The kernel's boot id: process numbers of another boot mean nothing.
-    pub(super) boot: String,
-}
-
-/// How far an instance has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
-    /// Its launch was cut off before its process began.
-    HalfMade,
-    Booting,
-    Running,
-    /// Terminated, or dead.
-    Ended,
-}
-
-impl Life {
-    pub(super) fn status(self) -> Status {
-        match self {
-            Self::HalfMade | Self::Booting => Status::Starting,
-            Self::Running => Status::Running,
-            Self::Ended => Status::Stopping,
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct InstanceDir {
-    pub(super) path: PathBuf,
-}
-
-impl InstanceDir {
-    pub(super) fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
-    }
-
-    pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.file(name).exists()
-    }
-
+impl Spec {
     /// Writes an instance as it is launched; the caller moves the directory into place.
-    pub(super) fn fill(
-        &self,
-        spec: &Spec,
-        authorized: &str,
-        host: &str,
-        host_public: &str,
-    ) -> io::Result<()> {
-        make_private(&self.path)?;
+    pub(super) fn fill(&self, dir: &InstanceDir, keys: &InstanceKeys) -> io::Result<()> {
+        dir.fill(keys)?;
         for inner in ["home", "work", "sessions"] {
-            make_private(&self.file(inner))?;
+            make_private(&dir.file(inner))?;
         }
-        write_private(&self.file("host_key"), newline(host).as_bytes())?;
-        write_private(&self.file("host_key.pub"), newline(host_public).as_bytes())?;
-        write_private(&self.file("authorized_keys"), newline(authorized).as_bytes())?;
-        write_private(&self.file("lock"), b"")?;
-        write_private(&self.file("console.log"), b"")?;
-        write_private(&self.file("spec.json"), &serde_json::to_vec_pretty(spec)?)
-    }
-
-    /// `None`: there is no such instance.
-    pub(super) fn spec(&self) -> io::Result<Option<Spec>> {
-        read_json(&self.file("spec.json"))
-    }
-
-    pub(super) fn endpoint(&self) -> io::Result<Option<Endpoint>> {
-        read_json(&self.file("endpoint.json"))
-    }
-
-    pub(super) fn served(&self) -> io::Result<Option<Served>> {
-        read_json(&self.file("server.json"))
-    }
-
-    /// When termination was first asked for, or last insisted on.
-    pub(super) fn terminating(&self) -> io::Result<Option<Stamp>> {
-        read_json(&self.file("terminating"))
-    }
-
-    /// Replaces a file so that a reader sees all of it or the one before.
-    pub(super) fn put(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        let fresh = self.file(&format!(".{name}.{}", std::process::id()));
-        write_private(&fresh, &serde_json::to_vec(value)?)?;
-        fs::rename(&fresh, self.file(name))
-    }
-
-    pub(super) fn life(&self) -> io::Result<Life> {
-        // RACE: the process takes its lock first and says so second. Asked in the other order, the lock is looked at
-        // last, and "has served, holds no lock" can only mean that it is over.
-        let served = self.has("server.json");
-        let lives = self.holder()?.is_some();
-        // RACE: a burial removes the spec before the mark. Asked in this order, one of the two is missed at most.
-        let ends = self.has("terminating") || !self.has("spec.json");
-        Ok(match (served, lives) {
-            _ if ends => Life::Ended,
-            (_, true) if self.has("endpoint.json") => Life::Running,
-            (_, true) => Life::Booting,
-            (true, false) => Life::Ended,
-            (false, false) => Life::HalfMade,
-        })
-    }
-
-    /// The process that holds the lock, by the kernel's word.
-    pub(super) fn holder(&self) -> io::Result<Option<Pid>> {
-        let file = match fs::File::open(self.file("lock")) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let whole = Flock {
-            start: 0,
-            length: 0,
-            pid: None,
-            typ: FlockType::WriteLock,
-            offset_type: FlockOffsetType::Set,
-        };
-        Ok(rustix::process::fcntl_getlk(&file, &whole)?.and_then(|held| held.pid))
-    }
-
-    /// Becomes the instance's process. `None`: another one is. The lock goes with the process, or when *any*
-    /// descriptor of the file is closed in it: the file is opened once.
-    pub(super) fn seize(&self) -> io::Result<Option<fs::File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).open(self.file("lock"))?;
-        match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(file)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// Is the name fit for a directory of ours? Ids come from our own journal; this is the second wall.
-pub(super) fn is_plain_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.bytes().all(plain)
-}
-
-/// Makes a directory, and those above it, for us alone. There already: fine.
-pub(super) fn make_private(path: &Path) -> io::Result<()> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", path.display())))
-}
-
-fn newline(text: &str) -> String {
-    format!("{}\n", text.trim_end())
-}
-
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::io::Write;
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(bytes)
-}
-
-fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
-    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_instance_name_never_leaves_its_pool() {
-        assert!(is_plain_name("linux-3f9a-12"));
-        for bad in ["", ".", "..", ".new-x", "a/b", "a\0", "ä"] {
-            assert!(!is_plain_name(bad), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_directory_without_a_process_is_half_made_until_it_was_served() {
-        let temporary = tempfile::tempdir().unwrap();
-        let dir = InstanceDir::at(temporary.path());
-        assert_eq!(dir.life().unwrap(), Life::Ended, "buried");
-        for file in ["lock", "spec.json"] {
-            fs::write(dir.file(file), "").unwrap();
-        }
-        assert_eq!(dir.life().unwrap(), Life::HalfMade);
-        dir.put("server.json", &Served { pid: 1, boot: "b".to_owned() }).unwrap();
-        assert_eq!(dir.life().unwrap(), Life::Ended);
-        assert_eq!(dir.served().unwrap().unwrap().pid, 1);
-    }
-
-    #[test]
-    fn a_torn_file_is_an_error_that_names_it() {
-        let temporary = tempfile::tempdir().unwrap();
-        let dir = InstanceDir::at(temporary.path());
-        assert!(dir.spec().unwrap().is_none());
-        fs::write(dir.file("spec.json"), "{").unwrap();
-        assert!(dir.spec().unwrap_err().to_string().contains("spec.json"));
+        write_private(&dir.file("spec.json"), &serde_json::to_vec_pretty(self)?)
     }
 }

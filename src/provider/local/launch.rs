@@ -1,241 +1,58 @@
-//! Makes an instance's directory and starts its process.
+//! What is local about launching: the instance's spec, and misbehaviour on purpose.
 
-use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+use std::path::Path;
 
-use fs_err as fs;
-use tokio::io::AsyncReadExt;
-
-use super::dir::{InstanceDir, Life, Spec, is_plain_name, make_private};
+use super::dir::Spec;
 use super::settings::Settings;
 use crate::core::failure::ErrorClass;
 use crate::core::time::Stamp;
 use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::provider::instance_dir::{InstanceDir, Launched};
+use crate::provider::launch::{Admitted, Recipe, instances, random};
 
-/// All that a long-lived process of ours gets to see of our environment; never a job's variable.
-const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
-
-/// How long the instance's process may take to say that it is there. It says so before it does anything slow.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-
-/// Directories of launches that were cut off in the middle are removed at this age.
-const ABANDONED_AFTER: Duration = Duration::from_mins(10);
-
-/// Where the instances of one pool live, and how they shall behave.
+/// One launch, with everything that its directory is made from.
 #[derive(Debug)]
-pub(super) struct Launcher<'a> {
+pub(super) struct Launch<'a> {
     pub(super) pool_dir: &'a Path,
-    pub(super) program: &'a Path,
     pub(super) settings: &'a Settings,
+    pub(super) request: &'a LaunchRequest,
     pub(super) now: Stamp,
 }
 
-/// What came of making the directory.
-struct Made {
-    dir: InstanceDir,
-    /// An answer that gets lost on purpose.
-    lost: Option<ProviderError>,
-    fresh: bool,
+fn refused(error: &io::Error) -> ProviderError {
+    ProviderError::new(ErrorClass::Transient, error.to_string())
 }
 
-impl Launcher<'_> {
-    pub(super) async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
-        let made = self.make(request)?;
-        // CRASH: from here on the directory is listed, as starting. The same token starts its process; without one
-        // the instance is terminated for not coming up.
-        let life = made.dir.life().map_err(|error| unknown(&error))?;
-        if life == Life::HalfMade {
-            start(self.program, &made.dir).await.map_err(|error| self.take_back(&made, &error))?;
-        }
-        made.lost.map_or(Ok(()), Err)
-    }
-
-    fn make(&self, request: &LaunchRequest) -> Result<Made, ProviderError> {
-        let name = request.instance.as_str();
-        if !is_plain_name(name) {
-            let message = format!("`{name}` cannot be the name of a directory");
-            return Err(ProviderError::new(ErrorClass::Invalid, message));
-        }
-        let dir = InstanceDir::at(self.pool_dir.join(name));
-        if is_there(&dir, request)? {
-            return Ok(Made { dir, lost: None, fresh: false });
-        }
-        let refused = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
-        make_private(self.pool_dir).map_err(refused)?;
-        // Counting and making are one step for everybody; nothing slow happens under this lock.
-        let lock = fs::File::create(self.pool_dir.join(".lock")).map_err(refused)?;
-        lock.file().lock().map_err(refused)?;
-        if is_there(&dir, request)? {
-            return Ok(Made { dir, lost: None, fresh: false });
-        }
-        self.sweep();
-        let lost = self.admit().map_err(refused)?;
-        if let Some(failure) = lost.as_ref().filter(|failure| failure.class().is_definite()) {
-            return Err(failure.clone());
-        }
-        self.put_in_place(&dir, request).map_err(refused)?;
-        Ok(Made { dir, lost, fresh: true })
-    }
-
-    /// The misbehaviour that this launch shall meet.
-    fn admit(&self) -> io::Result<Option<ProviderError>> {
+impl Recipe for Launch<'_> {
+    fn admit(&self) -> Result<Admitted, ProviderError> {
         if let Some(limit) = self.settings.no_capacity {
-            let there = instances(self.pool_dir)?.len();
+            let there = instances(self.pool_dir).map_err(|error| refused(&error))?.len();
             if there >= limit as usize {
                 let message = format!("{there} instances are there (no_capacity = {limit})");
                 let scope = "no_capacity".to_owned();
-                return Ok(Some(ProviderError::new(ErrorClass::NoCapacity { scope }, message)));
+                return Err(ProviderError::new(ErrorClass::NoCapacity { scope }, message));
             }
         }
-        let fail = self.settings.fail_launch.as_ref();
-        fail.map_or(Ok(None), |fail| fail.count(&self.pool_dir.join(".faults.json")))
+        let Some(fail) = &self.settings.fail_launch else { return Ok(Admitted::default()) };
+        let failure = fail.count(&self.pool_dir.join(".faults.json")).map_err(|error| refused(&error))?;
+        match failure {
+            Some(failure) if failure.class().is_definite() => Err(failure),
+            lost => Ok(Admitted { lost, lock: None }),
+        }
     }
 
-    fn put_in_place(&self, dir: &InstanceDir, request: &LaunchRequest) -> io::Result<()> {
+    fn write(&self, dir: &InstanceDir) -> io::Result<()> {
         let settings = self.settings;
         let spec = Spec {
-            instance: request.instance.clone(),
-            token: request.token.clone(),
-            tags: request.tags.clone(),
-            created: self.now,
-            cookie: format!("{}:{}", request.instance, random()?),
+            launched: Launched::new(self.request, self.now),
+            cookie: format!("{}:{}", self.request.instance, random()?),
             server: settings.server,
             sshd: settings.sshd.clone(),
             boot_delay: settings.boot_delay,
             die_after_ms: settings.die_after.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
             list_lag: settings.list_lag,
         };
-        let fresh = InstanceDir::at(self.pool_dir.join(format!(".new-{}", random()?)));
-        let keys = &request.keys;
-        let filled = fresh.fill(&spec, &keys.authorized_key, &keys.host_key, &keys.host_key_public);
-        // CRASH: a directory under a dot-name is no instance: nothing runs in it, a later launch sweeps it away.
-        let placed = filled.and_then(|()| {
-            // The rest of a burial that was cut off after its spec; not one that is still going on.
-            if dir.holder()?.is_some() {
-                return Err(io::Error::other(format!("{} is being removed", dir.path.display())));
-            }
-            super::remove::tree(&dir.path)?;
-            fs::rename(&fresh.path, &dir.path)
-        });
-        if placed.is_err() {
-            drop(super::remove::tree(&fresh.path));
-        }
-        placed
+        spec.fill(dir, &self.request.keys)
     }
-
-    fn sweep(&self) {
-        let Ok(entries) = fs::read_dir(self.pool_dir) else { return };
-        for entry in entries.flatten() {
-            let is_new = entry.file_name().to_string_lossy().starts_with(".new-");
-            let age =
-                entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
-            if is_new && age.is_some_and(|age| age > ABANDONED_AFTER) {
-                // Not worth failing a launch for: the next one tries again.
-                drop(super::remove::tree(&entry.path()));
-            }
-        }
-    }
-
-    /// A process that could not even be started leaves nothing, if the directory was of our making.
-    fn take_back(&self, made: &Made, error: &StartError) -> ProviderError {
-        match error {
-            StartError::NotStarted(problem) if made.fresh && made.lost.is_none() => {
-                drop(super::remove::tree(&made.dir.path));
-                let message = format!("cannot start {}: {problem}", self.program.display());
-                ProviderError::new(ErrorClass::Transient, message)
-            }
-            StartError::NotStarted(problem) => {
-                let message = format!("cannot start {}: {problem}", self.program.display());
-                ProviderError::new(ErrorClass::Unknown, message)
-            }
-            StartError::NoAnswer(problem) => ProviderError::new(ErrorClass::Unknown, problem.clone()),
-        }
-    }
-}
-
-/// Is there an instance of that name? With another token it is not the one that is asked for.
-fn is_there(dir: &InstanceDir, request: &LaunchRequest) -> Result<bool, ProviderError> {
-    match dir.spec().map_err(|error| unknown(&error))? {
-        None => Ok(false),
-        Some(spec) if spec.token == request.token => Ok(true),
-        Some(spec) => {
-            let message = format!("`{}` was launched as `{}` before", request.instance, spec.token);
-            Err(ProviderError::new(ErrorClass::Invalid, message))
-        }
-    }
-}
-
-fn unknown(error: &io::Error) -> ProviderError {
-    ProviderError::new(ErrorClass::Unknown, error.to_string())
-}
-
-/// The directories of a pool's instances, in the order of their names. No pool: none.
-pub(super) fn instances(pool_dir: &Path) -> io::Result<Vec<InstanceDir>> {
-    let entries = match fs::read_dir(pool_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found: Vec<PathBuf> = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name().to_str().is_some_and(is_plain_name) {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found.into_iter().map(InstanceDir::at).collect())
-}
-
-fn random() -> io::Result<String> {
-    use std::fmt::Write;
-    let mut bytes = [0_u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        text
-    }))
-}
-
-/// What of our environment a process of ours may see.
-pub(super) fn passed_on() -> Vec<(&'static str, OsString)> {
-    PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
-}
-
-/// Why an instance's process does not serve.
-enum StartError {
-    NotStarted(io::Error),
-    NoAnswer(String),
-}
-
-async fn start(program: &Path, dir: &InstanceDir) -> Result<(), StartError> {
-    let mut child = spawn(program, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
-    let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
-    // One byte, written when the lock is held and the record is there. Dropping the child here leaves it alone: it
-    // is on its own, and the runtime waits for it when it ends.
-    match tokio::time::timeout(ANSWER_WITHIN, answer.read_u8()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(_)) => {
-            let told = super::console::tail(&dir.file("console.log")).unwrap_or_default();
-            let last = told.lines().next_back().unwrap_or("it wrote nothing");
-            Err(StartError::NoAnswer(format!("the instance's process ended before it served: {last}")))
-        }
-        Err(_) => Err(StartError::NoAnswer(format!(
-            "the instance's process did not answer within {} s",
-            ANSWER_WITHIN.as_secs()
-        ))),
-    }
-}
-
-/// Starts the process that serves or buries an instance.
-pub(super) fn spawn(program: &Path, dir: &InstanceDir, answer: Stdio) -> io::Result<tokio::process::Child> {
-    let console = fs::OpenOptions::new().create(true).append(true).open(dir.file("console.log"))?;
-    let mut command = tokio::process::Command::new(program);
-    command.args(["instance", "serve", "--dir"]).arg(&dir.path);
-    command.env_clear().envs(passed_on()).current_dir("/");
-    command.stdin(Stdio::null()).stdout(answer).stderr(console.into_file());
-    command.spawn()
 }

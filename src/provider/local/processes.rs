@@ -9,7 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
+
+use crate::provider::process::{Process, signal};
 
 /// The variable that carries an instance's cookie.
 pub(super) const COOKIE: &str = "GREENROOM_LOCAL_INSTANCE";
@@ -43,64 +45,6 @@ impl Session {
     }
 }
 
-/// One line of the process table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: i32,
-    pub(super) session: i32,
-    pub(super) started: u64,
-    /// Dead, only not yet waited for.
-    pub(super) zombie: bool,
-}
-
-impl Process {
-    /// Field numbers as in proc(5); the name in brackets may contain anything, brackets included.
-    fn parse(stat: &str) -> Option<Self> {
-        let pid = stat.split(' ').next()?.parse().ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-        let zombie = matches!(*fields.first()?, "Z" | "X");
-        let session = fields.get(3)?.parse().ok()?;
-        let started = fields.get(19)?.parse().ok()?;
-        Some(Self { pid, session, started, zombie })
-    }
-
-    /// `None`: there is no such process.
-    pub(super) fn of(pid: i32) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    fn all() -> io::Result<Vec<Self>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/proc")? {
-            let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-            found.extend(pid.and_then(Self::of));
-        }
-        Ok(found)
-    }
-
-    fn carries(&self, cookie: &str) -> bool {
-        // Another user's, or gone: not ours to judge.
-        let Ok(environment) = std::fs::read(format!("/proc/{}/environ", self.pid)) else { return false };
-        let wanted = format!("{COOKIE}={cookie}");
-        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-    }
-
-    fn kill(&self) {
-        signal(self, Signal::KILL);
-    }
-}
-
-/// Signals exactly this process, not one that took its number meanwhile.
-pub(super) fn signal(process: &Process, signal: Signal) {
-    let Some(pid) = Pid::from_raw(process.pid) else { return };
-    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-    // RACE: the handle is taken first; if number and start time match now, the handle is the process.
-    if Process::of(process.pid).is_some_and(|now| now.started == process.started) {
-        // Gone meanwhile is what was wanted; refused (another user's) is seen by whoever looks again.
-        let _ = rustix::process::pidfd_send_signal(&handle, signal);
-    }
-}
-
 /// Are there processes left in a session?
 pub(super) fn is_empty(session: Session, table: &[Process]) -> bool {
     !table.iter().any(|process| process.session == session.leader && !process.zombie)
@@ -110,6 +54,13 @@ pub(super) fn is_empty(session: Session, table: &[Process]) -> bool {
 pub(super) fn ended(sessions: &BTreeSet<Session>) -> Vec<Session> {
     let Ok(table) = Process::all() else { return Vec::new() };
     sessions.iter().copied().filter(|session| is_empty(*session, &table)).collect()
+}
+
+fn carries(process: &Process, cookie: &str) -> bool {
+    // Another user's, or gone: not ours to judge.
+    let Ok(environment) = std::fs::read(format!("/proc/{}/environ", process.pid)) else { return false };
+    let wanted = format!("{COOKIE}={cookie}");
+    environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
 }
 
 /// Everything alive that belongs to an instance.
@@ -124,7 +75,7 @@ fn members(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<Vec<Process
     let is_member = |process: &Process| {
         !process.zombie
             && process.pid != own
-            && (living.contains(&process.session) || process.carries(cookie))
+            && (living.contains(&process.session) || carries(process, cookie))
     };
     Ok(table.iter().filter(|process| is_member(process)).cloned().collect())
 }
@@ -136,7 +87,9 @@ pub(super) fn end_all(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<
     let mut clean = 0;
     loop {
         let left = members(cookie, sessions)?;
-        left.iter().for_each(Process::kill);
+        for process in &left {
+            signal(process, Signal::KILL);
+        }
         // RACE: a process that is just starting a program shows no environment: two looks must agree.
         clean = if left.is_empty() { clean + 1 } else { 0 };
         if clean == 2 {
@@ -149,24 +102,9 @@ pub(super) fn end_all(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<
     }
 }
 
-/// Which boot of the machine, in the kernel's words.
-pub(super) fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_full_of_brackets_confuses_nobody() {
-        let rest = "S 1 41 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987 1 2 3";
-        let process = Process::parse(&format!("42 (a) b (c) {rest}")).unwrap();
-        assert_eq!(process, Process { pid: 42, session: 40, started: 987, zombie: false });
-        assert_eq!(Process::parse("42 (a"), None);
-        let own = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(!own.zombie && own.started > 0);
-    }
 
     #[test]
     fn a_session_record_is_its_name() {

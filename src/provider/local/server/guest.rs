@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{InstanceDir, Process, Spec, note, own_program, processes};
-use crate::provider::local::launch::passed_on;
+use super::{Spec, note, own_program, processes};
+use crate::provider::instance_dir::InstanceDir;
+use crate::provider::launch::passed_on;
 use crate::provider::local::processes::{COOKIE, Session};
+use crate::provider::process::{self, Process};
 
 /// Used when our own environment has no PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -84,7 +86,7 @@ impl Guest {
 
     fn is_this_boot(&self) -> bool {
         let served = self.dir.served().ok().flatten();
-        let boot = processes::boot_id().ok();
+        let boot = process::boot_id().ok();
         served.is_some_and(|served| Some(served.boot) == boot)
     }
 }

@@ -1,48 +1,21 @@
 //! From boot to the end of an instance.
 
-use std::fmt;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fs_err as fs;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::guest::Guest;
 use super::{note, openssh, ssh};
 use crate::core::endpoint::Endpoint;
 use crate::core::time::Pretty;
 use crate::provider::local::settings::ServerKind;
+use crate::provider::supervisor::{End, Signals};
 
-/// How often we look whether our lock file is still the one that is named.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-
-/// Why it is over.
-#[derive(Debug)]
-pub(super) enum End {
-    /// Somebody asked for it: what is left is removed.
-    Terminated,
-    /// It broke, or was told to die: the directory stays, as a dead machine stays in its provider's list.
-    Died(String),
-    /// The directory is gone or was replaced: whoever did that has nothing left to ask us.
-    Orphaned,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Terminated => f.write_str("terminated"),
-            Self::Died(why) => write!(f, "died: {why}"),
-            Self::Orphaned => f.write_str("the directory is gone"),
-        }
-    }
-}
-
-/// What it takes to live. From its making on no signal but SIGKILL ends this process by itself: a burial is not cut
-/// off by the next `terminate`.
+/// What it takes to live.
 pub(super) struct Pulse {
     runtime: Runtime,
     signals: Signals,
@@ -67,45 +40,8 @@ impl Pulse {
 
 async fn attend(guest: &Arc<Guest>, lock: &fs::File, signals: &mut Signals) -> End {
     tokio::select! {
-        () = signals.told_to_stop() => {
-            let asked = guest.dir.has("terminating");
-            if asked { End::Terminated } else { End::Died("killed by SIGTERM".to_owned()) }
-        }
-        () = watch(guest, lock) => End::Orphaned,
+        end = signals.end(&guest.dir, lock, || guest.sweep()) => end,
         end = boot_and_serve(guest) => end,
-    }
-}
-
-/// A handler for each, not "ignore": that would be inherited by the jobs.
-struct Signals {
-    stop: Signal,
-    _others: Vec<Signal>,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let others = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()];
-        let others: io::Result<Vec<Signal>> = others.into_iter().map(signal).collect();
-        Ok(Self { stop: signal(SignalKind::terminate())?, _others: others? })
-    }
-
-    async fn told_to_stop(&mut self) {
-        self.stop.recv().await;
-    }
-}
-
-/// Returns when the path of our lock names another file, or none.
-async fn watch(guest: &Guest, lock: &fs::File) {
-    let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-    let own = lock.metadata().ok().map(inode);
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    loop {
-        look.tick().await;
-        match fs::metadata(guest.dir.file("lock")).map(inode) {
-            Ok(named) if Some(named) == own => guest.sweep(),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => note(&format!("cannot look: {error}")),
-            _ => return,
-        }
     }
 }
 
@@ -113,7 +49,7 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> End {
     let spec = &guest.spec;
     note(&format!(
         "booting `{}` as `{}`; jobs are not isolated from this machine",
-        spec.instance, guest.user
+        spec.launched.instance, guest.user
     ));
     tokio::time::sleep(spec.boot_delay).await;
     let serving = match boot(guest).await {

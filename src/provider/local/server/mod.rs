@@ -4,16 +4,17 @@
 //! console's file. Whoever wants it gone marks its directory and sends SIGTERM; then it buries itself.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use super::dir::{InstanceDir, Served, Spec};
+use super::dir::Spec;
 use super::login;
-use super::processes::{self, Process};
+use super::processes;
+use crate::provider::instance_dir::InstanceDir;
+use crate::provider::process;
+use crate::provider::supervisor::{self, End, Seized, note};
 
-mod bury;
 mod guest;
 mod life;
 mod openssh;
@@ -40,14 +41,12 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
 
 /// Serves or buries the instance in a directory; returns when it is over.
 pub fn serve(path: &Path) -> ExitCode {
-    // A leader of a process group cannot start a session, but then it was started by hand.
-    let _ = rustix::process::setsid();
-    drop(std::env::set_current_dir("/"));
+    supervisor::detach();
     let dir = InstanceDir::at(path);
     match begin(&dir) {
         Ok(Some(begun)) => begun.run(),
         Ok(None) => {
-            answer();
+            supervisor::answer();
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -60,42 +59,29 @@ pub fn serve(path: &Path) -> ExitCode {
 /// What a process has in hand when the instance is its own.
 struct Begun {
     guest: Arc<Guest>,
-    /// Held to the end; never opened a second time, or closing that would unlock it.
-    lock: fs_err::File,
+    seized: Seized,
     pulse: life::Pulse,
-    bury: bool,
 }
 
-/// `None`: another process serves it, or one has served it: nothing is served twice.
+/// `None`: there is nothing to do here.
 fn begin(dir: &InstanceDir) -> std::io::Result<Option<Begun>> {
     let pulse = life::Pulse::new()?;
-    let Some(lock) = dir.seize()? else { return Ok(None) };
-    let Some(spec) = dir.spec()? else { return Ok(None) };
-    let bury = dir.has("terminating");
-    let served = dir.served()?;
-    if served.is_some() && !bury {
-        return Ok(None);
-    }
-    let boot = processes::boot_id()?;
+    let Some(seized) = supervisor::seize(dir)? else { return Ok(None) };
+    let Some(spec) = dir.read::<Spec>("spec.json")? else { return Ok(None) };
+    let boot = process::boot_id()?;
     // Process numbers recorded in another boot mean nothing.
-    let same_boot = served.as_ref().is_none_or(|served| served.boot == boot);
+    let same_boot = seized.before.as_ref().is_none_or(|served| served.boot == boot);
     let recorded = processes::Session::recorded(&dir.file("sessions"));
     let sessions = if same_boot { recorded } else { std::collections::BTreeSet::default() };
-    if !bury {
-        let pid = i32::try_from(std::process::id()).unwrap_or_default();
-        // CRASH: before this line the instance is half-made and the same token starts another process; after it,
-        // dead.
-        dir.put("server.json", &Served { pid, boot })?;
-    }
     let guest = Guest { dir: dir.clone(), spec, user: login::name(), sessions: Mutex::new(sessions) };
-    Ok(Some(Begun { guest: Arc::new(guest), lock, pulse, bury }))
+    Ok(Some(Begun { guest: Arc::new(guest), seized, pulse }))
 }
 
 impl Begun {
     fn run(self) -> ExitCode {
-        let Self { guest, lock, pulse, bury } = self;
-        answer();
-        let end = if bury { life::End::Terminated } else { pulse.live(&guest, &lock) };
+        let Self { guest, seized: Seized { lock, before: _, bury }, pulse } = self;
+        supervisor::answer();
+        let end = if bury { End::Terminated } else { pulse.live(&guest, &lock) };
         note(&format!("over: {end}"));
         let left = guest.end_all();
         if left > 0 {
@@ -103,8 +89,8 @@ impl Begun {
             return ExitCode::FAILURE;
         }
         let buried = match end {
-            life::End::Terminated => bury::bury(&guest.dir),
-            life::End::Died(_) | life::End::Orphaned => Ok(()),
+            End::Terminated => supervisor::bury(&guest.dir),
+            End::Died(_) | End::Orphaned => Ok(()),
         };
         drop(lock);
         match buried {
@@ -115,22 +101,6 @@ impl Begun {
             }
         }
     }
-}
-
-/// Tells the launch that waits for it, and lets go of its pipe.
-fn answer() {
-    let mut stdout = std::io::stdout();
-    // A launch that was cut off listens no more; the instance goes on and is listed.
-    drop(stdout.write_all(b"+").and_then(|()| stdout.flush()));
-    if let Ok(null) = fs_err::OpenOptions::new().write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(&null);
-    }
-}
-
-/// A line on the instance's console.
-fn note(text: &str) {
-    let now = jiff::Timestamp::now().round(jiff::Unit::Millisecond).unwrap_or_default();
-    drop(writeln!(std::io::stderr(), "{now} greenroom: {text}"));
 }
 
 /// Our own executable, also when it was replaced on disk meanwhile.

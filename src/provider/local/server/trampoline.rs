@@ -10,7 +10,9 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
 
-use super::{InstanceDir, Process, note, processes};
+use super::{note, processes};
+use crate::provider::instance_dir::InstanceDir;
+use crate::provider::process::Process;
 
 /// Returns only if the program cannot be started.
 pub(super) fn session(dir: &Path, program: &OsString, arguments: &[OsString]) -> ExitCode {

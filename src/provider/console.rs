@@ -6,10 +6,10 @@ use std::path::Path;
 use fs_err as fs;
 
 /// The most that is kept, in bytes.
-pub(super) const TAIL: u64 = 64 * 1024;
+pub const TAIL: u64 = 64 * 1024;
 
 /// The last 64 KiB of a file, from the beginning of a line; bytes that are no text become `�`.
-pub(super) fn tail(path: &Path) -> io::Result<String> {
+pub fn tail(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let length = file.metadata()?.len();
     let begin = length.saturating_sub(TAIL);

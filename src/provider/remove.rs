@@ -7,7 +7,7 @@ use std::path::Path;
 use fs_err as fs;
 
 /// Removes a file or a whole tree; follows no link. Not there: fine.
-pub(super) fn tree(path: &Path) -> io::Result<()> {
+pub fn tree(path: &Path) -> io::Result<()> {
     match attempt(path) {
         // A job may have taken the right to write from its directories (Go's module cache does).
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

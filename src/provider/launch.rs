@@ -1,0 +1,233 @@
+//! Makes the directory of an instance that is a process of ours, and starts that process.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use fs_err as fs;
+use tokio::io::AsyncReadExt;
+
+use super::console;
+use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
+use super::remove;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::{LaunchRequest, ProviderError};
+
+/// All that a long-lived process of ours gets to see of our environment; never a job's variable.
+const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
+
+/// How long the instance's process may take to say that it is there. It says so before it does anything slow.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Directories of launches that were cut off in the middle are removed at this age.
+const ABANDONED_AFTER: Duration = Duration::from_mins(10);
+
+/// The program that serves or buries an instance; the path of its directory is the last argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Absolute, or looked for on PATH.
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+/// What a provider has to say while one of its instances is made.
+pub trait Recipe {
+    /// May one more be made? Asked under the pool's lock.
+    fn admit(&self) -> Result<Admitted, ProviderError>;
+    /// Writes what the directory shall hold, `spec.json` included.
+    fn write(&self, dir: &InstanceDir) -> io::Result<()>;
+}
+
+/// An instance may be made.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// The launch is carried out, and this is its answer all the same.
+    pub lost: Option<ProviderError>,
+    /// Held until the instance is counted by whoever asks next.
+    pub lock: Option<fs::File>,
+}
+
+/// Where the instances of one pool live, and who serves them.
+#[derive(Debug)]
+pub struct Launcher<'a> {
+    pub pool_dir: &'a Path,
+    pub server: &'a Server,
+}
+
+/// What came of making the directory.
+struct Made {
+    dir: InstanceDir,
+    /// An answer that gets lost on purpose.
+    lost: Option<ProviderError>,
+    fresh: bool,
+}
+
+impl Launcher<'_> {
+    pub async fn launch(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<(), ProviderError> {
+        let made = self.make(request, recipe)?;
+        // CRASH: from here on the directory is listed, as starting. The same token starts its process; without one
+        // the instance is terminated for not coming up.
+        let life = made.dir.life().map_err(|error| unknown(&error))?;
+        if life == Life::HalfMade {
+            start(self.server, &made.dir).await.map_err(|error| self.take_back(&made, &error))?;
+        }
+        made.lost.map_or(Ok(()), Err)
+    }
+
+    fn make(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<Made, ProviderError> {
+        let name = request.instance.as_str();
+        if !is_plain_name(name) {
+            let message = format!("`{name}` cannot be the name of a directory");
+            return Err(ProviderError::new(ErrorClass::Invalid, message));
+        }
+        let dir = InstanceDir::at(self.pool_dir.join(name));
+        if is_there(&dir, request)? {
+            return Ok(Made { dir, lost: None, fresh: false });
+        }
+        let refused = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
+        make_private(self.pool_dir).map_err(refused)?;
+        // Counting and making are one step for everybody; nothing slow happens under this lock.
+        let lock = fs::File::create(self.pool_dir.join(".lock")).map_err(refused)?;
+        lock.file().lock().map_err(refused)?;
+        if is_there(&dir, request)? {
+            return Ok(Made { dir, lost: None, fresh: false });
+        }
+        self.sweep();
+        let Admitted { lost, lock: _counted } = recipe.admit()?;
+        self.put_in_place(&dir, recipe).map_err(refused)?;
+        Ok(Made { dir, lost, fresh: true })
+    }
+
+    fn put_in_place(&self, dir: &InstanceDir, recipe: &dyn Recipe) -> io::Result<()> {
+        let fresh = InstanceDir::at(self.pool_dir.join(format!(".new-{}", random()?)));
+        let filled = recipe.write(&fresh);
+        // CRASH: a directory under a dot-name is no instance: nothing runs in it, a later launch sweeps it away.
+        let placed = filled.and_then(|()| {
+            // The rest of a burial that was cut off after its spec; not one that is still going on.
+            if dir.holder()?.is_some() {
+                return Err(io::Error::other(format!("{} is being removed", dir.path.display())));
+            }
+            remove::tree(&dir.path)?;
+            fs::rename(&fresh.path, &dir.path)
+        });
+        if placed.is_err() {
+            drop(remove::tree(&fresh.path));
+        }
+        placed
+    }
+
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(self.pool_dir) else { return };
+        for entry in entries.flatten() {
+            let is_new = entry.file_name().to_string_lossy().starts_with(".new-");
+            let age =
+                entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
+            if is_new && age.is_some_and(|age| age > ABANDONED_AFTER) {
+                // Not worth failing a launch for: the next one tries again.
+                drop(remove::tree(&entry.path()));
+            }
+        }
+    }
+
+    /// A process that could not even be started leaves nothing, if the directory was of our making.
+    fn take_back(&self, made: &Made, error: &StartError) -> ProviderError {
+        let program = self.server.program.display();
+        match error {
+            StartError::NotStarted(problem) if made.fresh && made.lost.is_none() => {
+                drop(remove::tree(&made.dir.path));
+                ProviderError::new(ErrorClass::Transient, format!("cannot start {program}: {problem}"))
+            }
+            StartError::NotStarted(problem) => {
+                ProviderError::new(ErrorClass::Unknown, format!("cannot start {program}: {problem}"))
+            }
+            StartError::NoAnswer(problem) => ProviderError::new(ErrorClass::Unknown, problem.clone()),
+        }
+    }
+}
+
+/// Is there an instance of that name? With another token it is not the one that is asked for.
+fn is_there(dir: &InstanceDir, request: &LaunchRequest) -> Result<bool, ProviderError> {
+    match dir.launched().map_err(|error| unknown(&error))? {
+        None => Ok(false),
+        Some(launched) if launched.token == request.token => Ok(true),
+        Some(launched) => {
+            let message = format!("`{}` was launched as `{}` before", request.instance, launched.token);
+            Err(ProviderError::new(ErrorClass::Invalid, message))
+        }
+    }
+}
+
+fn unknown(error: &io::Error) -> ProviderError {
+    ProviderError::new(ErrorClass::Unknown, error.to_string())
+}
+
+/// The directories of a pool's instances, in the order of their names. No pool: none.
+pub fn instances(pool_dir: &Path) -> io::Result<Vec<InstanceDir>> {
+    let entries = match fs::read_dir(pool_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_plain_name) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(InstanceDir::at).collect())
+}
+
+/// Sixteen random hexadecimal digits.
+pub fn random() -> io::Result<String> {
+    use std::fmt::Write;
+    let mut bytes = [0_u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+        text
+    }))
+}
+
+/// What of our environment a process of ours may see.
+pub fn passed_on() -> Vec<(&'static str, OsString)> {
+    PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+}
+
+/// Why an instance's process does not serve.
+enum StartError {
+    NotStarted(io::Error),
+    NoAnswer(String),
+}
+
+async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
+    let mut child = spawn(server, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
+    let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
+    // One byte, written when the lock is held and the record is there. Dropping the child here leaves it alone: it
+    // is on its own, and the runtime waits for it when it ends.
+    match tokio::time::timeout(ANSWER_WITHIN, answer.read_u8()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(_)) => {
+            let told = console::tail(&dir.file("console.log")).unwrap_or_default();
+            let last = told.lines().next_back().unwrap_or("it wrote nothing");
+            Err(StartError::NoAnswer(format!("the instance's process ended before it served: {last}")))
+        }
+        Err(_) => Err(StartError::NoAnswer(format!(
+            "the instance's process did not answer within {} s",
+            ANSWER_WITHIN.as_secs()
+        ))),
+    }
+}
+
+/// Starts the process that serves or buries an instance.
+pub fn spawn(server: &Server, dir: &InstanceDir, answer: Stdio) -> io::Result<tokio::process::Child> {
+    let console = fs::OpenOptions::new().create(true).append(true).open(dir.file("console.log"))?;
+    let mut command = tokio::process::Command::new(&server.program);
+    command.args(&server.arguments).arg(&dir.path);
+    command.env_clear().envs(passed_on()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(answer).stderr(console.into_file());
+    command.spawn()
+}
