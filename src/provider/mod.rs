@@ -16,6 +16,7 @@ pub mod keys;
 pub mod launch;
 pub mod local;
 pub mod process;
+pub mod qemu;
 pub mod remove;
 pub mod supervised;
 pub mod supervisor;

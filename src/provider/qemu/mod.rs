@@ -1,0 +1,3 @@
+//! Instances that are virtual machines on this machine, through QEMU.
+
+pub mod image;
