@@ -25,7 +25,7 @@ pub enum Kept {
     /// There is another keeper.
     Elsewhere,
     Settled,
-    /// By SIGTERM.
+    /// By SIGTERM, or by SIGQUIT when the last job had gone.
     Stopped,
     /// Another executable lies where ours was; a background keeper has started it.
     HandedOver,

@@ -113,6 +113,10 @@ impl PoolKeeper {
                 }
             };
             if let Some(end) = self.wait(wait, &setup).await {
+                if matches!(end, RoundEnd::Stopped(Woken::Unneeded)) {
+                    // Nobody may come after us for long: what was asked for is asked for.
+                    self.finish(&setup).await;
+                }
                 return end;
             }
         }
@@ -134,7 +138,9 @@ impl PoolKeeper {
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
         match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), IDLE_LOOK).await {
             Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
-            Ok(why @ (Woken::Stop | Woken::Replaced | Woken::Evicted)) => RoundEnd::Stopped(why),
+            Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
+                RoundEnd::Stopped(why)
+            }
             Err(trouble) => {
                 tracing::error!(pool = %self.engine.pool, "waiting failed: {trouble}");
                 self.engine.host.pause(AFTER_TROUBLE).await;
@@ -290,7 +296,9 @@ async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Un
 
 fn stop(woken: Result<Woken, crate::port::host::HostError>) -> Option<RoundEnd> {
     match woken {
-        Ok(why @ (Woken::Stop | Woken::Replaced | Woken::Evicted)) => Some(RoundEnd::Stopped(why)),
+        Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
+            Some(RoundEnd::Stopped(why))
+        }
         Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => None,
         Err(trouble) => {
             tracing::error!("waiting failed: {trouble}");

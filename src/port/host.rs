@@ -77,6 +77,8 @@ pub enum Woken {
     Timeout,
     /// SIGTERM.
     Stop,
+    /// A keeper after SIGQUIT: the service that it was started in stops, and the last job has gone.
+    Unneeded,
     /// The runner that called us is gone.
     RunnerGone,
     /// Another executable lies where ours was: it shall take over.

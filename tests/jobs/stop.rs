@@ -128,6 +128,25 @@ fn what_a_stopped_stage_started_is_gone_when_run_returns() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
+/// A stop of the runner's service waits for everything in its control group.
+#[test]
+fn a_keeper_in_a_service_that_stops_goes_with_the_last_job_though_instances_are_idle() {
+    let place = Setting::new().pool("idle_count", 1).open();
+    let attempt = place.prepared(1);
+    place.wait_until_idle(1);
+    let keeper = place.of_kind(Kind::Keeper).pop().expect("it watches over the idle instance");
+    assert!(keeper.signal(Signal::QUIT));
+    assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
+    assert!(keeper.is_alive(), "a job is still there");
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    wait_for("the keeper's end", SOON, || (!keeper.is_alive()).then_some(()));
+    // Whoever comes next goes on.
+    place.reap();
+    place.wait_until_settled(1);
+    place.expect_sound();
+}
+
 #[test]
 fn the_signals_of_a_graceful_shutdown_do_not_stop_a_job() {
     let place = Setting::new().open();

@@ -57,6 +57,16 @@ impl LocalHost {
         Ok(seen)
     }
 
+    /// Is there an attempt that was not closed? Where that cannot be seen, there may be one.
+    pub(super) fn has_open_attempt(&self) -> bool {
+        let listed = super::files::missing_is_none(fs::read_dir(self.state.attempts()));
+        let Ok(listed) = listed else { return true };
+        let is_open = |entry: io::Result<fs::DirEntry>| {
+            entry.map_or(true, |entry| !mark::is_set(&entry.path(), CLOSED).unwrap_or(false))
+        };
+        listed.into_iter().flatten().any(is_open)
+    }
+
     fn find_attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, Found>, HostError> {
         let attempts = self.state.attempts();
         let trouble = |e: io::Error| cannot("list", &attempts, e);

@@ -12,6 +12,9 @@ use super::host::LocalHost;
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::host::{HostError, Inbox, Woken};
 
+/// How often a keeper that shall leave looks whether the last job has gone.
+const OPEN_LOOK: Duration = Duration::from_millis(500);
+
 impl LocalHost {
     pub(super) async fn wait_at(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
         match inbox {
@@ -36,8 +39,17 @@ impl LocalHost {
             biased;
             () = self.signals.stop() => Ok(Woken::Stop),
             notice = noticed => Ok(notice),
+            () = self.left_alone() => Ok(Woken::Unneeded),
             heard = bound.mailbox.hint() => message(heard, self.state.root()),
             () = tokio::time::sleep(within) => Ok(Woken::Timeout),
+        }
+    }
+
+    /// Resolves when the service that we were started in stops, and no job of it is left.
+    async fn left_alone(&self) {
+        self.signals.leave().await;
+        while self.has_open_attempt() {
+            tokio::time::sleep(OPEN_LOOK).await;
         }
     }
 
