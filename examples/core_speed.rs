@@ -101,7 +101,13 @@ impl World {
         let (pool, owner) = (PoolName::new("linux"), self.observed.owner.clone());
         let tags = Some(Tags { pool, owner, generation: launch.generation, number: launch.number });
         if let Ok(listing) = &mut self.observed.listing {
-            listing.instances.push(Listed { id: instance, tags, status: Status::Running, created: None });
+            listing.instances.push(Listed {
+                id: instance,
+                tags,
+                status: Status::Running,
+                created: None,
+                detail: None,
+            });
             listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
         }
     }

@@ -34,6 +34,8 @@ pub struct Listed {
     pub status: Status,
     /// When the provider made it, if it says so.
     pub created: Option<Stamp>,
+    /// What more there is to say, in a few words: how it was booted; of one that has ended, why.
+    pub detail: Option<String>,
 }
 
 /// One answer of `list`.

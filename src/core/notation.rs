@@ -302,7 +302,7 @@ impl World {
         let tags = Tags { pool: PoolName::new("p"), owner: OwnerId::new(owner), generation, number };
         let tags = (words[0] != "host").then_some(tags);
         let status = status(words).unwrap_or(Status::Running);
-        self.listed.push(Listed { id: id.clone(), tags, status, created: Some(made) });
+        self.listed.push(Listed { id: id.clone(), tags, status, created: Some(made), detail: None });
         self.claim(words, &id);
     }
 
@@ -438,7 +438,7 @@ impl World {
             let (owner, generation) = (OwnerId::new("us"), generation());
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
             let tags = (!fixed).then_some(tags);
-            self.listed.push(Listed { id: id.clone(), tags, status, created: None });
+            self.listed.push(Listed { id: id.clone(), tags, status, created: None, detail: None });
         }
         self.claim(words, id);
         if words.contains(&"busy") {
@@ -515,7 +515,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::Trouble { instance, .. } => format!("trouble {instance}"),
-        Note::Suspect { instance } => format!("suspect {instance}"),
+        Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::ConfigInvalid { .. } => "config".to_owned(),
         Note::Moved { problem } => problem.clone(),

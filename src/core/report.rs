@@ -24,6 +24,9 @@ pub struct Report {
     pub schedule: Option<usize>,
     /// Which row of the reconcile table applied to each instance.
     pub rows: Vec<(InstanceId, u8)>,
+    /// What the provider says of an instance beyond its status.
+    #[serde(default)]
+    pub details: Vec<(InstanceId, String)>,
     /// Why each waiting job waits.
     pub waiting: Vec<(AttemptName, WaitingOn)>,
     /// What stands in the way of launching, if something was wanted.
@@ -35,6 +38,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// What the provider says of an instance beyond its status.
+    pub fn detail(&self, instance: &InstanceId) -> Option<&str> {
+        self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
+    }
+
     /// Nothing found yet.
     pub fn new(at: Stamp, revision: u64) -> Self {
         Self {
@@ -43,6 +51,7 @@ impl Report {
             idle_target: 0,
             schedule: None,
             rows: Vec::new(),
+            details: Vec::new(),
             waiting: Vec::new(),
             launches: None,
             notes: Vec::new(),
@@ -115,6 +124,9 @@ pub enum Note {
     /// An instance in use looks gone; its job decides.
     Suspect {
         instance: InstanceId,
+        /// Why it ended, where the provider knows.
+        #[serde(default)]
+        cause: Option<String>,
     },
     /// A boot came to nothing; told for some minutes.
     BootFailed(FailedBoot),
@@ -207,8 +219,11 @@ impl fmt::Display for Note {
                     None => Ok(()),
                 }
             }
-            Self::Suspect { instance } => {
+            Self::Suspect { instance, cause: None } => {
                 write!(f, "{instance} looks gone while it is in use; its job decides")
+            }
+            Self::Suspect { instance, cause: Some(cause) } => {
+                write!(f, "{instance} has ended while it is in use ({cause}); its job decides")
             }
             Self::ConfigInvalid { problem } => {
                 write!(f, "the configuration is invalid, the last good one is in force: {problem}")
@@ -296,7 +311,14 @@ mod tests {
                 Note::Trouble { instance: one(), failure: failure(), until: NOW },
                 "calls about h1 keep failing (denied: no key)",
             ),
-            (Note::Suspect { instance: one() }, "h1 looks gone while it is in use; its job decides"),
+            (
+                Note::Suspect { instance: one(), cause: None },
+                "h1 looks gone while it is in use; its job decides",
+            ),
+            (
+                Note::Suspect { instance: one(), cause: Some("it powered itself off".to_owned()) },
+                "h1 has ended while it is in use (it powered itself off); its job decides",
+            ),
             (Note::BootFailed(boot(&[])), "h1 did not come up: not ready within `launch_timeout`"),
             (
                 Note::BootFailed(boot(&["booting", "no root"])),

@@ -5,7 +5,7 @@ use std::fs::File;
 use super::{Engine, Trouble};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::Phase;
-use crate::core::report::Note;
+use crate::core::report::{Note, Report};
 use crate::port::connector::{ConnectError, Output, Stage, StageEnd};
 use crate::port::host::{HostError, Inbox};
 use crate::port::store::StoreError;
@@ -110,9 +110,8 @@ impl Engine {
                 Some(_) => {}
             }
             let report = self.host.read_report(&self.pool).await?;
-            let suspect = |note: &Note| matches!(note, Note::Suspect { instance } if instance == id);
-            if report.is_some_and(|r| r.notes.iter().any(suspect)) {
-                return Ok("was stopped or removed at the provider".to_owned());
+            if let Some(ended) = report.and_then(|report| told(&report, id)) {
+                return Ok(ended);
             }
             let now = self.now();
             if now.reached(until) {
@@ -122,4 +121,17 @@ impl Engine {
             self.host.wait(Inbox::Attempt(attempt), look).await?;
         }
     }
+}
+
+/// What a pass found of an instance in use, if it looks gone.
+fn told(report: &Report, id: &InstanceId) -> Option<String> {
+    report.notes.iter().find_map(|note| match note {
+        Note::Suspect { instance, cause: Some(cause) } if instance == id => {
+            Some(format!("has ended: {cause}"))
+        }
+        Note::Suspect { instance, cause: None } if instance == id => {
+            Some("was stopped or removed at the provider".to_owned())
+        }
+        _ => None,
+    })
 }

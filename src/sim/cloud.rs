@@ -199,6 +199,7 @@ impl Cloud {
             tags: machine.tags.clone(),
             status,
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
+            detail: None,
         };
         let present = self.machines.values().filter(|m| m.made <= then).map(|m| {
             // What is stale shows an instance as it was.

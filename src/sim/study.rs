@@ -216,6 +216,7 @@ impl Study {
                 tags: Some(tags),
                 status: Status::Starting,
                 created: Some(now),
+                detail: None,
             };
             let instances = &mut self.listing().instances;
             let place = instances.partition_point(|l| l.id < instance);

@@ -50,7 +50,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
 
 /// How an instance stands; `None`: it is recorded no more.
 pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> Vec<String> {
-    let view = view(chapter.pool, known, chapter.state, when);
+    let view = view(chapter.pool, known, chapter.state, chapter.report, when);
     let jobs: Vec<String> = known.holders.values().map(|h| h.job.to_string()).collect();
     let with = match jobs.len() {
         0 => String::new(),
@@ -65,6 +65,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
     )];
     now.extend(view.why);
+    now.extend(view.detail.map(str::to_owned));
     now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
     let Some(report) = chapter.report else { return now };
     if let Some((_, number)) = report.rows.iter().find(|(id, _)| *id == known.id)
@@ -73,7 +74,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         let ago = when.age(report.at);
         now.push(format!("the keeper's verdict {ago} ago, row {number} of its table: {recorded}: {verdict}"));
     }
-    let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance } if *instance == known.id);
+    let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance, .. } if *instance == known.id);
     now.extend(report.notes.iter().filter(about).map(ToString::to_string));
     now.extend(console(chapter, known.id.as_str()));
     now

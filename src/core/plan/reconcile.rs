@@ -59,9 +59,11 @@ pub(super) fn step(
         if row.verdict == Verdict::HoldBack || strays.name(id) {
             reconciled.held_back.insert(id.clone());
         }
+        let detail = own.and_then(|own| own.detail.clone());
         if row.verdict == Verdict::Suspect {
-            report.notes.push(Note::Suspect { instance: id.clone() });
+            report.notes.push(Note::Suspect { instance: id.clone(), cause: detail.clone() });
         }
+        report.details.extend(detail.map(|detail| (id.clone(), detail)));
         let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);
         if noted.is_some() || !stays {
             todo.push((id.clone(), noted, row.verdict));

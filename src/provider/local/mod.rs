@@ -75,7 +75,13 @@ impl Local {
             return Ok(None);
         }
         let Launched { instance: id, tags, created, .. } = launched;
-        Ok(Some(Listed { id, tags: Some(tags), status: dir.life()?.status(), created: Some(created) }))
+        Ok(Some(Listed {
+            id,
+            tags: Some(tags),
+            status: dir.life()?.status(),
+            created: Some(created),
+            detail: None,
+        }))
     }
 }
 

@@ -87,6 +87,8 @@ struct InstanceJson {
     capacity: u32,
     bound_to: Option<String>,
     why: Option<String>,
+    /// What the provider says of it, where it says more than its status.
+    detail: Option<String>,
     /// The command that brings it back.
     remedy: Option<String>,
 }
@@ -213,6 +215,7 @@ fn instance(seen: &InstanceView<'_>, when: &When) -> InstanceJson {
         capacity: instance.capacity,
         bound_to: instance.domain.as_ref().map(ToString::to_string),
         why: seen.why.clone(),
+        detail: seen.detail.map(str::to_owned),
         remedy: seen.remedy.clone(),
     }
 }

@@ -65,6 +65,8 @@ pub(crate) enum Halt {
 pub(crate) struct InstanceView<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) why: Option<String>,
+    /// What the provider says of it.
+    pub(crate) detail: Option<&'a str>,
     /// The command that ends what `why` says.
     pub(crate) remedy: Option<String>,
 }
@@ -95,7 +97,7 @@ impl<'a> Overview<'a> {
             .as_ref()
             .map_or(0, |p| p.policy.max_instances.saturating_mul(p.policy.capacity_per_instance));
         let mut instances: Vec<_> =
-            state.instances.values().map(|instance| view(pool, instance, state, when)).collect();
+            state.instances.values().map(|instance| view(pool, instance, state, report, when)).collect();
         instances.sort_by_key(|seen| (rank(&seen.instance.phase), seen.instance.id.clone()));
         let idle = state.instances.values().map(|i| i.usable()).sum();
         let halts = halts(state, now);
@@ -168,6 +170,7 @@ pub(crate) fn view<'a>(
     pool: &PoolName,
     instance: &'a Instance,
     state: &PoolState,
+    report: Option<&'a Report>,
     when: &When,
 ) -> InstanceView<'a> {
     let why = match &instance.phase {
@@ -180,7 +183,8 @@ pub(crate) fn view<'a>(
         Phase::Draining { why } => Some(format!("{why}; goes when its jobs have ended")),
     };
     let remedy = matches!(instance.phase, Phase::SetAside { .. }).then(|| bring_back(pool, &instance.id));
-    InstanceView { instance, why, remedy }
+    let detail = report.and_then(|report| report.detail(&instance.id));
+    InstanceView { instance, why, detail, remedy }
 }
 
 /// The command that brings an instance back.

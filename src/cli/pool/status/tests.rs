@@ -58,6 +58,7 @@ fn a_busy_pool_fits_into_80_columns() {
     report.launches = Some(WaitingOn::Rate { until: at(200.0) });
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
     report.notes = vec![Note::Trouble { instance: id(4), failure, until: at(195.0) }];
+    report.details = vec![(id(1), "resumed from a snapshot in 0.8 s".to_owned())];
     let text = shown(&story, Some(&report), &KeeperSight::Runs, 192.0);
     let expected = "\
 pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
@@ -72,6 +73,7 @@ pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
 
 INSTANCE      PHASE      FOR     JOBS  SERVED  LEFT  BOUND TO
 linux-7f3a-1  ready      2m 46s  4711  0       1     acme/shop
+    resumed from a snapshot in 0.8 s
 linux-7f3a-2  ready      2m 45s  -     1       1     acme/shop
     idle for 1m 32s
 linux-7f3a-6  launching  22 s    -     0       2     -

@@ -163,6 +163,7 @@ fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
             instance.domain.as_ref().map_or("-".to_owned(), bound_to),
         ];
         let mut beneath: Vec<String> = each.why.iter().cloned().collect();
+        beneath.extend(each.detail.map(str::to_owned));
         if let Some(remedy) = &each.remedy {
             beneath.push(format!("`{remedy}` brings it back"));
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
 use crate::core::plan::doubtful;
+use crate::core::report::Note;
 use crate::core::time::BootId;
 
 #[test]
@@ -79,6 +80,20 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("list 19s | booting 20s gone", "i1 missed; probe i1"),
         ],
     );
+}
+
+#[test]
+fn what_the_provider_says_of_an_instance_is_reported_and_is_why_it_is_suspected() {
+    let mut world = world("held 5m by 7 stopping; idle 5m; idle 5m");
+    let listed = &mut world.observed.listing.as_mut().unwrap().instances;
+    listed[0].detail = Some("it powered itself off".to_owned());
+    listed[1].detail = Some("resumed in 0.8 s".to_owned());
+    let report = world.plan().report;
+    let cause = Some("it powered itself off".to_owned());
+    let ids: Vec<_> = world.state.instances.keys().cloned().collect();
+    assert_eq!(report.notes, [Note::Suspect { instance: ids[0].clone(), cause }]);
+    assert_eq!(report.detail(&ids[1]), Some("resumed in 0.8 s"));
+    assert_eq!(report.detail(&ids[2]), None);
 }
 
 #[test]

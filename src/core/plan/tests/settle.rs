@@ -71,7 +71,7 @@ impl World {
                 if let Ok(listing) = &mut self.observed.listing {
                     let (id, tags, status) = (instance.clone(), Some(tags), Status::Running);
                     listing.instances.retain(|l| l.id != id);
-                    listing.instances.push(Listed { id, tags, status, created: None });
+                    listing.instances.push(Listed { id, tags, status, created: None, detail: None });
                     listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
                 }
                 let answer = Answer::Accepted { at: now };
