@@ -39,7 +39,14 @@ fn main() -> Outcome<()> {
             for port in ports {
                 let (address, user, host_key) =
                     ("127.0.0.1".to_owned(), (*user).to_owned(), host_key.clone());
-                endpoints.push(Endpoint { address, port: port.parse()?, user, host_key });
+                endpoints.push(Endpoint {
+                    address,
+                    port: port.parse()?,
+                    user,
+                    host_key,
+                    key: None,
+                    jump: None,
+                });
             }
             let (state, pool) = (Path::new(state), PoolName::parse(pool)?);
             runtime.block_on(fill(state, &pool, count.parse()?, Path::new(key), &endpoints))
@@ -174,5 +181,7 @@ fn somewhere(number: u32) -> Endpoint {
         port: 22,
         user: "ubuntu".to_owned(),
         host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
+        key: None,
+        jump: None,
     }
 }

@@ -46,6 +46,7 @@ impl World {
         let now = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
         let generation = Generation::new("3f9a");
         let observed = Observed {
+            healthy: BTreeMap::new(),
             listing: Ok(Listing { begun: now, complete: true, instances: Vec::new() }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),
@@ -94,7 +95,14 @@ impl World {
         let answer = Answer::Accepted { at: self.now };
         self.tell(Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer });
         let host_key = "ssh-ed25519 AAAA".to_owned();
-        let endpoint = Endpoint { address: "192.0.2.1".into(), port: 22, user: "root".into(), host_key };
+        let endpoint = Endpoint {
+            address: "192.0.2.1".into(),
+            port: 22,
+            user: "root".into(),
+            host_key,
+            key: None,
+            jump: None,
+        };
         self.tell(Change::Reached { instance: instance.clone(), endpoint });
         self.carry(&request::ready(&self.state, &instance, self.now));
         let launch = self.state.instance(&instance).and_then(|i| i.launch.clone()).expect("it was launched");
@@ -107,6 +115,7 @@ impl World {
                 status: Status::Running,
                 created: None,
                 detail: None,
+                fixed: None,
             });
             listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
         }

@@ -61,6 +61,7 @@ fn operator(root: &Path) -> LocalHost {
 fn record(host: &LocalHost) -> AttemptRecord {
     let key = JobKey::new("https://gitlab.example", 7);
     AttemptRecord {
+        builds_dir: None,
         job: JobFacts { key, project: "group/project".into(), timeout: Duration::from_hours(1) },
         pool: pool(),
         shell: "bash".to_owned(),
@@ -332,8 +333,10 @@ async fn an_attempt_goes_from_begin_to_forget() {
         port: 22,
         user: "ci".into(),
         host_key: "ssh-ed25519 A".into(),
+        key: None,
+        jump: None,
     };
-    let assignment = Assignment { instance: InstanceId::new("linux-1"), endpoint };
+    let assignment = Assignment { instance: InstanceId::new("linux-1"), endpoint, fixed: false };
     host.assign(&name(), Some(&assignment)).await.unwrap();
     drop(lease);
     let (run, found) = host.enter_attempt(&name()).await.unwrap().unwrap();

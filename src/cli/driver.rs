@@ -5,20 +5,19 @@ use std::path::Path;
 
 use super::args::{Place, PoolOption};
 use super::error::{Blame, CliError};
-use super::job::{Call, choose};
+use super::job::{Call, JobDirs, choose};
 use super::{messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
-use crate::gitlab::config_json::{Answer, FileSystem};
+use crate::gitlab::config_json::Answer;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
 use crate::port::clock::Clock as _;
 use crate::port::connector::StageEnd;
 use crate::port::host::{AttemptRecord, Host as _};
-use crate::provider;
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
 pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
@@ -30,22 +29,16 @@ pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result
         Some(given) => std::path::absolute(given)?,
         None => config.state_dir.clone(),
     };
-    let registration = provider::find(&pool.provider.kind)?;
-    let dirs = registration.guest_dirs.map(|dirs| dirs(&state_dir));
-    let (builds_dir, cache_dir) = match &dirs {
-        // Its instances see this machine's files: the defaults of a machine of one's own do not fit.
-        Some(dirs) if !pool.dirs_given => (dirs.builds.as_str(), dirs.cache.as_str()),
-        _ => (pool.builds_dir.as_str(), pool.cache_dir.as_str()),
-    };
+    let dirs = JobDirs::of(pool, &state_dir)?;
     let answer = Answer {
         version: env!("CARGO_PKG_VERSION"),
         attempt: &env.attempt()?,
         pool: &pool.name,
         state_dir: &state_dir,
         shell: pool.shell.as_str(),
-        builds_dir,
-        cache_dir,
-        file_system: FileSystem::of(pool.policy.capacity_per_instance, dirs.is_some()),
+        builds_dir: &dirs.builds,
+        cache_dir: &dirs.cache,
+        file_system: dirs.file_system,
     };
     ui::out(&format!("{}\n", answer.to_json()?));
     Ok(Outcome::Success)
@@ -62,6 +55,10 @@ pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> 
         job: response.facts.clone(),
         pool: pool.clone(),
         shell: configured.as_ref().map_or("bash", |(_, pool)| pool.shell.as_str()).to_owned(),
+        builds_dir: configured.as_ref().and_then(|(_, pool)| {
+            let dirs = JobDirs::of(pool, &call.context.state_path).ok()?;
+            Some(dirs.file_system.builds_dir(&dirs.builds, &call.attempt))
+        }),
         begun: call.context.host.now(),
         assignment: None,
     };

@@ -1,5 +1,6 @@
 //! The job that GitLab Runner calls us for, from its environment and its response.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::args::Place;
@@ -8,9 +9,11 @@ use super::error::CliError;
 use crate::config::{JobTraits, PoolChoice, PoolConfig};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::policy::Policy;
+use crate::gitlab::config_json::FileSystem;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::response::JobResponse;
 use crate::host::local::Role;
+use crate::provider;
 
 /// One driver call.
 #[derive(Debug)]
@@ -55,6 +58,29 @@ impl Call {
         let around = self.context.surroundings().ok()?;
         let setup = super::setup::build(config, configured, &around).ok()?;
         Some((setup.policy, configured))
+    }
+}
+
+/// Where the jobs of a pool build and cache, as the instance sees it, and who else sees that.
+#[derive(Debug)]
+pub(super) struct JobDirs {
+    pub builds: String,
+    pub cache: String,
+    pub file_system: FileSystem,
+}
+
+impl JobDirs {
+    pub(super) fn of(pool: &PoolConfig, state_dir: &Path) -> Result<Self, CliError> {
+        let registration = provider::find(&pool.provider.kind)?;
+        let dirs = registration.guest_dirs.map(|dirs| dirs(state_dir));
+        let is_shared = dirs.is_some() || registration.fixed.is_some();
+        let file_system = FileSystem::of(pool.policy.capacity_per_instance, is_shared);
+        let (builds, cache) = match dirs {
+            // Its instances see this machine's files: the defaults of a machine of one's own do not fit.
+            Some(dirs) if !pool.dirs_given => (dirs.builds, dirs.cache),
+            _ => (pool.builds_dir.clone(), pool.cache_dir.clone()),
+        };
+        Ok(Self { builds, cache, file_system })
     }
 }
 

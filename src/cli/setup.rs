@@ -8,11 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::error::CliError;
+use super::job::JobDirs;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::port::clock::Clock;
 use crate::port::setup::{PoolSetup, Setup};
-use crate::provider::{self, BuildContext};
+use crate::provider::{self, BuildContext, CleanDirs};
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
@@ -117,7 +118,18 @@ pub(super) fn build(
         return Err(CliError::config(objection.into()));
     }
     let policy = Arc::new(pool.policy_where(launches));
+    let clean_script = match registration.fixed {
+        Some(fixed) => {
+            let dirs = JobDirs::of(pool, &around.state_dir)?;
+            // A host that becomes everybody's must not keep what one domain has cached.
+            let cache = policy.clean_unbinds.then_some(dirs.cache.as_str());
+            let script = (fixed.clean)(&pool.provider.table, &CleanDirs { builds: &dirs.builds, cache });
+            script.map_err(|error| complain(&error.key, error.to_string()))?.map(Rc::from)
+        }
+        None => None,
+    };
     Ok(PoolSetup {
+        clean_script,
         policy,
         provider,
         ready_command: pool.ready_command.clone(),

@@ -106,6 +106,8 @@ pub(crate) fn endpoint() -> Endpoint {
         port: 22,
         user: "ci".into(),
         host_key: "ssh-ed25519 SECRET-LOOKING".into(),
+        key: None,
+        jump: None,
     }
 }
 

@@ -130,6 +130,8 @@ pub const KEYS: &[Key] = &[
     key(Timing, "breaker_failures", Count(1), "5"),
     key(Timing, "connect_timeout", Duration(1), "\"10s\""),
     key(Timing, "ready_timeout", Duration(1), "\"2m\""),
+    key(Timing, "clean_timeout", Duration(1), "\"10m\""),
+    key(Timing, "health_interval", Duration(1), "\"1m\""),
     key(Timing, "stop_grace", Duration(0), "\"10s\""),
     key(Timing, "verdict_wait", Duration(0), "\"10s\""),
     key(Timing, "waiter_look", Duration(10), "\"1s\""),

@@ -44,7 +44,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 28] = [
+    let fields: [(&str, &mut Duration); 30] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -63,6 +63,8 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
         ("launch_backoff_max", &mut timing.launch_backoff_max),
         ("connect_timeout", &mut timing.connect_timeout),
         ("ready_timeout", &mut timing.ready_timeout),
+        ("clean_timeout", &mut timing.clean_timeout),
+        ("health_interval", &mut timing.health_interval),
         ("stop_grace", &mut timing.stop_grace),
         ("verdict_wait", &mut timing.verdict_wait),
         ("waiter_look", &mut timing.waiter_look),

@@ -69,6 +69,17 @@ impl PoolState {
                 adopted.endpoint = Some(endpoint.clone());
                 self.instances.insert(instance.clone(), Arc::new(adopted));
             }
+            Change::Resized { instance, capacity } => self.fixed(instance)?.capacity = *capacity,
+            Change::Readdressed { instance, endpoint } => {
+                self.fixed(instance)?.endpoint = Some(endpoint.clone());
+            }
+            Change::Doubted { instance, .. } => {
+                let doubted = self.fixed(instance)?;
+                if doubted.phase != Phase::Ready {
+                    return Err(WRONG_PHASE);
+                }
+                become_(doubted, Phase::Checking, at)?;
+            }
             Change::Requested { attempt, job, domain, acquire_timeout } => {
                 return self.requested(attempt, job, domain, *acquire_timeout, at);
             }
@@ -123,6 +134,12 @@ impl PoolState {
 
     fn change(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
         self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
+    }
+
+    /// The same for a host that we did not make.
+    fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+        let instance = self.change(id)?;
+        if instance.is_fixed() { Ok(instance) } else { Err(Misfit("the instance is no fixed host")) }
     }
 
     /// The same for an instance that nobody is on.

@@ -1,5 +1,7 @@
 //! How an instance is reached.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Address, user and the one host key that is accepted there.
@@ -11,4 +13,50 @@ pub struct Endpoint {
     pub user: String,
     /// The host's public key in OpenSSH form (`ssh-ed25519 AAAA…`): no other is accepted.
     pub host_key: String,
+    /// The operator's key that logs in; `None`: the instance's own, which we made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<LoginKey>,
+    /// The host through which it is reached; `None`: directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jump: Option<Box<Jump>>,
+}
+
+/// A key of the operator's: where it is, never the key itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoginKey {
+    /// A private key without a passphrase, Ed25519 or ECDSA.
+    File(PathBuf),
+    /// What an ssh-agent holds: any kind of key.
+    Agent {
+        /// The agent's socket (`SSH_AUTH_SOCK`).
+        socket: PathBuf,
+        /// The one key to use, in OpenSSH form; without it the first five are tried.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+}
+
+/// A host that passes connections on to others. It sees their SSH traffic, not what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Jump {
+    pub address: String,
+    pub port: u16,
+    pub user: String,
+    /// Its own host key, verified like any other.
+    pub host_key: String,
+    pub key: LoginKey,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_recorded_before_there_were_keys_and_jump_hosts_still_reads() {
+        let old = r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#;
+        let endpoint: Endpoint = serde_json::from_str(old).unwrap();
+        assert_eq!((&endpoint.key, &endpoint.jump), (&None, &None));
+        assert_eq!(serde_json::to_string(&endpoint).unwrap(), old);
+    }
 }

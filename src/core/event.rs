@@ -63,6 +63,21 @@ pub enum Change {
         capacity: u32,
         uses_left: Option<u32>,
     },
+    /// A fixed host is found to have room for another number of jobs than is recorded.
+    Resized {
+        instance: InstanceId,
+        capacity: u32,
+    },
+    /// A fixed host is reached in another way than is recorded: the operator has changed it.
+    Readdressed {
+        instance: InstanceId,
+        endpoint: Endpoint,
+    },
+    /// A fixed host that was ready cannot be used: it gets no job until it has been reached again.
+    Doubted {
+        instance: InstanceId,
+        why: String,
+    },
     /// A job asks for capacity.
     Requested {
         attempt: AttemptName,

@@ -94,7 +94,7 @@ pub struct Holder {
 pub enum Phase {
     /// Asked for; not reachable yet.
     Launching,
-    /// Reachable; the ready command has not passed yet.
+    /// Reachable; the ready command has not passed yet. A fixed host also when it was ready and could not be reached.
     Checking,
     /// Serves jobs, or waits for them.
     Ready,
@@ -183,13 +183,13 @@ impl Phase {
         match (self, next) {
             (Launching, Checking | Draining { .. })
             | (Checking, Ready | Cleaning | SetAside { .. } | Draining { .. })
-            | (Ready, Cleaning | SetAside { .. } | Draining { .. })
+            | (Ready, Checking | Cleaning | SetAside { .. } | Draining { .. })
             | (Cleaning, Ready | SetAside { .. } | Draining { .. })
             | (SetAside { .. }, Checking | Cleaning | Draining { .. }) => true,
             (Launching, Launching | Ready | Cleaning | SetAside { .. })
             | (Checking, Launching | Checking)
             | (Cleaning, Launching | Checking | Cleaning)
-            | (Ready, Launching | Checking | Ready)
+            | (Ready, Launching | Ready)
             | (SetAside { .. }, Launching | Ready | SetAside { .. })
             | (Draining { .. }, _) => false,
         }
@@ -316,7 +316,7 @@ mod tests {
         let drawn = [
             "launching: .c...d",
             "checking:  ..rlsd",
-            "ready:     ...lsd",
+            "ready:     .c.lsd",
             "cleaning:  ..r.sd",
             "set aside: .c.l.d",
             "draining:  ......",

@@ -111,6 +111,8 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
             broken.push(Broken::Unbound { instance: named() });
         }
         match instance.phase {
+            // Doubted while they were on it.
+            Phase::Checking if instance.is_fixed() => {}
             Phase::Launching | Phase::Checking | Phase::Cleaning => {
                 let phase = instance.phase.word();
                 broken.push(Broken::JobsIn { instance: named(), phase });

@@ -36,6 +36,17 @@ pub struct Listed {
     pub created: Option<Stamp>,
     /// What more there is to say, in a few words: how it was booted; of one that has ended, why.
     pub detail: Option<String>,
+    /// What a fixed host has that others of its pool may not have; `None` for what we made.
+    pub fixed: Option<Fixed>,
+}
+
+/// What a provider says of a fixed host beside its status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fixed {
+    /// Jobs at once; `None`: the pool's `capacity_per_instance`.
+    pub capacity: Option<u32>,
+    /// Why it cannot be used now, and what helps.
+    pub problem: Option<String>,
 }
 
 /// One answer of `list`.

@@ -109,7 +109,14 @@ pub(crate) fn facts(job: u64, project: &str, timeout: Duration) -> JobFacts {
 }
 
 pub(crate) fn endpoint() -> Endpoint {
-    Endpoint { address: "192.0.2.1".into(), port: 22, user: "root".into(), host_key: "key".into() }
+    Endpoint {
+        address: "192.0.2.1".into(),
+        port: 22,
+        user: "root".into(),
+        host_key: "key".into(),
+        key: None,
+        jump: None,
+    }
 }
 
 pub(crate) fn failure(class: ErrorClass) -> Failure {
@@ -143,6 +150,7 @@ impl World {
     fn empty() -> Self {
         let policy = Policy { max_instances: 4, max_use_count: None, ..Policy::default() };
         let observed = Observed {
+            healthy: BTreeMap::new(),
             listing: Ok(Listing {
                 begun: ago(Duration::from_secs(1)),
                 complete: true,
@@ -302,7 +310,14 @@ impl World {
         let tags = Tags { pool: PoolName::new("p"), owner: OwnerId::new(owner), generation, number };
         let tags = (words[0] != "host").then_some(tags);
         let status = status(words).unwrap_or(Status::Running);
-        self.listed.push(Listed { id: id.clone(), tags, status, created: Some(made), detail: None });
+        self.listed.push(Listed {
+            id: id.clone(),
+            tags,
+            status,
+            created: Some(made),
+            detail: None,
+            fixed: None,
+        });
         self.claim(words, &id);
     }
 
@@ -434,11 +449,21 @@ impl World {
         if denied {
             self.observed.denied.insert(id.clone());
         }
+        if fixed && !words.contains(&"unheard") {
+            self.observed.healthy.insert(id.clone(), NOW);
+        }
         if let Some(status) = status {
             let (owner, generation) = (OwnerId::new("us"), generation());
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
             let tags = (!fixed).then_some(tags);
-            self.listed.push(Listed { id: id.clone(), tags, status, created: None, detail: None });
+            self.listed.push(Listed {
+                id: id.clone(),
+                tags,
+                status,
+                created: None,
+                detail: None,
+                fixed: None,
+            });
         }
         self.claim(words, id);
         if words.contains(&"busy") {
@@ -515,6 +540,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::Trouble { instance, .. } => format!("trouble {instance}"),
+        Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::ConfigInvalid { .. } => "config".to_owned(),
@@ -533,6 +559,9 @@ fn said(change: &Change) -> String {
         Change::Reached { instance, .. } => format!("{instance} reached"),
         Change::BecameReady { instance } => format!("{instance} ready"),
         Change::Adopted { instance, .. } => format!("{instance} adopted"),
+        Change::Resized { instance, capacity } => format!("{instance} holds {capacity}"),
+        Change::Readdressed { instance, .. } => format!("{instance} moved"),
+        Change::Doubted { instance, .. } => format!("{instance} doubted"),
         Change::Requested { attempt, .. } => format!("{attempt} asks"),
         Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
         Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),

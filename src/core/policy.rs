@@ -139,6 +139,12 @@ pub struct Timing {
     /// How long the ready command may take. Default 2 min.
     #[serde(with = "millis")]
     pub ready_timeout: Duration,
+    /// How long a clean may take, and again its `clean_command`. Default 10 min.
+    #[serde(with = "millis", default = "clean_timeout")]
+    pub clean_timeout: Duration,
+    /// Idle fixed hosts are logged in to this often, to see whether they can be. Default 60 s.
+    #[serde(with = "millis", default = "health_interval")]
+    pub health_interval: Duration,
     /// From TERM to KILL when a stage is stopped. Default 10 s.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
@@ -174,11 +180,23 @@ impl Default for Timing {
             breaker_failures: 5,
             connect_timeout: s(10),
             ready_timeout: m(2),
+            clean_timeout: clean_timeout(),
+            health_interval: health_interval(),
             stop_grace: s(10),
             verdict_wait: s(10),
             waiter_look: s(1),
         }
     }
+}
+
+// What was recorded by versions that did not know these keys.
+
+fn clean_timeout() -> Duration {
+    Duration::from_mins(10)
+}
+
+fn health_interval() -> Duration {
+    Duration::from_mins(1)
 }
 
 impl Default for IdlePolicy {

@@ -128,6 +128,11 @@ pub enum Note {
         #[serde(default)]
         cause: Option<String>,
     },
+    /// A fixed host cannot be used now; it is back by itself when that has changed.
+    Unavailable {
+        instance: InstanceId,
+        why: String,
+    },
     /// A boot came to nothing; told for some minutes.
     BootFailed(FailedBoot),
     /// The configuration is invalid; the last good one is in force.
@@ -209,6 +214,7 @@ impl fmt::Display for Note {
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances are there, limit {max_instances} (`max_instances`)")
             }
+            Self::Unavailable { instance, why } => write!(f, "{instance} gets no job for now: {why}"),
             Self::Trouble { instance, failure, .. } => {
                 write!(f, "calls about {instance} keep failing ({failure})")
             }

@@ -326,8 +326,9 @@ fn stopped(woken: Woken) -> AcquireError {
 
 fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let grant = state.granted.get(attempt)?;
-    let endpoint = state.instance(&grant.instance)?.endpoint.clone()?;
-    Some(Assignment { instance: grant.instance.clone(), endpoint })
+    let instance = state.instance(&grant.instance)?;
+    let (endpoint, fixed) = (instance.endpoint.clone()?, instance.is_fixed());
+    Some(Assignment { instance: grant.instance.clone(), endpoint, fixed })
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {

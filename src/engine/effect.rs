@@ -14,7 +14,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
-use crate::port::connector::StageEnd;
+use crate::port::connector::{ConnectError, Mark, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::port::setup::PoolSetup;
 
@@ -47,13 +47,23 @@ pub(super) enum Outcome {
     Failed(Failure),
 }
 
+/// How a command on an instance ended.
+enum Verdict {
+    Passed,
+    /// What is wrong, in one line.
+    Failed(String),
+    /// It could not be run, or not to its end: the way there is broken.
+    Cut(String),
+}
+
 impl Engine {
     /// Carries out one effect. Trouble with our own state ends it; the next pass plans it again.
     pub(super) async fn carry_out(&self, effect: Effect, setup: PoolSetup) -> Done {
         let outcome = match &effect {
             Effect::Launch { instance } => self.launch(instance, &setup).await,
             Effect::Probe { instance } => self.probe(instance, &setup).await,
-            Effect::Adopt { instance } => self.adopt(instance, &setup).await,
+            Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, &setup).await,
+            Effect::CheckHealth { instance } => self.check_health(instance, &setup).await,
             Effect::Clean { instance } => self.clean(instance, &setup).await,
             Effect::Terminate { instance } => self.terminate(instance, &setup).await,
             Effect::Reap { instance } => {
@@ -130,7 +140,9 @@ impl Engine {
                 Err(problem) => problem,
             };
             let now = self.now();
-            if now.reached(until) || problem.class == ErrorClass::NotFound {
+            // Nobody knows when a host of the operator's is back: it is asked now and then, not all the time.
+            let may_be_long = !setup.provider.capabilities().launches;
+            if now.reached(until) || problem.class == ErrorClass::NotFound || may_be_long {
                 return Ok(Outcome::Failed(problem));
             }
             let close = (now.since(begun) / PART).max(CLOSE_LOOK).min(timing.probe_interval);
@@ -150,32 +162,51 @@ impl Engine {
         };
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
-            let message = problem.to_string();
+            // What we made has the key that we gave it; a host of the operator's may have been installed anew.
+            let is_operators = !setup.provider.capabilities().launches;
+            let message = match problem {
+                ConnectError::HostKey { .. } if is_operators => {
+                    format!("{problem}; if that is right, `greenroom doctor` says how to accept it")
+                }
+                _ => problem.to_string(),
+            };
             return Ok(Err(Failure { class: ErrorClass::Transient, message }));
         }
         let at = self.now();
-        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
-            Some(Phase::Launching) => {
-                let (instance, endpoint) = (id.clone(), endpoint.clone());
-                vec![Change::Reached { instance, endpoint }.at(at)]
+        self.commit(|state| {
+            let (instance, endpoint) = (id.clone(), endpoint.clone());
+            match state.instance(id) {
+                Some(known) if known.phase == Phase::Launching => {
+                    vec![Change::Reached { instance, endpoint }.at(at)]
+                }
+                Some(known) if known.is_fixed() && known.endpoint.as_ref() != Some(&endpoint) => {
+                    vec![Change::Readdressed { instance, endpoint }.at(at)]
+                }
+                _ => Vec::new(),
             }
-            _ => Vec::new(),
         })
         .await?;
         Ok(Ok(()))
     }
 
+    /// One look at an idle fixed host, with the login that a job would use.
+    async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        let Err(problem) = self.reach(id, setup).await? else { return Ok(Outcome::Fine) };
+        self.commit(|state| request::doubt(state, id, &problem.message, self.now())).await?;
+        Ok(Outcome::Failed(problem))
+    }
+
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
         let timing = &setup.policy.timing;
         let verdict = match &setup.ready_command {
-            Some(command) => self.operators_command(id, command, timing.ready_timeout).await?,
-            None => Ok(()),
+            Some(command) => self.command(id, command, "", timing.ready_timeout).await?,
+            None => Verdict::Passed,
         };
         match verdict {
-            Ok(()) => {
+            Verdict::Passed => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
-            Err(message) => {
+            Verdict::Failed(message) | Verdict::Cut(message) => {
                 let why = DrainWhy::NotReady { message };
                 self.commit(|state| request::withdraw(state, id, why.clone(), self.now())).await?;
             }
@@ -183,32 +214,38 @@ impl Engine {
         Ok(Outcome::Fine)
     }
 
-    /// Runs a command of the operator's on an instance; what is wrong, in one line.
-    async fn operators_command(
+    /// Runs a command on an instance.
+    async fn command(
         &self,
         id: &InstanceId,
         command: &str,
+        input: &str,
         within: Duration,
-    ) -> Result<Result<(), String>, Trouble> {
+    ) -> Result<Verdict, Trouble> {
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
-            return Ok(Err("it has no address".to_owned()));
+            return Ok(Verdict::Failed("it has no address".to_owned()));
         };
-        let (end, tail) = match self.connector.command(id, &endpoint, command, within).await {
+        let (end, tail) = match self.connector.command(id, &endpoint, command, input, within).await {
             Ok(ended) => ended,
-            Err(problem) => return Ok(Err(problem.to_string())),
+            Err(problem) => return Ok(Verdict::Cut(problem.to_string())),
         };
         let how = match end {
-            StageEnd::Exited(0) => return Ok(Ok(())),
+            StageEnd::Exited(0) => return Ok(Verdict::Passed),
             StageEnd::Exited(status) => format!("exit status {status}"),
             StageEnd::Signalled(signal) => format!("ended by {signal}"),
             StageEnd::Stopped => format!("not done within {}", Pretty(within)),
         };
         let said = clean_line(tail.as_bytes(), LINE);
-        Ok(Err(if said.is_empty() { how } else { format!("{how}: {said}") }))
+        Ok(Verdict::Failed(if said.is_empty() { how } else { format!("{how}: {said}") }))
     }
 
-    async fn adopt(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn adopt(
+        &self,
+        id: &InstanceId,
+        capacity: Option<u32>,
+        setup: &PoolSetup,
+    ) -> Result<Outcome, Trouble> {
         let endpoint = match setup.provider.endpoint(id).await {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(Outcome::Failed(error.failure)),
@@ -219,7 +256,7 @@ impl Engine {
                 return Vec::new();
             }
             let (instance, endpoint) = (id.clone(), endpoint.clone());
-            let capacity = setup.policy.capacity_per_instance;
+            let capacity = capacity.unwrap_or(setup.policy.capacity_per_instance);
             let uses_left = setup.policy.max_use_count;
             vec![Change::Adopted { instance, endpoint, capacity, uses_left }.at(at)]
         })
@@ -228,25 +265,41 @@ impl Engine {
     }
 
     async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
-        let within = setup.policy.timing.ready_timeout;
-        let command = setup.clean_command.as_deref().unwrap_or("true");
-        let verdict = self.operators_command(id, command, within).await?;
+        let verdict = match self.clean_ours(id, setup).await? {
+            Verdict::Passed => {
+                let command = setup.clean_command.as_deref().unwrap_or("true");
+                self.command(id, command, "", setup.policy.timing.clean_timeout).await?
+            }
+            other => other,
+        };
+        let why = match verdict {
+            Verdict::Passed => {
+                self.commit(|state| request::ready(state, id, self.now())).await?;
+                return Ok(Outcome::Fine);
+            }
+            // Nobody can be cleaned who cannot be reached: it waits until it is back.
+            Verdict::Cut(message) => {
+                return Ok(Outcome::Failed(Failure { class: ErrorClass::Transient, message }));
+            }
+            Verdict::Failed(why) => format!("cleaning failed: {why}"),
+        };
         let at = self.now();
         self.commit(|state| {
             let cleaning = state.instance(id).is_some_and(|i| i.phase == Phase::Cleaning);
-            match &verdict {
-                Ok(()) => request::ready(state, id, self.now()),
-                Err(why) if cleaning => {
-                    vec![
-                        Change::SetAside { instance: id.clone(), why: format!("cleaning failed: {why}") }
-                            .at(at),
-                    ]
-                }
-                Err(_) => Vec::new(),
-            }
+            let set_aside = || Change::SetAside { instance: id.clone(), why: why.clone() }.at(at);
+            cleaning.then(set_aside).into_iter().collect()
         })
         .await?;
         Ok(Outcome::Fine)
+    }
+
+    /// Our own part of a clean, where the provider has one.
+    async fn clean_ours(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Verdict, Trouble> {
+        let Some(script) = &setup.clean_script else { return Ok(Verdict::Passed) };
+        let owner = self.host.identity().await?.owner;
+        let mark = Mark::new(&owner, &self.pool, id);
+        let command = format!("exec /bin/sh -s -- {}", mark.as_str());
+        self.command(id, &command, script, setup.policy.timing.clean_timeout).await
     }
 
     async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {

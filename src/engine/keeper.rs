@@ -136,7 +136,11 @@ impl PoolKeeper {
 
     /// A settled pool waits for a hint, for as long as other pools have work.
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
-        match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), IDLE_LOOK).await {
+        let (setup, _) = self.setup.current().await;
+        // Hosts are looked after while nothing else is to be done; instances are looked at when a job needs them.
+        let fixed = !setup.provider.capabilities().launches;
+        let look = if fixed { IDLE_LOOK.min(setup.policy.timing.health_interval) } else { IDLE_LOOK };
+        match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), look).await {
             Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
             Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
                 RoundEnd::Stopped(why)
@@ -183,7 +187,11 @@ impl PoolKeeper {
         if !fresh {
             return;
         }
-        tracing::info!(pool = %self.engine.pool, "{effect}");
+        if let Effect::CheckHealth { .. } = effect {
+            tracing::debug!(pool = %self.engine.pool, "{effect}");
+        } else {
+            tracing::info!(pool = %self.engine.pool, "{effect}");
+        }
         if let Some(did) = &mut self.did {
             did.push(effect.to_string());
         }
@@ -249,9 +257,13 @@ impl PoolKeeper {
         }
         let now = self.engine.now();
         let timing = &setup.policy.timing;
+        let fixed = !setup.provider.capabilities().launches;
         match done.outcome {
             Outcome::Fine => {
                 self.memory.troubles.remove(&id);
+                if matches!(done.effect, Effect::CheckHealth { .. }) {
+                    self.memory.healthy.insert(id, now);
+                }
                 if matches!(done.effect, Effect::Launch { .. }) {
                     self.memory.distrust_list();
                 }
@@ -268,10 +280,15 @@ impl PoolKeeper {
             Outcome::Failed(failure) => {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
                 let failures = self.memory.troubles.get(&id).map_or(0, |t| t.failures).saturating_add(1);
-                // A booting instance is tried again at each pass; a failing call backs off by its class.
+                let backed_off = brake::retry_at(&failure.class, failures, now, timing);
+                let at_health_check = now.plus(timing.health_interval);
                 let until = match done.effect {
+                    // A fixed host is back as soon as it would be found to be.
+                    _ if fixed && backed_off.reached(at_health_check) => at_health_check,
+                    _ if fixed => backed_off,
+                    // A booting instance is tried again at each pass; a failing call backs off by its class.
                     Effect::Probe { .. } => now,
-                    _ => brake::retry_at(&failure.class, failures, now, timing),
+                    _ => backed_off,
                 };
                 self.memory.troubles.insert(id, plan::Trouble { failures, failure, until });
             }

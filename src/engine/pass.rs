@@ -20,6 +20,8 @@ pub(super) struct Memory {
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) troubles: BTreeMap<InstanceId, plan::Trouble>,
+    /// When a call about an instance last went well.
+    pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     pub(super) busy: BTreeSet<InstanceId>,
     /// Effects about attempts: under way (`None`), or tried, with when they may be tried again. One that finds the
     /// lease held would be planned anew at once, for as long as it is held.
@@ -122,6 +124,7 @@ impl Engine {
             generations: identity.generations,
             launching: None,
             troubles: memory.troubles.clone(),
+            healthy: memory.healthy.clone(),
             busy: memory.busy.clone(),
         };
         if launching == Launching::Yes {
@@ -209,6 +212,7 @@ impl Memory {
         }
         self.first_seen.remove(gone);
         self.troubles.remove(gone);
+        self.healthy.remove(gone);
     }
 
     /// The next pass asks the provider again.

@@ -6,8 +6,8 @@ use super::{Engine, Trouble};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::Phase;
 use crate::core::report::{Note, Report};
-use crate::port::connector::{ConnectError, Output, Stage, StageEnd};
-use crate::port::host::{HostError, Inbox};
+use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
+use crate::port::host::{Assignment, HostError, Inbox};
 use crate::port::store::StoreError;
 
 /// Why a stage could not be run to its end. None of these is the script's fault.
@@ -69,6 +69,7 @@ impl Engine {
             script,
             start_within: timing.connect_timeout,
             stop_grace: timing.stop_grace,
+            trace: self.trace(attempt, &assignment, record.builds_dir).await?,
         };
         let stop = Box::pin(async {
             self.host.stopped(attempt).await;
@@ -81,6 +82,19 @@ impl Engine {
                 Err(StageError::Lost { instance: id.clone(), verdict, cause })
             }
         }
+    }
+
+    /// On a fixed host: what lets the clean after the job find all that it left.
+    async fn trace(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        builds_dir: Option<String>,
+    ) -> Result<Option<Trace>, StageError> {
+        let Some(builds_dir) = builds_dir.filter(|_| assignment.fixed) else { return Ok(None) };
+        let owner = self.host.identity().await?.owner;
+        let mark = Mark::new(&owner, &self.pool, &assignment.instance);
+        Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))
     }
 
     async fn timing(&self) -> crate::core::policy::Timing {

@@ -19,16 +19,27 @@ use super::env::{POOL, STATE_DIR};
 /// Who else sees the file system that a job's sources are put on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
-    /// Nobody while the job runs.
+    /// Nobody, neither while the job runs nor afterwards.
     Own,
-    /// Other jobs at the same time: several per instance, or instances that share one.
+    /// Other jobs: several per instance at the same time, instances that share one, or a host that is cleaned for the
+    /// next one.
     Shared,
 }
 
 impl FileSystem {
-    /// `instances_share`: do the pool's instances share a file system (as processes on one machine do)?
-    pub fn of(capacity_per_instance: u32, instances_share: bool) -> Self {
-        if instances_share || capacity_per_instance > 1 { Self::Shared } else { Self::Own }
+    /// `is_shared`: do the pool's instances share a file system (as processes on one machine do), or do jobs follow one
+    /// another on it (as on fixed hosts)?
+    pub fn of(capacity_per_instance: u32, is_shared: bool) -> Self {
+        if is_shared || capacity_per_instance > 1 { Self::Shared } else { Self::Own }
+    }
+
+    /// Where an attempt's sources lie, below the pool's directory.
+    pub fn builds_dir(self, root: &str, attempt: &AttemptName) -> String {
+        let separator = if root.contains('\\') { '\\' } else { '/' };
+        match self {
+            Self::Own => root.to_owned(),
+            Self::Shared => format!("{root}{separator}{attempt}"),
+        }
     }
 }
 
@@ -79,21 +90,13 @@ impl Answer<'_> {
         let state_dir = state_dir.ok_or_else(|| NotText(self.state_dir.display().to_string()))?;
         let document = Document {
             driver: Driver { name: "greenroom", version: self.version },
-            builds_dir: self.builds_dir(),
+            builds_dir: self.file_system.builds_dir(self.builds_dir, self.attempt),
             cache_dir: self.cache_dir,
             builds_dir_is_shared: false,
             shell: self.shell,
             job_env: BTreeMap::from([(STATE_DIR, state_dir), (POOL, self.pool.as_str())]),
         };
         Ok(serde_json::to_string(&document).expect("maps with text keys and text values always serialise"))
-    }
-
-    fn builds_dir(&self) -> String {
-        let separator = if self.builds_dir.contains('\\') { '\\' } else { '/' };
-        match self.file_system {
-            FileSystem::Own => self.builds_dir.to_owned(),
-            FileSystem::Shared => format!("{}{separator}{}", self.builds_dir, self.attempt),
-        }
     }
 }
 

@@ -384,6 +384,7 @@ mod tests {
         let job =
             JobFacts { key: JobKey::new("https://git", 7), project: "a/b".into(), timeout: Duration::ZERO };
         let record = AttemptRecord {
+            builds_dir: None,
             job,
             pool: PoolName::new("linux"),
             shell: "bash".into(),

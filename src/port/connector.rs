@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use super::provider::InstanceKeys;
 use crate::core::endpoint::Endpoint;
-use crate::core::ids::InstanceId;
+use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
 
 /// Resolves when the stage shall be stopped.
 pub type Stop<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -41,6 +41,34 @@ pub struct Stage {
     pub start_within: Duration,
     /// From TERM to KILL when it is stopped.
     pub stop_grace: Duration,
+    /// On a host that others use afterwards: how a clean will know what the stage left.
+    pub trace: Option<Trace>,
+}
+
+/// What makes the remains of a job known to the clean after it.
+///
+/// The stage notes its session in `~/.greenroom/MARK` on the host, and everything that it starts carries the mark in its
+/// environment, as `GREENROOM_TRACE=/MARK/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    pub mark: Mark,
+    pub attempt: AttemptName,
+    /// The attempt's own directory, absolute; its `TMPDIR` is beside it, with `.tmp` at its end.
+    pub builds_dir: String,
+}
+
+/// Tells our jobs on a host from those of another pool or another manager that uses the same account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark(String);
+
+impl Mark {
+    pub fn new(owner: &OwnerId, pool: &PoolName, instance: &InstanceId) -> Self {
+        Self(format!("{owner}.{pool}.{instance}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// How a stage ended. Every variant means that the transport held.
@@ -95,12 +123,13 @@ pub trait Connector {
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
 
-    /// Runs a short command of the operator's (ready, clean) and returns its end with the last part of its output.
+    /// Runs a short command (ready, clean), which reads `input`, and returns its end with the last part of its output.
     async fn command(
         &self,
         id: &InstanceId,
         at: &Endpoint,
         command: &str,
+        input: &str,
         within: Duration,
     ) -> Result<(StageEnd, String), ConnectError>;
 }

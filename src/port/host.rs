@@ -27,6 +27,9 @@ pub type Lock = Box<dyn Held>;
 pub struct Assignment {
     pub instance: InstanceId,
     pub endpoint: Endpoint,
+    /// A fixed host: what the job leaves there has to be found again.
+    #[serde(default)]
+    pub fixed: bool,
 }
 
 /// What the `job` file of an attempt says.
@@ -36,6 +39,9 @@ pub struct AttemptRecord {
     pub pool: PoolName,
     /// The interpreter of its scripts.
     pub shell: String,
+    /// Where its sources lie on the instance, as `config` told the runner; `None`: `prepare` could not tell.
+    #[serde(default)]
+    pub builds_dir: Option<String>,
     pub begun: Stamp,
     #[serde(default)]
     pub assignment: Option<Assignment>,

@@ -15,7 +15,9 @@ pub struct PoolSetup {
     pub provider: Rc<dyn Provider>,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// Run on a fixed host between jobs; must exit 0.
+    /// Our own part of a clean: a script for `/bin/sh`, which is told the mark of the host's jobs as its argument.
+    pub clean_script: Option<Rc<str>>,
+    /// The operator's part, run on a fixed host between jobs after ours; must exit 0.
     pub clean_command: Option<String>,
 }
 

@@ -77,10 +77,6 @@ impl<'a> Keys<'a> {
         self.table.get(key)
     }
 
-    fn name(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
-    }
-
     /// `true` or `false`.
     pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
@@ -129,6 +125,23 @@ impl<'a> Keys<'a> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let table = value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table", value))?;
         Ok(Some(Keys { table, prefix: format!("{}{key}.", self.prefix), known: Vec::new() }))
+    }
+
+    /// A list of tables within the table, numbered from 0 in names; `finish` each too.
+    pub fn tables(&mut self, key: &'static str) -> Result<Vec<Keys<'a>>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(Vec::new()) };
+        let wrong = || KeyError::kind(&self.name(key), "a list of tables", value);
+        let list = value.as_array().ok_or_else(wrong)?;
+        let inner = |(at, one): (usize, &'a Value)| {
+            let table = one.as_table().ok_or_else(wrong)?;
+            Ok(Keys { table, prefix: format!("{}{key}.{at}.", self.prefix), known: Vec::new() })
+        };
+        list.iter().enumerate().map(inner).collect()
+    }
+
+    /// What a message calls a key of this table: with the names of the tables around it.
+    pub fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
     }
 
     /// Refuses keys that nobody asked for.

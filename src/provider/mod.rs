@@ -5,7 +5,8 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::core::ids::PoolName;
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::{InstanceId, PoolName};
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
@@ -18,13 +19,14 @@ pub mod local;
 pub mod process;
 pub mod qemu;
 pub mod remove;
+pub mod static_hosts;
 pub mod supervised;
 pub mod supervisor;
 
 use keys::KeyError;
 
 /// Every provider, by kind.
-pub const PROVIDERS: &[Registration] = &[local::REGISTRATION];
+pub const PROVIDERS: &[Registration] = &[local::REGISTRATION, static_hosts::REGISTRATION];
 
 /// A provider, or the key that is in its way.
 pub type Built = Result<Rc<dyn Provider>, KeyError>;
@@ -43,9 +45,43 @@ pub struct Registration {
     /// Where jobs build on instances that share this machine's file system, from the state directory; `None` where
     /// an instance has a file system of its own.
     pub guest_dirs: Option<fn(&std::path::Path) -> GuestDirs>,
+    /// For a provider of fixed hosts; `None` where instances are made and thrown away.
+    pub fixed: Option<FixedHosts>,
     /// Looks whether the provider could work here, without launching anything. Takes a table that builds; says
     /// what is wrong with one that does not.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
+}
+
+/// What a provider of fixed hosts says beside the trait. Both functions take a table that builds.
+#[derive(Debug, Clone, Copy)]
+pub struct FixedHosts {
+    /// Every host of the table, the jump host first.
+    pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, KeyError>,
+    /// Our own part of a clean, as a script for `/bin/sh`; `None` where the table turns it off.
+    pub clean: fn(&toml::Table, &CleanDirs<'_>) -> Result<Option<String>, KeyError>,
+}
+
+/// What a clean may touch beside what each job noted.
+#[derive(Debug, Clone, Copy)]
+pub struct CleanDirs<'a> {
+    /// Below it lie the builds of all jobs.
+    pub builds: &'a str,
+    /// Is emptied; `None`: what jobs have cached stays.
+    pub cache: Option<&'a str>,
+}
+
+/// A host that the operator names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedHost {
+    pub name: InstanceId,
+    /// With an empty `host_key` as long as none is known.
+    pub endpoint: Endpoint,
+    /// Jobs at once; `None`: the pool's `capacity_per_instance`.
+    pub capacity: Option<u32>,
+    /// Passes connections on and runs no jobs.
+    pub is_jump: bool,
+    /// Where its pinned host key is kept; `None`: the table states it.
+    pub pin: Option<PathBuf>,
 }
 
 /// Directories of jobs, as the instance sees them.
@@ -89,7 +125,10 @@ mod tests {
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = find("locla").unwrap_err().to_string();
-        assert_eq!(error, "`provider` is \"locla\", expected \"local\": did you mean \"local\"?");
+        assert_eq!(
+            error,
+            "`provider` is \"locla\", expected \"local\" or \"static\": did you mean \"local\"?"
+        );
     }
 
     #[test]

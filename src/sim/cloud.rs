@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Listed, Status, Tags};
+use crate::core::inventory::{Fixed, Listed, Status, Tags};
 use crate::core::time::{BootId, Stamp};
 use crate::port::provider::LaunchRequest;
 
@@ -200,6 +200,7 @@ impl Cloud {
             status,
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
+            fixed: machine.tags.is_none().then(Fixed::default),
         };
         let present = self.machines.values().filter(|m| m.made <= then).map(|m| {
             // What is stale shows an instance as it was.
@@ -225,6 +226,8 @@ impl Cloud {
             port: 22,
             user: "root".to_owned(),
             host_key: machine.host_key.clone(),
+            key: None,
+            jump: None,
         })
     }
 

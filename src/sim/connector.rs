@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures_util::future::{Either, select};
 
 use super::check;
+use super::fault::Fault;
 use super::process::Proc;
 use super::steps::Channel;
 use super::truth::Session;
@@ -162,6 +163,7 @@ impl Connector for SimConnector {
         id: &InstanceId,
         at: &Endpoint,
         command: &str,
+        _input: &str,
         within: Duration,
     ) -> Result<(StageEnd, String), ConnectError> {
         self.handshake("connector.command", id, at, within).await?;
@@ -169,15 +171,18 @@ impl Connector for SimConnector {
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);
         let (takes, passes) = {
             let mut world = self.proc.world.borrow_mut();
-            let passes = command != "ready" || world.cloud.machines.get(id).is_some_and(|m| m.plan.passes);
+            let passes = match command {
+                "ready" => world.cloud.machines.get(id).is_some_and(|m| m.plan.passes),
+                _ => !world.strikes(Fault::CleanFails),
+            };
             (world.streams.latency.within(200..4_000), passes)
         };
         let answer = match (self.work(id, takes).await, passes) {
             (false, _) => Err(lost(at, true)),
             (true, true) => Ok((StageEnd::Exited(0), String::new())),
-            (true, false) => Ok((StageEnd::Exited(1), "not ready".to_owned())),
+            (true, false) => Ok((StageEnd::Exited(1), "it does not want to".to_owned())),
         };
-        if answer.is_ok() && command == "clean" {
+        if matches!(answer, Ok((StageEnd::Exited(0), _))) && command == "clean" {
             check::cleaned(&mut self.proc.world.borrow_mut(), id);
         }
         self.proc.say(format_args!(

@@ -110,6 +110,8 @@ faults! {
     ConfigChanges = "config-changes",
     /// The operator drains the pool and lets it work again.
     Drained = "drained",
+    /// A fixed host cannot be cleaned.
+    CleanFails = "clean-fails",
 }
 
 /// Faults that strike calls while their window lasts, with how often in a thousand.
@@ -134,6 +136,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::StoreBusy, 10),
     (Fault::StoreFails, 10),
     (Fault::ConfigInvalid, 1000),
+    (Fault::CleanFails, 400),
 ];
 
 /// A stretch of virtual time in which a fault may strike.

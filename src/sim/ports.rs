@@ -152,6 +152,7 @@ impl Setup for SimSetup {
         drop(world);
         let provider = SimProvider { proc: self.proc.clone(), pool: self.pool.clone() };
         let setup = PoolSetup {
+            clean_script: None,
             policy: Arc::clone(&plan.policy),
             provider: Rc::new(provider),
             ready_command: Some("ready".to_owned()),

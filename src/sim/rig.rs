@@ -25,7 +25,7 @@ use crate::port::store::Store;
 pub enum Command {
     Prepare {
         attempt: AttemptName,
-        record: AttemptRecord,
+        record: Box<AttemptRecord>,
     },
     Run {
         pool: PoolName,

@@ -85,6 +85,7 @@ impl Study {
         state.generations.insert(generation.clone(), 0);
         let begun = stamp(0);
         let observed = Observed {
+            healthy: BTreeMap::new(),
             listing: Ok(Listing { begun, complete: true, instances: Vec::new() }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),
@@ -217,6 +218,7 @@ impl Study {
                 status: Status::Starting,
                 created: Some(now),
                 detail: None,
+                fixed: None,
             };
             let instances = &mut self.listing().instances;
             let place = instances.partition_point(|l| l.id < instance);
@@ -237,8 +239,14 @@ impl Study {
         if let Some(listed) = self.listed(id) {
             listed.status = Status::Running;
         }
-        let endpoint =
-            Endpoint { address: id.to_string(), port: 22, user: "root".into(), host_key: String::new() };
+        let endpoint = Endpoint {
+            address: id.to_string(),
+            port: 22,
+            user: "root".into(),
+            host_key: String::new(),
+            key: None,
+            jump: None,
+        };
         self.apply(&[Change::Reached { instance: id.clone(), endpoint }.at(now)]);
         let events = request::ready(&self.state, id, now);
         self.apply(&events);

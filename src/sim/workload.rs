@@ -152,13 +152,14 @@ impl Job {
     async fn prepare(&self, proc: &Proc) -> Called {
         let command = || Command::Prepare {
             attempt: self.attempt.clone(),
-            record: AttemptRecord {
+            record: Box::new(AttemptRecord {
                 job: self.plan.facts.clone(),
                 pool: self.plan.pool.clone(),
                 shell: "bash".to_owned(),
                 begun: proc.now(),
                 assignment: None,
-            },
+                builds_dir: None,
+            }),
         };
         let began = proc.now_ms();
         if self.trouble(Fault::PrepareRepeated) {

@@ -57,9 +57,12 @@ impl Setting {
         self
     }
 
-    /// A key of `[pool.pool.provider]`.
+    /// A key of `[pool.pool.provider]`. `kind` comes first: another provider has other keys.
     #[must_use]
     pub fn provider(mut self, key: &str, value: impl Into<Value>) -> Self {
+        if key == "kind" {
+            self.provider.clear();
+        }
         self.provider.insert(key.to_owned(), value.into());
         self
     }

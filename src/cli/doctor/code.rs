@@ -88,6 +88,7 @@ codes! {
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list fails or is incomplete.";
     POOL_INSTANCE_TROUBLE Warning "pool-instance-trouble" "Calls to the provider about an instance keep failing.";
+    POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A fixed host cannot be used at present.";
     POOL_ANOTHER_MANAGER Error "pool-another-manager" "Somebody works with a copy of this state directory.";
 
     RUNNER_CONFIG_UNREADABLE Note "runner-config-unreadable" "The runner's config.toml cannot be read: its stanza is not checked.";

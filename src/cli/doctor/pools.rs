@@ -129,6 +129,10 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
         Note::Trouble { instance, .. } => {
             code::POOL_INSTANCE_TROUBLE.found(what, format!("`greenroom explain {instance}` tells its story"))
         }
+        Note::Unavailable { .. } => {
+            let remedy = "nothing, if it is meant to be away: it is back by itself when it answers";
+            code::POOL_HOST_UNAVAILABLE.found(what, remedy)
+        }
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
             return None;
         }

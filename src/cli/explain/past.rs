@@ -191,6 +191,9 @@ fn is_notable(change: &Change) -> bool {
         Change::PolicySet { .. }
         | Change::GenerationBegun { .. }
         | Change::Adopted { .. }
+        | Change::Resized { .. }
+        | Change::Readdressed { .. }
+        | Change::Doubted { .. }
         | Change::Rejected { .. }
         | Change::SetAside { .. }
         | Change::Restored { .. }
@@ -224,6 +227,9 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Reached { instance, .. }
         | Change::BecameReady { instance }
         | Change::Adopted { instance, .. }
+        | Change::Resized { instance, .. }
+        | Change::Readdressed { instance, .. }
+        | Change::Doubted { instance, .. }
         | Change::Granted { instance, .. }
         | Change::CleaningBegun { instance }
         | Change::Cleaned { instance }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::cli::ui::plural;
 use crate::cli::when::whole;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
@@ -77,6 +78,13 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
 /// Events about an instance and no job, and the operator's orders.
 fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
     match change {
+        Change::Resized { instance, capacity } => {
+            format!("{instance} has room for {} at once now", plural(*capacity as usize, "job"))
+        }
+        Change::Readdressed { instance, endpoint } => {
+            format!("{instance} is reached at {}:{} now", endpoint.address, endpoint.port)
+        }
+        Change::Doubted { instance, why } => format!("{instance} gets no job until it can be reached: {why}"),
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
         Change::Cleaned { instance } => format!("{instance} clean{}", in_phase(before, instance, at)),
         Change::SetAside { instance, why } => format!("{instance} set aside: {why}"),

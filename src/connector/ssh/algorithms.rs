@@ -48,10 +48,10 @@ pub(super) fn recorded_key(text: &str, at: &str) -> Result<PublicKey, ConnectErr
     }
 }
 
-/// A client that accepts host keys of the recorded key's algorithm only.
-pub(super) fn config(settings: &SshSettings, host_key: &PublicKey) -> Arc<Config> {
+/// A client that accepts host keys of these algorithms only: the recorded key's.
+pub(super) fn config(settings: &SshSettings, host_keys: Vec<Algorithm>) -> Arc<Config> {
     let preferred = Preferred {
-        key: Cow::Owned(vec![host_key.algorithm()]),
+        key: Cow::Owned(host_keys),
         cipher: Cow::Borrowed(if has_aes() { WITH_AES } else { WITHOUT_AES }),
         ..Preferred::DEFAULT
     };
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn only_the_algorithm_of_the_recorded_key_is_offered() {
         let key = recorded_key(KEY, "host:22").unwrap();
-        let config = config(&SshSettings::new("keys"), &key);
+        let config = config(&SshSettings::new("keys"), vec![key.algorithm()]);
         assert_eq!(config.preferred.key.as_ref(), [Algorithm::Ed25519]);
         assert!(config.preferred.host_key_certificates.is_empty());
         assert!(config.preferred.cipher.contains(&cipher::AES_128_GCM));

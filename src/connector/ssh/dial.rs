@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
+use super::hop::Hop;
 use super::prompt::Prompt;
-use crate::core::endpoint::Endpoint;
 use crate::port::connector::ConnectError;
 
 /// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
@@ -22,20 +22,24 @@ impl Drop for Wire {
     }
 }
 
-/// The endpoint as people write it: `host:22`, `[::1]:22`.
-pub(super) fn place(endpoint: &Endpoint) -> String {
-    match endpoint.address.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, endpoint.port).to_string(),
-        Err(_) => format!("{}:{}", endpoint.address, endpoint.port),
+/// Where a server is, as people write it: `host:22`, `[::1]:22`.
+pub(super) fn place(address: &str, port: u16) -> String {
+    match address.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{address}:{port}"),
     }
 }
 
 /// Connects to the first address that answers. Unsent or unacknowledged data ends the connection after `patience`.
-pub(super) async fn dial(endpoint: &Endpoint, patience: Duration) -> Result<(Prompt, Wire), ConnectError> {
-    let at = place(endpoint);
-    let unreachable = |problem: String| ConnectError::Unreachable { at: at.clone(), problem };
+/// `at` names the host in errors.
+pub(super) async fn dial(
+    hop: &Hop<'_>,
+    at: &str,
+    patience: Duration,
+) -> Result<(Prompt, Wire), ConnectError> {
+    let unreachable = |problem: String| ConnectError::Unreachable { at: at.to_owned(), problem };
     let mut problem = "the name has no address".to_owned();
-    for address in addresses(endpoint).await.map_err(|e| unreachable(plain(&e)))? {
+    for address in addresses(hop).await.map_err(|e| unreachable(plain(&e)))? {
         match TcpStream::connect(address).await {
             Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(plain(&e))),
             Err(error) => problem = plain(&error),
@@ -45,11 +49,11 @@ pub(super) async fn dial(endpoint: &Endpoint, patience: Duration) -> Result<(Pro
 }
 
 /// An IP address needs no resolver, which would start tokio's thread pool.
-async fn addresses(endpoint: &Endpoint) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = endpoint.address.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, endpoint.port)]);
+async fn addresses(hop: &Hop<'_>) -> std::io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = hop.address.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, hop.port)]);
     }
-    Ok(tokio::net::lookup_host((endpoint.address.as_str(), endpoint.port)).await?.collect())
+    Ok(tokio::net::lookup_host((hop.address, hop.port)).await?.collect())
 }
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
@@ -74,16 +78,12 @@ pub(super) fn plain(error: &std::io::Error) -> String {
 mod tests {
     use super::*;
 
-    fn endpoint(address: &str) -> Endpoint {
-        Endpoint { address: address.into(), port: 22, user: "u".into(), host_key: String::new() }
-    }
-
     #[test]
     fn a_place_reads_as_people_write_it() {
         for (address, text) in
             [("10.0.0.1", "10.0.0.1:22"), ("::1", "[::1]:22"), ("ci.example", "ci.example:22")]
         {
-            assert_eq!(place(&endpoint(address)), text);
+            assert_eq!(place(address, 22), text);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
-use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
+use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, Error};
 
 use super::dial;
@@ -15,8 +15,8 @@ pub(super) struct Notes(Arc<Mutex<Learnt>>);
 
 #[derive(Debug, Default)]
 struct Learnt {
-    /// Fingerprint of a host key that was not the recorded one.
-    other_key: Option<String>,
+    /// A host key that was not the recorded one.
+    other_key: Option<PublicKey>,
     ended: Option<String>,
 }
 
@@ -25,7 +25,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn other_key(&self) -> Option<String> {
+    pub(super) fn other_key(&self) -> Option<PublicKey> {
         self.learnt().other_key.clone()
     }
 
@@ -38,14 +38,15 @@ impl Notes {
 /// Our side of one session.
 #[derive(Debug)]
 pub(super) struct Client {
-    recorded: PublicKey,
+    /// The one host key that is accepted; `None` accepts none, to see which one there is.
+    recorded: Option<PublicKey>,
     notes: Notes,
     /// How long silence lasts before it means loss, for the message.
     silence: String,
 }
 
 impl Client {
-    pub(super) fn new(recorded: PublicKey, notes: Notes, silence: String) -> Self {
+    pub(super) fn new(recorded: Option<PublicKey>, notes: Notes, silence: String) -> Self {
         Self { recorded, notes, silence }
     }
 }
@@ -55,10 +56,12 @@ impl Handler for Client {
 
     async fn check_server_key(&mut self, found: &PublicKeyOrCertificate) -> Result<bool, Error> {
         let key = found.public_key();
-        if found.certificate().is_none() && key.key_data() == self.recorded.key_data() {
+        let is_recorded =
+            self.recorded.as_ref().is_some_and(|recorded| key.key_data() == recorded.key_data());
+        if found.certificate().is_none() && is_recorded {
             return Ok(true);
         }
-        self.notes.learnt().other_key = Some(key.fingerprint(HashAlg::Sha256).to_string());
+        self.notes.learnt().other_key = Some(key.clone());
         Ok(false)
     }
 

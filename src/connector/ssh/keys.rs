@@ -114,7 +114,7 @@ impl Pair {
 }
 
 /// The public half in OpenSSH form.
-pub(super) fn public_text(key: &PrivateKey) -> Result<String, ConnectError> {
+fn public_text(key: &PrivateKey) -> Result<String, ConnectError> {
     key.public_key().to_openssh().map_err(|e| unusable("a key", &e))
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use fs_err as fs;
 use russh::client::{AuthResult, Handle};
@@ -10,9 +9,9 @@ use russh::keys::agent::client::AgentClient;
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
 use tokio::net::UnixStream;
 
-use super::UserKey;
 use super::handler::Client;
-use super::keys::{KeyStore, public_text};
+use super::keys::KeyStore;
+use crate::core::endpoint::LoginKey;
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::port::connector::ConnectError;
@@ -38,14 +37,21 @@ pub(super) enum LoginError {
 impl Credential {
     /// The operator's key where there is one, else the instance's own.
     pub(super) fn find(
-        user_key: Option<&UserKey>,
+        given: Option<&LoginKey>,
         keys: &KeyStore,
         id: &InstanceId,
     ) -> Result<Self, ConnectError> {
-        match user_key {
+        match given {
             None => Ok(Self::Key(Arc::new(keys.client_key(id)?))),
-            Some(UserKey::File(path)) => Ok(Self::Key(Arc::new(read_user_key(path)?))),
-            Some(UserKey::Agent { socket, key }) => {
+            Some(given) => Self::of(given),
+        }
+    }
+
+    /// A key of the operator's.
+    pub(super) fn of(given: &LoginKey) -> Result<Self, ConnectError> {
+        match given {
+            LoginKey::File(path) => Ok(Self::Key(Arc::new(read_user_key(path)?))),
+            LoginKey::Agent { socket, key } => {
                 let only = key.as_deref().map(parse_wanted).transpose()?;
                 Ok(Self::Agent { socket: socket.clone(), only })
             }
@@ -70,28 +76,6 @@ impl Credential {
                     }
                 }
                 Err(last)
-            }
-        }
-    }
-}
-
-/// The public half of the operator's key, for `authorized_keys`.
-pub(super) async fn public_half(user_key: &UserKey, within: Duration) -> Result<String, ConnectError> {
-    let local = |what| ConnectError::Local { what };
-    match user_key {
-        UserKey::File(path) => public_text(&read_user_key(path)?),
-        UserKey::Agent { key: Some(key), .. } => {
-            parse_wanted(key)?.to_openssh().map_err(|e| local(format!("cannot write the agent's key: {e}")))
-        }
-        UserKey::Agent { socket, key: None } => {
-            let first = async {
-                let keys = Agent::open(socket).await?.keys(None).await?;
-                let key = keys.first().ok_or("the ssh-agent holds no key")?;
-                key.to_openssh().map_err(|e| format!("cannot write the agent's key: {e}"))
-            };
-            match tokio::time::timeout(within, first).await {
-                Ok(answer) => answer.map_err(local),
-                Err(_) => Err(local(format!("the ssh-agent at {} does not answer", socket.display()))),
             }
         }
     }

@@ -9,6 +9,7 @@ mod algorithms;
 mod dial;
 mod guest;
 mod handler;
+mod hop;
 mod keys;
 mod login;
 mod prompt;
@@ -17,6 +18,7 @@ mod session;
 mod stage;
 mod stop;
 mod tail;
+mod trace;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,12 +27,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use self::hop::{Hop, Way};
 use self::keys::KeyStore;
 use self::login::Credential;
-use self::session::{Session, Way};
+use self::session::Session;
 use self::stage::Work;
 use self::tail::Tail;
-use crate::core::endpoint::Endpoint;
+use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
@@ -52,22 +55,6 @@ pub struct SshSettings {
     /// A process that the script left in the background may keep its output open after the script's end. When it has
     /// said nothing for so long, the stage is over and that output is closed. Default 10 s.
     pub linger: Duration,
-    /// What to log in with instead of the instance's own key: for hosts that are not ours to make.
-    pub user_key: Option<UserKey>,
-}
-
-/// A key of the operator's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UserKey {
-    /// A private key without a passphrase, Ed25519 or ECDSA.
-    File(PathBuf),
-    /// What an ssh-agent holds: any kind of key.
-    Agent {
-        /// The agent's socket (`SSH_AUTH_SOCK`).
-        socket: PathBuf,
-        /// The one key to use, in OpenSSH form; without it the first five are tried.
-        key: Option<String>,
-    },
 }
 
 impl SshSettings {
@@ -78,8 +65,12 @@ impl SshSettings {
             keepalive: Duration::from_secs(15),
             keepalive_misses: 3,
             linger: Duration::from_secs(10),
-            user_key: None,
         }
+    }
+
+    /// How long a connection may be silent before it counts as lost.
+    fn silence(&self) -> Duration {
+        self.keepalive * self.keepalive_misses.max(1).saturating_add(1)
     }
 }
 
@@ -106,23 +97,25 @@ impl Ssh {
         endpoint: &'a Endpoint,
         within: Duration,
     ) -> Result<Session<'a>, ConnectError> {
-        let settings = &self.settings;
-        let credential = Credential::find(settings.user_key.as_ref(), &self.keys, id)?;
-        let way = Rc::new(Way { endpoint, credential, settings });
-        Session::open(way, within).await
+        let Endpoint { address, port, user, host_key, key, jump } = endpoint;
+        let credential = Credential::find(key.as_ref(), &self.keys, id)?;
+        let host = Hop { address, port: *port, user, host_key, credential };
+        let jump = jump.as_deref().map(jump_hop).transpose()?;
+        Session::open(Rc::new(Way { host, jump, settings: &self.settings }), within).await
     }
+}
+
+fn jump_hop(jump: &Jump) -> Result<Hop<'_>, ConnectError> {
+    let Jump { address, port, user, host_key, key } = jump;
+    Ok(Hop { address, port: *port, user, host_key, credential: Credential::of(key)? })
 }
 
 #[async_trait(?Send)]
 impl Connector for Ssh {
     async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
         let pair = self.keys.obtain(id)?;
-        let authorized_key = match &self.settings.user_key {
-            None => pair.authorized_key()?,
-            Some(user_key) => login::public_half(user_key, self.settings.connect_timeout).await?,
-        };
         Ok(InstanceKeys {
-            authorized_key,
+            authorized_key: pair.authorized_key()?,
             host_key: pair.host_key()?,
             host_key_public: pair.host_key_public()?,
         })
@@ -178,13 +171,14 @@ impl Connector for Ssh {
         id: &InstanceId,
         at: &Endpoint,
         command: &str,
+        input: &str,
         within: Duration,
     ) -> Result<(StageEnd, String), ConnectError> {
         let deadline = Instant::now() + within;
         let session = self.connect(id, at, within.min(self.settings.connect_timeout)).await?;
         let mut tail = Tail::default();
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
-        let work = Work::command(command, COMMAND_GRACE, &self.settings)?;
+        let work = Work::command(command, input, COMMAND_GRACE, &self.settings)?;
         let result = stage::run(&session, work, &mut tail, &mut stop).await;
         session.close().await;
         result.map(|end| (end, tail.text()))

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use russh::Sig;
 
+use super::trace::prelude;
 use crate::core::text::clean_line;
-use crate::port::connector::{ConnectError, StageEnd};
+use crate::port::connector::{ConnectError, StageEnd, Trace};
 
 /// The session of a stage in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +25,8 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    /// An interpreter that reads a script from standard input.
-    pub(super) fn interpreter(shell: &str) -> Result<Self, ConnectError> {
+    /// An interpreter that reads a script from standard input. `trace`: what is to be left for a clean before.
+    pub(super) fn interpreter(shell: &str, trace: Option<&Trace>) -> Result<Self, ConnectError> {
         let program = match shell {
             "bash" => "bash",
             "sh" => "sh",
@@ -42,20 +43,20 @@ impl Marked {
                 });
             }
         };
-        Self::new(&format!("exec {program}"))
+        Self::new(&prelude(trace), &format!("exec {program}"))
     }
 
     /// A command of the operator's, as `/bin/sh` understands it.
     pub(super) fn command(command: &str) -> Result<Self, ConnectError> {
-        Self::new(command)
+        Self::new("", command)
     }
 
-    fn new(command: &str) -> Result<Self, ConnectError> {
+    fn new(before: &str, command: &str) -> Result<Self, ConnectError> {
         let mut random = [0_u8; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| ConnectError::Local { what: format!("the kernel gives no random numbers: {e}") })?;
         let mark = format!("greenroom-session-{:032x}-", u128::from_ne_bytes(random));
-        Ok(Self { command: shell(&format!("echo {mark}$$ >&2; {command}")), mark })
+        Ok(Self { command: shell(&format!("{before}echo {mark}$$ >&2; {command}")), mark })
     }
 }
 
@@ -64,7 +65,7 @@ fn shell(script: &str) -> String {
     format!("exec /bin/sh -c {}", quote(script))
 }
 
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_unknown_shell_is_refused_by_name() {
-        let text = Marked::interpreter("cmd\x1b[2J").unwrap_err().to_string();
+        let text = Marked::interpreter("cmd\x1b[2J", None).unwrap_err().to_string();
         assert!(text.contains("`cmd`") && text.contains("`pwsh`"), "{text}");
     }
 

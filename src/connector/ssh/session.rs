@@ -1,20 +1,16 @@
 //! One authenticated connection to an instance.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use russh::client::{self, Handle, Msg};
-use russh::keys::{HashAlg, PublicKey};
-use russh::{AlgorithmKind, Channel, ChannelMsg, Disconnect, Error};
+use russh::client::{Handle, Msg};
+use russh::{Channel, ChannelMsg, Disconnect, Error};
 
-use super::SshSettings;
-use super::algorithms;
-use super::dial::{self, Wire};
-use super::handler::{Client, Notes, explain};
-use super::login::{Credential, LoginError};
+use super::dial::Wire;
+use super::handler::{Client, Notes};
+use super::hop::{Hop, Reached, Way, not_let_in};
 use super::remote;
-use crate::core::endpoint::Endpoint;
-use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
@@ -23,19 +19,14 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// What is kept of the output of a command of ours.
 const BRIEF_OUTPUT: usize = 2048;
 
-/// How to get to an instance, and in.
-pub(super) struct Way<'a> {
-    pub(super) endpoint: &'a Endpoint,
-    pub(super) credential: Credential,
-    pub(super) settings: &'a SshSettings,
-}
-
 /// A connection whose host key was the recorded one and whose login succeeded.
 pub(super) struct Session<'a> {
     way: Rc<Way<'a>>,
     handle: Handle<Client>,
     notes: Notes,
     at: String,
+    /// The jump host's session, which carries this one.
+    _carrier: Option<Handle<Client>>,
     // Last, so that russh's task has its channels closed before its socket.
     _wire: Wire,
 }
@@ -43,10 +34,11 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Connects, verifies and logs in, all within `within`.
     pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
-        let at = dial::place(way.endpoint);
-        match tokio::time::timeout(within, Box::pin(Self::open_patiently(way))).await {
+        // Whoever does not answer in time: the one that is being talked to when it is over.
+        let at = RefCell::new(String::new());
+        match tokio::time::timeout(within, Box::pin(Self::open_patiently(way, &at))).await {
             Ok(result) => result,
-            Err(_) => Err(ConnectError::TimedOut { at, waited: Pretty(within).to_string() }),
+            Err(_) => Err(ConnectError::TimedOut { at: at.into_inner(), waited: Pretty(within).to_string() }),
         }
     }
 
@@ -55,25 +47,14 @@ impl<'a> Session<'a> {
         Self::open(Rc::clone(&self.way), within).await
     }
 
-    async fn open_patiently(way: Rc<Way<'a>>) -> Result<Self, ConnectError> {
-        let Way { endpoint, settings, .. } = *way;
-        let at = dial::place(endpoint);
-        let recorded = algorithms::recorded_key(&endpoint.host_key, &at)?;
-        let silence = settings.keepalive * settings.keepalive_misses.max(1).saturating_add(1);
-        let (stream, wire) = dial::dial(endpoint, silence).await?;
-        let notes = Notes::default();
-        let handler = Client::new(recorded.clone(), notes.clone(), Pretty(silence).to_string());
-        let handle = client::connect_stream(algorithms::config(settings, &recorded), stream, handler)
-            .await
-            .map_err(|error| handshake_failed(&at, &recorded, &notes, &error))?;
-        let mut session = Self { way, handle, notes, at, _wire: wire };
-        match session.way.credential.log_in(&mut session.handle, &endpoint.user).await {
+    async fn open_patiently(way: Rc<Way<'a>>, present: &RefCell<String>) -> Result<Self, ConnectError> {
+        let reached = way.reach(present).await?;
+        let Reached { handle, notes, at, carrier, wire } = reached;
+        let mut session = Self { way, handle, notes, at, _carrier: carrier, _wire: wire };
+        let Hop { user, credential, .. } = &session.way.host;
+        match credential.log_in(&mut session.handle, user).await {
             Ok(()) => Ok(session),
-            Err(LoginError::Refused(problem)) => {
-                Err(ConnectError::Refused { at: session.at.clone(), user: endpoint.user.clone(), problem })
-            }
-            Err(LoginError::Gone) => Err(session.lost(false)),
-            Err(LoginError::Local(what)) => Err(ConnectError::Local { what }),
+            Err(problem) => Err(not_let_in(problem, &session.at, user, &session.notes)),
         }
     }
 
@@ -157,20 +138,5 @@ impl<'a> Session<'a> {
             }
         };
         let _in_time = tokio::time::timeout(FAREWELL, farewell).await;
-    }
-}
-
-fn handshake_failed(at: &str, recorded: &PublicKey, notes: &Notes, error: &Error) -> ConnectError {
-    let expected = recorded.fingerprint(HashAlg::Sha256).to_string();
-    let at = at.to_owned();
-    if let Some(found) = notes.other_key() {
-        return ConnectError::HostKey { at, expected, found };
-    }
-    match error {
-        Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
-            let found = format!("none of type {} (it has {})", recorded.algorithm(), theirs.join(", "));
-            ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
-        }
-        error => ConnectError::Unreachable { at, problem: explain(error) },
     }
 }

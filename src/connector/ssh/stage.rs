@@ -26,8 +26,8 @@ const CHUNK: usize = 64 << 10;
 /// A command and all that is needed to run and to stop it.
 pub(super) struct Work {
     marked: Marked,
-    /// What it reads; nothing at all for a command.
-    input: Option<File>,
+    /// What it reads.
+    input: Input,
     grace: Duration,
     start_within: Duration,
     linger: Duration,
@@ -35,20 +35,28 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
-        let marked = Marked::interpreter(&stage.shell)?;
+        let marked = Marked::interpreter(&stage.shell, stage.trace.as_ref())?;
         let Stage { script, start_within, stop_grace: grace, .. } = stage;
-        Ok(Self { marked, input: Some(script), grace, start_within, linger: settings.linger })
+        Ok(Self { marked, input: Input::File(script), grace, start_within, linger: settings.linger })
     }
 
     pub(super) fn command(
         command: &str,
+        input: &str,
         grace: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
         let marked = Marked::command(command)?;
         let start_within = settings.connect_timeout;
-        Ok(Self { marked, input: None, grace, start_within, linger: settings.linger })
+        let input = Input::Text(input.as_bytes().into());
+        Ok(Self { marked, input, grace, start_within, linger: settings.linger })
     }
+}
+
+/// A script, or what a command is given to read.
+enum Input {
+    File(File),
+    Text(Box<[u8]>),
 }
 
 /// Runs it to its end, or until `stop` resolves.
@@ -119,7 +127,12 @@ async fn drive(
     (output, stop, sent): Ends<'_, '_>,
 ) -> Outcome {
     let receiving = guest.receive(session, output, work.linger);
-    let sending = send(to, work.input.as_ref(), sent);
+    let sending = async {
+        match &work.input {
+            Input::File(file) => send(to, file, sent).await,
+            Input::Text(text) => send(to, &text[..], sent).await,
+        }
+    };
     tokio::pin!(receiving, sending);
     let mut sending_over = false;
     loop {
@@ -136,11 +149,7 @@ async fn drive(
 }
 
 /// Sends the script, then the end of input. A guest that does not want it all is no error.
-async fn send(to: &ChannelWriteHalf<Msg>, input: Option<&File>, sent: &Cell<bool>) -> io::Result<()> {
-    let Some(mut input) = input else {
-        let _gone = to.eof().await;
-        return Ok(());
-    };
+async fn send(to: &ChannelWriteHalf<Msg>, mut input: impl Read, sent: &Cell<bool>) -> io::Result<()> {
     // The first byte travels alone: when it could be sent, `sent` is true, and not a byte earlier or later.
     let mut size = 1;
     loop {

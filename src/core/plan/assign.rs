@@ -89,13 +89,17 @@ pub(super) fn settle(draft: &mut Draft<'_>, id: &InstanceId) {
 }
 
 fn settled(instance: &Instance) -> Option<Change> {
-    if instance.phase != Phase::Ready || !instance.holders.is_empty() {
+    if !instance.holders.is_empty() {
         return None;
     }
     let id = || instance.id.clone();
-    let served = instance.has_served();
     if instance.is_fixed() {
-        return served.then(|| Change::CleaningBegun { instance: id() });
+        // Also one that was doubted while jobs were on it: to be reached again makes nobody clean.
+        let unclean = instance.has_served() && matches!(instance.phase, Phase::Ready | Phase::Checking);
+        return unclean.then(|| Change::CleaningBegun { instance: id() });
+    }
+    if instance.phase != Phase::Ready {
+        return None;
     }
     instance.is_used_up().then(|| Change::DrainingBegun { instance: id(), why: DrainWhy::UsedUp })
 }

@@ -9,6 +9,7 @@ mod attempts;
 pub mod brake;
 mod census;
 mod draft;
+mod fixed;
 mod observed;
 mod outlook;
 mod reconcile;
@@ -58,8 +59,10 @@ pub enum Effect {
     Launch { instance: InstanceId },
     /// Find out whether it is reachable, then run the ready command.
     Probe { instance: InstanceId },
-    /// Ask how a fixed host is reached, and record it.
-    Adopt { instance: InstanceId },
+    /// Ask how a fixed host is reached, and record it. `capacity`: where it is not the pool's.
+    Adopt { instance: InstanceId, capacity: Option<u32> },
+    /// See whether an idle fixed host still lets us in.
+    CheckHealth { instance: InstanceId },
     /// Clean a fixed host between jobs.
     Clean { instance: InstanceId },
     /// Ask for its deletion; *not found* means gone.
@@ -93,6 +96,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     (report.idle_target, report.schedule) = (aim.target, aim.schedule);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
+    fixed::check_health(&mut draft, view.observed, policy, &reconciled);
     why::step(&draft, &aim, &wish, &mut report);
     draft.into_plan(report)
 }
@@ -133,7 +137,8 @@ impl Effect {
         match self {
             Self::Launch { instance }
             | Self::Probe { instance }
-            | Self::Adopt { instance }
+            | Self::Adopt { instance, .. }
+            | Self::CheckHealth { instance }
             | Self::Clean { instance }
             | Self::Terminate { instance }
             | Self::Reap { instance } => Some(instance),
@@ -147,7 +152,8 @@ impl fmt::Display for Effect {
         match self {
             Self::Launch { instance } => write!(f, "launch {instance}"),
             Self::Probe { instance } => write!(f, "probe {instance}"),
-            Self::Adopt { instance } => write!(f, "adopt {instance}"),
+            Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
+            Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),
             Self::Reap { instance } => write!(f, "reap {instance}"),

@@ -31,6 +31,8 @@ pub struct Observed {
     pub launching: Option<Fresh>,
     /// Calls about an instance that keep failing.
     pub troubles: BTreeMap<InstanceId, Trouble>,
+    /// When a call about an instance last went well, as far as this process knows.
+    pub healthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
 }
@@ -66,6 +68,7 @@ impl Observed {
             generations: BTreeSet::new(),
             launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
             troubles: BTreeMap::new(),
+            healthy: BTreeMap::new(),
             busy: BTreeSet::new(),
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Effect;
 use super::attempts::Strays;
 use super::draft::Draft;
+use super::fixed;
 use super::observed::Observed;
 use super::table::{self, Age, Recorded, Sight, Unrecorded, Verdict};
 use crate::core::event::Change;
@@ -65,21 +66,32 @@ pub(super) fn step(
         }
         report.details.extend(detail.map(|detail| (id.clone(), detail)));
         let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);
-        if noted.is_some() || !stays {
-            todo.push((id.clone(), noted, row.verdict));
+        if noted.is_some() || !stays || instance.is_fixed() {
+            todo.push((id.clone(), own, noted, row.verdict));
         }
     }
     others.extend(listed);
-    for (id, noted, verdict) in todo {
+    for (id, own, noted, verdict) in todo {
         if let Some(change) = noted {
             draft.emit(change);
+        }
+        if let Some(own) = own {
+            fixed::resize(draft, policy, own);
+        }
+        if verdict == Verdict::HoldBack {
+            fixed::hold_back(draft, policy, &id, own);
         }
         carry_out(draft, observed, policy, id, &verdict);
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
-    for (id, trouble) in observed.troubles.iter().filter(|(_, t)| t.failures > 0) {
+    let unavailable = fixed::unavailable(observed);
+    let told: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
+    for (id, trouble) in observed.troubles.iter().filter(|(id, t)| t.failures > 0 && !told.contains(id)) {
         let (instance, failure) = (id.clone(), trouble.failure.clone());
         report.notes.push(Note::Trouble { instance, failure, until: trouble.until });
+    }
+    for (id, why) in unavailable {
+        report.notes.push(Note::Unavailable { instance: id.clone(), why: why.to_owned() });
     }
     reconciled
 }
@@ -350,7 +362,10 @@ fn unrecorded(
         report.rows.push((listed.id.clone(), row.number));
         let id = listed.id.clone();
         match row.verdict {
-            Verdict::Adopt => act(draft, observed, Effect::Adopt { instance: id }),
+            Verdict::Adopt => {
+                let capacity = listed.fixed.as_ref().and_then(|fixed| fixed.capacity);
+                act(draft, observed, Effect::Adopt { instance: id, capacity });
+            }
             Verdict::Leave if kind == Unrecorded::Ours && !late => draft.wake_at(due),
             Verdict::Reap => orphans.push(id),
             Verdict::Alarm => strangers.push(id),

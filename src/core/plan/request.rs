@@ -81,8 +81,8 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Leaving, now: 
     draft.into_events()
 }
 
-/// The job found its instance unusable before using it: the instance leaves service, the request waits again at its
-/// old place and may be granted another instance at once.
+/// The job found its instance unusable before using it: the instance leaves service (a fixed host until it can be
+/// reached), the request waits again at its old place and may be granted another instance at once.
 pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stamp) -> Vec<Event> {
     let mut draft = Draft::new(state, now);
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
@@ -93,6 +93,13 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
         assign::step(&mut draft, &policy, &BTreeSet::new());
     }
     draft.into_events()
+}
+
+/// A fixed host that was ready cannot be reached, or does not let us in: no job until it does. Its present jobs go on.
+pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) -> Vec<Event> {
+    let doubtful = state.instance(instance).filter(|i| i.is_fixed() && i.phase == Phase::Ready);
+    let change = |i: &Instance| Change::Doubted { instance: i.id.clone(), why: why.to_owned() }.at(now);
+    doubtful.map(change).into_iter().collect()
 }
 
 /// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.
@@ -107,6 +114,10 @@ fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainWhy) {
     let instance = known.id.clone();
     match (&known.phase, known.is_fixed()) {
         (Phase::Draining { .. }, _) | (Phase::Launching | Phase::SetAside { .. }, true) => {}
+        // What is the matter may pass: it is looked at again and again, and comes back by itself.
+        (Phase::Ready, true) if matches!(why, DrainWhy::Broken { .. }) => {
+            draft.emit(Change::Doubted { instance, why: why.to_string() });
+        }
         (Phase::Checking | Phase::Ready | Phase::Cleaning, true) => {
             draft.emit(Change::SetAside { instance, why: why.to_string() });
         }

@@ -121,7 +121,7 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (9, "refused", "missing, absent, unknown", "any", "wait: scale decides"),
     (10, "refused", "starting, running, stopping", "any", "drain: refused, yet there"),
     (11, "idle", "running, missing, unknown", "any", "keep"),
-    (12, "idle", "starting", "any", "hold back: it reboots"),
+    (12, "idle", "starting", "any", "hold back: it reboots; a fixed host is probed until it is back"),
     (13, "idle, stale, cleaning", "stopping", "any", "drain: stopped"),
     (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished; forget a fixed host"),
     (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a fixed host"),

@@ -37,6 +37,7 @@ pub const REGISTRATION: Registration = Registration {
     example: include_str!("example.toml"),
     build,
     guest_dirs: Some(guest_dirs),
+    fixed: None,
     doctor: doctor::doctor,
 };
 
@@ -81,6 +82,7 @@ impl Local {
             status: dir.life()?.status(),
             created: Some(created),
             detail: None,
+            fixed: None,
         }))
     }
 }

@@ -243,7 +243,7 @@ async fn an_operators_command_returns_its_end_and_what_it_said_last() {
     for login in LOGIN_SHELLS {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
         let command =
-            |text: &'static str| sshd.ssh.command(&sshd.id, &sshd.at, text, Duration::from_secs(10));
+            |text: &'static str| sshd.ssh.command(&sshd.id, &sshd.at, text, "", Duration::from_secs(10));
         let (end, said) =
             command("echo one; printf '\\033[31mtwo\\033[0m\\n' >&2; test \"it's\" = x || exit 9")
                 .await
@@ -262,7 +262,7 @@ async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     let begun = Instant::now();
     let command = "sleep 600 & echo pid=$!; wait";
     let (end, said) =
-        sshd.ssh.command(&sshd.id, &sshd.at, command, Duration::from_millis(600)).await.unwrap();
+        sshd.ssh.command(&sshd.id, &sshd.at, command, "", Duration::from_millis(600)).await.unwrap();
     assert_eq!(end, StageEnd::Stopped);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     assert!(!lives(number(&said, "pid")));

@@ -78,7 +78,8 @@ async fn act(order: &Order) -> Report {
     let run = async |output: &mut dyn Output, stop| {
         let script = std::fs::File::open(&order.script).unwrap();
         let stop_grace = Duration::from_millis(300);
-        let stage = Stage { shell: "bash".to_owned(), script, start_within: CONNECT, stop_grace };
+        let stage =
+            Stage { shell: "bash".to_owned(), script, start_within: CONNECT, stop_grace, trace: None };
         ssh.run(&id, &order.at, stage, output, stop).await.map(|end| format!("{end:?}"))
     };
     let end = match order.task {
@@ -103,7 +104,14 @@ async fn meet(trick: Trick, task: Task) -> Report {
     Ssh::new(SshSettings::new(&keys_dir)).keys(&InstanceId::new("guest")).await.unwrap();
     let (port, serving) = serve(trick).await;
     let host_key = HOST.public_key().to_openssh().unwrap();
-    let at = Endpoint { address: "127.0.0.1".to_owned(), port, user: "ci".to_owned(), host_key };
+    let at = Endpoint {
+        address: "127.0.0.1".to_owned(),
+        port,
+        user: "ci".to_owned(),
+        host_key,
+        key: None,
+        jump: None,
+    };
     // Larger than any window, so that it is still being sent.
     let script = dir.path().join("script");
     std::fs::write(&script, "# script\n".repeat(1_000_000)).unwrap();

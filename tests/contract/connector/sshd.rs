@@ -76,6 +76,8 @@ impl Sshd {
             port,
             user: account(),
             host_key: keys.host_key_public,
+            key: None,
+            jump: None,
         };
         Self { child, dir, settings, ssh, id, at }
     }

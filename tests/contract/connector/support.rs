@@ -82,7 +82,13 @@ pub(super) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let start_within = Duration::from_secs(15);
-    Stage { shell: shell.to_owned(), script: file, start_within, stop_grace: Duration::from_secs(1) }
+    Stage {
+        shell: shell.to_owned(),
+        script: file,
+        start_within,
+        stop_grace: Duration::from_secs(1),
+        trace: None,
+    }
 }
 
 /// State, parent and session of a process, as `/proc` has them.

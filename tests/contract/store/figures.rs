@@ -21,6 +21,8 @@ fn instances(count: usize) -> Vec<Event> {
             port: 22,
             user: "ubuntu".to_owned(),
             host_key: format!("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{number:043}"),
+            key: None,
+            jump: None,
         };
         events.push(intend(&name, number));
         events.push(Change::Reached { instance: instance.clone(), endpoint }.at(at(2)));

@@ -67,7 +67,14 @@ fn launch() -> impl Strategy<Value = Change> {
         Change::LaunchAnswered { instance, attempt: 1, answer }
     });
     let reached = (instance(), words()).prop_map(|(instance, text)| {
-        let endpoint = Endpoint { address: "::1".to_owned(), port: 22, user: text.clone(), host_key: text };
+        let endpoint = Endpoint {
+            address: "::1".to_owned(),
+            port: 22,
+            user: text.clone(),
+            host_key: text,
+            key: None,
+            jump: None,
+        };
         Change::Reached { instance, endpoint }
     });
     prop_oneof![intended, answered, reached, instance().prop_map(|instance| Change::BecameReady { instance })]

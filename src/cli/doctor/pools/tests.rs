@@ -180,6 +180,11 @@ fn of_reports() -> Vec<Trouble> {
             "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 keep failing (quota reached: 20 \
              vCPU)\n  help: `greenroom explain linux-7f3a-1` tells its story",
         ),
+        (
+            Note::Unavailable { instance: id(1), why: "it does not answer: no route to host".into() },
+            "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no job for now: it does not answer: no \
+             route to host\n  help: nothing, if it is meant to be away: it is back by itself when it answers",
+        ),
     ] {
         let mut bench = calm();
         bench.notes.push(note);

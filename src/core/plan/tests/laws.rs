@@ -170,7 +170,7 @@ proptest! {
         let mut blind = world(&line);
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
-        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None });
+        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, fixed: None });
         let listing = Listing { begun: NOW, complete: true, instances: running.collect() };
         seeing.observed.listing = Ok(listing);
         blind.observed.listing = Err(crate::core::notation::failure(crate::core::failure::ErrorClass::Transient));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::core::inventory::Fixed;
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
 use crate::core::plan::doubtful;
 use crate::core::report::Note;
@@ -243,6 +244,37 @@ fn a_stranger_with_our_name_stops_all_reaping_and_is_reported() {
 }
 
 #[test]
+fn an_idle_host_that_nobody_has_heard_of_for_a_while_is_asked() {
+    table(
+        does,
+        &[
+            ("hosts | fixed idle 60s unheard", "check the health of h1"),
+            ("hosts | fixed idle 59s unheard", ""),
+            ("hosts | fixed idle 60s", ""),
+            ("hosts | fixed held 5m by 7 unheard", ""),
+            ("hosts, bound | fixed idle 5m of a unheard; waits 8 of a", "a8 gets h1"),
+            ("hosts | fixed idle 5m starting unheard", "h1 doubted"),
+            ("hosts | fixed cleaning 5m unheard", "clean h1"),
+            ("idle 5m", ""),
+        ],
+    );
+}
+
+#[test]
+fn another_capacity_is_recorded_as_soon_as_the_present_jobs_fit() {
+    let resized = |text: &str, capacity: Option<u32>| {
+        let mut world = world(text);
+        let listing = world.observed.listing.as_mut().unwrap();
+        listing.instances[0].fixed = Some(Fixed { capacity, problem: None });
+        render(&world.plan())
+    };
+    assert_eq!(resized("hosts | fixed idle 5s", Some(3)), "h1 holds 3");
+    assert_eq!(resized("hosts, cap 2 | fixed idle 5s", None), "");
+    assert_eq!(resized("hosts, cap 2 | fixed idle 5s cap 4", None), "h1 holds 2");
+    assert_eq!(resized("hosts, cap 2 | fixed held 5s by 7,8", Some(1)), "");
+}
+
+#[test]
 fn hosts_are_adopted_when_they_run() {
     table(
         does,
@@ -250,7 +282,11 @@ fn hosts_are_adopted_when_they_run() {
             ("hosts | host; host starting; host stopping", "adopt u1"),
             ("hosts, drained | host", "adopt u1"),
             // One that stops may start again: it waits, as it is.
-            ("hosts | fixed idle 5m stopping; waits 8", ""),
+            ("hosts | fixed idle 5m stopping; waits 8", "h1 doubted"),
+            ("hosts | fixed idle 5m starting", "h1 doubted"),
+            ("hosts, cap 2 | fixed held 5m by 7 starting", ""),
+            ("hosts | fixed checking 5m", "probe h1"),
+            ("hosts | fixed checking 5m starting", "probe h1"),
             ("hosts | fixed cleaning 5m stopping", ""),
             ("hosts | fixed idle 5m missing 31s denied", "h1 forgotten"),
             ("hosts | fixed checking 5m missing 31s denied", "h1 forgotten"),

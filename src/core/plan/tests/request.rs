@@ -142,11 +142,28 @@ fn a_job_that_finds_its_instance_broken_gets_another_one_at_once() {
         |text: &str| render_events(&request::reject(&world(text).state, &attempt(7), "no answer", NOW));
     assert_eq!(rejects("held 5m by 7; idle 6m; waits 8"), "a7 rejects; i1 drains: broken; a7 gets i2");
     assert_eq!(rejects("held 5m by 7; waits 8"), "a7 rejects; i1 drains: broken");
-    assert_eq!(rejects("fixed held 5m by 7; waits 8"), "a7 rejects; h1 aside");
+    assert_eq!(rejects("fixed held 5m by 7; waits 8"), "a7 rejects; h1 doubted");
     assert_eq!(rejects("cap 2 | held 5m by 6,7"), "a7 rejects; i1 drains: broken");
     assert_eq!(rejects("cap 2 | draining 5m by 6,7"), "a7 rejects");
     assert_eq!(rejects("fixed aside 5m by 7"), "a7 rejects");
     assert_eq!(rejects("idle 5m; waits 7"), "");
+}
+
+#[test]
+fn a_host_that_was_doubted_while_jobs_were_on_it_is_cleaned_all_the_same() {
+    let mut world = world("cap 2 | fixed held 5m by 6,7; waits 8");
+    let events = request::reject(&world.state, &attempt(7), "no answer", NOW);
+    assert_eq!(render_events(&events), "a7 rejects; h1 doubted", "nobody else gets it");
+    world.carry(&events);
+    let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+    let events = request::release(&world.state, &attempt(6), leaving, NOW);
+    assert_eq!(render_events(&events), "a6 leaves; h1 to clean");
+    let doubts = |text: &str| {
+        render_events(&request::doubt(&self::world(text).state, &instance("h1"), "no answer", NOW))
+    };
+    assert_eq!(doubts("fixed idle 5m"), "h1 doubted");
+    assert_eq!(doubts("fixed cleaning 5m"), "");
+    assert_eq!(doubts("fixed aside 5m"), "");
 }
 
 #[test]

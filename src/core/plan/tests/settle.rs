@@ -71,7 +71,14 @@ impl World {
                 if let Ok(listing) = &mut self.observed.listing {
                     let (id, tags, status) = (instance.clone(), Some(tags), Status::Running);
                     listing.instances.retain(|l| l.id != id);
-                    listing.instances.push(Listed { id, tags, status, created: None, detail: None });
+                    listing.instances.push(Listed {
+                        id,
+                        tags,
+                        status,
+                        created: None,
+                        detail: None,
+                        fixed: None,
+                    });
                     listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
                 }
                 let answer = Answer::Accepted { at: now };
@@ -84,11 +91,13 @@ impl World {
                 }
                 self.carry(&request::ready(&self.state, instance, now));
             }
-            Effect::Adopt { instance } => {
+            Effect::Adopt { instance, capacity } => {
                 let (instance, endpoint) = (instance.clone(), endpoint());
-                let (capacity, uses_left) = (self.policy.capacity_per_instance, self.policy.max_use_count);
+                let capacity = capacity.unwrap_or(self.policy.capacity_per_instance);
+                let uses_left = self.policy.max_use_count;
                 self.tell(now, Change::Adopted { instance, endpoint, capacity, uses_left });
             }
+            Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::Clean { instance } => self.carry(&request::ready(&self.state, instance, now)),
             Effect::Terminate { instance } | Effect::Reap { instance } => {
                 if let Ok(listing) = &mut self.observed.listing {

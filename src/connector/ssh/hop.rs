@@ -1,0 +1,131 @@
+//! From one host to the next: directly, or through a jump host.
+//!
+//! Each host on the way is verified by its own recorded key before anything else is said to it. The jump host only
+//! passes bytes on: what goes through it is a second SSH session, which it cannot read.
+
+use std::cell::RefCell;
+
+use russh::client::{self, Handle};
+use russh::keys::{HashAlg, PublicKey};
+use russh::{AlgorithmKind, Error};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::SshSettings;
+use super::algorithms;
+use super::dial::{self, Wire};
+use super::handler::{Client, Notes, explain};
+use super::login::{Credential, LoginError};
+use crate::core::text::clean_line;
+use crate::core::time::Pretty;
+use crate::port::connector::ConnectError;
+
+/// How to get to an instance, and in.
+pub(super) struct Way<'a> {
+    pub(super) host: Hop<'a>,
+    /// Passed first.
+    pub(super) jump: Option<Hop<'a>>,
+    pub(super) settings: &'a SshSettings,
+}
+
+/// One host on the way.
+pub(super) struct Hop<'a> {
+    pub(super) address: &'a str,
+    pub(super) port: u16,
+    pub(super) user: &'a str,
+    /// In OpenSSH form.
+    pub(super) host_key: &'a str,
+    pub(super) credential: Credential,
+}
+
+/// A host that has shown the right key and waits for a login.
+pub(super) struct Reached {
+    pub(super) handle: Handle<Client>,
+    pub(super) notes: Notes,
+    /// Where this is, for messages.
+    pub(super) at: String,
+    /// The jump host's session, which carries this one.
+    pub(super) carrier: Option<Handle<Client>>,
+    pub(super) wire: Wire,
+}
+
+impl Way<'_> {
+    /// Goes to the host and verifies every key on the way. `present` names the host that is being talked to.
+    pub(super) async fn reach(&self, present: &RefCell<String>) -> Result<Reached, ConnectError> {
+        let Some(jump) = &self.jump else {
+            let at = dial::place(self.host.address, self.host.port);
+            at.clone_into(&mut present.borrow_mut());
+            let (stream, wire) = dial::dial(&self.host, &at, self.settings.silence()).await?;
+            let (handle, notes) = self.shake_hands(&self.host, &at, stream).await?;
+            return Ok(Reached { handle, notes, at, carrier: None, wire });
+        };
+        let first = format!("jump host {}", dial::place(jump.address, jump.port));
+        first.clone_into(&mut present.borrow_mut());
+        let (stream, wire) = dial::dial(jump, &first, self.settings.silence()).await?;
+        let (mut carrier, notes) = self.shake_hands(jump, &first, stream).await?;
+        let entered = jump.credential.log_in(&mut carrier, jump.user).await;
+        entered.map_err(|problem| not_let_in(problem, &first, jump.user, &notes))?;
+        let at = format!("{} (through {first})", dial::place(self.host.address, self.host.port));
+        at.clone_into(&mut present.borrow_mut());
+        let port = u32::from(self.host.port);
+        // Where a connection comes from is for the jump host's log only.
+        let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
+        let channel = opened.map_err(|error| not_passed_on(&error, &at, &first, &notes))?;
+        let (handle, notes) = self.shake_hands(&self.host, &at, channel.into_stream()).await?;
+        Ok(Reached { handle, notes, at, carrier: Some(carrier), wire })
+    }
+
+    async fn shake_hands(
+        &self,
+        hop: &Hop<'_>,
+        at: &str,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<(Handle<Client>, Notes), ConnectError> {
+        let recorded = algorithms::recorded_key(hop.host_key, at)?;
+        let notes = Notes::default();
+        let silence = Pretty(self.settings.silence()).to_string();
+        let handler = Client::new(Some(recorded.clone()), notes.clone(), silence);
+        let config = algorithms::config(self.settings, vec![recorded.algorithm()]);
+        match client::connect_stream(config, stream, handler).await {
+            Ok(handle) => Ok((handle, notes)),
+            Err(error) => Err(handshake_failed(at, &recorded, &notes, &error)),
+        }
+    }
+}
+
+pub(super) fn not_let_in(problem: LoginError, at: &str, user: &str, notes: &Notes) -> ConnectError {
+    let at = at.to_owned();
+    match problem {
+        LoginError::Refused(problem) => ConnectError::Refused { at, user: user.to_owned(), problem },
+        LoginError::Gone => ConnectError::Lost { at, problem: notes.ended(), sent: false },
+        LoginError::Local(what) => ConnectError::Local { what },
+    }
+}
+
+fn not_passed_on(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectError {
+    match error {
+        Error::ChannelOpenFailure(reason) => {
+            let reason = format!("{reason:?}");
+            ConnectError::Unreachable {
+                at: at.to_owned(),
+                problem: format!("{jump} does not pass the connection on ({reason})"),
+            }
+        }
+        _ => ConnectError::Lost { at: jump.to_owned(), problem: notes.ended(), sent: false },
+    }
+}
+
+fn handshake_failed(at: &str, recorded: &PublicKey, notes: &Notes, error: &Error) -> ConnectError {
+    let expected = recorded.fingerprint(HashAlg::Sha256).to_string();
+    let at = at.to_owned();
+    if let Some(found) = notes.other_key() {
+        let found = found.fingerprint(HashAlg::Sha256).to_string();
+        return ConnectError::HostKey { at, expected, found };
+    }
+    match error {
+        Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
+            let found = format!("none of type {} (it has {})", recorded.algorithm(), theirs.join(", "));
+            ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
+        }
+        error => ConnectError::Unreachable { at, problem: explain(error) },
+    }
+}

@@ -1,0 +1,23 @@
+//! What a stage does first on a host that others use after it: leave word of itself for the clean.
+//!
+//! Its session as a link `~/.greenroom/MARK/ATTEMPT.SESSION.START` to the attempt's builds directory (a link needs no
+//! room on a full disk); the mark in the environment of all that it starts; and a directory of its own for temporary
+//! files. A stage that cannot leave word does not run: nobody would clean up after it.
+
+use super::remote::quote;
+use crate::port::connector::Trace;
+
+/// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
+pub(super) fn prelude(trace: Option<&Trace>) -> String {
+    let Some(Trace { mark, attempt, builds_dir }) = trace else { return String::new() };
+    let (mark, attempt, builds) = (mark.as_str(), attempt.as_str(), quote(builds_dir));
+    format!(
+        "n=\"$HOME/.greenroom/{mark}\"; b={builds}; set --; \
+         [ -r /proc/$$/stat ] && read -r s </proc/$$/stat && set -- ${{s##*) }}; \
+         {{ [ -d \"$n\" ] || mkdir -p -m 700 \"$n\"; }} && ln -sf \"$b\" \"$n/{attempt}.$$.${{20:-0}}\" || {{ \
+           echo \"greenroom: cannot note in $n what has to be cleaned after this job\" >&2; exit 97; }}; \
+         [ -d \"$b.tmp\" ] || mkdir -p -m 700 \"$b.tmp\" 2>/dev/null; \
+         [ ! -d \"$b.tmp\" ] || {{ TMPDIR=\"$b.tmp\"; export TMPDIR; }}; \
+         GREENROOM_TRACE=/{mark}/; export GREENROOM_TRACE; "
+    )
+}

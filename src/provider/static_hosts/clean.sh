@@ -1,0 +1,145 @@
+# Cleans this host after jobs: ends what they started, removes what they left. For any POSIX shell, Linux and macOS.
+# Told above: builds, cache (empty: it stays), dedicated (1: nobody but jobs uses this account). Argument: the mark.
+mark=$1
+grace=5     # seconds from TERM to KILL
+killing=10  # seconds from KILL until it is a failure
+least=100   # MiB that must be free afterwards
+notes=$HOME/.greenroom/$mark
+
+fail() { echo "$*"; exit 1; }
+
+case $HOME in /?*) ;; *) fail "this account has no home directory" ;; esac
+case $mark in */* | '' | .*) fail "no mark of jobs was given" ;; esac
+
+# A stage notes its session as a link ATTEMPT.SESSION.START to the attempt's builds directory.
+session() { s=${1##*/}; start=${s##*.}; s=${s%.*}; s=${s##*.}; }
+
+# What may never be ended: this shell, and all that it hangs from.
+own=" "
+up=$$
+if [ -r /proc/self/stat ]; then
+  while [ "${up:-0}" -gt 1 ] && read -r x 2>/dev/null </proc/$up/stat; do
+    own="$own$up "; set -- ${x##*) }; up=$2
+  done
+  read -r x </proc/$$/stat; set -- ${x##*) }; here=$4
+else
+  while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
+fi
+me=$(id -u)
+
+# Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
+# in a dedicated account every other one too. A number that was given to a later session is told by its start.
+look_linux() {
+  sessions=" " found=
+  for n in "$notes"/*; do
+    [ -L "$n" ] || continue
+    session "$n"
+    if read -r x 2>/dev/null </proc/"$s"/stat; then
+      set -- ${x##*) }
+      [ "$start" = 0 ] || [ "${20}" = "$start" ] || continue
+    fi
+    sessions="$sessions$s "
+  done
+  for f in $(grep -lsF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
+    p=${f#/proc/} p=${p%/environ}
+    read -r x 2>/dev/null </proc/"$p"/stat || continue
+    set -- ${x##*) }
+    [ "$4" = "$here" ] || sessions="$sessions$4 "
+  done
+  for f in /proc/[0-9]*/stat; do
+    read -r x 2>/dev/null <"$f" || continue
+    p=${f#/proc/} p=${p%/stat}
+    set -- ${x##*) }
+    case $1 in Z | X) continue ;; esac
+    case $own in *" $p "*) continue ;; esac
+    [ "$4" != "$here" ] || continue
+    case $sessions in *" $4 "* | *" $3 "*) found="$found $p"; continue ;; esac
+    [ "$dedicated" = 1 ] || continue
+    u=
+    while read -r k v x; do [ "$k" != Uid: ] || { u=$v; break; }; done 2>/dev/null <"/proc/$p/status"
+    [ "$u" != "$me" ] || found="$found $p"
+  done
+}
+
+# Without /proc there are no sessions to be seen, but a shell that reads a script puts all that it starts into its group.
+look_elsewhere() {
+  groups=" " found=
+  for n in "$notes"/*; do
+    [ -L "$n" ] || continue
+    session "$n"
+    groups="$groups$s "
+  done
+  all=$(ps -AwwE -o pid=,pgid=,uid=,stat=,command= 2>/dev/null || ps axeww -o pid=,pgid=,uid=,stat=,command=)
+  while read -r p g u state command; do
+    case $state in Z*) continue ;; esac
+    case $own in *" $p "*) continue ;; esac
+    case $groups in *" $g "*) found="$found $p"; continue ;; esac
+    case $command in *"GREENROOM_TRACE=/$mark/"*) found="$found $p"; continue ;; esac
+    [ "$dedicated" = 1 ] && [ "$u" = "$me" ] && [ "$g" != $$ ] && found="$found $p"
+  done <<ALL
+$all
+ALL
+}
+
+look() { if [ -r /proc/self/stat ]; then look_linux; else look_elsewhere; fi; }
+
+look
+if [ -n "$found" ]; then
+  kill -TERM $found 2>/dev/null
+  began=$(date +%s)
+  while look; [ -n "$found" ]; do
+    waited=$(($(date +%s) - began))
+    if [ $waited -ge $((grace + killing)) ]; then
+      fail "processes of jobs do not end:$found"
+    elif [ $waited -ge $grace ]; then
+      kill -KILL $found 2>/dev/null
+    fi
+    sleep 0.1 2>/dev/null || sleep 1
+  done
+fi
+
+# Takes away write-protected directories too.
+erase() { rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; } 2>&1; }
+
+# Removes a directory of an attempt, unless its path cannot be one.
+remove() {
+  case $1 in /?*/?*) ;; *) fail "refuses to remove $1: that is no directory of a job" ;; esac
+  case $1/ in *//* | */./* | */../*) fail "refuses to remove $1: its path is not plain" ;; esac
+  case $HOME/ in "$1"/*) fail "refuses to remove $1: the account's home is in it" ;; esac
+  erase "$1" || fail "cannot remove $1"
+}
+
+empty() {
+  case $1 in /?*) ;; *) fail "refuses to empty $1" ;; esac
+  [ -d "$1" ] || return 0
+  case $HOME/ in "$1"/*) fail "refuses to empty $1: the account's home is in it" ;; esac
+  for e in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+    [ -e "$e" ] || [ -L "$e" ] || continue
+    erase "$e" || fail "cannot remove $e"
+  done
+}
+
+for n in "$notes"/*; do
+  [ -L "$n" ] || continue
+  b=$(readlink "$n")
+  remove "$b"
+  remove "$b.tmp"
+done
+[ -z "$cache" ] || empty "$cache"
+
+if [ "$dedicated" = 1 ]; then
+  for d in /tmp /var/tmp /dev/shm "$(getconf DARWIN_USER_TEMP_DIR 2>/dev/null)"; do
+    [ -n "$d" ] && [ -d "$d" ] || continue
+    for e in "$d"/* "$d"/.[!.]* "$d"/..?*; do
+      [ -n "$(find "$e" -prune -user "$me" 2>/dev/null)" ] || continue
+      erase "$e" || fail "cannot remove $e"
+    done
+  done
+fi
+
+if [ -d "$builds" ]; then
+  free=$(df -Pk "$builds" | { read -r x; read -r x x x free x; echo "$free"; })
+  [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
+fi
+# Last: as long as something was not removed, it is known.
+erase "$notes" || fail "cannot remove $notes"

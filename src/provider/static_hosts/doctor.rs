@@ -1,0 +1,66 @@
+//! What can be said of fixed hosts without connecting to them.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::StaticHosts;
+use super::settings::JUMP;
+use crate::core::endpoint::LoginKey;
+use crate::port::finding::{Finding, Severity};
+use crate::provider::BuildContext;
+
+pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    let hosts = match StaticHosts::read(context, table) {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
+            return vec![finding("static-table", Severity::Error, error.to_string(), remedy)];
+        }
+    };
+    let settings = &hosts.settings;
+    let servers = settings.hosts.iter().map(|host| (host.name.as_str(), &host.server));
+    let servers = settings.jump.iter().map(|jump| (JUMP, jump)).chain(servers);
+    let (mut found, mut files) = (Vec::new(), Vec::new());
+    for (name, server) in servers {
+        if let Err(problem) = hosts.host_key(server, name) {
+            let what = format!("host `{name}` of pool `{}` gets no job: {problem}", context.pool);
+            let remedy = format!("greenroom doctor --pin {name} --pool {}", context.pool);
+            found.push(finding("static-unpinned", Severity::Error, what, remedy));
+        }
+        match &server.key {
+            LoginKey::File(path) if !files.contains(&path) => files.push(path),
+            LoginKey::File(_) | LoginKey::Agent { .. } => {}
+        }
+    }
+    found.extend(files.into_iter().filter_map(|path| key_file(path)));
+    if !settings.clean {
+        let what = format!(
+            "hosts of pool `{}` are not cleaned between jobs (`clean = false`): the next job finds what the last one \
+             left, its token among it",
+            context.pool
+        );
+        let remedy = "remove `clean = false`, or see to it in `clean_command`".to_owned();
+        found.push(finding("static-not-cleaned", Severity::Warning, what, remedy));
+    }
+    found
+}
+
+fn key_file(path: &Path) -> Option<Finding> {
+    let path_shown = path.display();
+    match std::fs::metadata(path) {
+        Err(error) => {
+            let what = format!("the key `{path_shown}` cannot be read: {error}");
+            let remedy = format!("ssh-keygen -t ed25519 -N '' -f {path_shown}");
+            Some(finding("static-key-unreadable", Severity::Error, what, remedy))
+        }
+        Ok(meta) if meta.mode() & 0o077 != 0 => {
+            let what = format!("others may read the key `{path_shown}` (mode {:04o})", meta.mode() & 0o7777);
+            Some(finding("static-key-mode", Severity::Warning, what, format!("chmod 600 {path_shown}")))
+        }
+        Ok(_) => None,
+    }
+}
+
+fn finding(code: &'static str, severity: Severity, what: String, remedy: String) -> Finding {
+    Finding { code, severity, what, remedy: Some(remedy) }
+}

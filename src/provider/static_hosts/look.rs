@@ -1,0 +1,41 @@
+//! Does an SSH server answer there? Without logging in, so that a list stays cheap.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::settings::Server;
+
+/// How long a look at one host takes at most.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// What a server may say before it names its version (RFC 4253, 4.2), in bytes.
+const PREAMBLE: u64 = 8 << 10;
+
+/// What is wrong with the server, in a few words.
+pub(super) async fn look(server: &Server) -> Result<(), String> {
+    let Server { address, port, .. } = server;
+    let looked = tokio::time::timeout(PATIENCE, banner(address, *port)).await;
+    looked.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+}
+
+async fn banner(address: &str, port: u16) -> Result<(), String> {
+    let stream = TcpStream::connect((address, port)).await.map_err(|error| plain(&error))?;
+    let mut lines = BufReader::new(stream.take(PREAMBLE));
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match lines.read_until(b'\n', &mut line).await {
+            Ok(0) => return Err("it ends the connection before it says that it speaks SSH".to_owned()),
+            Ok(_) if line.starts_with(b"SSH-") => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(plain(&error)),
+        }
+    }
+}
+
+/// An I/O error without its number.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}

@@ -1,0 +1,191 @@
+//! Hosts of the operator's own: adopted, looked after, cleaned between jobs; never made, never thrown away.
+//!
+//! The configuration and the pinned keys are the only truth: this adapter remembers nothing.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use super::keys::KeyError;
+use super::{BuildContext, Built, FixedHosts, NamedHost, Registration};
+use crate::core::endpoint::{Endpoint, Jump};
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+
+mod clean;
+mod doctor;
+mod look;
+mod pins;
+mod settings;
+
+use settings::{Host, JUMP, Server, Settings};
+
+pub const REGISTRATION: Registration = Registration {
+    kind: "static",
+    summary: "hosts of your own, Linux or macOS, reached over SSH and cleaned between jobs",
+    example: include_str!("example.toml"),
+    build,
+    guest_dirs: None,
+    fixed: Some(FixedHosts { named, clean: clean::script }),
+    doctor: doctor::doctor,
+};
+
+/// The hosts of one pool.
+#[derive(Debug)]
+struct StaticHosts {
+    context: BuildContext,
+    settings: Settings,
+}
+
+fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    Ok(Rc::new(StaticHosts::read(context, table)?))
+}
+
+fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, KeyError> {
+    let hosts = StaticHosts::read(context, table)?;
+    let jump = hosts.settings.jump.as_ref().map(|jump| NamedHost {
+        name: InstanceId::new(JUMP),
+        endpoint: hosts.endpoint_of(jump, JUMP, false).unwrap_or_else(|_| without_key(jump)),
+        capacity: None,
+        is_jump: true,
+        pin: hosts.pin_of(jump, JUMP),
+    });
+    let of_host = |host: &Host| NamedHost {
+        name: InstanceId::new(&host.name),
+        endpoint: hosts.endpoint_of(&host.server, &host.name, true).unwrap_or_else(|_| Endpoint {
+            jump: hosts.jump().ok().flatten().map(Box::new),
+            ..without_key(&host.server)
+        }),
+        capacity: host.capacity,
+        is_jump: false,
+        pin: hosts.pin_of(&host.server, &host.name),
+    };
+    Ok(jump.into_iter().chain(hosts.settings.hosts.iter().map(of_host)).collect())
+}
+
+fn without_key(server: &Server) -> Endpoint {
+    Endpoint {
+        address: server.address.clone(),
+        port: server.port,
+        user: server.user.clone(),
+        host_key: String::new(),
+        key: Some(server.key.clone()),
+        jump: None,
+    }
+}
+
+impl StaticHosts {
+    fn read(context: &BuildContext, table: &toml::Table) -> Result<Self, KeyError> {
+        Ok(Self { context: context.clone(), settings: Settings::read(table)? })
+    }
+
+    fn pin_path(&self, name: &str) -> PathBuf {
+        pins::path(&self.context.state_dir, &self.context.pool, name)
+    }
+
+    /// Where its key is pinned, unless the table states it.
+    fn pin_of(&self, server: &Server, name: &str) -> Option<PathBuf> {
+        server.host_key.is_none().then(|| self.pin_path(name))
+    }
+
+    /// The host key of a server, or what has to be done to know one.
+    fn host_key(&self, server: &Server, name: &str) -> Result<String, String> {
+        let known = pins::host_key(server, &self.pin_path(name)).map_err(|error| error.to_string())?;
+        known.ok_or_else(|| {
+            let pool = &self.context.pool;
+            format!(
+                "its host key is not known: `greenroom doctor --pin {name} --pool {pool}` shows and keeps it, or state \
+                 `host_key`"
+            )
+        })
+    }
+
+    fn jump(&self) -> Result<Option<Jump>, String> {
+        let Some(jump) = &self.settings.jump else { return Ok(None) };
+        let host_key = self.host_key(jump, JUMP).map_err(|problem| format!("the jump host: {problem}"))?;
+        let Server { address, port, user, key, .. } = jump.clone();
+        Ok(Some(Jump { address, port, user, host_key, key }))
+    }
+
+    fn endpoint_of(&self, server: &Server, name: &str, jumps: bool) -> Result<Endpoint, String> {
+        let host_key = self.host_key(server, name)?;
+        let jump = if jumps { self.jump()?.map(Box::new) } else { None };
+        Ok(Endpoint { host_key, jump, ..without_key(server) })
+    }
+
+    /// What stands in the way of using a host, seen from here; behind a jump host only that one is looked at.
+    async fn problem(&self, host: &Host, jump: Option<&Result<(), String>>) -> Option<String> {
+        if let Err(problem) = self.endpoint_of(&host.server, &host.name, true) {
+            return Some(problem);
+        }
+        match jump {
+            Some(Ok(())) => None,
+            Some(Err(problem)) => Some(format!("the jump host does not answer: {problem}")),
+            None => {
+                look::look(&host.server).await.err().map(|problem| format!("it does not answer: {problem}"))
+            }
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Provider for StaticHosts {
+    async fn launch(&self, _request: &LaunchRequest) -> Result<(), ProviderError> {
+        Err(ProviderError::new(
+            ErrorClass::Invalid,
+            "provider \"static\" makes no hosts: it has those it is given",
+        ))
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        Err(ProviderError::new(
+            ErrorClass::Invalid,
+            format!("`{id}` is a host of the operator's: it is not ours to end"),
+        ))
+    }
+
+    /// A host that does not answer is *starting*: it gets no job, and is back by itself.
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
+        let begun = self.context.clock.now();
+        let mut listing = Listing { begun, complete: true, instances: Vec::new() };
+        if *pool != self.context.pool {
+            return Ok(listing);
+        }
+        let jump = match &self.settings.jump {
+            Some(jump) => Some(look::look(jump).await),
+            None => None,
+        };
+        let looks = self.settings.hosts.iter().map(async |host| {
+            let problem = self.problem(host, jump.as_ref()).await;
+            let status = if problem.is_some() { Status::Starting } else { Status::Running };
+            let fixed = Some(Fixed { capacity: host.capacity, problem });
+            Listed { id: InstanceId::new(&host.name), tags: None, status, created: None, detail: None, fixed }
+        });
+        listing.instances = join_all(looks).await;
+        listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(listing)
+    }
+
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        let Some(host) = self.settings.host(id.as_str()) else {
+            return Err(ProviderError::new(
+                ErrorClass::NotFound,
+                format!("no host `{id}` in the configuration"),
+            ));
+        };
+        let endpoint = self.endpoint_of(&host.server, &host.name, true);
+        endpoint.map_err(|problem| ProviderError::new(ErrorClass::Transient, format!("`{id}`: {problem}")))
+    }
+
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
+        Err(ProviderError::new(ErrorClass::NotFound, format!("host `{id}` has no console of ours")))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { launches: false, idempotent_launch: false, boots_here: None }
+    }
+}

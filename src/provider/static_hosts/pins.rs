@@ -1,0 +1,28 @@
+//! Host keys that the operator has looked at and pinned.
+//!
+//! `STATE/pinned/POOL/HOST` holds one public key in OpenSSH form. Written by `doctor --pin` alone.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+
+use super::settings::Server;
+use crate::core::ids::PoolName;
+
+/// Where a host's pinned key is kept.
+pub(super) fn path(state_dir: &Path, pool: &PoolName, host: &str) -> PathBuf {
+    state_dir.join("pinned").join(pool.as_str()).join(host)
+}
+
+/// The key that a server must answer with: as stated, or as pinned. `None`: nobody has said yet.
+pub(super) fn host_key(server: &Server, pin: &Path) -> io::Result<Option<String>> {
+    if let Some(stated) = &server.host_key {
+        return Ok(Some(stated.clone()));
+    }
+    match fs::read_to_string(pin) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
