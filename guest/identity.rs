@@ -1,0 +1,174 @@
+//! What makes a machine itself, and not another clone of its image.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::naming;
+use crate::protocol::Order;
+use crate::ssh::Server;
+use crate::sys;
+
+/// The home of the user that jobs log in as.
+const HOME: &str = "/root";
+const PROXY_FOR_SHELLS: &str = "/etc/profile.d/greenroom-proxy.sh";
+const PROXY_FOR_APT: &str = "/etc/apt/apt.conf.d/99greenroom-proxy";
+
+/// What the host has said so far. Nothing is acted on before the host says GO, so that after a snapshot is resumed
+/// fresh entropy comes before anything that might draw on it.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    time: Option<Duration>,
+    seed: Option<Box<[u8; 64]>>,
+    hostname: Option<String>,
+    machine_id: Option<String>,
+    host_key: Option<Vec<u8>>,
+    authorized_key: Option<String>,
+    proxy: Option<String>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    time: Duration,
+    seed: Box<[u8; 64]>,
+    hostname: String,
+    machine_id: String,
+    host_key: Vec<u8>,
+    authorized_key: String,
+    proxy: Option<String>,
+}
+
+impl Parts {
+    /// Keeps what an order says of the identity; other orders say nothing.
+    pub(crate) fn keep(&mut self, order: Order) {
+        match order {
+            Order::Time(time) => self.time = Some(time),
+            Order::Seed(seed) => self.seed = Some(seed),
+            Order::Hostname(name) => self.hostname = Some(name),
+            Order::MachineId(id) => self.machine_id = Some(id),
+            Order::HostKey(key) => self.host_key = Some(key),
+            Order::AuthorizedKey(key) => self.authorized_key = Some(key),
+            Order::Proxy(url) => self.proxy = Some(url),
+            Order::Ping(_) | Order::WarmUp | Order::Go | Order::PowerOff => {}
+        }
+    }
+
+    /// The whole, or the order that is missing.
+    pub(crate) fn complete(self) -> Result<Identity, String> {
+        let missing = |order: &str| format!("GO came without {order}");
+        Ok(Identity {
+            time: self.time.ok_or_else(|| missing("TIME"))?,
+            seed: self.seed.ok_or_else(|| missing("SEED"))?,
+            hostname: self.hostname.ok_or_else(|| missing("HOSTNAME"))?,
+            machine_id: self.machine_id.ok_or_else(|| missing("MACHINE-ID"))?,
+            host_key: self.host_key.ok_or_else(|| missing("HOST-KEY"))?,
+            authorized_key: self.authorized_key.ok_or_else(|| missing("AUTHORIZED-KEY"))?,
+            proxy: self.proxy,
+        })
+    }
+}
+
+impl Identity {
+    /// Takes it on. The SSH server must not run yet.
+    pub(crate) fn assume(&self, server: Server) -> io::Result<()> {
+        sys::seed_random(&self.seed).map_err(naming("seeding the random numbers"))?;
+        sys::set_clock(self.time).map_err(naming("setting the clock"))?;
+        sys::set_hostname(&self.hostname).map_err(naming("setting the host's name"))?;
+        write("/etc/hostname", 0o644, format!("{}\n", self.hostname))?;
+        write("/etc/hosts", 0o644, hosts(&self.hostname))?;
+        // In place: with systemd the file may be a mount point.
+        write("/etc/machine-id", 0o444, format!("{}\n", self.machine_id))?;
+        server.install_host_key(&self.host_key)?;
+        let ssh = Path::new(HOME).join(".ssh");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&ssh).map_err(naming(ssh.display()))?;
+        write(ssh.join("authorized_keys"), 0o600, format!("{}\n", self.authorized_key))?;
+        match &self.proxy {
+            Some(url) => use_proxy(url),
+            None => Ok(()),
+        }
+    }
+}
+
+fn hosts(name: &str) -> String {
+    format!("127.0.0.1\tlocalhost\n127.0.1.1\t{name}\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+}
+
+/// Tells everything that fetches: shells and what they start, git, apt.
+fn use_proxy(url: &str) -> io::Result<()> {
+    write(PROXY_FOR_SHELLS, 0o644, proxy_variables(url))?;
+    write(
+        PROXY_FOR_APT,
+        0o644,
+        format!("Acquire::http::Proxy \"{url}\";\nAcquire::https::Proxy \"{url}\";\n"),
+    )?;
+    let mut git = Command::new("git");
+    git.args(["config", "--system", "http.proxy", url]).stdin(Stdio::null());
+    let status = git.status().map_err(naming("git"))?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("git config: {status}"))) }
+}
+
+fn proxy_variables(url: &str) -> String {
+    let variables = [("http_proxy", url), ("https_proxy", url), ("no_proxy", "localhost,127.0.0.1,::1")];
+    let lines = variables.map(|(name, value)| {
+        let upper = name.to_ascii_uppercase();
+        format!("export {name}={value} {upper}={value}\n")
+    });
+    lines.concat()
+}
+
+/// Writes a file with exactly that mode, whatever was there before.
+pub(crate) fn write(path: impl AsRef<Path>, mode: u32, text: impl AsRef<[u8]>) -> io::Result<()> {
+    let path = path.as_ref();
+    let put = || {
+        let mut file: File =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(text.as_ref())
+    };
+    put().map_err(naming(path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Order> {
+        vec![
+            Order::Time(Duration::from_secs(1)),
+            Order::Seed(Box::new([7; 64])),
+            Order::Hostname("a".to_owned()),
+            Order::MachineId("0".repeat(32)),
+            Order::HostKey(vec![1]),
+            Order::AuthorizedKey("ssh-ed25519 A".to_owned()),
+        ]
+    }
+
+    #[test]
+    fn nothing_but_the_proxy_may_be_missing() {
+        for (left_out, name) in
+            ["TIME", "SEED", "HOSTNAME", "MACHINE-ID", "HOST-KEY", "AUTHORIZED-KEY"].iter().enumerate()
+        {
+            let mut parts = Parts::default();
+            all().into_iter().enumerate().filter(|(at, _)| *at != left_out).for_each(|(_, o)| parts.keep(o));
+            assert_eq!(parts.complete().unwrap_err(), format!("GO came without {name}"));
+        }
+        let mut parts = Parts::default();
+        for order in all() {
+            parts.keep(order);
+        }
+        assert!(parts.complete().unwrap().proxy.is_none());
+    }
+
+    #[test]
+    fn a_proxy_is_told_in_both_spellings() {
+        let text = proxy_variables("http://10.0.2.100:3128");
+        assert!(
+            text.contains("export https_proxy=http://10.0.2.100:3128 HTTPS_PROXY=http://10.0.2.100:3128\n")
+        );
+        assert_eq!(text.lines().count(), 3);
+    }
+}

@@ -1,0 +1,137 @@
+//! The SSH server: its key, its command, and whether it listens.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::identity::write;
+use crate::naming;
+
+/// Ours, in memory.
+pub(crate) const RUN: &str = "/run/greenroom";
+
+const PORT: u16 = 22;
+const OPENSSH_KEY: &str = "/etc/ssh/ssh_host_ed25519_key";
+const DROPBEAR_KEY: &str = "/etc/dropbear/dropbear_ed25519_host_key";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Openssh,
+    Dropbear,
+}
+
+impl Server {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "openssh" => Some(Self::Openssh),
+            "dropbear" => Some(Self::Dropbear),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Openssh => "openssh",
+            Self::Dropbear => "dropbear",
+        }
+    }
+
+    /// In the foreground, messages to the console.
+    pub(crate) fn command(self) -> Command {
+        let mut command;
+        match self {
+            Self::Openssh => {
+                command = Command::new("/usr/sbin/sshd");
+                command.args(["-D", "-e"]);
+            }
+            Self::Dropbear => {
+                command = Command::new("/usr/sbin/dropbear");
+                // No passwords.
+                command.args(["-F", "-E", "-s", "-r", DROPBEAR_KEY, "-p", &PORT.to_string()]);
+            }
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Puts a host key, OpenSSH's format, where the server finds it.
+    pub(crate) fn install_host_key(self, pem: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Openssh => write(OPENSSH_KEY, 0o600, pem),
+            Self::Dropbear => {
+                let given = Path::new(RUN).join("host_key");
+                write(&given, 0o600, pem)?;
+                fs::create_dir_all("/etc/dropbear").map_err(naming("/etc/dropbear"))?;
+                let mut convert = Command::new("dropbearconvert");
+                convert.args(["openssh", "dropbear"]).arg(&given).arg(DROPBEAR_KEY).stdin(Stdio::null());
+                let output = convert.output().map_err(naming("dropbearconvert"))?;
+                fs::remove_file(&given).map_err(naming(given.display()))?;
+                if output.status.success() {
+                    return Ok(());
+                }
+                let said = String::from_utf8_lossy(&output.stderr);
+                Err(io::Error::other(format!("dropbearconvert: {}: {}", output.status, said.trim())))
+            }
+        }
+    }
+
+    /// Runs what a login runs, with a key that is thrown away, so that it lies in memory when a snapshot is taken.
+    pub(crate) fn warm_up(self) -> io::Result<()> {
+        let key = Path::new(RUN).join("warm-up");
+        let make = match self {
+            Self::Openssh => "ssh-keygen -q -t ed25519 -N '' -f KEY && /usr/sbin/sshd -t -h KEY",
+            Self::Dropbear => "dropbearkey -t ed25519 -f KEY && /usr/sbin/dropbear -V",
+        };
+        let script = make.replace("KEY", &key.display().to_string());
+        let warmed = quiet(Command::new("/bin/sh").args(["-c", &script]));
+        for file in [key.clone(), key.with_extension("pub")] {
+            fs::remove_file(file).ok();
+        }
+        warmed
+    }
+}
+
+/// Runs a command without its output.
+pub(crate) fn quiet(command: &mut Command) -> io::Result<()> {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+}
+
+/// Does anything listen on the SSH port? Asks the kernel, so that the server sees no visitor.
+pub(crate) fn is_listening() -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|table| fs::read_to_string(table).is_ok_and(|text| lists_listener(&text)))
+}
+
+fn lists_listener(table: &str) -> bool {
+    let port = format!(":{PORT:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().unwrap_or_default();
+        let state = fields.nth(1).unwrap_or_default();
+        local.ends_with(&port) && state == "0A"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n";
+
+    #[test]
+    fn a_listener_on_the_port_is_seen_and_nothing_else() {
+        let one = |local: &str, state: &str| {
+            lists_listener(&format!(
+                "{HEAD}   0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000\n"
+            ))
+        };
+        assert!(one("00000000:0016", "0A"));
+        assert!(one("00000000000000000000000000000000:0016", "0A"));
+        assert!(!one("00000000:0016", "01"), "a connection");
+        assert!(!one("00000000:1F16", "0A"), "another port");
+        assert!(!lists_listener(HEAD));
+    }
+}
