@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::image::args::ImageCommand;
+
 /// Where the configuration lies unless somebody says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
 
@@ -122,6 +124,9 @@ be warnings); 1 errors; 2 doctor could not do what it was told."
     Doctor(DoctorOptions),
     /// Play GitLab Runner's part: a whole job, in front of your eyes
     Try(TryOptions),
+    /// Build the images of virtual machines, and look after them
+    #[command(subcommand)]
+    Image(ImageCommand),
 }
 
 #[derive(Debug, Args)]

@@ -33,18 +33,8 @@ pub(super) struct Context {
 impl Context {
     /// Opens the state directory that the command line, the job's environment or the configuration names.
     pub(super) fn open(place: &Place, role: Role) -> Result<Self, CliError> {
-        let config = OnceCell::new();
-        let state_path = match &place.state_dir {
-            Some(given) => std::path::absolute(given)?,
-            None => match read_config(place)? {
-                Some(read) => {
-                    let path = read.state_dir.clone();
-                    config.set(read).ok();
-                    path
-                }
-                None => PathBuf::from(DEFAULT_STATE),
-            },
-        };
+        let (state_path, read) = locate(place)?;
+        let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let state = StateDir::open(&state_path)?;
         let place = Place { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
         let command = KeeperCommand::new(std::env::current_exe()?, keeper_args(&place), std::env::vars_os());
@@ -152,6 +142,21 @@ impl Context {
             .unwrap_or_default();
         format!("the configuration has {}", names.join(", "))
     }
+}
+
+/// The state directory, which need not exist.
+pub(super) fn state_path(place: &Place) -> Result<PathBuf, CliError> {
+    Ok(locate(place)?.0)
+}
+
+/// The state directory that is named, and the configuration where it had to be asked.
+fn locate(place: &Place) -> Result<(PathBuf, Option<Config>), CliError> {
+    if let Some(given) = &place.state_dir {
+        return Ok((std::path::absolute(given)?, None));
+    }
+    let read = read_config(place)?;
+    let path = read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE), |config| config.state_dir.clone());
+    Ok((path, read))
 }
 
 /// The configuration that is named, or that this state directory was last used with, or the usual one.

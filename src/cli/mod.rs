@@ -6,6 +6,7 @@ pub mod doctor;
 mod driver;
 pub mod error;
 pub mod explain;
+pub mod image;
 mod job;
 mod keep;
 mod log;
@@ -99,6 +100,7 @@ async fn ask(place: &Place, command: OperatorCommand) -> Result<bool, CliError> 
         OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,
+        OperatorCommand::Image(command) => image::image(place, command),
     }
 }
 

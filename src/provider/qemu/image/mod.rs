@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
+pub mod build;
 mod manifest;
+pub mod store;
 
 pub use manifest::{FORMAT, Flavour, Manifest, SshServer};
 
@@ -58,6 +60,9 @@ pub enum Problem {
     /// The disk is not what the manifest says: it was cut off, or changed in place.
     #[error("{} has {found} bytes, the manifest says {expected}", path.display())]
     WrongSize { path: PathBuf, found: u64, expected: u64 },
+    /// Something in it changed after it was built.
+    #[error("its digest is {found}, the manifest says {expected}")]
+    WrongDigest { found: String, expected: String },
     /// Jobs can neither use the cache nor pass artifacts.
     #[error("there is no gitlab-runner in it: jobs have no cache and no artifacts")]
     NoHelper,
@@ -125,6 +130,17 @@ impl Image {
             found.push(Problem::NoHelper);
         }
         Ok(found)
+    }
+
+    /// Reads everything and compares it with the manifest; `None` if it is as it was built, or if a file is missing,
+    /// of which `check` tells.
+    pub fn compare(&self) -> Result<Option<Problem>, ImageError> {
+        let found = match build::digest::of_image(&self.kernel(), &self.initrd(), &self.rootfs()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let expected = self.manifest.digest.clone();
+        Ok((found != expected).then_some(Problem::WrongDigest { found, expected }))
     }
 }
 

@@ -1,0 +1,112 @@
+//! `image build`: a line for each step, and what came of it.
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+use std::time::Instant;
+
+use super::args::BuildOptions;
+use crate::cli::error::CliError;
+use crate::cli::ui;
+use crate::core::time::Pretty;
+use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
+use crate::provider::qemu::image::store::Images;
+
+/// Where packages put the program that a guest may want too.
+const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
+
+pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
+    let suite = match options.suite {
+        Some(suite) => suite,
+        None => build::suite_of_machine()?.ok_or_else(|| {
+            CliError::say("this machine does not run Debian")
+                .hint("`--suite bookworm --mirror ADDRESS` says what to build from")
+        })?,
+    };
+    let helper = options.gitlab_runner.as_deref().map(Helper::at).transpose()?;
+    let request = Request {
+        name: options.name,
+        flavour: options.flavour.into(),
+        ssh: options.ssh.into(),
+        suite,
+        mirrors: options.mirrors,
+        packages: options.packages,
+        disk_bytes: options.size,
+        helper,
+    };
+    let began = Instant::now();
+    let is_terminal = std::io::stderr().is_terminal();
+    let image =
+        build::build(images, &request, &mut |progress| tell(&progress, is_terminal)).map_err(hinted)?;
+    let size = build::on_disk(&image.dir)?;
+    let took = Pretty(began.elapsed());
+    ui::err(&format!(
+        "image `{}` is ready in {}: {} in {took}\n",
+        request.name,
+        image.dir.display(),
+        mib(size)
+    ));
+    if request.helper.is_none() {
+        ui::err(&without_helper(Path::new(GITLAB_RUNNER).is_file()));
+    }
+    Ok(true)
+}
+
+fn without_helper(is_here: bool) -> String {
+    let at = if is_here { GITLAB_RUNNER } else { "FILE" };
+    format!(
+        "note: it has no gitlab-runner, so jobs have no cache and no artifacts; `--gitlab-runner {at}` puts one in\n"
+    )
+}
+
+fn hinted(error: BuildError) -> CliError {
+    let hint = match &error {
+        BuildError::NotRoot => Some("run it with sudo; anybody can start machines from the image"),
+        BuildError::Tool(build::ToolError::Failed { tool: build::Tool::Mmdebstrap, .. }) => Some(
+            "is the mirror reachable, and does it have these packages? `--mirror ADDRESS` names another one",
+        ),
+        _ => None,
+    };
+    let error = CliError::system(error);
+    match hint {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+/// A terminal shows what is being done; everything else gets what is done.
+fn tell(progress: &Progress, is_terminal: bool) {
+    match progress {
+        Progress::Began(what) if is_terminal => ui::err(&format!("{what} …")),
+        Progress::Began(_) => {}
+        Progress::Done(step) if is_terminal => ui::err(&format!("\r{}", line(step))),
+        Progress::Done(step) => ui::err(&line(step)),
+    }
+}
+
+fn line(step: &Step) -> String {
+    format!("{:<22} {:>8} {:>10}\n", step.what, Pretty(step.took).to_string(), mib(step.bytes))
+}
+
+/// Whole mebibytes.
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_step_is_a_line_with_time_and_size() {
+        let step = Step { what: "disk", took: Duration::from_millis(3100), bytes: 450_000_000 };
+        assert_eq!(line(&step), "disk                      3.1 s    430 MiB\n");
+    }
+
+    #[test]
+    fn a_helper_that_lies_here_is_offered() {
+        assert!(without_helper(true).contains("`--gitlab-runner /usr/bin/gitlab-runner`"));
+        assert!(without_helper(false).contains("`--gitlab-runner FILE`"));
+    }
+}

@@ -1,0 +1,103 @@
+//! `image list`, `image check` and `image remove`.
+
+use serde_json::{Value, json};
+
+use super::build::mib;
+use crate::cli::error::CliError;
+use crate::cli::near::nearest;
+use crate::cli::rows::Rows;
+use crate::cli::ui;
+use crate::provider::qemu::image::build::on_disk;
+use crate::provider::qemu::image::store::{Entry, Images, StoreError};
+use crate::provider::qemu::image::{Image, ImageError};
+
+pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
+    let entries = images.list()?;
+    let text = if json {
+        let all: Vec<Value> = entries.iter().map(entry_json).collect();
+        format!("{:#}\n", json!({ "images": all }))
+    } else if entries.is_empty() {
+        format!("no images in {}; `greenroom image build` makes one\n", images.path().display())
+    } else {
+        table(&entries)
+    };
+    ui::out(&text);
+    Ok(true)
+}
+
+fn table(entries: &[Entry]) -> String {
+    let mut rows = Rows::new(&["IMAGE", "FLAVOUR", "SSH", "SUITE", "KERNEL", "SIZE", "BUILT"]);
+    for Entry { name, image } in entries {
+        match image {
+            Ok(image) => {
+                let about = &image.manifest;
+                let size = on_disk(&image.dir).map_or_else(|_| "?".to_owned(), mib);
+                let built = about.built.strftime("%Y-%m-%d %H:%MZ").to_string();
+                let (flavour, ssh) = (about.flavour.to_string(), about.ssh.to_string());
+                let cells =
+                    vec![name.clone(), flavour, ssh, about.suite.clone(), about.kernel.clone(), size, built];
+                rows.row(cells, complaints(image));
+            }
+            Err(error) => rows.row(vec![name.clone()], vec![error.to_string()]),
+        }
+    }
+    rows.render(ui::width())
+}
+
+/// What a short look finds.
+fn complaints(image: &Image) -> Vec<String> {
+    match image.check() {
+        Ok(problems) => problems.iter().map(ToString::to_string).collect(),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+fn entry_json(entry: &Entry) -> Value {
+    match &entry.image {
+        Ok(image) => json!({ "name": entry.name, "manifest": image.manifest, "problems": complaints(image) }),
+        Err(error) => json!({ "name": entry.name, "manifest": null, "problems": [error.to_string()] }),
+    }
+}
+
+pub(super) fn check(images: &Images, name: &str, json: bool) -> Result<bool, CliError> {
+    let image = images.open(name).map_err(|error| named(images, name, error))?;
+    let mut problems = image.check()?;
+    problems.extend(image.compare()?);
+    let sentences: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let text = if json {
+        format!("{:#}\n", json!({ "name": name, "problems": sentences }))
+    } else if problems.is_empty() {
+        format!("image `{name}` is as it was built\n")
+    } else {
+        let lines: Vec<String> =
+            sentences.iter().map(|sentence| format!("image `{name}`: {sentence}\n")).collect();
+        lines.concat()
+    };
+    ui::out(&text);
+    Ok(problems.is_empty())
+}
+
+pub(super) fn remove(images: &Images, name: &str, dry_run: bool) -> Result<bool, CliError> {
+    let dir = images.path().join(name);
+    if dry_run {
+        images.open(name).map_err(|error| named(images, name, error))?;
+        ui::out(&format!("would remove {}\n", dir.display()));
+        return Ok(true);
+    }
+    images.remove(name).map_err(|error| match error {
+        StoreError::Image(error) => named(images, name, error),
+        other => CliError::system(other),
+    })?;
+    ui::out(&format!("removed {}\n", dir.display()));
+    Ok(true)
+}
+
+/// An error with the name that may have been meant.
+fn named(images: &Images, name: &str, error: ImageError) -> CliError {
+    let known = images.list().unwrap_or_default();
+    let hint = match nearest(name, known.iter().map(|entry| entry.name.as_str())) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`greenroom image list` shows what there is, `greenroom image build` makes one".to_owned(),
+    };
+    CliError::system(error).hint(hint)
+}

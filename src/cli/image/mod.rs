@@ -1,0 +1,34 @@
+//! `image …`: build the images of virtual machines, and look after them.
+
+pub mod args;
+mod build;
+mod look;
+
+use super::args::Place;
+use super::context::state_path;
+use super::error::CliError;
+use crate::provider::qemu::image::store::Images;
+use args::ImageCommand;
+
+/// Carries one out; false if the answer is a bad one.
+pub(super) fn image(place: &Place, command: ImageCommand) -> Result<bool, CliError> {
+    match command {
+        ImageCommand::Build(options) => build::build(&images(place, &options.images)?, options),
+        ImageCommand::List { images: folder, json } => look::list(&images(place, &folder)?, json),
+        ImageCommand::Check { name, images: folder, json } => {
+            look::check(&images(place, &folder)?, &name, json)
+        }
+        ImageCommand::Remove { name, images: folder, dry_run } => {
+            look::remove(&images(place, &folder)?, &name, dry_run)
+        }
+    }
+}
+
+/// The folder that is named, or the one in the state directory.
+fn images(place: &Place, folder: &args::Folder) -> Result<Images, CliError> {
+    let path = match &folder.images {
+        Some(given) => std::path::absolute(given)?,
+        None => state_path(place)?.join("images"),
+    };
+    Ok(Images::at(path))
+}

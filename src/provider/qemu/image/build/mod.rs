@@ -1,0 +1,327 @@
+//! Makes an image out of Debian packages.
+//!
+//! Everything happens in a folder with a dot in front beside the images, and is renamed into place at the end. A build
+//! that is killed leaves that folder, and the next one sweeps it away.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fs_err as fs;
+
+mod cpio;
+pub(super) mod digest;
+mod initrd;
+mod kernel;
+mod modules;
+mod rootfs;
+mod sources;
+mod tools;
+
+pub use initrd::InitrdError;
+pub use kernel::KernelError;
+pub use tools::{Tool, ToolError};
+
+use super::store::{Images, StoreError};
+use super::{FORMAT, Flavour, INITRD, Image, KERNEL, MANIFEST, Manifest, ROOTFS, SshServer};
+use rootfs::Rootfs;
+
+/// What runs in every guest; build.rs makes it.
+const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/greenroom-guest"));
+
+/// Where apt keeps what it is set up for.
+const APT: &str = "/etc/apt";
+
+/// A disk smaller than this holds no Debian.
+pub const SMALLEST_DISK: u64 = 1 << 30;
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub name: String,
+    pub flavour: Flavour,
+    pub ssh: SshServer,
+    /// Debian's name of the release.
+    pub suite: String,
+    /// Addresses or whole lines of `sources.list`; empty: what this machine's apt uses.
+    pub mirrors: Vec<String>,
+    /// Beside those that every image has.
+    pub packages: Vec<String>,
+    /// Of the disk as the guest sees it, in bytes.
+    pub disk_bytes: u64,
+    pub helper: Option<Helper>,
+}
+
+/// The `gitlab-runner` that goes into the guest, for cache and artifacts.
+#[derive(Debug, Clone)]
+pub struct Helper {
+    pub path: PathBuf,
+    /// `19.4.0`.
+    pub version: Option<String>,
+}
+
+/// A step that is done.
+#[derive(Debug, Clone)]
+pub struct Step {
+    pub what: &'static str,
+    pub took: Duration,
+    /// What it made, in bytes on this machine's disk.
+    pub bytes: u64,
+}
+
+/// How a build goes on.
+#[derive(Debug, Clone)]
+pub enum Progress {
+    Began(&'static str),
+    Done(Step),
+}
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("images are built by root: packages are unpacked with their owners")]
+    NotRoot,
+    #[error("images are for x86-64 machines, which this is not")]
+    Architecture,
+    #[error("the systemd flavour comes with OpenSSH only")]
+    DropbearUnderSystemd,
+    #[error("a disk of {0} bytes is too small, {SMALLEST_DISK} is the least")]
+    DiskTooSmall(u64),
+    #[error("this machine's apt has no archive of Debian `{suite}` set up: `--mirror ADDRESS` names one")]
+    NoSources { suite: String },
+    #[error("there is no kernel among the packages")]
+    NoKernel,
+    #[error("{}: no program that runs here ({problem})", path.display())]
+    Helper { path: PathBuf, problem: String },
+    #[error("the kernel cannot be used")]
+    Kernel(#[from] KernelError),
+    #[error("no initrd can be made")]
+    Initrd(#[from] InitrdError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Helper {
+    /// Asks the program what it is: one that does not run here will not run in the guest.
+    pub fn at(path: &Path) -> Result<Self, BuildError> {
+        let bad = |problem: String| BuildError::Helper { path: path.to_owned(), problem };
+        let mut ask = Command::new(path);
+        ask.arg("--version").stdin(Stdio::null());
+        let output = ask.output().map_err(|error| bad(error.to_string()))?;
+        if !output.status.success() {
+            return Err(bad(output.status.to_string()));
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        let version =
+            said.lines().find_map(|line| line.strip_prefix("Version:")).map(|v| v.trim().to_owned());
+        Ok(Self { path: std::path::absolute(path)?, version })
+    }
+}
+
+/// The name of this machine's Debian release: `bookworm`.
+pub fn suite_of_machine() -> io::Result<Option<String>> {
+    Ok(suite_in(&fs::read_to_string("/etc/os-release")?))
+}
+
+fn suite_in(os_release: &str) -> Option<String> {
+    let value = |key: &str| {
+        let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        Some(line.trim_matches('"').to_owned())
+    };
+    value("VERSION_CODENAME").filter(|_| value("ID").is_some_and(|id| id == "debian"))
+}
+
+/// Builds an image and puts it in its place; one of the same name is replaced.
+pub fn build(
+    images: &Images,
+    request: &Request,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<Image, BuildError> {
+    check(request)?;
+    tools::all_there()?;
+    let sources = sources_for(request)?;
+    let work = images.begin(&request.name)?;
+    let mut steps = Steps { tell };
+    let rootfs = Rootfs::in_folder(&work.folder);
+    let file = |name: &str| work.folder.join(name);
+    steps.take("Debian packages", || {
+        rootfs.install(request, &sources, &work.lock)?;
+        on_disk(&rootfs.path)
+    })?;
+    let mut release = String::new();
+    steps.take("kernel and initrd", || {
+        release = kernel_release(&rootfs)?;
+        let vmlinuz = fs::read(rootfs.file("boot").join(format!("vmlinuz-{release}")))?;
+        write(&file(KERNEL), &kernel::unpack(&vmlinuz)?)?;
+        let modules = rootfs.file("lib/modules").join(&release);
+        write(&file(INITRD), &initrd::make(&modules, GUEST)?)?;
+        Ok(on_disk(&file(KERNEL))? + on_disk(&file(INITRD))?)
+    })?;
+    steps.take("settings of the guest", || {
+        rootfs.settle(request, GUEST)?;
+        rootfs.strip()?;
+        on_disk(&rootfs.path)
+    })?;
+    steps.take("disk", || {
+        make_disk(&rootfs.path, &file(ROOTFS), request.disk_bytes)?;
+        rootfs.remove()?;
+        on_disk(&file(ROOTFS))
+    })?;
+    let digest = digest::of_image(&file(KERNEL), &file(INITRD), &file(ROOTFS))?;
+    let manifest = manifest(request, release, digest);
+    write(&file(MANIFEST), &serde_json::to_vec_pretty(&manifest).map_err(io::Error::from)?)?;
+    Ok(work.finish(manifest)?)
+}
+
+fn check(request: &Request) -> Result<(), BuildError> {
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        return Err(BuildError::Architecture);
+    }
+    if request.flavour == Flavour::Systemd && request.ssh == SshServer::Dropbear {
+        return Err(BuildError::DropbearUnderSystemd);
+    }
+    if request.disk_bytes < SMALLEST_DISK {
+        return Err(BuildError::DiskTooSmall(request.disk_bytes));
+    }
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(BuildError::NotRoot) }
+}
+
+fn sources_for(request: &Request) -> Result<Vec<String>, BuildError> {
+    if !request.mirrors.is_empty() {
+        return Ok(request.mirrors.iter().map(|mirror| sources::of_mirror(mirror, &request.suite)).collect());
+    }
+    let lines = sources::of_machine(Path::new(APT), &request.suite)?;
+    if lines.is_empty() { Err(BuildError::NoSources { suite: request.suite.clone() }) } else { Ok(lines) }
+}
+
+/// The one kernel that was installed.
+fn kernel_release(rootfs: &Rootfs) -> Result<String, BuildError> {
+    for entry in fs::read_dir(rootfs.file("boot"))? {
+        let name = entry?.file_name();
+        if let Some(release) = name.to_str().and_then(|name| name.strip_prefix("vmlinuz-")) {
+            return Ok(release.to_owned());
+        }
+    }
+    Err(BuildError::NoKernel)
+}
+
+/// Fills a disk from a folder; nothing is mounted. No journal: a machine that crashes is thrown away.
+fn make_disk(folder: &Path, disk: &Path, bytes: u64) -> Result<(), BuildError> {
+    let tool = Tool::Mke2fs;
+    let mut command = tool.command();
+    command.args(["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", "greenroom", "-d"]);
+    command.arg(folder).arg(disk).arg(format!("{}k", bytes / 1024)).stdin(Stdio::null());
+    let output = command.output().map_err(|source| ToolError::Start { tool, source })?;
+    if !output.status.success() {
+        return Err(tools::failed(tool, output.status, &output.stderr).into());
+    }
+    Ok(read_only(disk)?)
+}
+
+fn manifest(request: &Request, kernel: String, digest: String) -> Manifest {
+    Manifest {
+        format: FORMAT,
+        name: request.name.clone(),
+        flavour: request.flavour,
+        ssh: request.ssh,
+        suite: request.suite.clone(),
+        built: jiff::Timestamp::now(),
+        kernel,
+        digest,
+        disk_bytes: request.disk_bytes / 1024 * 1024,
+        helper: request.helper.is_some(),
+        helper_version: request.helper.as_ref().and_then(|helper| helper.version.clone()),
+        user: "root".to_owned(),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fs::write(path, bytes)?;
+    read_only(path)
+}
+
+/// Nobody changes a part of an image by mistake.
+fn read_only(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, std::fs::Permissions::from_mode(0o444))
+}
+
+/// Bytes that a file, or everything in a folder, takes on this machine's disk.
+pub fn on_disk(path: &Path) -> Result<u64, BuildError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = fs::symlink_metadata(path)?;
+    let mut bytes = own.blocks() * 512;
+    if own.is_dir() {
+        for entry in fs::read_dir(path)? {
+            bytes += on_disk(&entry?.path())?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Tells of each step when it begins and when it is done.
+struct Steps<'a> {
+    tell: &'a mut dyn FnMut(Progress),
+}
+
+impl Steps<'_> {
+    fn take(
+        &mut self,
+        what: &'static str,
+        work: impl FnOnce() -> Result<u64, BuildError>,
+    ) -> Result<(), BuildError> {
+        let began = Instant::now();
+        (self.tell)(Progress::Began(what));
+        let bytes = work()?;
+        (self.tell)(Progress::Done(Step { what, took: began.elapsed(), bytes }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            name: "light".to_owned(),
+            flavour: Flavour::Light,
+            ssh: SshServer::Openssh,
+            suite: "bookworm".to_owned(),
+            mirrors: Vec::new(),
+            packages: Vec::new(),
+            disk_bytes: 8 << 30,
+            helper: None,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_before_anything_is_begun() {
+        let tiny = Request { disk_bytes: 4096, ..request() };
+        assert!(matches!(check(&tiny), Err(BuildError::DiskTooSmall(4096))));
+        let odd = Request { flavour: Flavour::Systemd, ssh: SshServer::Dropbear, ..request() };
+        assert!(matches!(check(&odd), Err(BuildError::DropbearUnderSystemd)));
+    }
+
+    #[test]
+    fn only_debian_has_a_release_of_debian() {
+        assert_eq!(suite_in("ID=debian\nVERSION_CODENAME=bookworm\n").as_deref(), Some("bookworm"));
+        assert_eq!(suite_in("ID=\"debian\"\nVERSION_CODENAME=\"trixie\"\n").as_deref(), Some("trixie"));
+        assert_eq!(suite_in("ID=ubuntu\nVERSION_CODENAME=noble\n"), None);
+    }
+
+    #[test]
+    fn a_helper_has_to_run_and_says_its_version() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("gitlab-runner");
+        fs::write(&path, "#!/bin/sh\nprintf 'Version:      19.4.0\\nGit revision: x\\n'\n").unwrap();
+        assert!(matches!(Helper::at(&path), Err(BuildError::Helper { .. })), "not executable");
+        fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(Helper::at(&path).unwrap().version.as_deref(), Some("19.4.0"));
+    }
+}

@@ -1,0 +1,286 @@
+//! The guest's file system as a folder: Debian's packages, and what makes a CI machine of them.
+
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+
+use super::tools::{Tool, ToolError, failed};
+use super::{BuildError, Request};
+use crate::provider::qemu::image::{Flavour, SshServer};
+
+/// In every image: the kernel for its modules, what GitLab's scripts call, and what its author looks for first.
+const PACKAGES: &[&str] = &[
+    "linux-image-cloud-amd64",
+    "bash",
+    "ca-certificates",
+    "curl",
+    "git",
+    "git-lfs",
+    "iproute2",
+    "kmod",
+    "netbase",
+    "procps",
+];
+/// `dbus` and `libpam-systemd` so that `systemctl` and login sessions work as on any Debian.
+const SYSTEMD_PACKAGES: &[&str] = &["systemd-sysv", "udev", "dbus", "libpam-systemd"];
+
+/// Documentation has no reader in a CI machine. Licences stay.
+const DPKG: &[&str] = &[
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/man/*",
+];
+
+const GUEST_PROGRAM: &str = "usr/lib/greenroom/greenroom-guest";
+
+const SSHD_CONFIG: &str = "\
+# Written by greenroom when the image was built.
+HostKey /etc/ssh/ssh_host_ed25519_key
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AuthorizedKeysFile .ssh/authorized_keys
+# The newest exchange takes ten times as long in an emulated machine.
+KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org,sntrup761x25519-sha512@openssh.com
+UseDNS no
+PrintMotd no
+PrintLastLog no
+LogLevel ERROR
+# One client, with many sessions and new connections at any time.
+MaxSessions 20
+MaxStartups 100
+Subsystem sftp internal-sftp
+";
+
+/// A service manager's view of the agent. The machine has booted when it says hello.
+const AGENT_UNIT: &str = "\
+[Unit]
+Description=Conversation with the host's greenroom
+After=multi-user.target
+
+[Service]
+ExecStart=/usr/lib/greenroom/greenroom-guest agent
+Restart=always
+RestartSec=1
+
+[Install]
+WantedBy=greenroom.target
+";
+const TARGET_UNIT: &str = "\
+[Unit]
+Description=A machine that waits for its identity
+Requires=multi-user.target
+After=multi-user.target
+AllowIsolate=yes
+";
+
+/// Units that only cost time in a machine that lives for one job.
+const MASKED: &[&str] = &[
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "getty@tty1.service",
+    "motd-news.timer",
+    "serial-getty@ttyS0.service",
+    "systemd-update-utmp.service",
+    "systemd-update-utmp-runlevel.service",
+];
+
+/// The folder and the files that a build works with.
+#[derive(Debug)]
+pub(super) struct Rootfs {
+    pub(super) path: PathBuf,
+    /// What mmdebstrap says.
+    log: PathBuf,
+}
+
+impl Rootfs {
+    pub(super) fn in_folder(folder: &Path) -> Self {
+        Self { path: folder.join("rootfs"), log: folder.join("mmdebstrap.log") }
+    }
+
+    /// Has mmdebstrap unpack and configure the packages. `lock` goes along: as long as any of its processes lives,
+    /// the build is not over.
+    pub(super) fn install(
+        &self,
+        request: &Request,
+        sources: &[String],
+        lock: &fs::File,
+    ) -> Result<(), BuildError> {
+        let tool = Tool::Mmdebstrap;
+        let log =
+            fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.log)?.into_parts().0;
+        let mut command = tool.command();
+        // For root, "unshare" means no user namespace, but mounts and processes of its own: none outlive it.
+        command.args(["--variant=minbase", "--mode=unshare", "--architectures=amd64"]);
+        command.arg(format!("--include={}", packages(request).join(",")));
+        command.args(DPKG.iter().map(|option| format!("--dpkgopt={option}")));
+        command.arg(&request.suite).arg(&self.path).args(sources);
+        // The initrd is ours; Debian's takes longer to make than all the rest of the kernel.
+        command.env("INITRD", "No").env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
+        command.stdin(Stdio::from(lock.file().try_clone()?));
+        command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        let status = command.status().map_err(|source| ToolError::Start { tool, source })?;
+        if status.success() { Ok(()) } else { Err(failed(tool, status, &fs::read(&self.log)?).into()) }
+    }
+
+    /// Makes the folder a guest: the guest program, the SSH server's settings, no identity of its own.
+    pub(super) fn settle(&self, request: &Request, guest: &[u8]) -> Result<(), BuildError> {
+        self.write(GUEST_PROGRAM, 0o755, guest)?;
+        self.write("usr/lib/greenroom/image", 0o644, format!("{} {}\n", request.flavour, request.ssh))?;
+        self.write("etc/resolv.conf", 0o644, "nameserver 10.0.2.3\n")?;
+        self.write("etc/fstab", 0o644, "/dev/vda / ext4 defaults,noatime 0 0\n")?;
+        self.write("etc/default/locale", 0o644, "LANG=C.UTF-8\n")?;
+        self.write("etc/profile.d/greenroom.sh", 0o644, "export LANG=C.UTF-8\n")?;
+        self.shells_read_profile()?;
+        for folder in ["builds", "cache"] {
+            fs::create_dir_all(self.path.join(folder))?;
+        }
+        self.without_identity()?;
+        if request.ssh == SshServer::Openssh {
+            self.write("etc/ssh/sshd_config", 0o644, SSHD_CONFIG)?;
+        }
+        match request.flavour {
+            Flavour::Light => self.as_light()?,
+            Flavour::Systemd => self.as_systemd()?,
+        }
+        if let Some(helper) = &request.helper {
+            self.write("usr/bin/gitlab-runner", 0o755, fs::read(&helper.path)?)?;
+        }
+        Ok(())
+    }
+
+    /// A command over SSH runs in a shell that is no login shell; bash then reads `.bashrc`.
+    fn shells_read_profile(&self) -> io::Result<()> {
+        let bashrc = "root/.bashrc";
+        let own = fs::read_to_string(self.path.join(bashrc)).unwrap_or_default();
+        let first = "for file in /etc/profile.d/greenroom*.sh; do . \"$file\"; done\n";
+        self.write(bashrc, 0o644, format!("{first}{own}"))
+    }
+
+    fn without_identity(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.path.join("etc/ssh")).into_iter().flatten() {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b"ssh_host_") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        self.write("etc/hostname", 0o644, "localhost\n")?;
+        // Empty, not missing: systemd then makes one for this boot and takes it for no first boot.
+        self.write("etc/machine-id", 0o444, "")?;
+        self.write("etc/hosts", 0o644, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
+    }
+
+    fn as_light(&self) -> io::Result<()> {
+        for name in ["init", "poweroff", "halt", "reboot"] {
+            let link = self.path.join("usr/sbin").join(name);
+            if link.symlink_metadata().is_ok() {
+                fs::remove_file(&link)?;
+            }
+            symlink(Path::new("/").join(GUEST_PROGRAM), &link)?;
+        }
+        Ok(())
+    }
+
+    fn as_systemd(&self) -> io::Result<()> {
+        let units = self.path.join("etc/systemd/system");
+        self.write("etc/systemd/system/greenroom-agent.service", 0o644, AGENT_UNIT)?;
+        self.write("etc/systemd/system/greenroom.target", 0o644, TARGET_UNIT)?;
+        let link = |to: &str, name: &str| {
+            let link = units.join(name);
+            if let Some(folder) = link.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            if link.symlink_metadata().is_ok() {
+                fs::remove_file(&link)?;
+            }
+            symlink(to, &link)
+        };
+        link("/etc/systemd/system/greenroom.target", "default.target")?;
+        link(
+            "/etc/systemd/system/greenroom-agent.service",
+            "greenroom.target.wants/greenroom-agent.service",
+        )?;
+        // The agent starts it when the machine has its identity.
+        for enabled in ["multi-user.target.wants/ssh.service", "sshd.service"] {
+            fs::remove_file(units.join(enabled)).or_else(absent_is_fine)?;
+        }
+        for unit in MASKED {
+            link("/dev/null", unit)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what no CI machine needs.
+    pub(super) fn strip(&self) -> io::Result<()> {
+        for folder in ["boot", "var/lib/apt/lists", "var/cache/apt", "var/log", "tmp"] {
+            empty(&self.path.join(folder))?;
+        }
+        // apt wants these to be there.
+        for folder in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"] {
+            fs::create_dir_all(self.path.join(folder))?;
+        }
+        Ok(())
+    }
+
+    /// When it is a disk.
+    pub(super) fn remove(self) -> io::Result<()> {
+        fs::remove_file(self.log)?;
+        fs::remove_dir_all(self.path)
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn write(&self, name: &str, mode: u32, content: impl AsRef<[u8]>) -> io::Result<()> {
+        let path = self.path.join(name);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // A link would lead out of the folder.
+        if path.is_symlink() {
+            fs::remove_file(&path)?;
+        }
+        fs::write(&path, content)?;
+        fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+    }
+}
+
+fn absent_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+fn empty(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }?;
+    }
+    Ok(())
+}
+
+/// What mmdebstrap is to install, each once.
+fn packages(request: &Request) -> Vec<&str> {
+    let mut all = PACKAGES.to_vec();
+    all.push(match request.ssh {
+        SshServer::Openssh => "openssh-server",
+        SshServer::Dropbear => "dropbear-bin",
+    });
+    if request.flavour == Flavour::Systemd {
+        all.extend(SYSTEMD_PACKAGES);
+    }
+    all.extend(request.packages.iter().map(String::as_str));
+    all.sort_unstable();
+    all.dedup();
+    all
+}

@@ -1,0 +1,186 @@
+//! The folder of images: what is there, room for a new one, removal.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use rustix::fs::{CWD, RenameFlags};
+
+use super::{Image, ImageError, Manifest, is_name};
+
+/// In front of what is being built, and of what is being removed.
+const UNFINISHED: &str = ".new-";
+const LEAVING: &str = ".old-";
+const LOCK: &str = ".lock";
+
+/// Why the folder cannot be worked with.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("another `greenroom image build` is at work in {}", .0.display())]
+    Busy(PathBuf),
+    /// A program of a killed build still uses it.
+    #[error("{} is a mount point: `umount -R {}`, then try again", .0.display(), .0.display())]
+    Mounted(PathBuf),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A folder of images, of which each is a folder.
+#[derive(Debug, Clone)]
+pub struct Images {
+    path: PathBuf,
+}
+
+/// An entry of the folder.
+#[derive(Debug)]
+pub struct Entry {
+    pub name: String,
+    pub image: Result<Image, ImageError>,
+}
+
+/// A build that is under way. What is not finished is swept away by the next build.
+#[derive(Debug)]
+pub(super) struct Work {
+    images: Images,
+    name: String,
+    pub(super) folder: PathBuf,
+    /// Held until the last process that has it ends.
+    pub(super) lock: fs::File,
+}
+
+impl Images {
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn open(&self, name: &str) -> Result<Image, ImageError> {
+        Image::open(&self.path, name)
+    }
+
+    /// All images by name, damaged ones included.
+    pub fn list(&self) -> io::Result<Vec<Entry>> {
+        let mut found = Vec::new();
+        for name in self.names()? {
+            if is_name(&name) && self.path.join(&name).is_dir() {
+                found.push(Entry { image: self.open(&name), name });
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Removes an image, a damaged one too. Machines that run on it keep what they have open.
+    pub fn remove(&self, name: &str) -> Result<(), StoreError> {
+        match self.open(name) {
+            Err(ImageError::Missing { .. } | ImageError::Name(_)) if !self.has_folder(name) => {
+                return Err(self.missing(name).into());
+            }
+            _ => {}
+        }
+        let leaving = self.path.join(format!("{LEAVING}{name}-{}", std::process::id()));
+        fs::rename(self.path.join(name), &leaving)?;
+        Ok(fs::remove_dir_all(leaving)?)
+    }
+
+    fn has_folder(&self, name: &str) -> bool {
+        is_name(name) && self.path.join(name).is_dir()
+    }
+
+    fn missing(&self, name: &str) -> ImageError {
+        if is_name(name) {
+            ImageError::Missing { name: name.to_owned(), images: self.path.clone() }
+        } else {
+            ImageError::Name(name.to_owned())
+        }
+    }
+
+    /// Takes the lock, sweeps away what killed builds left, and makes room for a new image.
+    pub(super) fn begin(&self, name: &str) -> Result<Work, StoreError> {
+        if !is_name(name) {
+            return Err(ImageError::Name(name.to_owned()).into());
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.path)?;
+        let lock = self.path.join(LOCK);
+        let lock = fs::OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(lock)?;
+        match lock.file().try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Err(StoreError::Busy(self.path.clone())),
+            Err(std::fs::TryLockError::Error(error)) => return Err(error.into()),
+        }
+        self.sweep()?;
+        let folder = self.path.join(format!("{UNFINISHED}{name}"));
+        std::fs::DirBuilder::new().mode(0o755).create(&folder)?;
+        Ok(Work { images: self.clone(), name: name.to_owned(), folder, lock })
+    }
+
+    fn sweep(&self) -> Result<(), StoreError> {
+        for name in self.names()? {
+            if name.starts_with(UNFINISHED) || name.starts_with(LEAVING) {
+                let path = self.path.join(name);
+                let device = fs::symlink_metadata(&path)?.dev();
+                refuse_mounts(&path, device)?;
+                fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every entry whose name is text; there are no others of ours.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+}
+
+impl Work {
+    /// Puts the finished image in its place, in one step also where one of that name is there.
+    pub(super) fn finish(self, manifest: Manifest) -> Result<Image, StoreError> {
+        let dir = self.images.path.join(&self.name);
+        match rustix::fs::renameat_with(CWD, &self.folder, CWD, &dir, RenameFlags::EXCHANGE) {
+            Ok(()) => fs::remove_dir_all(&self.folder)?,
+            Err(rustix::io::Errno::NOENT) => fs::rename(&self.folder, &dir)?,
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        Ok(Image { dir, manifest })
+    }
+}
+
+impl Drop for Work {
+    /// A build that failed leaves nothing; one that was killed leaves its folder to the next.
+    fn drop(&mut self) {
+        let mounts = fs::symlink_metadata(&self.folder).map(|own| refuse_mounts(&self.folder, own.dev()));
+        if matches!(mounts, Ok(Ok(()))) {
+            fs::remove_dir_all(&self.folder).ok();
+        }
+    }
+}
+
+/// Nothing of another file system is ever removed.
+fn refuse_mounts(path: &Path, device: u64) -> Result<(), StoreError> {
+    for entry in fs::read_dir(path)? {
+        let path = entry?.path();
+        let own = fs::symlink_metadata(&path)?;
+        if own.dev() != device {
+            return Err(StoreError::Mounted(path));
+        }
+        if own.is_dir() {
+            refuse_mounts(&path, device)?;
+        }
+    }
+    Ok(())
+}
