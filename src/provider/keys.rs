@@ -109,6 +109,14 @@ impl<'a> Keys<'a> {
         Duration::try_from(signed).map_err(negative).map(Some)
     }
 
+    /// A size in bytes with a binary unit (`"512M"`, `"8G"`), more than nothing.
+    pub fn size(&mut self, key: &'static str) -> Result<Option<u64>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wrong = || KeyError::kind(&self.name(key), "a size such as \"512M\" or \"8G\"", value);
+        let text = value.as_str().ok_or_else(wrong)?;
+        size(text).filter(|bytes| *bytes > 0).ok_or_else(wrong).map(Some)
+    }
+
     /// One of a few texts.
     pub fn choice(
         &mut self,
@@ -158,6 +166,20 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// K, M, G and T are powers of 1024, with or without `iB`; `None`: no such size.
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].trim_end_matches("iB");
+    let shift = match unit {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +204,20 @@ mod tests {
         assert_eq!(duration("5").unwrap_err(), wrong);
         assert!(duration("\"soon\"").unwrap_err().contains("\"soon\", expected a duration"));
         assert!(duration("\"1 month\"").is_err(), "a month has no length");
+    }
+
+    #[test]
+    fn sizes_have_a_unit_and_are_never_nothing() {
+        let read = |text: &str| {
+            let table = table(&format!("memory = {text}"));
+            Keys::of(&table).size("memory").map_err(|error| error.to_string())
+        };
+        assert_eq!(read("\"512M\"").unwrap(), Some(512 << 20));
+        assert_eq!(read("\"2GiB\"").unwrap(), Some(2 << 30));
+        for wrong in ["\"2\"", "2048", "\"0G\"", "\"1.5G\"", "\"99999999999T\"", "\"2GB\"", "\"\""] {
+            let said = read(wrong).unwrap_err();
+            assert!(said.ends_with("expected a size such as \"512M\" or \"8G\""), "{said}");
+        }
     }
 
     #[test]

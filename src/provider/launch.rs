@@ -198,12 +198,16 @@ pub fn passed_on() -> Vec<(&'static str, OsString)> {
 }
 
 /// Why an instance's process does not serve.
-enum StartError {
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot be started: {0}")]
     NotStarted(io::Error),
+    #[error("{0}")]
     NoAnswer(String),
 }
 
-async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
+/// Starts the process of a directory and waits until it says that it is there.
+pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
     let mut child = spawn(server, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
     let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
     // One byte, written when the lock is held and the record is there. Dropping the child here leaves it alone: it

@@ -2,7 +2,9 @@
 //!
 //! Adding one: a folder beside this file, a line in `PROVIDERS`, a fixture in tests/contract/provider.rs.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::rc::Rc;
 
 use crate::core::endpoint::Endpoint;
@@ -26,7 +28,7 @@ pub mod supervisor;
 use keys::KeyError;
 
 /// Every provider, by kind.
-pub const PROVIDERS: &[Registration] = &[local::REGISTRATION, static_hosts::REGISTRATION];
+pub const PROVIDERS: &[Registration] = &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION];
 
 /// A provider, or the key that is in its way.
 pub type Built = Result<Rc<dyn Provider>, KeyError>;
@@ -109,6 +111,14 @@ impl std::fmt::Debug for BuildContext {
     }
 }
 
+/// The hidden command `instance`, by what follows: a process of an instance's. Not for people.
+pub fn instance(arguments: &[OsString]) -> ExitCode {
+    match arguments.split_first() {
+        Some((kind, rest)) if kind == "qemu" => qemu::process::main(rest),
+        _ => local::server::main(arguments),
+    }
+}
+
 /// The provider of a kind, or what may have been meant.
 pub fn find(kind: &str) -> Result<&'static Registration, KeyError> {
     PROVIDERS.iter().find(|known| known.kind == kind).ok_or_else(|| {
@@ -125,10 +135,9 @@ mod tests {
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = find("locla").unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "`provider` is \"locla\", expected \"local\" or \"static\": did you mean \"local\"?"
-        );
+        let said =
+            "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\": did you mean \"local\"?";
+        assert_eq!(error, said);
     }
 
     #[test]

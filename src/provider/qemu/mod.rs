@@ -1,3 +1,149 @@
 //! Instances that are virtual machines on this machine, through QEMU.
+//!
+//! Each has a supervisor: a process of our own executable that starts QEMU, talks to it and to the guest, and ends
+//! with it. Disk and kernel locks are the only truth, as everywhere on this machine.
 
+use std::io;
+use std::num::NonZero;
+use std::rc::Rc;
+
+use async_trait::async_trait;
+
+use super::instance_dir::{InstanceDir, Launched};
+use super::launch::{Admitted, Recipe};
+use super::supervised::Supervised;
+use super::{BuildContext, Built, Registration};
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Listed, Listing};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+
+mod accel;
+mod doctor;
 pub mod image;
+mod memory;
+pub mod process;
+mod scope;
+mod settings;
+mod spec;
+mod user;
+
+use settings::{Accel, Settings};
+use spec::{Booted, Ended, Spec};
+
+pub const REGISTRATION: Registration = Registration {
+    kind: "qemu",
+    summary: "virtual machines on this machine, through QEMU: a whole machine for each job, without a cloud",
+    example: include_str!("example.toml"),
+    build,
+    guest_dirs: None,
+    fixed: None,
+    doctor: doctor::doctor,
+};
+
+/// The machines of one pool.
+#[derive(Debug)]
+struct Qemu {
+    context: BuildContext,
+    supervised: Supervised,
+    settings: Settings,
+}
+
+fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let settings = Settings::read(table)?;
+    let supervised = Supervised {
+        pool: context.pool.clone(),
+        instances: context.state_dir.join("instances"),
+        server: scope::plain(&context.program),
+        clock: Rc::clone(&context.clock),
+    };
+    Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
+}
+
+/// One launch, with everything that its directory is made from.
+struct Launch<'a> {
+    qemu: &'a Qemu,
+    request: &'a LaunchRequest,
+}
+
+impl Launch<'_> {
+    fn reserved(&self) -> u64 {
+        let settings = &self.qemu.settings;
+        let translated = if settings.accel == Accel::Kvm { 0 } else { memory::TRANSLATED };
+        settings.memory + memory::OVERHEAD + translated
+    }
+}
+
+impl Recipe for Launch<'_> {
+    fn admit(&self) -> Result<Admitted, ProviderError> {
+        let Qemu { supervised, settings, .. } = self.qemu;
+        let lock = memory::admit(&supervised.instances, self.reserved(), settings.memory_budget)?;
+        Ok(Admitted { lost: None, lock: Some(lock) })
+    }
+
+    fn write(&self, dir: &InstanceDir) -> io::Result<()> {
+        let Qemu { context, settings, .. } = self.qemu;
+        dir.fill(&self.request.keys)?;
+        dir.put(
+            "spec.json",
+            &Spec {
+                launched: Launched::new(self.request, context.clock.now()),
+                settings: settings.clone(),
+                state_dir: context.state_dir.clone(),
+                program: context.program.clone(),
+                reserved: self.reserved(),
+            },
+        )
+    }
+}
+
+/// `None`: it is not an instance (any more).
+fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
+    let Some(launched) = dir.launched()? else { return Ok(None) };
+    let Launched { instance: id, tags, created, .. } = launched;
+    let detail = match dir.read::<Ended>("ended.json")? {
+        Some(ended) => Some(ended.why),
+        None => dir.read::<Booted>("boot.json")?.map(|booted| booted.to_string()),
+    };
+    Ok(Some(Listed {
+        id,
+        tags: Some(tags),
+        status: dir.life()?.status(),
+        created: Some(created),
+        detail,
+        fixed: None,
+    }))
+}
+
+#[async_trait(?Send)]
+impl Provider for Qemu {
+    async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
+        let server = scope::server(&self.context.program);
+        let supervised = Supervised { server, ..self.supervised.clone() };
+        supervised.launch(request, &Launch { qemu: self, request }).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        self.supervised.terminate(id)
+    }
+
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
+        self.supervised.list(pool, look)
+    }
+
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        self.supervised.endpoint(id)
+    }
+
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
+        self.supervised.console(id)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Capabilities {
+            boots_here: Some(u32::try_from(processors).unwrap_or(u32::MAX)),
+            ..Capabilities::default()
+        }
+    }
+}

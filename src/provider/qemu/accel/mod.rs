@@ -1,0 +1,197 @@
+//! Who runs the guest's instructions: KVM where it proves itself, else emulation.
+//!
+//! That /dev/kvm opens proves nothing: half-made nested KVMs open, and stop at the first instruction that they do not
+//! know. So QEMU runs a firmware of ours under KVM first. The verdict holds for one boot of this machine, one QEMU and
+//! one /dev/kvm.
+
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use fs_err as fs;
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+
+use super::process::exec::Runner;
+use super::settings::Accel;
+use crate::provider::instance_dir::{InstanceDir, make_private};
+use crate::provider::process::boot_id;
+
+mod firmware;
+
+/// How long the firmware may take. A working KVM needs some milliseconds beside the start of QEMU.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So many machines that KVM gave up on, and it is not used again in this boot.
+const FAILURES: u32 = 2;
+
+const DEVICE: &str = "/dev/kvm";
+
+/// What runs guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Engine {
+    Kvm,
+    Tcg,
+}
+
+impl Engine {
+    /// As QEMU calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// What was found out about KVM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Verdict {
+    /// What it holds for.
+    of: Subject,
+    /// What is wrong with KVM, without a subject; `None`: it works.
+    pub(super) problem: Option<String>,
+    /// Machines that it gave up on since.
+    #[serde(default)]
+    failures: u32,
+}
+
+/// A verdict holds as long as none of this changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Subject {
+    boot: String,
+    qemu: PathBuf,
+    /// Inode, size and time of change of QEMU's program.
+    program: (u64, u64, i64),
+    /// Device number, mode and owner's group of /dev/kvm; `None`: there is none.
+    device: Option<(u64, u32, u32)>,
+    uid: u32,
+}
+
+impl Subject {
+    fn now(runner: &Runner) -> io::Result<Self> {
+        let program = fs::metadata(&runner.qemu)?;
+        let device = fs::metadata(DEVICE).ok();
+        Ok(Self {
+            boot: boot_id()?,
+            qemu: runner.qemu.clone(),
+            program: (program.ino(), program.size(), program.mtime()),
+            device: device.map(|found| (found.rdev(), found.mode(), found.gid())),
+            uid: runner.uid(),
+        })
+    }
+}
+
+/// Where verdicts are kept: a file in the folder of all instances.
+fn shelf(state_dir: &Path) -> InstanceDir {
+    InstanceDir::at(state_dir.join("instances"))
+}
+
+const FILE: &str = ".kvm.json";
+
+/// What was found out before, if it still holds.
+fn known(state_dir: &Path, subject: &Subject) -> Option<Verdict> {
+    // A torn or older file is as good as none.
+    let verdict: Verdict = shelf(state_dir).read(FILE).ok().flatten()?;
+    (verdict.of == *subject).then_some(verdict)
+}
+
+/// Asks the file, or KVM itself. True beside the verdict: it is news.
+pub(super) async fn verdict(state_dir: &Path, runner: &Runner) -> io::Result<(Verdict, bool)> {
+    let subject = Subject::now(runner)?;
+    if let Some(known) = known(state_dir, &subject) {
+        return Ok((known, false));
+    }
+    let problem = match &subject.device {
+        None => Some(format!("{DEVICE} is not there")),
+        Some(_) => try_kvm(runner).await?,
+    };
+    let verdict = Verdict { of: subject, problem, failures: 0 };
+    make_private(&shelf(state_dir).path)?;
+    shelf(state_dir).put(FILE, &verdict)?;
+    Ok((verdict, true))
+}
+
+/// KVM gave up on a machine.
+pub(super) fn failed(state_dir: &Path, runner: &Runner, how: &str) -> io::Result<()> {
+    let subject = Subject::now(runner)?;
+    let Some(mut verdict) = known(state_dir, &subject) else { return Ok(()) };
+    verdict.failures += 1;
+    if verdict.failures >= FAILURES {
+        verdict.problem = Some(format!("gave up on {} machines: {how}", verdict.failures));
+    }
+    shelf(state_dir).put(FILE, &verdict)
+}
+
+/// What a machine runs on, and why that is not what one would wish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) engine: Engine,
+    /// Worth telling: it was found out just now.
+    pub(super) news: Option<String>,
+}
+
+pub(super) async fn choose(wish: Accel, state_dir: &Path, runner: &Runner) -> io::Result<Choice> {
+    if wish == Accel::Tcg {
+        return Ok(Choice { engine: Engine::Tcg, news: None });
+    }
+    let (verdict, fresh) = verdict(state_dir, runner).await?;
+    match (verdict.problem, wish) {
+        (None, _) => Ok(Choice { engine: Engine::Kvm, news: None }),
+        (Some(problem), Accel::Kvm) => {
+            Err(io::Error::other(format!("`accel = \"kvm\"`, but KVM cannot be used: {problem}")))
+        }
+        (Some(problem), _) => {
+            let news = fresh.then(|| format!("KVM cannot be used, machines are emulated: {problem}"));
+            Ok(Choice { engine: Engine::Tcg, news })
+        }
+    }
+}
+
+/// What is wrong with KVM; `None`: it works.
+async fn try_kvm(runner: &Runner) -> io::Result<Option<String>> {
+    run(runner, &["-accel", "kvm", "-cpu", "host"]).await
+}
+
+/// Runs the firmware. `None`: it gave the right answer in time.
+async fn run(runner: &Runner, accel: &[&str]) -> io::Result<Option<String>> {
+    let rom = rustix::fs::memfd_create("greenroom-probe", MemfdFlags::CLOEXEC)?;
+    let mut rom = std::fs::File::from(rom);
+    rom.write_all(&firmware::image())?;
+    let mut arguments: Vec<String> = [
+        "-M",
+        "q35",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-m",
+        "16",
+        "-device",
+        firmware::PORT,
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    arguments.extend(accel.iter().map(|word| (*word).to_owned()));
+    let (bios, passed) = super::process::exec::Passed::path(rom.into());
+    arguments.extend(["-bios".to_owned(), bios]);
+    let mut child = runner.start(&arguments, vec![passed])?;
+    let waited = tokio::time::timeout(PATIENCE, child.output()).await;
+    let Ok(ended) = waited else {
+        child.kill().await;
+        return Ok(Some(format!("it does not run a few instructions within {} s", PATIENCE.as_secs())));
+    };
+    let (status, said) = ended?;
+    Ok(judge(status, &said))
+}
+
+fn judge(status: ExitStatus, said: &str) -> Option<String> {
+    if status.code() == Some(firmware::ANSWER) {
+        return None;
+    }
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+    Some(format!("QEMU ended with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
+}

@@ -1,0 +1,160 @@
+//! The conversation with the guest's agent: lines over a virtual serial port.
+//!
+//! After the first job began the guest is hostile: nothing that it says is trusted, and all of it is cleaned before it
+//! is shown.
+
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64ct::{Base64, Encoding as _};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::lines::Lines;
+use crate::core::text::clean_line;
+
+/// The longest line of the protocol, in bytes.
+const LONGEST: usize = 16 * 1024;
+
+/// Fresh randomness for each guest, in bytes.
+const SEED: usize = 64;
+
+/// What makes a guest itself, and no other clone of the same template.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    pub(super) hostname: String,
+    /// Private, OpenSSH PEM.
+    pub(super) host_key: String,
+    pub(super) authorized_key: String,
+    /// Where the guest finds the operator's proxy.
+    pub(super) proxy: Option<String>,
+}
+
+/// The guest's agent.
+#[derive(Debug)]
+pub(super) struct Agent {
+    lines: Lines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Agent {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { lines: Lines::new(reader, LONGEST), writer }
+    }
+
+    /// Waits until the guest is up.
+    pub(super) async fn hello(&mut self) -> io::Result<()> {
+        let line = self.lines.next().await?;
+        if line.starts_with("HELLO 1 ") {
+            return Ok(());
+        }
+        Err(unexpected("HELLO 1", &line))
+    }
+
+    /// Waits until a resumed guest answers.
+    pub(super) async fn ping(&mut self) -> io::Result<()> {
+        self.order("PING 1", "PONG 1").await
+    }
+
+    /// Lets the guest read once what every job reads, and settle: a snapshot may be taken then.
+    pub(super) async fn warm_up(&mut self) -> io::Result<()> {
+        self.order("WARM-UP", "WARM").await
+    }
+
+    /// Gives the guest time, randomness and identity, and waits until its sshd listens.
+    pub(super) async fn become_itself(&mut self, identity: &Identity) -> io::Result<()> {
+        let mut seed = [0; SEED];
+        let mut machine = [0; 16];
+        for random in [&mut seed[..], &mut machine[..]] {
+            getrandom(random, GetRandomFlags::empty())?;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut orders = vec![
+            format!("TIME {}", now.as_nanos()),
+            format!("SEED {}", Base64::encode_string(&seed)),
+            format!("HOSTNAME {}", identity.hostname),
+            format!("MACHINE-ID {:032x}", u128::from_be_bytes(machine)),
+            format!("HOST-KEY {}", Base64::encode_string(identity.host_key.as_bytes())),
+            format!("AUTHORIZED-KEY {}", identity.authorized_key.trim()),
+        ];
+        orders.extend(identity.proxy.iter().map(|proxy| format!("PROXY {proxy}")));
+        orders.push("GO".to_owned());
+        self.order(&orders.join("\n"), "READY").await
+    }
+
+    async fn order(&mut self, orders: &str, answer: &str) -> io::Result<()> {
+        self.writer.write_all(format!("{orders}\n").as_bytes()).await?;
+        let line = self.lines.next().await?;
+        if line == answer {
+            return Ok(());
+        }
+        Err(unexpected(answer, &line))
+    }
+}
+
+fn unexpected(wanted: &str, line: &str) -> io::Error {
+    let line = clean_line(line.as_bytes(), 200);
+    let what = match line.strip_prefix("FAILED ") {
+        Some(why) => format!("the guest could not do what it was told: {why}"),
+        None => format!("the guest says `{line}` instead of `{wanted}`"),
+    };
+    io::Error::other(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+
+    use super::*;
+
+    /// A guest that answers `GO`; what it was told before.
+    async fn told(answer: &str) -> (io::Result<()>, Vec<String>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let guest = async {
+            let mut told = Vec::new();
+            let mut lines = BufReader::new(theirs);
+            loop {
+                let mut line = String::new();
+                lines.read_line(&mut line).await.unwrap();
+                told.push(line.trim_end().to_owned());
+                if line == "GO\n" {
+                    lines.write_all(answer.as_bytes()).await.unwrap();
+                    return told;
+                }
+            }
+        };
+        let identity = Identity {
+            hostname: "linux-1".to_owned(),
+            host_key: "PEM\n".to_owned(),
+            authorized_key: "ssh-ed25519 AAAA\n".to_owned(),
+            proxy: None,
+        };
+        let mut agent = Agent::new(ours);
+        let (answer, told) = tokio::join!(agent.become_itself(&identity), guest);
+        (answer, told)
+    }
+
+    #[tokio::test]
+    async fn every_guest_is_told_who_it_is_with_a_seed_of_its_own() {
+        let (ready, one) = told("READY\n").await;
+        ready.unwrap();
+        let words: Vec<&str> = one.iter().filter_map(|line| line.split(' ').next()).collect();
+        let all = ["TIME", "SEED", "HOSTNAME", "MACHINE-ID", "HOST-KEY", "AUTHORIZED-KEY", "GO"];
+        assert_eq!(words, all);
+        assert_eq!(one[4], "HOST-KEY UEVNCg==");
+        assert_eq!(one[3].len(), "MACHINE-ID ".len() + 32);
+        let (_, other) = told("READY\n").await;
+        assert!(one[1] != other[1] && one[3] != other[3], "a seed is used twice");
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_fails_or_lies_is_quoted_in_one_clean_line() {
+        let (failed, _) = told("FAILED no \u{1b}[31mkey\n").await;
+        assert_eq!(failed.unwrap_err().to_string(), "the guest could not do what it was told: no key");
+        let (lied, _) = told("WARM\n").await;
+        assert_eq!(lied.unwrap_err().to_string(), "the guest says `WARM` instead of `READY`");
+    }
+}

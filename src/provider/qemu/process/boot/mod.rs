@@ -1,0 +1,223 @@
+//! Brings a machine up, by the fastest way that works, and says which one that was.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use fs_err as fs;
+use tokio::net::UnixStream;
+
+use super::agent::{Agent, Identity};
+use super::command::Hardware;
+use super::console::Console;
+use super::exec::Runner;
+use super::machine::{BootError, Ending, Machine};
+use super::rig::{Rig, new_layer};
+use crate::core::endpoint::Endpoint;
+use crate::provider::instance_dir::InstanceDir;
+use crate::provider::qemu::accel::{self, Engine};
+use crate::provider::qemu::image::Image;
+use crate::provider::qemu::settings::{Boot, Network, Source};
+use crate::provider::qemu::spec::{Booted, Spec};
+use crate::provider::qemu::user;
+use crate::provider::supervisor::note;
+
+mod cloud;
+mod snapshot;
+
+/// Where the guest finds `network = "proxy"`.
+const PROXY: &str = "http://10.0.2.100:3128";
+
+/// A machine's place and purpose.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) dir: InstanceDir,
+    pub(super) spec: Spec,
+    pub(super) console: Console,
+    /// When its supervisor began.
+    pub(super) begun: Instant,
+}
+
+/// A site with all that was found out before a machine can be started on it.
+#[derive(Debug)]
+struct Start<'a> {
+    site: &'a Site,
+    runner: &'a Runner,
+    hardware: Hardware,
+    identity: Identity,
+    limit: Duration,
+}
+
+/// A guest that answers.
+#[derive(Debug)]
+struct Up {
+    tier: &'static str,
+    /// Why it is not the tier that was wished for.
+    because: Option<String>,
+    user: String,
+    /// Kept open: a guest that finds its port closed may look for it without pause.
+    agent: Option<Agent>,
+    /// Kept open: as long as it is, the template's holder knows of this clone.
+    holder: Option<UnixStream>,
+}
+
+/// Boots, and returns when the machine has ended: how it ended, or why it never came up.
+pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> Result<Ending, BootError> {
+    let Spec { settings, state_dir, .. } = &site.spec;
+    let runner = user::runner(settings)?;
+    let choice = accel::choose(settings.accel, state_dir, &runner).await?;
+    if let Some(news) = &choice.news {
+        note(news);
+    }
+    let engine = choice.engine;
+    let start = Start {
+        site,
+        runner: &runner,
+        hardware: Hardware { engine, vcpus: settings.vcpus, memory: settings.memory },
+        identity: identity(site)?,
+        limit: settings.boot_timeout.unwrap_or_else(|| default_limit(engine, settings.boot)),
+    };
+    let ending = start.run(slot).await;
+    if matches!(ending, Ok(Ending::KvmFailed) | Err(BootError::Ended(Ending::KvmFailed))) {
+        accel::failed(state_dir, &runner, &Ending::KvmFailed.to_string())?;
+    }
+    ending
+}
+
+/// How long a machine may take to come up where the operator does not say.
+fn default_limit(engine: Engine, boot: Boot) -> Duration {
+    match (engine, boot) {
+        (Engine::Kvm, Boot::Snapshot | Boot::Direct) => Duration::from_secs(30),
+        (Engine::Kvm, Boot::Disk) => Duration::from_mins(2),
+        (Engine::Tcg, Boot::Snapshot | Boot::Direct) => Duration::from_mins(3),
+        (Engine::Tcg, Boot::Disk) => Duration::from_mins(10),
+    }
+}
+
+fn identity(site: &Site) -> io::Result<Identity> {
+    let Spec { launched, settings, .. } = &site.spec;
+    Ok(Identity {
+        hostname: hostname(launched.instance.as_str()),
+        host_key: fs::read_to_string(site.dir.file("host_key"))?,
+        authorized_key: fs::read_to_string(site.dir.file("authorized_keys"))?,
+        proxy: matches!(settings.network, Network::Proxy(_)).then(|| PROXY.to_owned()),
+    })
+}
+
+/// An instance's name as one that a host can have.
+fn hostname(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(plain).take(63).collect();
+    name.trim_matches('-').to_owned()
+}
+
+impl Start<'_> {
+    async fn run(&self, slot: &mut Option<Machine>) -> Result<Ending, BootError> {
+        let up = match &self.site.spec.settings.source {
+            Source::Foreign(disk) => self.cloud(disk, slot).await?,
+            Source::Image(name) => {
+                let image = Image::open(&self.images(), name)?;
+                self.image(&image, slot).await?
+            }
+        };
+        let Some(machine) = slot else { return Ok(Ending::Exited(0)) };
+        self.announce(machine, &up).await?;
+        let ending = machine.ended().await;
+        drop((up.agent, up.holder));
+        Ok(ending)
+    }
+
+    fn images(&self) -> std::path::PathBuf {
+        self.site.spec.settings.images_dir(&self.site.spec.state_dir)
+    }
+
+    /// By a template if one was wished for; where that fails, cold.
+    async fn image(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
+        let because = match self.site.spec.settings.boot {
+            Boot::Snapshot => match self.resume(image, slot).await {
+                Ok(up) => return Ok(up),
+                Err(why) => Some(why),
+            },
+            Boot::Direct | Boot::Disk => None,
+        };
+        if let Some(why) = &because {
+            note(&format!("cannot resume, booting cold: {why}"));
+        }
+        let up = self.direct(image, slot).await?;
+        Ok(Up { because, ..up })
+    }
+
+    async fn direct(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
+        let layer = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
+        let (command, agent) = self.rig(image).assemble(None, vec![layer], &self.site.console)?;
+        let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        let mut agent = Agent::new(agent);
+        let talk = async {
+            agent.hello().await?;
+            agent.become_itself(&self.identity).await
+        };
+        machine.within(self.limit, "the guest came up", talk).await?;
+        let user = image.manifest.user.clone();
+        Ok(Up { tier: "direct", because: None, user, agent: Some(agent), holder: None })
+    }
+
+    fn rig<'a>(&'a self, image: &'a Image) -> Rig<'a> {
+        let Spec { launched, settings, program, .. } = &self.site.spec;
+        let (name, network) = (launched.instance.as_str(), &settings.network);
+        Rig { name, hardware: &self.hardware, network, image, program }
+    }
+
+    /// The path of a file of the machine's that is not there yet: a boot before this one may have failed.
+    fn fresh(&self, name: &str) -> io::Result<std::path::PathBuf> {
+        let path = self.site.dir.file(name);
+        crate::provider::remove::tree(&path)?;
+        Ok(path)
+    }
+
+    /// The size of the disk: the image's at least.
+    fn disk_bytes(&self, image: u64) -> io::Result<u64> {
+        match self.site.spec.settings.disk {
+            Some(wanted) if wanted < image => Err(io::Error::other(format!(
+                "`disk` is {} MiB, less than the {} MiB of the image",
+                wanted >> 20,
+                image >> 20
+            ))),
+            wanted => Ok(wanted.unwrap_or(image)),
+        }
+    }
+
+    /// Writes how the machine came up, and then where it is reached: what has an address answers.
+    async fn announce(&self, machine: &mut Machine, up: &Up) -> Result<(), BootError> {
+        let Site { dir, begun, .. } = self.site;
+        let port = machine.ssh_port().await?;
+        let booted = Booted {
+            tier: up.tier.to_owned(),
+            accel: self.hardware.engine.name().to_owned(),
+            ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            because: up.because.clone(),
+        };
+        dir.put("boot.json", &booted)?;
+        let endpoint = Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            user: up.user.clone(),
+            host_key: fs::read_to_string(dir.file("host_key.pub"))?.trim_end().to_owned(),
+            key: None,
+            jump: None,
+        };
+        dir.put("endpoint.json", &endpoint)?;
+        note(&format!("up: {booted}; reachable at 127.0.0.1:{port}"));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instances_name_becomes_a_hosts() {
+        assert_eq!(hostname("linux-7f3a-12"), "linux-7f3a-12");
+        assert_eq!(hostname("CI_big.1-"), "ci-big-1");
+        assert_eq!(hostname(&"x".repeat(80)).len(), 63);
+    }
+}

@@ -1,0 +1,79 @@
+//! Resumes a clone of a template.
+
+use std::os::fd::OwnedFd;
+
+use fs_err as fs;
+use serde_json::json;
+
+use super::{Start, Up};
+use crate::provider::qemu::image::Image;
+use crate::provider::qemu::process::agent::Agent;
+use crate::provider::qemu::process::command::Sharing;
+use crate::provider::qemu::process::machine::{BootError, Machine};
+use crate::provider::qemu::process::rig::{MemoryFile, new_layer};
+use crate::provider::qemu::process::template::ask::{self, Lent};
+use crate::provider::qemu::process::template::{Recipe, Template, capabilities};
+use crate::provider::supervisor::note;
+
+impl Start<'_> {
+    /// Why not, in words.
+    pub(super) async fn resume(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, String> {
+        let recipe = self.recipe(image).map_err(|error| error.to_string())?;
+        let template = Template::of(&recipe).map_err(|error| error.to_string())?;
+        let lent = ask::lend(&template, &recipe, self.limit * 2).await?;
+        match self.clone_of(&template, lent, image, slot).await {
+            Ok(up) => Ok(up),
+            Err(problem) => {
+                if let Some(machine) = slot {
+                    machine.kill().await;
+                }
+                // It is built anew for the next one.
+                if let Err(error) = template.discard() {
+                    note(&format!("the template stays: {error}"));
+                }
+                Err(problem.to_string())
+            }
+        }
+    }
+
+    fn recipe(&self, image: &Image) -> std::io::Result<Recipe> {
+        Ok(Recipe {
+            images: self.images(),
+            image: image.manifest.name.clone(),
+            digest: image.manifest.digest.clone(),
+            disk: self.disk_bytes(image.manifest.disk_bytes)?,
+            hardware: self.hardware.clone(),
+            runner: self.runner.clone(),
+            program: self.site.spec.program.clone(),
+            limit_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    async fn clone_of(
+        &self,
+        template: &Template,
+        lent: Lent,
+        image: &Image,
+        slot: &mut Option<Machine>,
+    ) -> Result<Up, BootError> {
+        let Lent { memory, holder } = lent;
+        let memory = MemoryFile { file: memory, sharing: Sharing::Private };
+        let below = OwnedFd::from(fs::File::open(template.disk())?.into_file());
+        let own = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
+        let (mut command, agent) =
+            self.rig(image).assemble(Some(memory), vec![below, own], &self.site.console)?;
+        command.incoming();
+        let state = command.pass(fs::File::open(template.state())?.into_file().into());
+        let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        machine.qmp.ask("migrate-set-capabilities", capabilities()).await?;
+        machine.qmp.ask("migrate-incoming", json!({ "uri": format!("fd:{state}") })).await?;
+        let mut agent = Agent::new(agent);
+        let talk = async {
+            agent.ping().await?;
+            agent.become_itself(&self.identity).await
+        };
+        machine.within(self.limit, "the clone answered", talk).await?;
+        let user = image.manifest.user.clone();
+        Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), holder: Some(holder) })
+    }
+}

@@ -1,0 +1,128 @@
+//! Starts QEMU as a child that is less than we are and that never outlives us.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use rustix::io::FdFlags;
+use rustix::process::{Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr};
+
+use crate::provider::supervisor::note;
+
+/// The most that is read of what QEMU says when it ends, in bytes.
+const SAID: u64 = 64 * 1024;
+
+/// A descriptor that the child inherits, under the number that it has here.
+#[derive(Debug)]
+pub(in crate::provider::qemu) struct Passed(OwnedFd);
+
+impl Passed {
+    pub(in crate::provider::qemu) fn new(descriptor: impl Into<OwnedFd>) -> Self {
+        Self(descriptor.into())
+    }
+
+    /// With the path by which the child opens it anew.
+    pub(in crate::provider::qemu) fn path(descriptor: OwnedFd) -> (String, Self) {
+        (format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Self(descriptor))
+    }
+
+    pub(in crate::provider::qemu) fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Which QEMU is run, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::provider::qemu) struct Runner {
+    /// Absolute.
+    pub(in crate::provider::qemu) qemu: PathBuf,
+    /// User and group; `None`: our own.
+    pub(in crate::provider::qemu) identity: Option<(u32, u32)>,
+}
+
+impl Runner {
+    /// Who QEMU runs as.
+    pub(in crate::provider::qemu) fn uid(&self) -> u32 {
+        self.identity.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
+    }
+
+    /// Starts QEMU. What is passed is closed here. This process must not start anything else from another thread: it
+    /// would inherit what is passed, too.
+    pub(in crate::provider::qemu) fn start(
+        &self,
+        arguments: &[String],
+        passed: Vec<Passed>,
+    ) -> io::Result<Started> {
+        for descriptor in &passed {
+            rustix::io::fcntl_setfd(descriptor.0.as_fd(), FdFlags::empty())?;
+        }
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["instance", "qemu", "exec", &std::process::id().to_string()]);
+        command.arg(&self.qemu).args(arguments);
+        command.env_clear().current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Some((uid, gid)) = self.identity {
+            // Other groups go with the change of the user.
+            command.uid(uid).gid(gid);
+        }
+        let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
+        drop(passed);
+        let stderr = child.stderr.take();
+        Ok(Started { child, stderr })
+    }
+}
+
+/// A QEMU that runs; killed when it is dropped.
+#[derive(Debug)]
+pub(in crate::provider::qemu) struct Started {
+    pub(super) child: Child,
+    /// Taken by who listens.
+    pub(super) stderr: Option<ChildStderr>,
+}
+
+impl Started {
+    /// Waits for its end; with the beginning of what it said.
+    pub(in crate::provider::qemu) async fn output(&mut self) -> io::Result<(ExitStatus, String)> {
+        let mut said = Vec::new();
+        if let Some(stderr) = &mut self.stderr {
+            stderr.take(SAID).read_to_end(&mut said).await?;
+        }
+        Ok((self.child.wait().await?, String::from_utf8_lossy(&said).into_owned()))
+    }
+
+    /// Kills it and waits until it is gone.
+    pub(in crate::provider::qemu) async fn kill(&mut self) {
+        // Already gone is what was wanted.
+        drop(self.child.kill().await);
+    }
+}
+
+/// `instance qemu exec SUPERVISOR PROGRAM ARGUMENT…`: becomes the program, as a child that dies with its supervisor.
+/// Returns only if that cannot be done.
+pub(super) fn exec(supervisor: &OsString, program: &OsString, arguments: &[OsString]) -> ExitCode {
+    let problem = match begin(supervisor) {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(error) => error,
+    };
+    note(&format!("cannot run {}: {problem}", program.display()));
+    ExitCode::from(127)
+}
+
+fn begin(supervisor: &OsString) -> io::Result<()> {
+    // After the change of the user, which would take it back.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Guest memory holds secrets of jobs.
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    // RACE: a supervisor that died before the first line sends no signal any more.
+    let parent = getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    if parent.as_deref() != supervisor.to_str() {
+        return Err(io::Error::other("its supervisor has ended"));
+    }
+    Ok(())
+}

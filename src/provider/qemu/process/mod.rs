@@ -1,0 +1,38 @@
+//! The processes of our own executable that stand behind virtual machines.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::provider::supervisor::note;
+
+mod agent;
+mod boot;
+mod command;
+mod console;
+mod descriptor;
+pub(super) mod exec;
+mod fat;
+mod lines;
+mod machine;
+mod proxy;
+mod qcow2;
+mod qmp;
+mod rig;
+mod supervise;
+mod template;
+
+/// The hidden subcommands below `instance qemu`, by what follows. Not for people.
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    let texts: Vec<&str> = arguments.iter().map_while(|argument| argument.to_str()).collect();
+    match (texts.as_slice(), arguments) {
+        (["supervise", "--dir", ..], [_, _, dir]) => supervise::supervise(Path::new(dir)),
+        (["template", "--dir", ..], [_, _, dir]) => template::holder::hold(Path::new(dir)),
+        (["exec", ..], [_, supervisor, program, rest @ ..]) => exec::exec(supervisor, program, rest),
+        (["proxy", target], _) => proxy::proxy(target),
+        _ => {
+            note("usage: greenroom instance qemu supervise --dir DIR");
+            ExitCode::from(2)
+        }
+    }
+}

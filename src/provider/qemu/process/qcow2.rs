@@ -1,0 +1,90 @@
+//! Writes an empty qcow2 disk: what a guest changes, over an image that it cannot change.
+//!
+//! Written here rather than by qemu-img: two pages of zeros with a header, in a tenth of a millisecond instead of
+//! twenty. The image below is not named in it: QEMU is told which one it is.
+
+use std::io::{self, Seek, SeekFrom, Write};
+
+/// Bytes of a cluster, 2^16: QEMU's own default.
+const CLUSTER_BITS: u32 = 16;
+const CLUSTER: u64 = 1 << CLUSTER_BITS;
+/// Bytes of disk that one entry of the first table covers.
+const PER_ENTRY: u64 = CLUSTER / 8 * CLUSTER;
+/// The first table is one cluster.
+const LARGEST: u64 = CLUSTER / 8 * PER_ENTRY;
+
+/// Clusters in the file: header, table of reference counts, one block of them, first table.
+const USED: u64 = 4;
+
+/// Writes an empty disk of so many bytes (whole sectors) into an empty file.
+pub(super) fn write_empty(file: &mut (impl Write + Seek), bytes: u64) -> io::Result<()> {
+    if bytes == 0 || !bytes.is_multiple_of(512) || bytes > LARGEST {
+        let what = format!("a disk has whole sectors of 512 bytes and {} TiB at most", LARGEST >> 40);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    file.write_all(&header(bytes))?;
+    file.seek(SeekFrom::Start(CLUSTER))?;
+    file.write_all(&(2 * CLUSTER).to_be_bytes())?;
+    file.seek(SeekFrom::Start(2 * CLUSTER))?;
+    for _ in 0..USED {
+        file.write_all(&1_u16.to_be_bytes())?;
+    }
+    // The first table is all zero: a hole, up to its last byte.
+    file.seek(SeekFrom::Start(USED * CLUSTER - 1))?;
+    file.write_all(&[0])
+}
+
+fn header(bytes: u64) -> Vec<u8> {
+    let entries = u32::try_from(bytes.div_ceil(PER_ENTRY)).unwrap_or(u32::MAX);
+    let mut header = b"QFI\xfb".to_vec();
+    let mut word = |value: u32| header.extend(value.to_be_bytes());
+    word(3);
+    // No backing file's name: offset (two words) and length.
+    [0, 0, 0].into_iter().for_each(&mut word);
+    word(CLUSTER_BITS);
+    let mut double = |value: u64| header.extend(value.to_be_bytes());
+    double(bytes);
+    header.extend(0_u32.to_be_bytes()); // not encrypted
+    header.extend(entries.to_be_bytes());
+    header.extend((3 * CLUSTER).to_be_bytes()); // the first table
+    header.extend(CLUSTER.to_be_bytes()); // the table of reference counts
+    header.extend(1_u32.to_be_bytes()); // its clusters
+    header.extend(0_u32.to_be_bytes()); // snapshots
+    header.extend(0_u64.to_be_bytes()); // their table
+    header.extend([0; 24]); // features: none of any kind
+    header.extend(4_u32.to_be_bytes()); // reference counts of 2^4 bits
+    header.extend(104_u32.to_be_bytes()); // this header's length
+    header.extend([0; 8]); // no extensions
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qemus_own_tool_finds_nothing_wrong() {
+        let temporary = tempfile::tempdir().unwrap();
+        for bytes in [512, 8 << 30, LARGEST] {
+            let path = temporary.path().join("disk.qcow2");
+            write_empty(&mut fs_err::File::create(&path).unwrap(), bytes).unwrap();
+            let check =
+                std::process::Command::new("qemu-img").args(["check", "-f", "qcow2"]).arg(&path).output();
+            // Not installed: the contract suite boots from it.
+            let Ok(check) = check else { return };
+            let said = String::from_utf8_lossy(&check.stdout);
+            assert!(check.status.success() && said.contains("No errors"), "{bytes}: {said}");
+            let info =
+                std::process::Command::new("qemu-img").args(["info", "--output=json"]).arg(&path).output();
+            let info: serde_json::Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();
+            assert_eq!(info["virtual-size"], bytes);
+        }
+    }
+
+    #[test]
+    fn a_size_that_no_disk_has_is_refused() {
+        for bytes in [0, 513, LARGEST + 512] {
+            assert!(write_empty(&mut io::Cursor::new(Vec::new()), bytes).is_err(), "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A machine's supervisor: starts QEMU, talks to it and to the guest, and ends with it.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use tokio::runtime::Runtime;
+use tokio::task::LocalSet;
+
+use super::boot::{self, Site};
+use super::console::Console;
+use super::machine::Machine;
+use crate::provider::instance_dir::InstanceDir;
+use crate::provider::qemu::spec::{Ended, Spec};
+use crate::provider::supervisor::{self, End, Seized, Signals, note};
+
+/// `instance qemu supervise --dir DIR`: supervises or buries the machine in a directory; returns when it is over.
+pub(super) fn supervise(path: &Path) -> ExitCode {
+    let begun = Instant::now();
+    supervisor::detach();
+    let dir = InstanceDir::at(path);
+    match begin(&dir) {
+        Ok(Some(ready)) => ready.run(&dir, begun),
+        Ok(None) => {
+            supervisor::answer();
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            note(&format!("cannot supervise: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// No core dumps, no other process's look into our memory: it holds a host key.
+pub(super) fn restrain() -> io::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// What a process has in hand when the machine is its own.
+struct Ready {
+    runtime: Runtime,
+    signals: Signals,
+    seized: Seized,
+    spec: Spec,
+}
+
+/// `None`: there is nothing to do here.
+fn begin(dir: &InstanceDir) -> io::Result<Option<Ready>> {
+    restrain()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new()?
+    };
+    let Some(seized) = supervisor::seize(dir)? else { return Ok(None) };
+    let Some(spec) = dir.read("spec.json")? else { return Ok(None) };
+    Ok(Some(Ready { runtime, signals, seized, spec }))
+}
+
+impl Ready {
+    fn run(self, dir: &InstanceDir, begun: Instant) -> ExitCode {
+        let Self { runtime, mut signals, seized: Seized { lock, before: _, bury }, spec } = self;
+        supervisor::answer();
+        let end = if bury {
+            End::Terminated
+        } else {
+            let life = live(dir, spec, begun, &lock, &mut signals);
+            LocalSet::new().block_on(&runtime, life)
+        };
+        note(&format!("over: {end}"));
+        let last = match &end {
+            End::Terminated => supervisor::bury(dir),
+            End::Died(why) => dir.put("ended.json", &Ended { why: why.clone() }),
+            End::Orphaned => Ok(()),
+        };
+        drop(lock);
+        match last {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                note(&format!("cannot put the machine's directory in order: {error}"));
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// From boot to the end. QEMU is gone when it returns.
+async fn live(
+    dir: &InstanceDir,
+    spec: Spec,
+    begun: Instant,
+    lock: &fs_err::File,
+    signals: &mut Signals,
+) -> End {
+    let mut machine = None;
+    let end = tokio::select! {
+        end = signals.end(dir, lock, || ()) => end,
+        end = boot_and_watch(dir, spec, begun, &mut machine) => end,
+    };
+    if let Some(machine) = &mut machine {
+        machine.kill().await;
+    }
+    end
+}
+
+async fn boot_and_watch(dir: &InstanceDir, spec: Spec, begun: Instant, machine: &mut Option<Machine>) -> End {
+    let console = match Console::open(dir) {
+        Ok(console) => console,
+        Err(error) => return End::Died(format!("did not boot: {error}")),
+    };
+    let site = Site { dir: dir.clone(), spec, console, begun };
+    match boot::boot_and_watch(&site, machine).await {
+        Ok(ending) => End::Died(ending.to_string()),
+        Err(problem) => End::Died(format!("did not boot: {problem}")),
+    }
+}

@@ -1,0 +1,92 @@
+//! Boots a machine once and freezes it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use fs_err as fs;
+use serde_json::{Value, json};
+
+use super::{DISK, DONE, RAM, Recipe, STATE, Template, memory};
+use crate::provider::qemu::image::Image;
+use crate::provider::qemu::process::agent::Agent;
+use crate::provider::qemu::process::command::Sharing;
+use crate::provider::qemu::process::console::Console;
+use crate::provider::qemu::process::machine::{BootError, Machine};
+use crate::provider::qemu::process::rig::{MemoryFile, Rig, new_layer};
+use crate::provider::qemu::settings::Network;
+use crate::provider::remove;
+use crate::provider::supervisor::note;
+
+/// How long devices may take to be written. They are less than a megabyte.
+const FREEZE: Duration = Duration::from_secs(30);
+
+/// Builds what is not there; the guest's memory, no longer used by anybody.
+pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
+    let begun = Instant::now();
+    for leftover in [DISK, STATE, RAM] {
+        remove::tree(&template.dir.file(leftover))?;
+    }
+    let image = Image::open(&recipe.images, &recipe.image)?;
+    if image.manifest.digest != recipe.digest {
+        return Err(io::Error::other(format!("image `{}` was built again meanwhile", recipe.image)).into());
+    }
+    let console = Console::open(&template.dir)?;
+    let ram = memory::new(recipe.hardware.memory)?;
+    let guest_ram = MemoryFile { file: ram.try_clone()?, sharing: Sharing::Shared };
+    let layer = new_layer(&template.disk(), recipe.disk)?;
+    let rig = Rig {
+        name: "template",
+        hardware: &recipe.hardware,
+        network: &Network::Isolated,
+        image: &image,
+        program: &recipe.program,
+    };
+    let (command, agent) = rig.assemble(Some(guest_ram), vec![layer], &console)?;
+    let mut machine = Machine::start(&recipe.runner, command, &console).await?;
+    let mut agent = Agent::new(agent);
+    let talk = async {
+        agent.hello().await?;
+        agent.warm_up().await
+    };
+    machine.within(Duration::from_millis(recipe.limit_ms), "the guest was warm", talk).await?;
+    freeze(&mut machine, template).await?;
+    drop(agent);
+    memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;
+    let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    // CRASH: before this line the template is none, and is built again.
+    template.dir.put(DONE, &json!({ "ms": ms }))?;
+    note(&format!("template built in {ms} ms"));
+    Ok(ram)
+}
+
+/// Writes the guest's devices, which stops it, and ends QEMU in good order: the disk has to be whole. A guest that was
+/// stopped before would not go on by itself when it is resumed.
+async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
+    let qmp = &mut machine.qmp;
+    qmp.ask("migrate-set-capabilities", capabilities()).await?;
+    let state = fs::File::create(template.state())?;
+    qmp.hand_over("state", state.file().as_fd()).await?;
+    qmp.ask("migrate", json!({ "uri": "fd:state" })).await?;
+    let written = async {
+        loop {
+            let event = qmp.event().await?;
+            match (event.name.as_str(), event.data["status"].as_str()) {
+                ("MIGRATION", Some("completed")) => return Ok(()),
+                ("MIGRATION", Some("failed" | "cancelled")) => {
+                    return Err(io::Error::other("QEMU could not write the machine's state"));
+                }
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(FREEZE, written).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    machine.quit().await
+}
+
+/// Memory that is a shared file is left where it is; the end of the writing is told.
+pub(in crate::provider::qemu::process) fn capabilities() -> Value {
+    let on = |name: &str| json!({ "capability": name, "state": true });
+    json!({ "capabilities": [on("x-ignore-shared"), on("events")] })
+}

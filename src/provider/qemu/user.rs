@@ -1,0 +1,97 @@
+//! Who runs QEMU, and which QEMU.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::process::exec::Runner;
+use super::settings::{Accel, Settings};
+
+/// Looked for when no user is named: one that is there for nothing else, then one that is nobody.
+const USERS: [&str; 2] = ["greenroom-vm", "nobody"];
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// Reading and writing by the group.
+const GROUP_MAY: u32 = 0o060;
+
+/// The QEMU that the settings mean, run by whom they mean.
+pub(super) fn runner(settings: &Settings) -> io::Result<Runner> {
+    let qemu = match &settings.qemu {
+        Some(named) => named.is_file().then(|| named.clone()).ok_or_else(|| missing(named)),
+        None => {
+            on_path(&std::env::var_os("PATH").unwrap_or_default()).ok_or_else(|| missing(Path::new(QEMU)))
+        }
+    }?;
+    let is_root = rustix::process::geteuid().is_root();
+    let identity = if is_root { Some(identity(settings)?) } else { None };
+    Ok(Runner { qemu, identity })
+}
+
+fn missing(program: &Path) -> io::Error {
+    let what = format!("{} is not there: `apt-get install qemu-system-x86` installs QEMU", program.display());
+    io::Error::new(io::ErrorKind::NotFound, what)
+}
+
+fn on_path(path: &std::ffi::OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path).map(|dir| dir.join(QEMU)).find(|program| program.is_file())
+}
+
+fn identity(settings: &Settings) -> io::Result<(u32, u32)> {
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    let named = settings.user.as_deref();
+    let found = match named {
+        Some(name) => ids(&users, name),
+        None => USERS.iter().find_map(|name| ids(&users, name)),
+    };
+    let nobody = || io::Error::other(format!("there is no user `{}`", named.unwrap_or(USERS[1])));
+    let (uid, gid) = found.ok_or_else(nobody)?;
+    if uid == 0 {
+        return Err(io::Error::other(
+            "`user` is root: a guest that breaks out of QEMU would own this machine",
+        ));
+    }
+    // KVM belongs to a group, and of several groups only the first one stays with a change of the user.
+    let kvm = if settings.accel == Accel::Tcg { None } else { kvm_group(Path::new("/dev/kvm")) };
+    Ok((uid, kvm.unwrap_or(gid)))
+}
+
+fn kvm_group(device: &Path) -> Option<u32> {
+    let found = std::fs::metadata(device).ok()?;
+    (found.mode() & GROUP_MAY == GROUP_MAY && found.gid() != 0).then(|| found.gid())
+}
+
+/// Number and first group of a user, out of the text of /etc/passwd.
+fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
+    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_a_number_and_a_group() {
+        let users = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65533:nobody:/:/bin/false\n";
+        assert_eq!(ids(users, "nobody"), Some((65534, 65533)));
+        assert_eq!(ids(users, "nobod"), None);
+    }
+
+    #[test]
+    fn qemu_is_never_run_by_root() {
+        let settings = Settings::read(&"user = \"root\"".parse().unwrap()).unwrap();
+        assert!(identity(&settings).unwrap_err().to_string().contains("would own this machine"));
+        let settings = Settings::read(&"user = \"no-such-user\"".parse().unwrap()).unwrap();
+        assert_eq!(identity(&settings).unwrap_err().to_string(), "there is no user `no-such-user`");
+    }
+
+    #[test]
+    fn a_missing_qemu_is_named_with_what_installs_it() {
+        assert_eq!(on_path(std::ffi::OsStr::new("/no/such/dir")), None);
+        let settings = Settings::read(&"qemu = \"/no/such/qemu\"".parse().unwrap()).unwrap();
+        let error = runner(&settings).unwrap_err().to_string();
+        assert!(error.starts_with("/no/such/qemu is not there: `apt-get install"), "{error}");
+    }
+}

@@ -1,0 +1,414 @@
+//! What every provider must do, written once against the trait.
+//!
+//! A provider joins with a fixture (what the suite cannot do through the trait: behave badly on purpose, count what
+//! really exists) and one `provider_contract!` line, here or in a test binary of its own that includes this file.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io::Read;
+use std::net::TcpStream;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use greenroom::core::endpoint::Endpoint;
+use greenroom::core::failure::ErrorClass;
+use greenroom::core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use greenroom::core::inventory::{Listed, Status, Tags};
+use greenroom::port::clock::Clock;
+use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError};
+
+/// How a provider shall behave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    Good,
+    /// An instance has no address for 3 s at least.
+    SlowBoot,
+    /// Not one more instance fits.
+    Full,
+    /// The next launch is refused with this class; those after it are not.
+    Refuses(ErrorClass),
+    /// The next launch is carried out and answered `Unknown`.
+    LosesAnswer,
+}
+
+/// What the suite needs to know about a provider beside the trait.
+pub(crate) trait Fixture {
+    fn pool(&self) -> PoolName;
+    /// A provider that remembers nothing of those before, over the same world. `None`: it cannot behave like that.
+    fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>>;
+    fn clock(&self) -> Rc<dyn Clock>;
+    fn keys(&self) -> InstanceKeys;
+    /// How long an instance may take from launch to an open port.
+    fn boot_deadline(&self) -> Duration;
+    /// Ends an instance behind the provider's back, as a power cut would. False: this cannot be done here.
+    fn break_instance(&self, id: &InstanceId) -> bool;
+    /// The instances that really run, by the world's word and not the provider's.
+    fn living(&self) -> BTreeSet<String>;
+    /// Everything that was made here and is not gone: must be empty in the end.
+    fn remains(&self) -> Vec<String>;
+}
+
+/// The whole suite as tests of one fixture.
+macro_rules! provider_contract {
+    ($fixture:expr) => {
+        crate::provider::provider_contract! { $fixture;
+            a_launched_instance_is_listed_and_answers,
+            the_same_token_never_makes_a_second_instance,
+            another_token_does_not_take_over_an_instance,
+            a_list_shows_tags_exactly_and_every_owner,
+            a_list_says_when_it_began_and_is_sorted,
+            terminate_goes_on_until_nothing_is_found,
+            what_does_not_exist_is_not_found,
+            a_booting_instance_is_listed_and_has_no_address_yet,
+            an_instance_can_be_terminated_while_it_boots,
+            a_full_provider_refuses_with_a_definite_class,
+            every_refusal_is_definite_and_leaves_nothing,
+            a_lost_answer_is_unknown_and_the_same_token_finds_the_instance,
+            ten_launches_at_once_make_ten_instances,
+            a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see,
+            an_instance_that_broke_is_not_running_and_can_be_terminated,
+            the_console_tells_of_the_boot,
+        }
+    };
+    ($fixture:expr; $($test:ident),* $(,)?) => { $(
+        #[tokio::test]
+        async fn $test() {
+            let fixture = $fixture;
+            crate::provider::$test(&fixture).await;
+            crate::provider::leave_nothing(&fixture).await;
+        }
+    )* };
+}
+pub(crate) use provider_contract;
+
+/// Waits for a condition, looking again and again; panics with its name when the time is up.
+pub(crate) async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < within, "not within {within:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+const GENERATION: &str = "c0ffee";
+
+pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
+    let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
+    let instance = InstanceId::launched(&pool, &generation, number);
+    let tags = Tags { pool, owner: OwnerId::new("owner-1"), generation, number };
+    LaunchRequest { token: format!("{instance}-1"), instance, tags, keys: fixture.keys() }
+}
+
+pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {
+    fixture.provider(&Behaviour::Good).expect("every provider can behave well")
+}
+
+pub(crate) async fn listed(provider: &dyn Provider, pool: &PoolName) -> Vec<Listed> {
+    let listing = provider.list(pool).await.unwrap();
+    assert!(listing.complete);
+    listing.instances
+}
+
+pub(crate) async fn status(provider: &dyn Provider, pool: &PoolName, id: &InstanceId) -> Option<Status> {
+    listed(provider, pool).await.into_iter().find(|one| one.id == *id).map(|one| one.status)
+}
+
+/// Waits until an instance has an address, and is listed as running.
+pub(crate) async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) -> Endpoint {
+    let endpoint = until("an address", fixture.boot_deadline(), async || match provider.endpoint(id).await {
+        Ok(endpoint) => Some(endpoint),
+        Err(error) => {
+            assert_eq!(error.class(), &ErrorClass::Transient, "{error}");
+            None
+        }
+    });
+    let endpoint = endpoint.await;
+    let pool = fixture.pool();
+    until("running", fixture.boot_deadline(), async || {
+        let seen = status(provider, &pool, id).await;
+        assert_ne!(seen, Some(Status::Stopping));
+        (seen == Some(Status::Running)).then_some(())
+    })
+    .await;
+    endpoint
+}
+
+/// Terminates until the provider finds nothing, and until nothing runs.
+pub(crate) async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) {
+    until("not found", Duration::from_secs(30), async || match provider.terminate(id).await {
+        Ok(()) => None,
+        Err(error) => {
+            assert_eq!(error.class(), &ErrorClass::NotFound, "{error}");
+            Some(())
+        }
+    })
+    .await;
+    let name = id.as_str();
+    until("dead", Duration::from_secs(5), async || (!fixture.living().contains(name)).then_some(())).await;
+}
+
+/// The end of every test: what is listed is terminated, and then there is nothing.
+pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    for instance in listed(&*provider, &fixture.pool()).await {
+        gone(fixture, &*provider, &instance.id).await;
+    }
+    assert_eq!(listed(&*provider, &fixture.pool()).await, []);
+    until("nothing lives", Duration::from_secs(5), async || fixture.living().is_empty().then_some(())).await;
+    assert_eq!(fixture.remains(), Vec::<String>::new());
+}
+
+pub(crate) fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
+    answer.expect_err("this must fail").class().clone()
+}
+
+pub(crate) async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let request = request(fixture, 1);
+    provider.launch(&request).await.unwrap();
+    let seen = status(&*provider, &fixture.pool(), &request.instance).await;
+    assert!(matches!(seen, Some(Status::Starting | Status::Running)), "{seen:?}");
+    let endpoint = running(fixture, &*provider, &request.instance).await;
+    assert_eq!(endpoint.host_key, request.keys.host_key_public.trim());
+    assert!(!endpoint.user.is_empty());
+    let mut peer = TcpStream::connect((endpoint.address.as_str(), endpoint.port)).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut banner = [0; 8];
+    peer.read_exact(&mut banner).unwrap();
+    assert_eq!(&banner, b"SSH-2.0-");
+}
+
+pub(crate) async fn the_same_token_never_makes_a_second_instance(fixture: &dyn Fixture) {
+    let (one, other) = (good(fixture), good(fixture));
+    let request = request(fixture, 1);
+    let (a, b, c) = tokio::join!(one.launch(&request), other.launch(&request), one.launch(&request));
+    [a, b, c].into_iter().for_each(Result::unwrap);
+    running(fixture, &*one, &request.instance).await;
+    good(fixture).launch(&request).await.unwrap();
+    assert_eq!(listed(&*one, &fixture.pool()).await.len(), 1);
+    assert_eq!(fixture.living(), BTreeSet::from([request.instance.to_string()]));
+}
+
+pub(crate) async fn another_token_does_not_take_over_an_instance(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let first = request(fixture, 1);
+    provider.launch(&first).await.unwrap();
+    let before = running(fixture, &*provider, &first.instance).await;
+    let second = LaunchRequest { token: format!("{}-2", first.instance), ..first.clone() };
+    // A provider that gives instances names of its own may make another one, but never touch the first.
+    if let Err(error) = provider.launch(&second).await {
+        assert!(error.class().is_definite(), "{error}");
+    }
+    assert_eq!(running(fixture, &*provider, &first.instance).await, before);
+}
+
+pub(crate) async fn a_list_shows_tags_exactly_and_every_owner(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let own = request(fixture, 1);
+    let mut foreign = request(fixture, 2);
+    foreign.tags.owner = OwnerId::new("somebody-else");
+    for request in [&own, &foreign] {
+        provider.launch(request).await.unwrap();
+    }
+    let seen = listed(&*good(fixture), &fixture.pool()).await;
+    let tags: Vec<_> = seen.iter().map(|one| one.tags.clone().unwrap()).collect();
+    assert_eq!(tags, [own.tags.clone(), foreign.tags.clone()]);
+    let now = fixture.clock().now();
+    for one in &seen {
+        assert!(one.created.is_none_or(|at| now.since(at) < Duration::from_mins(2)), "{one:?}");
+    }
+    assert_eq!(listed(&*provider, &PoolName::new("another")).await, []);
+}
+
+pub(crate) async fn a_list_says_when_it_began_and_is_sorted(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    for number in [3, 1, 2] {
+        provider.launch(&request(fixture, number)).await.unwrap();
+    }
+    let before = fixture.clock().now();
+    let listing = provider.list(&fixture.pool()).await.unwrap();
+    let after = fixture.clock().now();
+    assert!(before.uptime_ms <= listing.begun.uptime_ms && listing.begun.uptime_ms <= after.uptime_ms);
+    let ids: Vec<_> = listing.instances.iter().map(|one| one.id.clone()).collect();
+    assert_eq!(ids.len(), 3);
+    assert!(ids.is_sorted(), "{ids:?}");
+}
+
+pub(crate) async fn terminate_goes_on_until_nothing_is_found(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let (kept, ended) = (request(fixture, 1), request(fixture, 2));
+    for request in [&kept, &ended] {
+        provider.launch(request).await.unwrap();
+        running(fixture, &*provider, &request.instance).await;
+    }
+    let begun = Instant::now();
+    provider.terminate(&ended.instance).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "terminate waits");
+    let seen = status(&*provider, &fixture.pool(), &ended.instance).await;
+    assert!(matches!(seen, None | Some(Status::Stopping)), "{seen:?}");
+    gone(fixture, &*provider, &ended.instance).await;
+    assert_eq!(class(provider.endpoint(&ended.instance).await), ErrorClass::NotFound);
+    assert_eq!(status(&*provider, &fixture.pool(), &kept.instance).await, Some(Status::Running));
+}
+
+pub(crate) async fn what_does_not_exist_is_not_found(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    for id in [request(fixture, 77).instance, InstanceId::new("../up"), InstanceId::new("")] {
+        assert_eq!(class(provider.terminate(&id).await), ErrorClass::NotFound, "{id}");
+        assert_eq!(class(provider.endpoint(&id).await), ErrorClass::NotFound, "{id}");
+        assert_eq!(class(provider.console(&id).await), ErrorClass::NotFound, "{id}");
+    }
+}
+
+pub(crate) async fn a_booting_instance_is_listed_and_has_no_address_yet(fixture: &dyn Fixture) {
+    let Some(provider) = fixture.provider(&Behaviour::SlowBoot) else { return };
+    let request = request(fixture, 1);
+    let begun = Instant::now();
+    provider.launch(&request).await.unwrap();
+    let launched = begun.elapsed();
+    let seen = listed(&*provider, &fixture.pool()).await;
+    assert_eq!(class(provider.endpoint(&request.instance).await), ErrorClass::Transient);
+    assert!(launched < Duration::from_secs(1), "launch took {launched:?}: it waits for the boot");
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[0].status, seen[0].tags.as_ref()), (Status::Starting, Some(&request.tags)));
+    running(fixture, &*provider, &request.instance).await;
+    assert!(begun.elapsed() > Duration::from_secs(3), "the fixture boots too fast to judge");
+}
+
+pub(crate) async fn an_instance_can_be_terminated_while_it_boots(fixture: &dyn Fixture) {
+    let Some(provider) = fixture.provider(&Behaviour::SlowBoot) else { return };
+    let request = request(fixture, 1);
+    provider.launch(&request).await.unwrap();
+    gone(fixture, &*provider, &request.instance).await;
+    assert_eq!(listed(&*provider, &fixture.pool()).await, []);
+}
+
+pub(crate) async fn a_full_provider_refuses_with_a_definite_class(fixture: &dyn Fixture) {
+    let Some(provider) = fixture.provider(&Behaviour::Full) else { return };
+    let refused = class(provider.launch(&request(fixture, 1)).await);
+    assert!(matches!(refused, ErrorClass::NoCapacity { .. } | ErrorClass::Quota), "{refused}");
+    assert_eq!(listed(&*provider, &fixture.pool()).await, []);
+    assert_eq!(fixture.living(), BTreeSet::new());
+}
+
+pub(crate) async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn Fixture) {
+    let scope = "x".to_owned();
+    let classes = [
+        ErrorClass::NoCapacity { scope },
+        ErrorClass::Quota,
+        ErrorClass::Denied,
+        ErrorClass::Invalid,
+        ErrorClass::Throttled { until: None },
+        ErrorClass::Transient,
+    ];
+    for (number, wanted) in (1..).zip(classes) {
+        let Some(provider) = fixture.provider(&Behaviour::Refuses(wanted.clone())) else { continue };
+        let first = request(fixture, number);
+        let refused = class(provider.launch(&first).await);
+        assert!(refused.is_definite(), "{refused}");
+        assert_eq!(std::mem::discriminant(&refused), std::mem::discriminant(&wanted), "{refused}");
+        assert_eq!(listed(&*provider, &fixture.pool()).await, []);
+        // The next attempt has a token of its own.
+        let next = LaunchRequest { token: format!("{}-2", first.instance), ..first };
+        provider.launch(&next).await.unwrap();
+        assert_eq!(listed(&*provider, &fixture.pool()).await.len(), 1);
+        gone(fixture, &*provider, &next.instance).await;
+    }
+}
+
+pub(crate) async fn a_lost_answer_is_unknown_and_the_same_token_finds_the_instance(fixture: &dyn Fixture) {
+    let Some(provider) = fixture.provider(&Behaviour::LosesAnswer) else { return };
+    let request = request(fixture, 1);
+    assert_eq!(class(provider.launch(&request).await), ErrorClass::Unknown);
+    provider.launch(&request).await.unwrap();
+    running(fixture, &*provider, &request.instance).await;
+    assert_eq!(fixture.living().len(), 1);
+}
+
+pub(crate) async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let requests: Vec<_> = (1..=10).map(|number| request(fixture, number)).collect();
+    let answers = futures_util::future::join_all(requests.iter().map(|one| provider.launch(one))).await;
+    answers.into_iter().for_each(Result::unwrap);
+    let mut addresses = BTreeSet::new();
+    for request in &requests {
+        let endpoint = running(fixture, &*provider, &request.instance).await;
+        addresses.insert((endpoint.address, endpoint.port));
+    }
+    assert_eq!(addresses.len(), 10);
+    assert_eq!(fixture.living().len(), 10);
+}
+
+pub(crate) async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see(fixture: &dyn Fixture) {
+    // Polled so often and then dropped: cut off at each of its waits. The time between two polls lets what it waits
+    // for happen.
+    for polls in 1..=6_u32 {
+        let provider = good(fixture);
+        let request = request(fixture, polls);
+        {
+            let mut launch = pin!(provider.launch(&request));
+            for _ in 0..polls {
+                let mut context = Context::from_waker(Waker::noop());
+                if let Poll::Ready(answer) = launch.as_mut().poll(&mut context) {
+                    answer.unwrap();
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        drop(provider);
+        let next = good(fixture);
+        let seen: BTreeSet<String> =
+            listed(&*next, &fixture.pool()).await.iter().map(|one| one.id.to_string()).collect();
+        let living = fixture.living();
+        assert!(living.is_subset(&seen), "{living:?} live, {seen:?} are listed");
+        if polls % 2 == 0 {
+            next.launch(&request).await.unwrap();
+            running(fixture, &*next, &request.instance).await;
+            assert_eq!(fixture.living().len(), 1);
+        }
+        match next.terminate(&request.instance).await {
+            Ok(()) => gone(fixture, &*next, &request.instance).await,
+            Err(error) => assert_eq!(error.class(), &ErrorClass::NotFound),
+        }
+    }
+}
+
+pub(crate) async fn an_instance_that_broke_is_not_running_and_can_be_terminated(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let request = request(fixture, 1);
+    provider.launch(&request).await.unwrap();
+    running(fixture, &*provider, &request.instance).await;
+    if !fixture.break_instance(&request.instance) {
+        return;
+    }
+    let pool = fixture.pool();
+    until("seen as broken", Duration::from_secs(10), async || {
+        let seen = status(&*provider, &pool, &request.instance).await;
+        (seen != Some(Status::Running)).then_some(())
+    })
+    .await;
+    // The same token again does not bring a dead instance back.
+    provider.launch(&request).await.unwrap();
+    assert_ne!(status(&*provider, &pool, &request.instance).await, Some(Status::Running));
+    assert_eq!(fixture.living(), BTreeSet::new());
+    gone(fixture, &*provider, &request.instance).await;
+}
+
+pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let request = request(fixture, 1);
+    provider.launch(&request).await.unwrap();
+    running(fixture, &*provider, &request.instance).await;
+    let text = provider.console(&request.instance).await.unwrap();
+    assert!(!text.is_empty() && text.len() <= 64 * 1024, "{} bytes", text.len());
+    let secret = request.keys.host_key.lines().nth(1).unwrap();
+    assert!(!text.contains(secret), "the host key is on the console");
+}
