@@ -1,0 +1,73 @@
+//! The image that tests boot: built once, and again when anything that goes into it changes.
+//!
+//! `GREENROOM_TEST_IMAGES` names a folder with an image `light` that is taken as it is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use greenroom::provider::qemu::image::Image;
+use sha2::{Digest as _, Sha256};
+
+/// What an image is made by.
+const INGREDIENTS: [&str; 3] = ["build.rs", "guest", "src/provider/qemu/image/build"];
+
+static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("GREENROOM_TEST_IMAGES") {
+    Some(given) => PathBuf::from(given),
+    None => current(&Path::new(env!("CARGO_MANIFEST_DIR")).join("state/test-images")),
+});
+
+/// The folder with the image `light`.
+pub(crate) fn folder() -> &'static Path {
+    &FOLDER
+}
+
+pub(crate) fn light() -> Image {
+    Image::open(folder(), "light").expect("an image that was built")
+}
+
+/// A program that says what GitLab's does, to be put into the image.
+pub(crate) fn helper(folder: &Path) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = folder.join("gitlab-runner");
+    std::fs::write(&path, "#!/bin/sh\necho 'Version:      19.4.0'\n").expect("a helper");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    path
+}
+
+fn current(folder: &Path) -> PathBuf {
+    let key = key();
+    let note = folder.join(".made-of");
+    if std::fs::read_to_string(&note).is_ok_and(|made_of| made_of == key) {
+        return folder.to_owned();
+    }
+    std::fs::create_dir_all(folder).expect("a folder for images");
+    let helper = helper(folder);
+    let mut build = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+    build.args(["image", "build", "light", "--images"]).arg(folder).arg("--gitlab-runner").arg(helper);
+    let output = build.output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(note, key).expect("a note");
+    folder.to_owned()
+}
+
+fn key() -> String {
+    let mut digest = Sha256::new();
+    for name in INGREDIENTS {
+        add(&mut digest, &Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+    }
+    let pairs: Vec<String> = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.concat()
+}
+
+fn add(digest: &mut Sha256, path: &Path) {
+    if path.is_file() {
+        return digest.update(std::fs::read(path).expect("a source"));
+    }
+    let mut inside: Vec<PathBuf> =
+        std::fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    inside.sort();
+    for path in &inside {
+        add(digest, path);
+    }
+}
