@@ -21,6 +21,7 @@ pub mod local;
 pub mod process;
 pub mod qemu;
 pub mod remove;
+pub mod scope;
 pub mod static_hosts;
 pub mod supervised;
 pub mod supervisor;

@@ -14,7 +14,7 @@ use super::console;
 use super::instance_dir::{InstanceDir, Life, is_plain_name};
 use super::launch::{self, Launcher, Recipe, Server};
 use super::process::{self, Process};
-use super::remove;
+use super::{remove, scope};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -67,7 +67,8 @@ impl Supervised {
             return Err(ProviderError::new(ErrorClass::Invalid, message));
         }
         let pool_dir = self.pool_dir(&self.pool);
-        Launcher { pool_dir: &pool_dir, server: &self.server }.launch(request, recipe).await
+        let server = scope::in_scope(&self.server);
+        Launcher { pool_dir: &pool_dir, server: &server }.launch(request, recipe).await
     }
 
     fn end(&self, dir: &InstanceDir) -> io::Result<()> {

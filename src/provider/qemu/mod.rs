@@ -3,6 +3,7 @@
 //! Each has a supervisor: a process of our own executable that starts QEMU, talks to it and to the guest, and ends
 //! with it. Disk and kernel locks are the only truth, as everywhere on this machine.
 
+use std::ffi::OsString;
 use std::io;
 use std::num::NonZero;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use std::rc::Rc;
 use async_trait::async_trait;
 
 use super::instance_dir::{InstanceDir, Launched};
-use super::launch::{Admitted, Recipe};
+use super::launch::{Admitted, Recipe, Server};
 use super::supervised::Supervised;
 use super::{BuildContext, Built, Registration};
 use crate::core::endpoint::Endpoint;
@@ -23,7 +24,6 @@ mod doctor;
 pub mod image;
 mod memory;
 pub mod process;
-mod scope;
 mod settings;
 mod spec;
 mod user;
@@ -41,6 +41,9 @@ pub const REGISTRATION: Registration = Registration {
     doctor: doctor::doctor,
 };
 
+/// The process of a machine; its directory follows.
+const SUPERVISE: [&str; 4] = ["instance", "qemu", "supervise", "--dir"];
+
 /// The machines of one pool.
 #[derive(Debug)]
 struct Qemu {
@@ -54,7 +57,10 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let supervised = Supervised {
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),
-        server: scope::plain(&context.program),
+        server: Server {
+            program: context.program.clone(),
+            arguments: SUPERVISE.map(OsString::from).to_vec(),
+        },
         clock: Rc::clone(&context.clock),
     };
     Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
@@ -118,9 +124,7 @@ fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
 #[async_trait(?Send)]
 impl Provider for Qemu {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
-        let server = scope::server(&self.context.program);
-        let supervised = Supervised { server, ..self.supervised.clone() };
-        supervised.launch(request, &Launch { qemu: self, request }).await
+        self.supervised.launch(request, &Launch { qemu: self, request }).await
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {

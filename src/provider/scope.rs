@@ -1,4 +1,4 @@
-//! Where a machine's supervisor is started: in a systemd scope of its own, where there is systemd.
+//! Where an instance's process is started: in a systemd scope of its own, where there is systemd.
 //!
 //! A process that stays in the control group of whoever launched it goes when that service stops. A scope of its own
 //! lets jobs live through a restart of the keeper and a graceful stop of the runner.
@@ -8,27 +8,27 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::provider::launch::Server;
+use super::launch::Server;
 
 /// There exactly where systemd manages the machine.
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// What a scope is called in `systemctl`.
-const DESCRIPTION: &str = "--description=Greenroom virtual machine";
+const DESCRIPTION: &str = "--description=Greenroom instance";
 
 /// Who can make scopes for us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scopes {
+pub enum Scopes {
     /// The machine's own systemd; we are root.
     System,
     /// The user's.
     User,
-    /// Nobody: supervisors stay in the control group of whoever launches them.
+    /// Nobody: instances stay in the control group of whoever launches them.
     None,
 }
 
 /// Asked once per process: a manager does not come or go under our feet.
-pub(super) fn scopes() -> Scopes {
+pub fn scopes() -> Scopes {
     static FOUND: OnceLock<Scopes> = OnceLock::new();
     *FOUND.get_or_init(|| find(Path::new(SYSTEMD).is_dir(), rustix::process::geteuid().is_root(), works))
 }
@@ -55,20 +55,14 @@ fn arguments(scopes: Scopes) -> Vec<&'static str> {
     arguments
 }
 
-/// How to start the supervisor of a machine.
-pub(super) fn server(program: &Path) -> Server {
-    in_scope(program, scopes())
+/// The same process, in a scope of its own where there is somebody to make one.
+pub(super) fn in_scope(server: &Server) -> Server {
+    within(server, scopes())
 }
 
-/// How to start one that need not live long.
-pub(super) fn plain(program: &Path) -> Server {
-    in_scope(program, Scopes::None)
-}
-
-fn in_scope(program: &Path, scopes: Scopes) -> Server {
-    let own = ["instance", "qemu", "supervise", "--dir"].map(OsString::from);
+fn within(server: &Server, scopes: Scopes) -> Server {
     if scopes == Scopes::None {
-        return Server { program: program.to_owned(), arguments: own.to_vec() };
+        return server.clone();
     }
     let mut all: Vec<OsString> = Vec::new();
     if scopes == Scopes::User {
@@ -78,8 +72,8 @@ fn in_scope(program: &Path, scopes: Scopes) -> Server {
         all.push("systemd-run".into());
     }
     all.extend(arguments(scopes).into_iter().map(OsString::from));
-    all.push(program.into());
-    all.extend(own);
+    all.push(server.program.clone().into());
+    all.extend(server.arguments.iter().cloned());
     let starter = if scopes == Scopes::User { "env" } else { "systemd-run" };
     Server { program: starter.into(), arguments: all }
 }
@@ -97,14 +91,16 @@ mod tests {
     }
 
     #[test]
-    fn the_supervisor_is_the_last_of_the_command() {
-        let plain = in_scope(Path::new("/bin/greenroom"), Scopes::None);
-        assert_eq!(plain.program, Path::new("/bin/greenroom"));
-        let scoped = in_scope(Path::new("/bin/greenroom"), Scopes::User);
-        assert_eq!(scoped.program, Path::new("env"));
-        assert_eq!(in_scope(Path::new("/g"), Scopes::System).program, Path::new("systemd-run"));
-        assert!(scoped.arguments.contains(&"--user".into()));
-        let own = ["/bin/greenroom", "instance", "qemu", "supervise", "--dir"];
-        assert!(scoped.arguments.ends_with(&own.map(OsString::from)));
+    fn the_process_itself_is_the_last_of_the_command() {
+        let own = ["instance", "serve", "--dir"].map(OsString::from);
+        let server = Server { program: "/bin/greenroom".into(), arguments: own.to_vec() };
+        assert_eq!(within(&server, Scopes::None), server);
+        let own = ["/bin/greenroom", "instance", "serve", "--dir"].map(OsString::from);
+        for (scopes, starter) in [(Scopes::System, "systemd-run"), (Scopes::User, "env")] {
+            let scoped = within(&server, scopes);
+            assert_eq!(scoped.program, Path::new(starter));
+            assert_eq!(scoped.arguments.contains(&"--user".into()), scopes == Scopes::User);
+            assert!(scoped.arguments.ends_with(&own));
+        }
     }
 }

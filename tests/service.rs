@@ -1,0 +1,14 @@
+//! The runner's service stops: what becomes of the job, of the keeper and of instances.
+#![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
+
+#[path = "support/service.rs"]
+mod service;
+#[path = "support/settled.rs"]
+mod settled;
+#[path = "support/systemd.rs"]
+mod systemd;
+
+#[test]
+fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours() {
+    service::a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours("kind = 'local'\nallow_root = true");
+}

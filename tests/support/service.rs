@@ -1,0 +1,66 @@
+//! The runner's service under a real systemd, stopped in the middle of a job.
+//!
+//! `greenroom try` plays the runner; like the real one it goes on with its job after SIGQUIT.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::settled::await_settled;
+use crate::systemd::Systemd;
+
+const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
+const SOON: Duration = Duration::from_secs(30);
+
+#[track_caller]
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < until, "not within {SOON:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn unit(home: &Path) -> String {
+    let home = home.display();
+    format!(
+        "[Unit]\nDefaultDependencies=no\n[Service]\nKillSignal=SIGQUIT\nTimeoutStopSec=60\n\
+         ExecStart=/bin/sh {home}/runner {GREENROOM} {home}\n"
+    )
+}
+
+const RUNNER: &str = r#"
+trap "" QUIT
+"$1" --config "$2/greenroom.toml" try "echo its beginning; sleep 6; echo its end" > "$2/job.log" 2>&1
+"#;
+
+const CONFIG: &str =
+    "[pool.pool]\nmax_instances = 2\nidle_count = 1\nidle_time = '1h'\n[pool.pool.provider]\n";
+
+/// Stops the service in the middle of a job on a pool of this provider, given as the lines of its table.
+pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider: &str) {
+    let home = tempfile::Builder::new().prefix("greenroom-service-").tempdir().expect("a directory");
+    let at = |name: &str| home.path().join(name);
+    std::fs::write(at("runner"), RUNNER).expect("a file");
+    let config = format!("state_dir = '{}'\n{CONFIG}{provider}\n", at("state").display());
+    std::fs::write(at("greenroom.toml"), config).expect("a file");
+    let unit = unit(home.path());
+    let Some(systemd) = Systemd::start(home.path(), &[("gitlab-runner.service", &unit)]) else { return };
+    systemd.systemctl(&["start", "gitlab-runner"]);
+    let log = || std::fs::read_to_string(at("job.log")).unwrap_or_default();
+    wait_for("the job's beginning", || log().contains("its beginning"));
+
+    systemd.systemctl(&["stop", "--no-block", "gitlab-runner"]);
+    let state = || systemd.systemctl(&["show", "--property=ActiveState,Result", "gitlab-runner"]);
+    assert!(state().contains("ActiveState=deactivating") && !log().contains("its end"), "{}", log());
+    wait_for("the stop's end", || state().contains("ActiveState=inactive"));
+    assert!(state().contains("Result=success"), "{}", state());
+    assert!(log().contains("its end") && log().contains("job succeeded"), "{}", log());
+
+    // The warm instance lived on; the next call's keeper goes on with it.
+    let config = at("greenroom.toml").display().to_string();
+    let next = systemd.run(&[GREENROOM, "--config", &config, "try", "true"]);
+    let said = String::from_utf8_lossy(&next.stderr).into_owned();
+    assert!(next.status.success() && said.contains("(warm, idle for "), "{said}");
+    drop(systemd);
+    await_settled(home.path());
+}

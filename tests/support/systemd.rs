@@ -1,0 +1,140 @@
+//! A systemd of the test's own, in namespaces: for what only a real one shows.
+//!
+//! It sees this machine's files, but has a /run, a process table and a control group of its own; nothing it starts
+//! outlives it. Needs root, systemd and version 2 of control groups.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Becomes systemd in namespaces: `$1` is a directory for it, `$2` holds its units.
+const BEGIN: &str = r#"
+set -eu
+mount --make-rprivate /
+mkdir "$1/cgroups"
+mount -t cgroup2 none "$1/cgroups"
+group="$1/cgroups/greenroom-test-$$"
+mkdir "$group"
+echo $$ > "$group/cgroup.procs"
+exec unshare --cgroup --pid --fork --kill-child --mount-proc sh -c '
+  set -eu
+  umount -R /sys/fs/cgroup
+  mount -t cgroup2 none /sys/fs/cgroup
+  mount -t tmpfs none /run
+  mkdir -p /run/systemd/system
+  cp "$2"/* /run/systemd/system/
+  exec env container=test /lib/systemd/systemd --system --unit=test.target --log-target=console --log-level=warning
+' sh "$1" "$2"
+"#;
+
+#[derive(Debug)]
+pub(crate) struct Systemd {
+    unshare: Child,
+    pid: u32,
+    home: PathBuf,
+}
+
+impl Systemd {
+    /// Starts one with these units beside an empty `test.target`; `None`, and the reason on stderr, where that cannot
+    /// be done.
+    pub(crate) fn start(home: &Path, units: &[(&str, &str)]) -> Option<Self> {
+        if let Some(why) = missing() {
+            eprintln!("SKIPPED: no systemd in namespaces here: {why}");
+            return None;
+        }
+        let (place, folder) = (home.join("systemd"), home.join("systemd/units"));
+        std::fs::create_dir_all(&folder).expect("a directory for the units");
+        let target = ("test.target", "[Unit]\nDefaultDependencies=no\n");
+        for (name, text) in units.iter().chain([&target]) {
+            std::fs::write(folder.join(name), text).expect("a unit");
+        }
+        let log = std::fs::File::create(place.join("log")).expect("a log");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--uts", "--ipc", "--kill-child", "--fork", "sh", "-c", BEGIN, "sh"]);
+        command.arg(&place).arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let unshare = command.spawn().expect("unshare runs");
+        let mut systemd = Self { unshare, pid: 0, home: place };
+        let until = Instant::now() + WITHIN;
+        while !systemd.is_up() {
+            let log = || std::fs::read_to_string(systemd.home.join("log")).unwrap_or_default();
+            assert!(Instant::now() < until, "systemd does not come up: {}", log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(systemd)
+    }
+
+    /// Runs a program beside it, in all its namespaces.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.pid.to_string(), "--all"]).args(arguments).stdin(Stdio::null());
+        command.output().expect("nsenter runs")
+    }
+
+    /// `systemctl`, which must succeed; what it printed.
+    #[track_caller]
+    pub(crate) fn systemctl(&self, arguments: &[&str]) -> String {
+        let output = self.run(&[&["systemctl", "--no-pager"], arguments].concat());
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "systemctl {arguments:?}: {}", said(&output.stderr));
+        said(&output.stdout)
+    }
+
+    fn is_up(&mut self) -> bool {
+        // unshare, a shell, unshare, and below them systemd.
+        let mut pid = self.unshare.id();
+        while name(pid) != "systemd" {
+            let Some(child) = only_child(pid) else { return false };
+            pid = child;
+        }
+        self.pid = pid;
+        self.run(&["systemctl", "is-active", "--quiet", "test.target"]).status.success()
+    }
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        // The first process of a process namespace takes all others with it.
+        drop(self.unshare.kill());
+        drop(self.unshare.wait());
+        remove_groups(&self.home);
+    }
+}
+
+/// What is not there.
+fn missing() -> Option<&'static str> {
+    let exists = |path: &str| Path::new(path).exists();
+    match () {
+        () if !rustix::process::geteuid().is_root() => Some("this is not root"),
+        () if !exists("/lib/systemd/systemd") => Some("no /lib/systemd/systemd"),
+        () if !std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("cgroup2")) => {
+            Some("no control groups of version 2")
+        }
+        () => None,
+    }
+}
+
+fn name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+fn only_child(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let mut children = children.split_ascii_whitespace();
+    children.next()?.parse().ok().filter(|_| children.next().is_none())
+}
+
+/// Control groups are no files that go with a namespace.
+fn remove_groups(home: &Path) {
+    let script = r#"
+        mount --make-rprivate /
+        mount -t cgroup2 none "$1/cgroups" || exit 0
+        until find "$1"/cgroups/greenroom-test-* -depth -type d -exec rmdir {} + || [ "$((tries += 1))" = 50 ]; do
+            sleep 0.1
+        done
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(home).stdin(Stdio::null());
+    drop(command.stdout(Stdio::null()).stderr(Stdio::null()).status());
+}
