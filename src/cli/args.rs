@@ -195,6 +195,15 @@ pub struct DoctorOptions {
     /// This state directory is a copy: become an owner of our own, and leave the other's instances alone
     #[arg(long)]
     pub new_owner: bool,
+    /// Show the fingerprint of a host's key (`jump`: the jump host's), ask, and accept it from now on
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
+    pub pin: Option<String>,
+    /// With --pin: the host's pool [default: the only one that has it]
+    #[arg(long, value_name = "NAME", requires = "pin")]
+    pub pool: Option<String>,
+    /// With --pin: do not ask, and replace a key that was pinned before
+    #[arg(long, requires = "pin")]
+    pub yes: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -8,6 +8,7 @@ use super::error::CliError;
 use super::ui;
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
+use crate::core::instance::Instance;
 use crate::core::time::Pretty;
 use crate::engine::operate::Target;
 use crate::host::local::Role;
@@ -37,10 +38,9 @@ pub(super) async fn drain(
     let mut last = usize::MAX;
     let gone = engine
         .wait_until(DRAIN_WAIT, |state| {
-            let left = state.instances.values().filter(|i| match &target {
-                Target::Pool => !i.is_fixed(),
-                Target::Instance(id) => i.id == *id,
-            });
+            // A fixed host stays where it is: it is drained when its jobs have left.
+            let holds = |i: &Instance| !i.is_fixed() || !i.holders.is_empty();
+            let left = state.instances.values().filter(|i| is_meant(&target, i) && holds(i));
             let left = left.count();
             if left != last && left > 0 {
                 ui::out(&format!("waiting for {}\n", ui::plural(left, "instance")));
@@ -69,6 +69,13 @@ pub(super) async fn resume(
     Ok(true)
 }
 
+fn is_meant(target: &Target, instance: &Instance) -> bool {
+    match target {
+        Target::Pool => true,
+        Target::Instance(id) => instance.id == *id,
+    }
+}
+
 fn target(instance: Option<&str>) -> Target {
     instance.map_or(Target::Pool, |id| Target::Instance(InstanceId::new(id)))
 }
@@ -88,7 +95,11 @@ fn words(change: &Change) -> String {
         Change::PoolDrained => "the pool takes no new jobs and launches nothing".to_owned(),
         Change::PoolResumed => "the pool works again".to_owned(),
         Change::DrainingBegun { instance, .. } => format!("{instance} drains"),
-        Change::SetAside { instance, .. } => format!("{instance} is set aside"),
+        Change::SetAside { instance, .. } => {
+            format!(
+                "{instance} gets no new job; `greenroom pool resume --instance {instance}` brings it back"
+            )
+        }
         Change::Restored { instance } => format!("{instance} comes back, after a check"),
         other => format!("{other:?}"),
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
+use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId};
@@ -156,9 +157,9 @@ impl Engine {
     }
 
     async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Failure>, Trouble> {
-        let endpoint = match setup.provider.endpoint(id).await {
+        let endpoint = match self.look_up(id, setup).await? {
             Ok(endpoint) => endpoint,
-            Err(error) => return Ok(Err(error.failure)),
+            Err(failure) => return Ok(Err(failure)),
         };
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
@@ -173,20 +174,38 @@ impl Engine {
             return Ok(Err(Failure { class: ErrorClass::Transient, message }));
         }
         let at = self.now();
-        self.commit(|state| {
-            let (instance, endpoint) = (id.clone(), endpoint.clone());
-            match state.instance(id) {
-                Some(known) if known.phase == Phase::Launching => {
-                    vec![Change::Reached { instance, endpoint }.at(at)]
-                }
-                Some(known) if known.is_fixed() && known.endpoint.as_ref() != Some(&endpoint) => {
-                    vec![Change::Readdressed { instance, endpoint }.at(at)]
-                }
-                _ => Vec::new(),
+        self.commit(|state| match state.instance(id).map(|i| &i.phase) {
+            Some(Phase::Launching) => {
+                let (instance, endpoint) = (id.clone(), endpoint.clone());
+                vec![Change::Reached { instance, endpoint }.at(at)]
             }
+            _ => Vec::new(),
         })
         .await?;
         Ok(Ok(()))
+    }
+
+    /// How an instance is reached now. Where the operator has changed that of a fixed host, it is recorded anew.
+    async fn look_up(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<Result<Endpoint, Failure>, Trouble> {
+        let endpoint = match setup.provider.endpoint(id).await {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Ok(Err(error.failure)),
+        };
+        if !setup.provider.capabilities().launches {
+            let at = self.now();
+            self.commit(|state| {
+                let differs = |i: &&Instance| i.is_fixed() && i.endpoint.as_ref() != Some(&endpoint);
+                let (instance, endpoint) = (id.clone(), endpoint.clone());
+                let change = || Change::Readdressed { instance, endpoint }.at(at);
+                state.instance(id).filter(differs).map(|_| change()).into_iter().collect()
+            })
+            .await?;
+        }
+        Ok(Ok(endpoint))
     }
 
     /// One look at an idle fixed host, with the login that a job would use.
@@ -265,6 +284,9 @@ impl Engine {
     }
 
     async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+        if let Err(failure) = self.look_up(id, setup).await? {
+            return Ok(Outcome::Failed(failure));
+        }
         let verdict = match self.clean_ours(id, setup).await? {
             Verdict::Passed => {
                 let command = setup.clean_command.as_deref().unwrap_or("true");

@@ -85,6 +85,8 @@ pub struct NamedHost {
     pub is_jump: bool,
     /// Where its pinned host key is kept; `None`: the table states it.
     pub pin: Option<PathBuf>,
+    /// Why nothing can be said to it yet: the jump host on the way is not known.
+    pub blocked: Option<String>,
 }
 
 /// Directories of jobs, as the instance sees them.

@@ -211,11 +211,11 @@ impl Machine {
 
     /// Pulls its cable.
     pub fn unplug(&self) {
-        run(&format!("ip link set {} down", self.cable));
+        run(&format!("ip -n {} link set eth0 down", self.namespace));
     }
 
     pub fn plug_in(&self) {
-        run(&format!("ip link set {} up", self.cable));
+        run(&format!("ip -n {} link set eth0 up", self.namespace));
         self.wait_until_up();
     }
 

@@ -9,6 +9,7 @@
 mod away;
 mod clean;
 mod machine;
+mod operators;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod place;

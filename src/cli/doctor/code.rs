@@ -91,6 +91,20 @@ codes! {
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A fixed host cannot be used at present.";
     POOL_ANOTHER_MANAGER Error "pool-another-manager" "Somebody works with a copy of this state directory.";
 
+    HOST_UNREACHABLE Error "host-unreachable" "A fixed host, or its jump host, does not answer.";
+    HOST_KEY_CHANGED Error "host-key-changed" "A host answers with another key than the one that is stated or pinned.";
+    HOST_REFUSES Error "host-refuses" "A host does not let us in.";
+    HOST_OURS Error "host-ours" "Something on this side keeps us from trying a host: a key file, an agent.";
+    HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not there on a host.";
+    HOST_BUILDS_DIR Error "host-builds-dir" "Jobs cannot make `builds_dir`, or write in it, on a host.";
+    HOST_SPACE Warning "host-space" "Little space is left for builds on a host.";
+    HOST_SESSIONS Error "host-sessions" "A host allows fewer sessions in a connection than a job needs (`MaxSessions`).";
+    HOST_CONNECTIONS Error "host-connections" "A host allows fewer connections at once than its capacity needs.";
+    HOST_SHELL_SLOW Warning "host-shell-slow" "A host's shell takes long to start, and every stage of a job waits for it.";
+    HOST_GIT_MISSING Warning "host-git-missing" "`git` is not there on a host: jobs cannot fetch their sources.";
+    HOST_GIT_LFS_MISSING Note "host-git-lfs-missing" "`git-lfs` is not there on a host: projects with large files fail.";
+    HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not there on a host: artifacts and caches fail.";
+
     RUNNER_CONFIG_UNREADABLE Note "runner-config-unreadable" "The runner's config.toml cannot be read: its stanza is not checked.";
     RUNNER_CONFIG_INVALID Error "runner-config-invalid" "The runner's config.toml is no TOML.";
     RUNNER_STANZA_MISSING Warning "runner-stanza-missing" "No `[[runners]]` with the custom executor runs greenroom.";

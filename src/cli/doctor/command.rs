@@ -14,6 +14,9 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 /// Examines this machine; false if there is an error among the findings.
 pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Result<bool, CliError> {
+    if let Some(host) = &options.pin {
+        return super::pin::pin(place, options, host).await;
+    }
     let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
     let config = match noted {
         Some(noted) => noted,

@@ -10,12 +10,15 @@ use super::keeper::KeepingSight;
 use super::pools::PoolSight;
 use super::provider::Around;
 use super::runner::{PoolNeeds, RunnerSight};
-use super::{Examination, clock, config, keeper, mend, place, pools, provider, recorded, runner, trial};
+use super::{
+    Examination, clock, config, hosts, keeper, mend, place, pools, provider, recorded, runner, trial,
+};
 use crate::cli::args::DoctorOptions;
 use crate::cli::error::CliError;
 use crate::cli::pool::status::KeeperSight;
 use crate::cli::when::When;
-use crate::config::Config;
+use crate::config::{Config, PoolConfig};
+use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::ids::PoolName;
 use crate::core::instance::Instance;
 use crate::core::policy::Policy;
@@ -25,6 +28,7 @@ use crate::core::time::Stamp;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
 use crate::port::clock::Clock;
 use crate::port::host::Host as _;
+use crate::provider::BuildContext;
 use crate::store::file::{self, FileStore, Options};
 
 /// Where the state lies if neither the command line nor a configuration says so.
@@ -75,6 +79,18 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
         Ok(clock) => providers(ground, config.as_ref(), &state_path, *clock, &mut examined),
         Err(_) => BTreeMap::new(),
     };
+    if let (Some(config), Ok(clock)) = (&config, &machine) {
+        for pool in config.pools.values().filter(|pool| has_hosts(pool)) {
+            let ssh = Ssh::new(SshSettings::new(state_path.join("keys")));
+            let context = BuildContext {
+                pool: pool.name.clone(),
+                state_dir: state_path.clone(),
+                program: ground.program.to_owned(),
+                clock: Rc::new(*clock),
+            };
+            examined.add("hosts", hosts::check(pool, &context, &ssh).await);
+        }
+    }
     let mut newest = None;
     if let (Some(state), Ok(clock)) = (state, &machine) {
         let look =
@@ -93,6 +109,10 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
         examined.add("runner", runner::check(&sight));
     }
     Ok(examined)
+}
+
+fn has_hosts(pool: &PoolConfig) -> bool {
+    crate::provider::find(&pool.provider.kind).is_ok_and(|known| known.fixed.is_some())
 }
 
 /// What each pool's provider says, and the policy that goes with it.

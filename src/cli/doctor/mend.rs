@@ -86,7 +86,16 @@ mod tests {
     }
 
     fn options(repair: bool, take_over: bool, new_owner: bool) -> DoctorOptions {
-        DoctorOptions { runner_config: "/no/such".into(), repair, take_over, new_owner, json: false }
+        DoctorOptions {
+            runner_config: "/no/such".into(),
+            repair,
+            take_over,
+            new_owner,
+            pin: None,
+            pool: None,
+            yes: false,
+            json: false,
+        }
     }
 
     /// A used state directory, moved: another inode under the same name.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use russh::client::Config;
-use russh::keys::{Algorithm, PublicKey};
+use russh::keys::{Algorithm, EcdsaCurve, PublicKey};
 use russh::{Preferred, SshId, cipher};
 
 use super::SshSettings;
@@ -31,6 +31,14 @@ const WITHOUT_AES: &[cipher::Name] = &[
     cipher::AES_256_GCM,
     cipher::AES_256_CTR,
     cipher::AES_128_CTR,
+];
+
+/// The kinds of host key that can be recorded, the best first.
+pub(super) const HOST_KEYS: &[Algorithm] = &[
+    Algorithm::Ed25519,
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
+    Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
 ];
 
 /// Reads the recorded host key of an endpoint.

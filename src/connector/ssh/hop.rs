@@ -48,19 +48,53 @@ pub(super) struct Reached {
     pub(super) wire: Wire,
 }
 
+/// What carries a session: a TCP connection, or a channel of another session.
+trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Pipe for T {}
+
+/// The way to a host, up to the first byte that it says itself.
+struct Path {
+    pipe: Box<dyn Pipe>,
+    at: String,
+    carrier: Option<Handle<Client>>,
+    wire: Wire,
+}
+
 impl Way<'_> {
     /// Goes to the host and verifies every key on the way. `present` names the host that is being talked to.
     pub(super) async fn reach(&self, present: &RefCell<String>) -> Result<Reached, ConnectError> {
+        let Path { pipe, at, carrier, wire } = self.path(present).await?;
+        let (handle, notes) = self.shake_hands(&self.host, &at, pipe).await?;
+        Ok(Reached { handle, notes, at, carrier, wire })
+    }
+
+    /// Goes to the host and looks at the key that it shows, whichever that is. Says nothing else to it.
+    pub(super) async fn look_at_key(&self, present: &RefCell<String>) -> Result<PublicKey, ConnectError> {
+        // The carrier and the wire are dropped with the look.
+        let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(present).await?;
+        let notes = Notes::default();
+        let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
+        let config = algorithms::config(self.settings, algorithms::HOST_KEYS.to_vec());
+        match client::connect_stream(config, pipe, handler).await {
+            Ok(_) => Err(ConnectError::Unreachable { at, problem: "it shows no key".to_owned() }),
+            Err(error) => {
+                notes.other_key().ok_or_else(|| ConnectError::Unreachable { at, problem: explain(&error) })
+            }
+        }
+    }
+
+    async fn path(&self, present: &RefCell<String>) -> Result<Path, ConnectError> {
+        let patience = self.settings.silence();
         let Some(jump) = &self.jump else {
             let at = dial::place(self.host.address, self.host.port);
             at.clone_into(&mut present.borrow_mut());
-            let (stream, wire) = dial::dial(&self.host, &at, self.settings.silence()).await?;
-            let (handle, notes) = self.shake_hands(&self.host, &at, stream).await?;
-            return Ok(Reached { handle, notes, at, carrier: None, wire });
+            let (stream, wire) = dial::dial(&self.host, &at, patience).await?;
+            return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
         };
         let first = format!("jump host {}", dial::place(jump.address, jump.port));
         first.clone_into(&mut present.borrow_mut());
-        let (stream, wire) = dial::dial(jump, &first, self.settings.silence()).await?;
+        let (stream, wire) = dial::dial(jump, &first, patience).await?;
         let (mut carrier, notes) = self.shake_hands(jump, &first, stream).await?;
         let entered = jump.credential.log_in(&mut carrier, jump.user).await;
         entered.map_err(|problem| not_let_in(problem, &first, jump.user, &notes))?;
@@ -70,22 +104,21 @@ impl Way<'_> {
         // Where a connection comes from is for the jump host's log only.
         let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
         let channel = opened.map_err(|error| not_passed_on(&error, &at, &first, &notes))?;
-        let (handle, notes) = self.shake_hands(&self.host, &at, channel.into_stream()).await?;
-        Ok(Reached { handle, notes, at, carrier: Some(carrier), wire })
+        Ok(Path { pipe: Box::new(channel.into_stream()), at, carrier: Some(carrier), wire })
     }
 
     async fn shake_hands(
         &self,
         hop: &Hop<'_>,
         at: &str,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        pipe: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<(Handle<Client>, Notes), ConnectError> {
         let recorded = algorithms::recorded_key(hop.host_key, at)?;
         let notes = Notes::default();
         let silence = Pretty(self.settings.silence()).to_string();
         let handler = Client::new(Some(recorded.clone()), notes.clone(), silence);
         let config = algorithms::config(self.settings, vec![recorded.algorithm()]);
-        match client::connect_stream(config, stream, handler).await {
+        match client::connect_stream(config, pipe, handler).await {
             Ok(handle) => Ok((handle, notes)),
             Err(error) => Err(handshake_failed(at, &recorded, &notes, &error)),
         }

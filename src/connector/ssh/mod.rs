@@ -10,6 +10,7 @@ mod dial;
 mod guest;
 mod handler;
 mod hop;
+mod inspect;
 mod keys;
 mod login;
 mod prompt;
@@ -28,6 +29,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use self::hop::{Hop, Way};
+pub use self::inspect::{HostKey, Inspected};
 use self::keys::KeyStore;
 use self::login::Credential;
 use self::session::Session;
@@ -97,17 +99,25 @@ impl Ssh {
         endpoint: &'a Endpoint,
         within: Duration,
     ) -> Result<Session<'a>, ConnectError> {
-        let Endpoint { address, port, user, host_key, key, jump } = endpoint;
-        let credential = Credential::find(key.as_ref(), &self.keys, id)?;
-        let host = Hop { address, port: *port, user, host_key, credential };
-        let jump = jump.as_deref().map(jump_hop).transpose()?;
+        let (host, jump) = hops(endpoint, &self.keys, id)?;
         Session::open(Rc::new(Way { host, jump, settings: &self.settings }), within).await
     }
 }
 
-fn jump_hop(jump: &Jump) -> Result<Hop<'_>, ConnectError> {
-    let Jump { address, port, user, host_key, key } = jump;
-    Ok(Hop { address, port: *port, user, host_key, credential: Credential::of(key)? })
+/// The hosts on the way to an instance: itself, and the one before it.
+fn hops<'a>(
+    endpoint: &'a Endpoint,
+    keys: &KeyStore,
+    id: &InstanceId,
+) -> Result<(Hop<'a>, Option<Hop<'a>>), ConnectError> {
+    let Endpoint { address, port, user, host_key, key, jump } = endpoint;
+    let credential = Credential::find(key.as_ref(), keys, id)?;
+    let host = Hop { address, port: *port, user, host_key, credential };
+    let of_jump = |jump: &'a Jump| {
+        let Jump { address, port, user, host_key, key } = jump;
+        Ok(Hop { address, port: *port, user, host_key, credential: Credential::of(key)? })
+    };
+    Ok((host, jump.as_deref().map(of_jump).transpose()?))
 }
 
 #[async_trait(?Send)]

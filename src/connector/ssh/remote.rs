@@ -61,7 +61,7 @@ impl Marked {
 }
 
 /// A command line that hands `script` to `/bin/sh`, whatever the login shell is.
-fn shell(script: &str) -> String {
+pub(super) fn shell(script: &str) -> String {
     format!("exec /bin/sh -c {}", quote(script))
 }
 

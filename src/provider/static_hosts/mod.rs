@@ -49,20 +49,23 @@ fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, 
     let hosts = StaticHosts::read(context, table)?;
     let jump = hosts.settings.jump.as_ref().map(|jump| NamedHost {
         name: InstanceId::new(JUMP),
-        endpoint: hosts.endpoint_of(jump, JUMP, false).unwrap_or_else(|_| without_key(jump)),
+        endpoint: Endpoint { host_key: hosts.host_key(jump, JUMP).unwrap_or_default(), ..without_key(jump) },
         capacity: None,
         is_jump: true,
         pin: hosts.pin_of(jump, JUMP),
+        blocked: None,
     });
     let of_host = |host: &Host| NamedHost {
         name: InstanceId::new(&host.name),
-        endpoint: hosts.endpoint_of(&host.server, &host.name, true).unwrap_or_else(|_| Endpoint {
+        endpoint: Endpoint {
+            host_key: hosts.host_key(&host.server, &host.name).unwrap_or_default(),
             jump: hosts.jump().ok().flatten().map(Box::new),
             ..without_key(&host.server)
-        }),
+        },
         capacity: host.capacity,
         is_jump: false,
         pin: hosts.pin_of(&host.server, &host.name),
+        blocked: hosts.jump().err(),
     };
     Ok(jump.into_iter().chain(hosts.settings.hosts.iter().map(of_host)).collect())
 }
@@ -111,15 +114,15 @@ impl StaticHosts {
         Ok(Some(Jump { address, port, user, host_key, key }))
     }
 
-    fn endpoint_of(&self, server: &Server, name: &str, jumps: bool) -> Result<Endpoint, String> {
-        let host_key = self.host_key(server, name)?;
-        let jump = if jumps { self.jump()?.map(Box::new) } else { None };
-        Ok(Endpoint { host_key, jump, ..without_key(server) })
+    fn endpoint_of(&self, host: &Host) -> Result<Endpoint, String> {
+        let host_key = self.host_key(&host.server, &host.name)?;
+        let jump = self.jump()?.map(Box::new);
+        Ok(Endpoint { host_key, jump, ..without_key(&host.server) })
     }
 
     /// What stands in the way of using a host, seen from here; behind a jump host only that one is looked at.
     async fn problem(&self, host: &Host, jump: Option<&Result<(), String>>) -> Option<String> {
-        if let Err(problem) = self.endpoint_of(&host.server, &host.name, true) {
+        if let Err(problem) = self.endpoint_of(host) {
             return Some(problem);
         }
         match jump {
@@ -177,7 +180,7 @@ impl Provider for StaticHosts {
                 format!("no host `{id}` in the configuration"),
             ));
         };
-        let endpoint = self.endpoint_of(&host.server, &host.name, true);
+        let endpoint = self.endpoint_of(host);
         endpoint.map_err(|problem| ProviderError::new(ErrorClass::Transient, format!("`{id}`: {problem}")))
     }
 

@@ -69,6 +69,9 @@ impl Bench {
             has_systemd: true,
         };
         let mut given = DoctorOptions {
+            pin: None,
+            pool: None,
+            yes: false,
             runner_config: self.path("config.toml"),
             repair: false,
             take_over: false,

@@ -1,0 +1,266 @@
+//! The operator's own hosts: each is tried the way jobs will use it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::code;
+use crate::cli::ui::plural;
+use crate::config::PoolConfig;
+use crate::connector::ssh::{HostKey, Inspected, Ssh};
+use crate::core::ids::PoolName;
+use crate::core::time::Pretty;
+use crate::port::connector::ConnectError;
+use crate::port::finding::Finding;
+use crate::provider::{self, BuildContext, NamedHost};
+
+/// What each step of a try may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A shell that takes longer costs a job of ten stages seconds.
+const SLOW: Duration = Duration::from_millis(500);
+/// Less is soon used up by one job's sources.
+const MIB_WANTED: u64 = 1 << 10;
+/// More connections at once than that say nothing new.
+const MOST_CONNECTIONS: u32 = 32;
+
+/// What a host has to have for the jobs of a pool.
+struct Needs<'a> {
+    pool: &'a PoolName,
+    shell: &'a str,
+    builds: &'a str,
+    jobs: u32,
+}
+
+/// Tries every host of a pool at once.
+pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) -> Vec<Finding> {
+    let Some(fixed) = provider::find(&pool.provider.kind).ok().and_then(|known| known.fixed) else {
+        return Vec::new();
+    };
+    // What is wrong with the table, or not pinned, the provider has said.
+    let hosts = (fixed.named)(context, &pool.provider.table).unwrap_or_default();
+    let known = hosts.iter().filter(|host| !host.endpoint.host_key.is_empty() && host.blocked.is_none());
+    let tries = known.map(async |host| {
+        let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);
+        let needs = Needs { pool: &pool.name, shell: pool.shell.as_str(), builds: &pool.builds_dir, jobs };
+        match try_out(host, &needs, ssh).await {
+            Ok(None) => Vec::new(),
+            Ok(Some(seen)) => judge(host, &needs, &seen),
+            Err(error) => vec![unusable(host, needs.pool, &error)],
+        }
+    });
+    join_all(tries).await.concat()
+}
+
+/// `None`: it answers, and there is no more to be known (of a jump host).
+async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Option<Inspected>, ConnectError> {
+    use crate::port::connector::Connector as _;
+    if host.is_jump {
+        // It may well run no commands: its key is all that can be looked at without a host behind it.
+        let found = ssh.host_key(&host.endpoint, PATIENCE).await?;
+        let expected = HostKey::parse(&host.endpoint.host_key);
+        return match expected {
+            Some(expected) if expected.line != found.line => {
+                let at = format!("{}:{}", host.endpoint.address, host.endpoint.port);
+                Err(ConnectError::HostKey { at, expected: expected.fingerprint, found: found.fingerprint })
+            }
+            _ => Ok(None),
+        };
+    }
+    ssh.check(&host.name, &host.endpoint, PATIENCE).await?;
+    let jobs = needs.jobs.min(MOST_CONNECTIONS);
+    ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
+}
+
+/// A script for `/bin/sh` that says what there is, a word a line. Changes nothing.
+fn question(builds: &str) -> String {
+    let builds = builds.replace('\'', r"'\''");
+    format!(
+        "for c in bash sh pwsh git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
+         d='{builds}'; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
+         echo writes-builds; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
+    )
+}
+
+fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding {
+    let name = &host.name;
+    let what = format!("host `{name}` of pool `{pool}`: {error}");
+    match error {
+        ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
+            let remedy = "see that it runs, that its sshd listens there, and that no firewall is in between";
+            code::HOST_UNREACHABLE.found(what, remedy)
+        }
+        ConnectError::HostKey { at, .. } => {
+            let name = if at.starts_with("jump host") { "jump" } else { name.as_str() };
+            let remedy = match &host.pin {
+                Some(_) => format!(
+                    "if it was installed anew: `greenroom doctor --pin {name} --pool {pool} --yes`; if not, somebody \
+                     is in between"
+                ),
+                None => {
+                    "if it was installed anew, correct `host_key`; if not, somebody is in between".to_owned()
+                }
+            };
+            code::HOST_KEY_CHANGED.found(what, remedy)
+        }
+        ConnectError::Refused { user, .. } => {
+            let remedy = format!("put our public key into ~{user}/.ssh/authorized_keys there");
+            code::HOST_REFUSES.found(what, remedy)
+        }
+        ConnectError::Local { .. } => code::HOST_OURS.found(what, "correct `key` or `agent`"),
+    }
+}
+
+/// What jobs would miss there.
+fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> {
+    let Needs { pool, shell, builds, jobs } = needs;
+    let whose = format!("host `{}` of pool `{pool}`", host.name);
+    let user = &host.endpoint.user;
+    let says = |word: &str| seen.said.lines().any(|line| line.trim() == word);
+    let has = |program: &str| says(&format!("has-{program}"));
+    let mut found = Vec::new();
+    let program = if *shell == "powershell" { "pwsh" } else { shell };
+    if !has(program) {
+        let what = format!("{whose} has no `{program}`, which the scripts of its jobs are for");
+        found.push(code::HOST_SHELL_MISSING.found(what, "install it, or set another `shell` for the pool"));
+    }
+    if !says("writes-builds") {
+        let what = format!("{whose}: `{user}` can neither make `{builds}` (`builds_dir`) nor write in it");
+        let remedy = format!("there, as root: `install -d -o {user} {builds}`; or set another `builds_dir`");
+        found.push(code::HOST_BUILDS_DIR.found(what, remedy));
+    }
+    let free = seen.said.lines().find_map(|line| line.trim().strip_prefix("free-")?.parse::<u64>().ok());
+    if let Some(free) = free.map(|kib| kib >> 10).filter(|mib| *mib < MIB_WANTED) {
+        let what = format!("{whose} has {free} MiB left for builds in `{builds}`");
+        found.push(code::HOST_SPACE.found(what, "make room there"));
+    }
+    if seen.sessions < 2 {
+        let what = format!(
+            "{whose} allows {} in a connection; a job needs two, its stage and what stops it",
+            plural(seen.sessions as usize, "session")
+        );
+        found.push(code::HOST_SESSIONS.found(what, "`MaxSessions 10` in its sshd_config, as by default"));
+    }
+    let wanted = (*jobs).min(MOST_CONNECTIONS);
+    if seen.connections < wanted {
+        let what =
+            format!("{whose} let us hold {} connections at once, its capacity is {jobs}", seen.connections);
+        let remedy = "a higher `MaxStartups` in its sshd_config, or a lower `capacity`";
+        found.push(code::HOST_CONNECTIONS.found(what, remedy));
+    }
+    if seen.shell > SLOW {
+        let what = format!(
+            "{whose} takes {} to start a shell for `{user}`, and each of about ten stages of a job waits for it",
+            Pretty(seen.shell)
+        );
+        let remedy =
+            "look into what its profile does (`~/.bashrc`, `~/.zshenv`) before it knows that nobody types";
+        found.push(code::HOST_SHELL_SLOW.found(what, remedy));
+    }
+    if !has("git") {
+        let what = format!("{whose} has no `git`");
+        found
+            .push(code::HOST_GIT_MISSING.found(what, "install it, unless its jobs set `GIT_STRATEGY: none`"));
+    } else if !has("git-lfs") {
+        found.push(code::HOST_GIT_LFS_MISSING.noted(format!("{whose} has no `git-lfs`")));
+    }
+    if !has("gitlab-runner") {
+        let what = format!("{whose} has no `gitlab-runner`, which passes artifacts and caches on");
+        let remedy = "install it there (the program only, nothing has to be registered)";
+        found.push(code::HOST_RUNNER_MISSING.found(what, remedy));
+    }
+    found
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::core::endpoint::Endpoint;
+    use crate::core::ids::InstanceId;
+
+    fn host(pin: bool) -> NamedHost {
+        NamedHost {
+            name: InstanceId::new("mac-1"),
+            endpoint: Endpoint {
+                address: "192.0.2.7".into(),
+                port: 22,
+                user: "ci".into(),
+                host_key: "ssh-ed25519 AAAA".into(),
+                key: None,
+                jump: None,
+            },
+            capacity: None,
+            is_jump: false,
+            pin: pin.then(|| "/s/pinned/linux/mac-1".into()),
+            blocked: None,
+        }
+    }
+
+    fn seen(said: &str) -> Inspected {
+        let said = said.replace(' ', "\n");
+        Inspected { shell: Duration::from_millis(80), said, connections: 4, sessions: 2 }
+    }
+
+    fn codes(jobs: u32, seen: &Inspected) -> Vec<&'static str> {
+        let pool = PoolName::new("linux");
+        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs };
+        judge(&host(true), &needs, seen).iter().map(|finding| finding.code).collect()
+    }
+
+    const ALL: &str = "has-bash has-git has-git-lfs has-gitlab-runner writes-builds free-9999999";
+
+    #[test]
+    fn a_host_that_has_everything_has_no_finding() {
+        assert_eq!(codes(4, &seen(ALL)), [""; 0]);
+    }
+
+    #[test]
+    fn each_thing_that_is_missing_is_named_once() {
+        for (word, code) in [
+            ("has-bash", "host-shell-missing"),
+            ("has-git", "host-git-missing"),
+            ("has-git-lfs", "host-git-lfs-missing"),
+            ("has-gitlab-runner", "host-runner-missing"),
+            ("writes-builds", "host-builds-dir"),
+        ] {
+            let rest: Vec<&str> = ALL.split(' ').filter(|one| *one != word).collect();
+            assert_eq!(codes(4, &seen(&rest.join(" "))), [code]);
+        }
+        assert_eq!(codes(4, &seen(&ALL.replace("9999999", "1047552"))), ["host-space"], "1023 MiB");
+        assert_eq!(codes(5, &seen(ALL)), ["host-connections"]);
+        assert_eq!(codes(4, &Inspected { sessions: 1, ..seen(ALL) }), ["host-sessions"]);
+        let slow = Inspected { shell: Duration::from_secs(2), ..seen(ALL) };
+        assert_eq!(codes(4, &slow), ["host-shell-slow"]);
+    }
+
+    #[test]
+    fn a_changed_key_is_accepted_by_one_command_or_in_the_configuration() {
+        let error = |at: &str| ConnectError::HostKey {
+            at: at.into(),
+            expected: "SHA256:old".into(),
+            found: "SHA256:new".into(),
+        };
+        let remedy =
+            |pin, at: &str| unusable(&host(pin), &PoolName::new("linux"), &error(at)).remedy.unwrap();
+        assert!(remedy(true, "192.0.2.7:22").contains("`greenroom doctor --pin mac-1 --pool linux --yes`"));
+        assert!(remedy(true, "jump host 192.0.2.1:22").contains("--pin jump "));
+        assert!(remedy(false, "192.0.2.7:22").contains("correct `host_key`"));
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let pool = PoolName::new("linux");
+        let (at, problem) = (String::from("h:22"), String::from("no"));
+        let errors = [
+            ConnectError::Unreachable { at: at.clone(), problem: problem.clone() },
+            ConnectError::HostKey { at: at.clone(), expected: "a".into(), found: "b".into() },
+            ConnectError::Refused { at, user: "ci".into(), problem: problem.clone() },
+            ConnectError::Local { what: problem },
+        ];
+        let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
+        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs: 9 };
+        let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("free-7") };
+        all.extend(judge(&host(true), &needs, &bare));
+        all.extend(judge(&host(true), &needs, &seen("has-bash has-git")));
+        all
+    }
+}

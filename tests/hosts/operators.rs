@@ -1,0 +1,107 @@
+//! What an operator does with hosts: pins their keys, has them examined, takes one out for maintenance.
+
+use toml::Value;
+
+use crate::machine::{Hosts, Machine, Make, possible};
+use crate::place::{Place, SOON};
+use crate::processes::wait_for;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// What `doctor` says, without its line breaks; whatever its exit status.
+fn doctor(place: &Place, arguments: &[&str]) -> String {
+    let output = place.greenroom(&[&["doctor"], arguments].concat());
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn unpinned(hosts: &Hosts) -> Vec<Value> {
+    let without_key = |machine: &Machine| {
+        let mut table = machine.table();
+        table.remove("host_key");
+        Value::Table(table)
+    };
+    hosts.machines.iter().map(without_key).collect()
+}
+
+#[test]
+fn a_host_gets_jobs_once_its_key_is_pinned_and_another_key_is_not_pinned_by_the_way() {
+    if !possible() {
+        return;
+    }
+    let mut hosts = Hosts::boot(&[Make::named("a")]);
+    let place = hosts.setting_of(unpinned(&hosts)).open();
+    let handle = place.runner().start(&Job::new(1));
+    let status = || place.order(&["pool", "status"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let asks = "its host key is not known: `greenroom doctor --pin a --pool pool`";
+    wait_for("the command that helps", SOON, || status().contains(asks).then_some(()));
+    assert!(doctor(&place, &[]).contains("[static-unpinned]"));
+    let said = doctor(&place, &["--pin", "a"]);
+    assert!(said.contains("SHA256:") && said.contains("there is nobody to ask"), "{said}");
+    let said = doctor(&place, &["--pin", "a", "--yes"]);
+    let compare = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub";
+    assert!(said.contains(compare) && said.contains("Pinned: `a` is used"), "{said}");
+    handle.finish().expect_outcome(&Outcome::Success);
+    hosts.machines[0].change_host_key();
+    let said = doctor(&place, &["--pin", "a"]);
+    assert!(said.contains("Pinned is another one: SHA256:") && said.contains("--yes"), "{said}");
+    assert!(doctor(&place, &[]).contains("[host-key-changed]"));
+    let said = doctor(&place, &["--pin", "a", "--yes"]);
+    assert!(said.contains("Pinned: `a` is used"), "{said}");
+    place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
+    let said = doctor(&place, &["--pin", "b"]);
+    assert!(said.contains("no pool has a host `b`") && said.contains("did you mean `a`?"), "{said}");
+    place.expect_sound();
+}
+
+#[test]
+fn doctor_finds_what_each_host_lacks() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[
+        Make { profile: "sleep 2\n", ..Make::named("slow") },
+        Make { config: "MaxSessions 1", ..Make::named("narrow") },
+        Make { disk: 64, ..Make::named("small") },
+        Make::named("gone"),
+    ]);
+    hosts.machines[3].unplug();
+    let place = hosts.setting().open();
+    let said = doctor(&place, &[]);
+    for finding in [
+        "[host-shell-slow]: host `slow` of pool `pool` takes 2",
+        "[host-sessions]: host `narrow` of pool `pool` allows 1 session",
+        "[host-space]: host `small` of pool `pool` has 6",
+        "[host-unreachable]: host `gone` of pool `pool`: ",
+        "[host-runner-missing]: host `small` of pool `pool` has no `gitlab-runner`",
+    ] {
+        assert!(said.contains(finding), "{finding}:\n{said}");
+    }
+    assert!(!said.contains("[host-builds-dir]") && !said.contains("[host-shell-missing]"), "{said}");
+}
+
+#[test]
+fn a_host_that_is_drained_finishes_its_job_and_stays_out_until_it_is_resumed() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let place = hosts.setting().open();
+    let job = Job::new(1).script(["while [ ! -e /tmp/go ]; do sleep 0.05; done"]);
+    let handle = place.runner().start(&job);
+    handle.wait_for_stage("build_script");
+    let said = place.order(&["pool", "drain", "--instance", "a"]);
+    assert!(said.contains("`greenroom pool resume --instance a` brings it back"), "{said}");
+    let next = place.runner().start(&Job::new(2));
+    hosts.machines[0].sh("touch /tmp/go");
+    handle.finish().expect_outcome(&Outcome::Success);
+    place.order(&["pool", "drain", "--instance", "a", "--wait"]);
+    wait_for("the second job", SOON, || (place.state().waiting.len() == 1).then_some(()));
+    place.reap();
+    let state = place.state();
+    assert!(state.instances.values().all(|i| i.phase.word() == "set aside"), "{state:#?}");
+    assert_eq!(state.waiting.len(), 1, "nobody gets it");
+    place.order(&["pool", "resume", "--instance", "a"]);
+    next.finish().expect_outcome(&Outcome::Success);
+    place.expect_sound();
+}
