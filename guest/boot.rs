@@ -9,11 +9,17 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::naming;
+use crate::say;
 use crate::sys::{self, MS_MOVE, MS_NOATIME, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 
 /// The modules to load, one path a line, each after those that it needs.
 const MODULES: &str = "/modules";
 const DISK: &str = "/dev/vda";
+/// In sectors.
+const DISK_SIZE: &str = "/sys/class/block/vda/size";
+const SECTOR: u64 = 512;
+/// What mke2fs makes of disks of this size.
+const BLOCK: u64 = 4096;
 const NEW_ROOT: &str = "/sysroot";
 
 /// A disk that has not appeared after so long will not.
@@ -39,6 +45,9 @@ pub(crate) fn boot() -> io::Result<()> {
     fs::create_dir_all(root)?;
     // The disk is new for every machine: no inode table is worth clearing in the background.
     sys::mount_at(DISK, root, "ext4", MS_NOATIME, "noinit_itable").map_err(naming(DISK))?;
+    if let Err(error) = fill_disk(root) {
+        say(&format!("the file system stays smaller than its disk: {error}"));
+    }
     give_memory_back();
     for (_, at, _) in KERNEL_MOUNTS {
         sys::mount_at(at, &root.join(at.trim_start_matches('/')), "", MS_MOVE, "").map_err(naming(at))?;
@@ -67,6 +76,13 @@ fn wait_for_disk() -> io::Result<()> {
         sleep(DISK_LOOK);
     }
     Ok(())
+}
+
+/// The disk may be larger than the image's.
+fn fill_disk(root: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(DISK_SIZE).map_err(naming(DISK_SIZE))?;
+    let sectors: u64 = text.trim_end().parse().map_err(io::Error::other)?;
+    sys::grow_ext4(root, sectors * SECTOR / BLOCK)
 }
 
 /// The initrd lies in memory; what is left of it is never used again.

@@ -37,6 +37,7 @@ const EINTR: i32 = 4;
 const EAGAIN: i32 = 11;
 const POLLIN: i16 = 1;
 
+const EXT4_IOC_RESIZE_FS: c_ulong = 0x4008_6610;
 const RNDADDENTROPY: c_ulong = 0x4008_5203;
 const RNDRESEEDCRNG: c_ulong = 0x5207;
 const SIOCADDRT: c_ulong = 0x890B;
@@ -188,6 +189,13 @@ pub(crate) fn mount_at(
     let target = text(target.as_os_str().as_bytes())?;
     // SAFETY: four strings that end in NUL and outlive the call.
     check(unsafe { mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) })
+}
+
+/// Grows a mounted ext4 to a number of blocks. One of that size already is fine.
+pub(crate) fn grow_ext4(root: &Path, blocks: u64) -> io::Result<()> {
+    let root = File::open(root)?;
+    // SAFETY: the number outlives the call, which reads it.
+    check(unsafe { ioctl(root.as_raw_fd(), EXT4_IOC_RESIZE_FS, &raw const blocks) })
 }
 
 /// Makes a directory the root of this process and moves there.

@@ -57,7 +57,7 @@ fn nobody_gets_in_before_the_machine_is_somebody() {
 
 #[test]
 fn a_job_finds_a_whole_machine() {
-    let mut machine = Machine::boot(&light(), GREETING);
+    let mut machine = Machine::boot_with_disk(&light(), 12 << 30, GREETING);
     machine.say("PROXY http://10.0.2.100:3128");
     machine.become_one(&one());
     let says = |command: &str| machine.says(command);
@@ -85,6 +85,7 @@ fn a_job_finds_a_whole_machine() {
         says("tail -c1 /dev/null; bash -c 'exec 3<>/dev/ptmx; echo pty'; test -e /dev/fd/0 && echo fd"),
         "pty\nfd"
     );
+    assert_eq!(says("df --output=size -BG / | tail -n 1").trim(), "12G", "the file system fills the disk");
     // Orphans are reaped by process 1.
     says("for i in 1 2 3; do (sleep 0.1 &) ; done; while pgrep -x sleep >/dev/null; do :; done");
     assert_eq!(says("ps -eo stat= | grep -c ^Z || true"), "0");

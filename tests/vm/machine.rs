@@ -39,18 +39,33 @@ impl Drop for Machine {
 impl Machine {
     /// Starts one on a copy of the image's disk, up to its greeting.
     pub(crate) fn boot(image: &Image, greeting: &str) -> Self {
+        let disk = format!("file={},snapshot=on", image.rootfs().display());
+        Self::boot_from(image, &disk, tempfile::tempdir().expect("a folder"), greeting)
+    }
+
+    /// The same, the disk made larger.
+    pub(crate) fn boot_with_disk(image: &Image, bytes: u64, greeting: &str) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
+        let copy = dir.path().join("disk.img");
+        let mut cp = Command::new("cp");
+        cp.args(["--sparse=always", "--no-preserve=mode"]).arg(image.rootfs()).arg(&copy);
+        assert!(cp.status().expect("cp").success());
+        let file = std::fs::OpenOptions::new().write(true).open(&copy).expect("the copy");
+        file.set_len(bytes).expect("a larger file");
+        Self::boot_from(image, &format!("file={}", copy.display()), dir, greeting)
+    }
+
+    fn boot_from(image: &Image, disk: &str, dir: tempfile::TempDir, greeting: &str) -> Self {
         for name in ["host", "client"] {
             let mut keygen = Command::new("ssh-keygen");
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(dir.path().join(name));
             assert!(keygen.status().expect("ssh-keygen").success());
         }
-        let qemu = start(image, dir.path());
+        let qemu = start(image, disk, dir.path());
         // QEMU waits for this connection before the machine begins.
-        let mut to = connect(&dir.path().join("agent"));
+        let to = connect(&dir.path().join("agent"));
         to.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         let from = BufReader::new(to.try_clone().expect("a second end"));
-        to.flush().expect("nothing to write");
         let port = forwarded(&dir.path().join("qmp"));
         let mut machine = Self { qemu, dir, to, from, port };
         assert_eq!(machine.hear(), greeting, "{}", machine.console());
@@ -133,11 +148,11 @@ impl Machine {
     }
 }
 
-fn start(image: &Image, dir: &Path) -> Child {
+fn start(image: &Image, disk: &str, dir: &Path) -> Child {
     let console = format!("file:{}", dir.join("console").display());
     let agent = format!("socket,id=agent,server=on,wait=on,path={}", dir.join("agent").display());
     let qmp = format!("unix:{},server=on,wait=off", dir.join("qmp").display());
-    let disk = format!("file={},format=raw,if=none,id=disk,snapshot=on", image.rootfs().display());
+    let disk = format!("{disk},format=raw,if=none,id=disk,cache=unsafe");
     let line =
         "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0 mitigations=off nokaslr";
     let mut qemu = Command::new("qemu-system-x86_64");

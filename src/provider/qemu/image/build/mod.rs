@@ -215,7 +215,21 @@ fn kernel_release(rootfs: &Rootfs) -> Result<String, BuildError> {
 fn make_disk(folder: &Path, disk: &Path, bytes: u64) -> Result<(), BuildError> {
     let tool = Tool::Mke2fs;
     let mut command = tool.command();
-    command.args(["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", "greenroom", "-d"]);
+    command.args([
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-O",
+        "^has_journal",
+        "-m",
+        "0",
+        "-L",
+        "greenroom",
+        "-d",
+    ]);
     command.arg(folder).arg(disk).arg(format!("{}k", bytes / 1024)).stdin(Stdio::null());
     let output = command.output().map_err(|source| ToolError::Start { tool, source })?;
     if !output.status.success() {
