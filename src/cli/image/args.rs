@@ -10,8 +10,8 @@ use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 pub enum ImageCommand {
     /// Make an image out of Debian packages
     #[command(
-        after_help = "Takes a minute or two, as root, and needs mmdebstrap; what is missing is named before \
-anything is begun. Packages come from the archives that this machine's own apt is set up for. An image of the same name \
+        after_help = "Takes a minute or two and needs mmdebstrap; what is missing is named before anything is begun. \
+Who is not root needs a range in /etc/subuid. Packages come from the archives that this machine's own apt is set up for. An image of the same name \
 is replaced when the new one is finished; machines that run go on with the old one. docs/images.md has more."
     )]
     Build(BuildOptions),

@@ -1,7 +1,9 @@
 //! `image build`: a line for each step, and what came of it.
 
 use std::io::IsTerminal as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::args::BuildOptions;
@@ -15,6 +17,7 @@ use crate::provider::qemu::image::store::Images;
 const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
+    become_root()?;
     let suite = match options.suite {
         Some(suite) => suite,
         None => build::suite_of_machine()?.ok_or_else(|| {
@@ -51,6 +54,23 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     Ok(true)
 }
 
+/// Who is not root builds as the root of a user namespace: the same program again, with the same arguments.
+fn become_root() -> Result<(), CliError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--map-auto", "--"]);
+        command
+    };
+    let tried = unshare().arg("true").stdin(Stdio::null()).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return Err(hinted(BuildError::NotRoot));
+    }
+    Err(CliError::system(unshare().arg(std::env::current_exe()?).args(std::env::args_os().skip(1)).exec()))
+}
+
 fn without_helper(is_here: bool) -> String {
     let at = if is_here { GITLAB_RUNNER } else { "FILE" };
     format!(
@@ -60,7 +80,10 @@ fn without_helper(is_here: bool) -> String {
 
 fn hinted(error: BuildError) -> CliError {
     let hint = match &error {
-        BuildError::NotRoot => Some("run it with sudo; anybody can start machines from the image"),
+        BuildError::NotRoot => Some(
+            "run it with sudo; or let this user have a range in /etc/subuid and /etc/subgid and install uidmap, \
+             then it works without",
+        ),
         BuildError::Tool(build::ToolError::Failed { tool: build::Tool::Mmdebstrap, .. }) => Some(
             "is the mirror reachable, and does it have these packages? `--mirror ADDRESS` names another one",
         ),
