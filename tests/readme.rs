@@ -1,0 +1,117 @@
+//! The README's way from nothing to running jobs, taken as it stands there.
+//!
+//! Each section's console blocks run as one script, in namespaces: files of /etc and /var/lib that it makes, hosts, and
+//! whatever it starts are gone afterwards. Needs root.
+#![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[expect(dead_code, reason = "only the folder is of use here")]
+#[path = "vm/images.rs"]
+mod images;
+
+/// What the test has to do in a person's place, as functions of the shell: type a password, say yes, wait for an image.
+const INSTEAD: &str = r#"
+apt-get() { command apt-get --simulate "$@"; }
+ssh-copy-id() { install -D -m 0644 "$2" "/etc/ssh/hosts/${3#ci@}"; }
+greenroom() {
+    case "$*" in
+        "image build") command greenroom image check --images "$images" || true ;;
+        "doctor --pin "*) command greenroom "$@" --yes ;;
+        *) command greenroom "$@" ;;
+    esac
+}
+"#;
+
+/// A machine of the script's own: `$1` is a directory for it, `$2` the folder with our executable.
+const MACHINE: &str = r#"
+set -euo pipefail
+mount --make-rprivate /
+mkdir -p "$1/files" "$1/state"
+mount -t tmpfs none "$1/files"
+mkdir -p "$1"/files/{etc,lib,home}/{made,work}
+mount -t overlay none -o "lowerdir=/etc,upperdir=$1/files/etc/made,workdir=$1/files/etc/work" /etc
+mount -t overlay none -o "lowerdir=/var/lib,upperdir=$1/files/lib/made,workdir=$1/files/lib/work" /var/lib
+mount -t overlay none -o "lowerdir=/home,upperdir=$1/files/home/made,workdir=$1/files/home/work" /home
+mkdir -p /var/lib/greenroom
+mount --bind "$1/state" /var/lib/greenroom
+ip link set lo up
+export PATH="$2:$PATH:/usr/sbin"
+"#;
+
+/// Two hosts by name, which accept whatever key was copied to them for the user `ci`.
+const HOSTS: &str = r#"
+mkdir -p /run/sshd
+echo "ci:x:61000:61000::/home/ci:/bin/bash" >> /etc/passwd
+echo "ci:x:61000:" >> /etc/group
+install -d -o 61000 -g 61000 /home/ci
+for number in 1 2; do
+    echo "127.0.0.1$number build-$number" >> /etc/hosts
+    ssh-keygen -q -t ed25519 -N '' -f "$1/host-$number"
+    /usr/sbin/sshd -f /dev/null -h "$1/host-$number" -o ListenAddress=127.0.0.1$number -o PidFile=none \
+        -o AuthorizedKeysFile=/etc/ssh/hosts/build-$number -o StrictModes=no -o UsePAM=no
+done
+"#;
+
+/// The console blocks of a section as one script.
+fn script_of(section: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = std::fs::read_to_string(path).expect("the README");
+    let lines = readme.lines().skip_while(|line| *line != format!("## {section}")).skip(1);
+    let mut inside = false;
+    let mut script = String::new();
+    for line in lines.take_while(|line| !line.starts_with("## ")) {
+        match line {
+            "```console" => inside = true,
+            "```" => inside = false,
+            command if inside => {
+                script.push_str(command.strip_prefix("# ").unwrap_or(command));
+                script.push('\n');
+            }
+            _ => {}
+        }
+    }
+    assert!(script.contains("greenroom try"), "no way to a job in `{section}`: {script}");
+    script
+}
+
+/// Takes a section's way; what it printed.
+fn take(section: &str, prepare: &str) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can make namespaces with an /etc of their own");
+        return None;
+    }
+    let home = tempfile::Builder::new().prefix("greenroom-readme-").tempdir().expect("a directory");
+    let program = Path::new(env!("CARGO_BIN_EXE_greenroom"));
+    let script = [MACHINE, prepare, INSTEAD, "set -x\n", &script_of(section)].concat();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args(["bash", "-c", &script, "bash"]).arg(home.path());
+    command.arg(program.parent().expect("a folder")).env("images", images_folder(section));
+    let output = command.stdin(Stdio::null()).current_dir("/").output().expect("unshare runs");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{section}: {}\n{said}", output.status);
+    Some(said)
+}
+
+fn images_folder(section: &str) -> &'static Path {
+    if section.contains("virtual machines") { images::folder() } else { Path::new("/nowhere") }
+}
+
+#[test]
+fn virtual_machines_on_this_server() {
+    let prepare = "ln -s \"$images\" /var/lib/greenroom/images\n";
+    let said = take("From nothing to running jobs: virtual machines on this server", prepare);
+    if let Some(said) = said {
+        assert!(said.contains("job succeeded") && said.contains("Hello from vm-"), "{said}");
+    }
+}
+
+#[test]
+fn two_ssh_hosts() {
+    if let Some(said) = take("From nothing to running jobs: two SSH hosts", HOSTS) {
+        assert!(said.contains("job succeeded") && said.contains("Hello from "), "{said}");
+    }
+}
