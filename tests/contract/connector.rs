@@ -1,6 +1,6 @@
 //! The contract of `port::connector`.
 //!
-//! `guest`, `stopping` and `access` run against OpenSSH's own server, started by each test on a port of its own, by
+//! `guest`, `stopping`, `access` and `jump` run against OpenSSH's own server, started by each test on a port of its own, by
 //! root or by anybody. `hostile` runs against servers that misbehave. Needs `sshd`, `ssh-agent`, `ssh-keygen`, `bash`
 //! and `busybox`.
 //!
@@ -13,6 +13,7 @@ mod access;
 mod bench;
 mod guest;
 mod hostile;
+mod jump;
 mod sshd;
 mod stopping;
 mod support;

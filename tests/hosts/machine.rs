@@ -123,6 +123,7 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
              mount --bind {dir} /mnt\n\
              mount -t tmpfs -o size={disk}m,mode=755 disk /home\n\
              mount -t tmpfs -o mode=1777 tmp /tmp\nmount -t tmpfs -o mode=1777 tmp /var/tmp\n\
+             mount -t tmpfs -o mode=1777 tmp /dev/shm\n\
              mount -t tmpfs run /run\nmkdir /run/sshd\n\
              for f in passwd group shadow; do mount --bind /mnt/$f /etc/$f; done\n\
              mkdir /home/ci\ncp /mnt/profile /home/ci/.bashrc\nchown -R 4711:4711 /home/ci\n\

@@ -8,6 +8,7 @@
 
 mod away;
 mod clean;
+mod domains;
 mod machine;
 mod operators;
 #[path = "../jobs/place.rs"]

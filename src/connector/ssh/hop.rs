@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use russh::client::{self, Handle};
 use russh::keys::{HashAlg, PublicKey};
-use russh::{AlgorithmKind, Error};
+use russh::{AlgorithmKind, ChannelOpenFailure, Error};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::SshSettings;
@@ -137,7 +137,12 @@ pub(super) fn not_let_in(problem: LoginError, at: &str, user: &str, notes: &Note
 fn not_passed_on(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectError {
     match error {
         Error::ChannelOpenFailure(reason) => {
-            let reason = format!("{reason:?}");
+            let reason = match reason {
+                ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited",
+                ChannelOpenFailure::ConnectFailed => "it cannot connect there",
+                ChannelOpenFailure::UnknownChannelType => "it does not know how",
+                _ => "for want of resources",
+            };
             ConnectError::Unreachable {
                 at: at.to_owned(),
                 problem: format!("{jump} does not pass the connection on ({reason})"),

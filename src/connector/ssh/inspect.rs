@@ -8,6 +8,7 @@ use russh::keys::{HashAlg, PublicKey};
 use tokio::time::{Instant, timeout};
 
 use super::hop::Way;
+use super::login::Credential;
 use super::remote;
 use super::session::Session;
 use super::{Ssh, hops};
@@ -59,7 +60,7 @@ impl Ssh {
     /// Looks at the key that a host shows, without logging in there; a jump host on the way is verified, and logged
     /// in to.
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
-        let (host, jump) = hops(at, &self.keys, &InstanceId::new("nobody"))?;
+        let (host, jump) = hops(at, Credential::Nobodys)?;
         let way = Way { host, jump, settings: &self.settings };
         let present = RefCell::new(String::new());
         let looked = timeout(within, Box::pin(way.look_at_key(&present))).await;

@@ -22,7 +22,12 @@ const AGENT_TRIES: usize = 5;
 /// What we log in with.
 pub(super) enum Credential {
     Key(Arc<PrivateKey>),
-    Agent { socket: PathBuf, only: Option<PublicKey> },
+    Agent {
+        socket: PathBuf,
+        only: Option<PublicKey>,
+    },
+    /// Nothing: the host is only looked at.
+    Nobodys,
 }
 
 /// Why a login failed.
@@ -77,6 +82,7 @@ impl Credential {
                 }
                 Err(last)
             }
+            Self::Nobodys => Err(LoginError::Local("there is no key to log in with".to_owned())),
         }
     }
 }

@@ -99,25 +99,20 @@ impl Ssh {
         endpoint: &'a Endpoint,
         within: Duration,
     ) -> Result<Session<'a>, ConnectError> {
-        let (host, jump) = hops(endpoint, &self.keys, id)?;
+        let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
+        let (host, jump) = hops(endpoint, credential)?;
         Session::open(Rc::new(Way { host, jump, settings: &self.settings }), within).await
     }
 }
 
 /// The hosts on the way to an instance: itself, and the one before it.
-fn hops<'a>(
-    endpoint: &'a Endpoint,
-    keys: &KeyStore,
-    id: &InstanceId,
-) -> Result<(Hop<'a>, Option<Hop<'a>>), ConnectError> {
-    let Endpoint { address, port, user, host_key, key, jump } = endpoint;
-    let credential = Credential::find(key.as_ref(), keys, id)?;
+fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<Hop<'_>>), ConnectError> {
+    let Endpoint { address, port, user, host_key, key: _, jump } = endpoint;
     let host = Hop { address, port: *port, user, host_key, credential };
-    let of_jump = |jump: &'a Jump| {
-        let Jump { address, port, user, host_key, key } = jump;
-        Ok(Hop { address, port: *port, user, host_key, credential: Credential::of(key)? })
-    };
-    Ok((host, jump.as_deref().map(of_jump).transpose()?))
+    let Some(jump) = jump.as_deref() else { return Ok((host, None)) };
+    let Jump { address, port, user, host_key, key } = jump;
+    let jump = Hop { address, port: *port, user, host_key, credential: Credential::of(key)? };
+    Ok((host, Some(jump)))
 }
 
 #[async_trait(?Send)]

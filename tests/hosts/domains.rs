@@ -1,0 +1,84 @@
+//! Forty jobs of two trust domains over three hosts, on a bad day: nobody finds anything of the other domain.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::machine::{Hosts, Make, possible};
+use crate::place::Place;
+use crate::support::handle::Handle;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+const JOBS: u64 = 40;
+/// One of the hosts takes two seconds for each stage.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Looks everywhere for the other domain, then leaves as much as it can.
+fn job(id: u64) -> Job {
+    let (own, other) = if id.is_multiple_of(2) { ("red", "blue") } else { ("blue", "red") };
+    // Its own script, which names what it looks for, is not what it looks for.
+    let (head, tail) = other.split_at(1);
+    let fills = id % 10 == 3;
+    let job = Job::new(id).project(id % 2, &format!("g/{own}")).variable("OWN", own);
+    job.script([
+        format!("other=trace-of-{head}; other=${{other}}{tail}"),
+        "seen=$(find /home /tmp /var/tmp /dev/shm -name \"*$other*\" 2>/dev/null)".into(),
+        "[ -z \"$seen\" ] || { echo \"SEEN files: $seen\"; exit 1; }".into(),
+        "seen=$(grep -lsF \"$other\" /proc/[0-9]*/environ /proc/[0-9]*/cmdline || true)".into(),
+        "[ -z \"$seen\" ] || { echo \"SEEN processes: $seen\"; exit 1; }".into(),
+        "seen=$(env | grep -F \"$other\" | grep -v ^other= || true)".into(),
+        "[ -z \"$seen\" ] || { echo \"SEEN variables: $seen\"; exit 1; }".into(),
+        "t=trace-of-$OWN; mkdir -p /home/ci/cache \"$TMPDIR/$t\"; touch $t /home/ci/cache/$t /tmp/$t /var/tmp/$t \"$(mktemp -u)$t\"".into(),
+        "export TRACE=$t; for how in '' setsid 'setsid env -i'; do $how sh -c \"sleep 900; : $t\" >/dev/null 2>&1 </dev/null & done".into(),
+        if fills { "dd if=/dev/zero of=fill bs=1M 2>/dev/null || echo the disk is full".into() } else { "true".into() },
+    ])
+}
+
+fn finish_all(handles: Vec<Handle>) {
+    for handle in handles {
+        // A job that sees something fails.
+        handle.finish_within(PATIENCE).expect_outcome(&Outcome::Success);
+    }
+}
+
+fn hosts_used(place: &Place, from: usize) -> BTreeSet<String> {
+    place.grants().split_off(from).into_iter().map(|(_, host)| host.to_string()).collect()
+}
+
+#[test]
+fn nobody_finds_anything_of_another_domain_though_hosts_come_and_go() {
+    if !possible() {
+        return;
+    }
+    let small = |name| Make { disk: 150, ..Make::named(name) };
+    let mut hosts = Hosts::boot(&[Make { profile: "sleep 2\n", ..small("slow") }, small("b"), small("c")]);
+    let setting = hosts.setting().timing("connect_timeout", "15s").provider("dedicated_user", true);
+    let place = setting.clone().open();
+    let mut runner = place.runner();
+    runner.patience = PATIENCE;
+    runner.run(&Job::new(1000)).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(3);
+    // One is unplugged while nothing runs there: all jobs find another.
+    hosts.machines[2].unplug();
+    finish_all((0..JOBS / 2).map(|id| runner.start(&job(id))).collect());
+    hosts.machines[2].plug_in();
+    place.wait_until_idle(3);
+    // It is back; another one is installed anew.
+    hosts.machines[1].change_host_key();
+    let before = place.grants().len();
+    finish_all((JOBS / 2..JOBS).map(|id| runner.start(&job(id))).collect());
+    let used = hosts_used(&place, before);
+    assert!(used.contains("c") && used.contains("slow"), "{used:?}");
+    // Its new key is stated: nothing else has to be done.
+    place.write_config(&hosts.setting().provider("dedicated_user", true).text(&place.state_dir));
+    place.wait_until_idle(3);
+    for host in &hosts.machines {
+        assert_eq!(
+            host.sh("find /home /tmp /var/tmp /dev/shm -name '*trace-of*'; pgrep -u 4711"),
+            "",
+            "{}",
+            host.name
+        );
+    }
+    place.expect_sound();
+}
