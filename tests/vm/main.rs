@@ -1,10 +1,18 @@
-//! Virtual machines for real: images that are built and booted. QEMU emulates where there is no KVM.
+//! Virtual machines for real: images that are built and booted, and the provider's machines. QEMU emulates where there
+//! is no KVM.
 #![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
 
+mod clones;
 mod commands;
+mod ends;
+mod fixture;
 mod image;
 mod images;
+mod isolation;
+mod kills;
 mod machine;
+#[path = "../contract/provider/suite.rs"]
+mod provider;
 mod service;
 #[path = "../support/settled.rs"]
 mod settled;
@@ -12,3 +20,11 @@ mod settled;
 mod support_service;
 #[path = "../support/systemd.rs"]
 mod systemd;
+mod templates;
+
+mod contract {
+    use crate::fixture::VmFixture;
+    use crate::provider::provider_contract;
+
+    provider_contract!(VmFixture::new());
+}

@@ -52,7 +52,12 @@ impl Format {
 }
 
 /// Forks, changes of privileges and scheduling, and system calls that nobody needs any more, are denied.
-const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,resourcecontrol=deny,spawn=";
+const SANDBOX: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=deny,spawn=deny";
+
+/// QEMU starts a proxy's helper for each connection, in a session of its own, which counts as a change of privileges.
+/// No program gives it any: `children` takes that right for good.
+const SANDBOX_WITH_HELPER: &str =
+    "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=children,spawn=allow";
 
 /// A command line with what it passes on.
 #[derive(Debug)]
@@ -70,9 +75,8 @@ impl QemuCommand {
             command.arguments.push(flag.to_owned());
         }
         command.add("-display", "none");
-        // Only a proxy's helper is ever started.
-        let spawn = if matches!(network, Network::Proxy(_)) { "allow" } else { "deny" };
-        command.add("-sandbox", format!("{SANDBOX}{spawn}"));
+        let has_helper = matches!(network, Network::Proxy(_));
+        command.add("-sandbox", if has_helper { SANDBOX_WITH_HELPER } else { SANDBOX });
         match hardware.engine {
             Engine::Kvm => {
                 command.add("-accel", "kvm");

@@ -68,7 +68,7 @@ impl fmt::Display for Ending {
 pub(in crate::provider::qemu) enum BootError {
     #[error("it {0}")]
     Ended(Ending),
-    #[error("{what} not within {}", Pretty(*within))]
+    #[error("{what} within {}", Pretty(*within))]
     Late { what: &'static str, within: Duration },
     #[error(transparent)]
     Image(#[from] ImageError),

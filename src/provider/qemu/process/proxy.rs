@@ -1,7 +1,7 @@
 //! The helper of `network = "proxy"`: QEMU starts one for each connection of the guest, with the connection as its
 //! standard input and output. It knows one address and reaches no other.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::ExitCode;
 use std::thread;
@@ -20,16 +20,26 @@ pub(super) fn proxy(target: &str) -> ExitCode {
 }
 
 fn carry(target: &str) -> io::Result<()> {
-    let mut to = TcpStream::connect(target)?;
-    let mut from = to.try_clone()?;
-    let up = thread::spawn(move || {
+    let to = TcpStream::connect(target)?;
+    let (write_half, read_half) = (to.try_clone()?, to);
+    thread::spawn(move || {
         // An end of one direction is passed on; the other may go on.
-        drop(io::copy(&mut io::stdin().lock(), &mut to));
-        drop(to.shutdown(Shutdown::Write));
+        drop(pass(io::stdin().lock(), &write_half));
+        drop(write_half.shutdown(Shutdown::Write));
     });
-    // Unbuffered: what came is passed on as it came.
-    let mut out = fs_err::OpenOptions::new().write(true).open("/proc/self/fd/1")?;
-    io::copy(&mut from, &mut out)?;
-    drop(up);
-    Ok(())
+    pass(read_half, io::stdout().lock())
+}
+
+/// Passes on what comes, as it comes.
+fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        match from.read(&mut bytes)? {
+            0 => return Ok(()),
+            read => {
+                to.write_all(&bytes[..read])?;
+                to.flush()?;
+            }
+        }
+    }
 }

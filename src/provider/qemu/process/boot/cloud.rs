@@ -49,7 +49,7 @@ impl Start<'_> {
         command.network(network, &spec.program);
         let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
         let port = machine.ssh_port().await?;
-        machine.within(self.limit, "the guest's SSH server answered", greeted(port)).await?;
+        machine.within(self.limit, "the guest's SSH server did not answer", greeted(port)).await?;
         Ok(Up { tier: "disk", because: None, user: USER.to_owned(), agent: None, holder: None })
     }
 }

@@ -155,7 +155,7 @@ impl Start<'_> {
             agent.hello().await?;
             agent.become_itself(&self.identity).await
         };
-        machine.within(self.limit, "the guest came up", talk).await?;
+        machine.within(self.limit, "the guest did not come up", talk).await?;
         let user = image.manifest.user.clone();
         Ok(Up { tier: "direct", because: None, user, agent: Some(agent), holder: None })
     }

@@ -45,7 +45,8 @@ impl Start<'_> {
             hardware: self.hardware.clone(),
             runner: self.runner.clone(),
             program: self.site.spec.program.clone(),
-            limit_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX),
+            limit: self.limit,
+            kept: self.site.spec.settings.template_kept,
         })
     }
 
@@ -72,7 +73,7 @@ impl Start<'_> {
             agent.ping().await?;
             agent.become_itself(&self.identity).await
         };
-        machine.within(self.limit, "the clone answered", talk).await?;
+        machine.within(self.limit, "the clone did not answer", talk).await?;
         let user = image.manifest.user.clone();
         Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), holder: Some(holder) })
     }

@@ -50,7 +50,7 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
         agent.hello().await?;
         agent.warm_up().await
     };
-    machine.within(Duration::from_millis(recipe.limit_ms), "the guest was warm", talk).await?;
+    machine.within(recipe.limit, "the guest was not warm", talk).await?;
     freeze(&mut machine, template).await?;
     drop(agent);
     memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;

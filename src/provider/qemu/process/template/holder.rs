@@ -28,9 +28,6 @@ use crate::provider::supervisor::{self, Signals, note};
 /// The holder's socket, in the template's directory.
 const SOCKET: &str = "holder";
 
-/// So long after the last clone has ended, the memory is given back to the machine.
-const KEPT: Duration = Duration::from_mins(10);
-
 /// So long a template that cannot be built is not tried again.
 const HOPELESS: Duration = Duration::from_mins(2);
 
@@ -92,7 +89,7 @@ async fn hand_out(template: &Template, recipe: &Recipe, listener: &UnixListener)
         }
     };
     let memory = Rc::new(memory);
-    let users = Rc::new(RefCell::new(Users { count: 0, since: Instant::now() }));
+    let users = Rc::new(RefCell::new(Users { count: 0, since: Instant::now(), kept: recipe.kept }));
     loop {
         let idle = users.borrow().idle_until();
         tokio::select! {
@@ -116,12 +113,14 @@ struct Users {
     count: u32,
     /// When the count changed last.
     since: Instant,
+    /// So long after the last one has gone, the memory is given back to the machine.
+    kept: Duration,
 }
 
 impl Users {
     /// When to end, if nothing changes; with users: when to look again.
     fn idle_until(&self) -> Instant {
-        if self.count == 0 { self.since + KEPT } else { Instant::now() + KEPT }
+        if self.count == 0 { self.since + self.kept } else { Instant::now() + self.kept }
     }
 
     fn change(&mut self, by: i32) {

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -16,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use super::command::Hardware;
 use super::exec::Runner;
 use super::rig::kernel_words;
+use crate::core::time::millis;
 use crate::provider::instance_dir::{InstanceDir, make_private};
 use crate::provider::remove;
 
@@ -52,8 +54,12 @@ pub(super) struct Recipe {
     pub(super) runner: Runner,
     /// Our own executable.
     pub(super) program: PathBuf,
-    /// Milliseconds that its boot may take.
-    pub(super) limit_ms: u64,
+    /// How long its boot may take.
+    #[serde(with = "millis")]
+    pub(super) limit: Duration,
+    /// How long its memory is kept after its last clone has ended.
+    #[serde(with = "millis")]
+    pub(super) kept: Duration,
 }
 
 /// Everything that a resume depends on.
@@ -176,7 +182,8 @@ mod tests {
             hardware: Hardware { engine: Engine::Tcg, vcpus: 1, memory: 256 << 20 },
             runner: Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None },
             program: PathBuf::from("/greenroom"),
-            limit_ms: 1000,
+            limit: Duration::from_secs(1),
+            kept: Duration::from_secs(1),
         }
     }
 
@@ -199,7 +206,7 @@ mod tests {
         ] {
             assert_ne!(key(&other).unwrap(), own, "{other:?}");
         }
-        let patient = Recipe { limit_ms: 2000, program: PathBuf::from("/other"), ..recipe() };
+        let patient = Recipe { limit: Duration::from_secs(2), program: PathBuf::from("/other"), ..recipe() };
         assert_eq!(key(&patient).unwrap(), own, "it makes the same template");
     }
 

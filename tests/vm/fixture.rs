@@ -1,0 +1,303 @@
+//! Machines of a state directory of their own, small ones, one test at a time.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use greenroom::core::endpoint::Endpoint;
+use greenroom::core::ids::{InstanceId, PoolName};
+use greenroom::core::time::{BootId, Stamp};
+use greenroom::port::clock::Clock;
+use greenroom::port::provider::{InstanceKeys, Provider};
+use greenroom::provider::{BuildContext, find};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::images::folder;
+use crate::provider::{Behaviour, Fixture, gone, request, running, until};
+
+const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
+
+/// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
+static TURN: Mutex<()> = Mutex::new(());
+static POOLS: AtomicU32 = AtomicU32::new(0);
+
+/// The clocks of this machine.
+#[derive(Debug)]
+struct Machine;
+
+impl Clock for Machine {
+    fn now(&self) -> Stamp {
+        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = |at: rustix::time::Timespec| at.tv_sec * 1000 + at.tv_nsec / 1_000_000;
+        Stamp { wall_ms: ms(wall), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }
+    }
+}
+
+pub(crate) struct VmFixture {
+    state: TempDir,
+    pool: PoolName,
+    keys: InstanceKeys,
+    /// Lines for every provider's table.
+    table: String,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl VmFixture {
+    pub(crate) fn new() -> Self {
+        Self::with("")
+    }
+
+    pub(crate) fn with(table: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = tempfile::tempdir().unwrap();
+        for name in ["client", "host"] {
+            let mut keygen = Command::new("ssh-keygen");
+            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.path().join(name));
+            assert!(keygen.status().expect("ssh-keygen").success());
+        }
+        let read = |name: &str| std::fs::read_to_string(state.path().join(name)).unwrap();
+        let keys = InstanceKeys {
+            authorized_key: read("client.pub").trim_end().to_owned(),
+            host_key: read("host"),
+            host_key_public: read("host.pub").trim_end().to_owned(),
+        };
+        // Part of every process's command line: nobody else's machines are taken for ours.
+        let number = POOLS.fetch_add(1, Ordering::Relaxed);
+        let pool = PoolName::new(format!("t{}x{number}", std::process::id()));
+        Self { state, pool, keys, table: table.to_owned(), _turn: turn }
+    }
+
+    pub(crate) fn context(&self) -> BuildContext {
+        BuildContext {
+            pool: self.pool(),
+            state_dir: self.state.path().to_owned(),
+            program: PathBuf::from(GREENROOM),
+            clock: self.clock(),
+        }
+    }
+
+    /// A table with small machines; `more` replaces what this fixture says.
+    pub(crate) fn table(&self, more: &str) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("images".to_owned(), folder().display().to_string().into());
+        table.insert("memory".to_owned(), "256M".into());
+        table.insert("template_kept".to_owned(), "2s".into());
+        for text in [&self.table, more] {
+            table.extend(text.parse::<toml::Table>().expect("a table"));
+        }
+        table
+    }
+
+    pub(crate) fn build(&self, more: &str) -> Rc<dyn Provider> {
+        let table = self.table(more);
+        (find("qemu").unwrap().build)(&self.context(), &table).expect("a table that builds")
+    }
+
+    /// Launches machine 1 and waits until it runs.
+    pub(crate) async fn one(&self, more: &str) -> (Rc<dyn Provider>, Guest<'_>) {
+        self.nth(1, more).await
+    }
+
+    pub(crate) async fn nth(&self, number: u32, more: &str) -> (Rc<dyn Provider>, Guest<'_>) {
+        let provider = self.build(more);
+        let id = request(self, number).instance;
+        provider.launch(&request(self, number)).await.unwrap();
+        let is_up = || self.instance_dir(&id).join("endpoint.json").exists();
+        until("up", self.boot_deadline(), async || {
+            let ended = std::fs::read_to_string(self.instance_dir(&id).join("ended.json"));
+            assert!(ended.is_err(), "it did not come up: {ended:?}");
+            is_up().then_some(())
+        })
+        .await;
+        let endpoint = running(self, &*provider, &id).await;
+        (provider, Guest { fixture: self, id, endpoint })
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.state.path()
+    }
+
+    pub(crate) fn instance_dir(&self, id: &InstanceId) -> PathBuf {
+        self.pool_dir().join(id.as_str())
+    }
+
+    pub(crate) fn pool_dir(&self) -> PathBuf {
+        self.state.path().join("instances").join(self.pool.as_str())
+    }
+
+    /// The supervisors of our machines, by their command lines.
+    fn supervisors(&self) -> Vec<(u32, PathBuf)> {
+        let all = command_lines().into_iter().filter_map(|(pid, arguments)| {
+            let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            match texts.as_slice() {
+                [_, "instance", "qemu", "supervise", "--dir", dir] => Some((pid, PathBuf::from(dir))),
+                _ => None,
+            }
+        });
+        all.filter(|(_, dir)| dir.starts_with(self.state.path())).collect()
+    }
+
+    pub(crate) fn supervisor(&self, id: &InstanceId) -> Option<u32> {
+        let dir = self.instance_dir(id);
+        self.supervisors().into_iter().find(|(_, path)| *path == dir).map(|(pid, _)| pid)
+    }
+
+    /// The QEMU of a machine, by its name.
+    pub(crate) fn qemu(&self, id: &InstanceId) -> Option<u32> {
+        let is_named = |arguments: &[String]| {
+            arguments.windows(2).any(|pair| pair[0] == "-name" && pair[1] == id.as_str())
+        };
+        let is_qemu = |arguments: &[String]| arguments[0].contains("qemu-system");
+        command_lines()
+            .into_iter()
+            .find(|(_, arguments)| is_qemu(arguments) && is_named(arguments))
+            .map(|(pid, _)| pid)
+    }
+
+    /// Every process that our state directory or pool is mentioned by.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let state = self.state.path().to_str().unwrap();
+        let mentions = |arguments: &[String]| {
+            arguments.iter().any(|text| text.contains(state) || text.contains(self.pool.as_str()))
+        };
+        let own = std::process::id();
+        let all = command_lines().into_iter();
+        all.filter(|(pid, arguments)| *pid != own && mentions(arguments)).map(|(pid, _)| pid).collect()
+    }
+}
+
+/// Every living process with its arguments; the dead that were not waited for have none.
+pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let read = |pid| {
+        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let arguments: Vec<String> = bytes
+            .split(|byte| *byte == 0)
+            .filter(|argument| !argument.is_empty())
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
+            .collect();
+        (!arguments.is_empty()).then_some((pid, arguments))
+    };
+    pids.filter_map(read).collect()
+}
+
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// A machine that answers.
+pub(crate) struct Guest<'a> {
+    fixture: &'a VmFixture,
+    pub(crate) id: InstanceId,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl Guest<'_> {
+    fn ssh(&self, command: &str) -> Command {
+        let state = self.fixture.state.path();
+        let known = state.join(format!("known_hosts-{}", self.endpoint.port));
+        let line = format!("[127.0.0.1]:{} {}\n", self.endpoint.port, self.endpoint.host_key);
+        std::fs::File::create(&known).unwrap().write_all(line.as_bytes()).unwrap();
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-F", "none", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o"]);
+        ssh.arg(format!("UserKnownHostsFile={}", known.display()));
+        ssh.args(["-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=5", "-p"]);
+        ssh.arg(self.endpoint.port.to_string()).args(["-l", &self.endpoint.user, "-i"]);
+        ssh.arg(state.join("client")).args([&self.endpoint.address, command]);
+        ssh.stdin(Stdio::null());
+        ssh
+    }
+
+    /// Runs a command in the guest, its host key checked strictly.
+    pub(crate) fn run(&self, command: &str) -> Output {
+        self.ssh(command).output().expect("ssh")
+    }
+
+    /// What a command that succeeds writes.
+    pub(crate) fn says(&self, command: &str) -> String {
+        let ran = self.run(command);
+        let error = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{command}: {}: {error}", ran.status);
+        String::from_utf8_lossy(&ran.stdout).trim_end().to_owned()
+    }
+
+    pub(crate) async fn gone(self, provider: &dyn Provider) {
+        gone(self.fixture, provider, &self.id).await;
+    }
+}
+
+impl Drop for VmFixture {
+    fn drop(&mut self) {
+        // A test that failed leaves nobody behind either.
+        for pid in self.processes() {
+            let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Fixture for VmFixture {
+    fn pool(&self) -> PoolName {
+        self.pool.clone()
+    }
+
+    fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
+        match behaviour {
+            Behaviour::Good => Some(self.build("")),
+            // Nowhere near as slow as the suite wants with KVM.
+            Behaviour::SlowBoot => None,
+            // The machine fits, what QEMU needs beside it does not.
+            Behaviour::Full => Some(self.build("memory_budget = \"256M\"")),
+            Behaviour::Refuses(_) | Behaviour::LosesAnswer => None,
+        }
+    }
+
+    fn clock(&self) -> Rc<dyn Clock> {
+        Rc::new(Machine)
+    }
+
+    fn keys(&self) -> InstanceKeys {
+        self.keys.clone()
+    }
+
+    /// The first one builds the template; ten at once share the processors.
+    fn boot_deadline(&self) -> Duration {
+        Duration::from_mins(3)
+    }
+
+    fn break_instance(&self, id: &InstanceId) -> bool {
+        kill(self.qemu(id).expect("it is running"), Signal::KILL);
+        true
+    }
+
+    fn living(&self) -> BTreeSet<String> {
+        let name = |dir: PathBuf| dir.file_name().unwrap().to_string_lossy().into_owned();
+        let begun = Instant::now();
+        loop {
+            let supervisors = self.supervisors();
+            let names: BTreeSet<String> = supervisors.iter().cloned().map(|(_, dir)| name(dir)).collect();
+            if names.len() == supervisors.len() {
+                return names;
+            }
+            // One that found the machine supervised is about to leave.
+            assert!(begun.elapsed() < Duration::from_secs(3), "two supervise one machine: {supervisors:?}");
+        }
+    }
+
+    fn remains(&self) -> Vec<String> {
+        let mut remains: Vec<String> = self.processes().iter().map(|pid| format!("process {pid}")).collect();
+        let Ok(entries) = std::fs::read_dir(self.pool_dir()) else { return remains };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        remains.extend(names.filter(|name| name != ".lock"));
+        remains
+    }
+}
