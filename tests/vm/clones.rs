@@ -1,5 +1,7 @@
 //! Clones of one template are different machines.
 
+#![cfg(test)]
+
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

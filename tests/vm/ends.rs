@@ -1,5 +1,7 @@
 //! Machines that end by themselves, or never come up: who says what about it.
 
+#![cfg(test)]
+
 use std::time::Duration;
 
 use greenroom::core::inventory::Status;

@@ -1,5 +1,7 @@
 //! Machines of a state directory of their own, small ones, one test at a time.
 
+#![cfg(test)]
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,8 @@ impl Clock for Machine {
 
 pub(crate) struct VmFixture {
     state: TempDir,
+    /// For programs that QEMU's user has to reach.
+    slow: TempDir,
     pool: PoolName,
     keys: InstanceKeys,
     /// Lines for every provider's table.
@@ -71,7 +75,8 @@ impl VmFixture {
         // Part of every process's command line: nobody else's machines are taken for ours.
         let number = POOLS.fetch_add(1, Ordering::Relaxed);
         let pool = PoolName::new(format!("t{}x{number}", std::process::id()));
-        Self { state, pool, keys, table: table.to_owned(), _turn: turn }
+        let slow = tempfile::tempdir().unwrap();
+        Self { state, slow, pool, keys, table: table.to_owned(), _turn: turn }
     }
 
     pub(crate) fn context(&self) -> BuildContext {
@@ -120,6 +125,16 @@ impl VmFixture {
         (provider, Guest { fixture: self, id, endpoint })
     }
 
+    /// Keys for a QEMU that comes up late. Its user may not enter our state directory.
+    fn slow_qemu(&self) -> String {
+        let program = self.slow.path().join("qemu");
+        std::fs::write(&program, "#!/bin/sh\nsleep 3.2\nexec qemu-system-x86_64 \"$@\"\n").unwrap();
+        for path in [self.slow.path(), &program] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        format!("boot = \"direct\"\naccel = \"tcg\"\nqemu = \"{}\"", program.display())
+    }
+
     pub(crate) fn state_dir(&self) -> &Path {
         self.state.path()
     }
@@ -149,8 +164,9 @@ impl VmFixture {
         self.supervisors().into_iter().find(|(_, path)| *path == dir).map(|(pid, _)| pid)
     }
 
-    /// The QEMU of a machine, by its name.
+    /// The QEMU of a machine, by its name: the pool in front of it is nobody else's.
     pub(crate) fn qemu(&self, id: &InstanceId) -> Option<u32> {
+        assert!(id.as_str().starts_with(self.pool.as_str()));
         let is_named = |arguments: &[String]| {
             arguments.windows(2).any(|pair| pair[0] == "-name" && pair[1] == id.as_str())
         };
@@ -253,8 +269,7 @@ impl Fixture for VmFixture {
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
         match behaviour {
             Behaviour::Good => Some(self.build("")),
-            // Nowhere near as slow as the suite wants with KVM.
-            Behaviour::SlowBoot => None,
+            Behaviour::SlowBoot => Some(self.build(&self.slow_qemu())),
             // The machine fits, what QEMU needs beside it does not.
             Behaviour::Full => Some(self.build("memory_budget = \"256M\"")),
             Behaviour::Refuses(_) | Behaviour::LosesAnswer => None,

@@ -1,5 +1,7 @@
 //! What a guest cannot reach, and what it could do if it broke out of QEMU.
 
+#![cfg(test)]
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;

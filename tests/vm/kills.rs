@@ -1,5 +1,7 @@
 //! Kill -9 of anything, and what is left of it.
 
+#![cfg(test)]
+
 use std::path::Path;
 use std::time::Duration;
 

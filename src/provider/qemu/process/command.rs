@@ -54,10 +54,9 @@ impl Format {
 /// Forks, changes of privileges and scheduling, and system calls that nobody needs any more, are denied.
 const SANDBOX: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=deny,spawn=deny";
 
-/// QEMU starts a proxy's helper for each connection, in a session of its own, which counts as a change of privileges.
-/// No program gives it any: `children` takes that right for good.
-const SANDBOX_WITH_HELPER: &str =
-    "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=children,spawn=allow";
+/// QEMU starts a proxy's helper for each connection, in a session of its own, which its filter takes for a change of
+/// privileges. Real ones are out of reach all the same: the process that becomes QEMU has given them up for good.
+const SANDBOX_WITH_HELPER: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=allow,spawn=allow";
 
 /// A command line with what it passes on.
 #[derive(Debug)]

@@ -117,6 +117,8 @@ pub(super) fn exec(supervisor: &OsString, program: &OsString, arguments: &[OsStr
 fn begin(supervisor: &OsString) -> io::Result<()> {
     // After the change of the user, which would take it back.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // No set-uid program gives it back what it has lost.
+    rustix::thread::set_no_new_privs(true)?;
     // Guest memory holds secrets of jobs.
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     // RACE: a supervisor that died before the first line sends no signal any more.
