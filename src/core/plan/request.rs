@@ -114,6 +114,8 @@ fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainWhy) {
     let instance = known.id.clone();
     match (&known.phase, known.is_fixed()) {
         (Phase::Draining { .. }, _) | (Phase::Launching | Phase::SetAside { .. }, true) => {}
+        // Doubted meanwhile, as a job finds it.
+        (Phase::Checking, true) if matches!(why, DrainWhy::Broken { .. }) => {}
         // What is the matter may pass: it is looked at again and again, and comes back by itself.
         (Phase::Ready, true) if matches!(why, DrainWhy::Broken { .. }) => {
             draft.emit(Change::Doubted { instance, why: why.to_string() });

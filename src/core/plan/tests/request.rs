@@ -158,6 +158,10 @@ fn a_host_that_was_doubted_while_jobs_were_on_it_is_cleaned_all_the_same() {
     let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
     let events = request::release(&world.state, &attempt(6), leaving, NOW);
     assert_eq!(render_events(&events), "a6 leaves; h1 to clean");
+    let mut twice = self::world("cap 2 | fixed held 5m by 6,7");
+    twice.carry(&request::reject(&twice.state, &attempt(7), "no answer", NOW));
+    let events = request::reject(&twice.state, &attempt(6), "no answer", NOW);
+    assert_eq!(render_events(&events), "a6 rejects", "it still comes back by itself");
     let doubts = |text: &str| {
         render_events(&request::doubt(&self::world(text).state, &instance("h1"), "no answer", NOW))
     };
