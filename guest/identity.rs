@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::naming;
 use crate::protocol::Order;
-use crate::ssh::Server;
+use crate::ssh::{Server, quiet};
 use crate::sys;
 
 /// The home of the user that jobs log in as.
@@ -105,10 +105,7 @@ fn use_proxy(url: &str) -> io::Result<()> {
         0o644,
         format!("Acquire::http::Proxy \"{url}\";\nAcquire::https::Proxy \"{url}\";\n"),
     )?;
-    let mut git = Command::new("git");
-    git.args(["config", "--system", "http.proxy", url]).stdin(Stdio::null());
-    let status = git.status().map_err(naming("git"))?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("git config: {status}"))) }
+    quiet(Command::new("git").args(["config", "--system", "http.proxy", url]))
 }
 
 fn proxy_variables(url: &str) -> String {

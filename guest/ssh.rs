@@ -64,14 +64,10 @@ impl Server {
                 write(&given, 0o600, pem)?;
                 fs::create_dir_all("/etc/dropbear").map_err(naming("/etc/dropbear"))?;
                 let mut convert = Command::new("dropbearconvert");
-                convert.args(["openssh", "dropbear"]).arg(&given).arg(DROPBEAR_KEY).stdin(Stdio::null());
-                let output = convert.output().map_err(naming("dropbearconvert"))?;
+                convert.args(["openssh", "dropbear"]).arg(&given).arg(DROPBEAR_KEY);
+                let converted = quiet(&mut convert);
                 fs::remove_file(&given).map_err(naming(given.display()))?;
-                if output.status.success() {
-                    return Ok(());
-                }
-                let said = String::from_utf8_lossy(&output.stderr);
-                Err(io::Error::other(format!("dropbearconvert: {}: {}", output.status, said.trim())))
+                converted
             }
         }
     }
@@ -80,7 +76,10 @@ impl Server {
     pub(crate) fn warm_up(self) -> io::Result<()> {
         let key = Path::new(RUN).join("warm-up");
         let make = match self {
-            Self::Openssh => "ssh-keygen -q -t ed25519 -N '' -f KEY && /usr/sbin/sshd -t -h KEY",
+            // The folder is one that sshd insists on; systemd makes it only when the service starts.
+            Self::Openssh => {
+                "mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f KEY && /usr/sbin/sshd -t -h KEY"
+            }
             Self::Dropbear => "dropbearkey -t ed25519 -f KEY && /usr/sbin/dropbear -V",
         };
         let script = make.replace("KEY", &key.display().to_string());
@@ -92,10 +91,15 @@ impl Server {
     }
 }
 
-/// Runs a command without its output.
+/// Runs a command without its output; one that fails is quoted.
 pub(crate) fn quiet(command: &mut Command) -> io::Result<()> {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let program = command.get_program().display();
+    Err(io::Error::other(format!("{program}: {}: {}", output.status, said.trim())))
 }
 
 /// Does anything listen on the SSH port? Asks the kernel, so that the server sees no visitor.

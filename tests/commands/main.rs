@@ -57,7 +57,9 @@ fn err(output: &Output) -> String {
 fn help_names_every_command_and_the_exit_statuses() {
     let place = Place::new();
     let help = out(&place.call(&["--help"]));
-    for word in ["prepare", "cleanup", "keep", "reap", "pool", "explain", "doctor", "try", "Exit status"] {
+    for word in
+        ["prepare", "cleanup", "keep", "reap", "pool", "explain", "doctor", "try", "image", "Exit status"]
+    {
         assert!(help.contains(word), "{word}: {help}");
     }
     assert!(!help.contains("instance serve"), "hidden: {help}");

@@ -10,6 +10,7 @@ mod image;
 mod images;
 mod isolation;
 mod kills;
+mod kinds;
 mod machine;
 #[path = "../contract/provider/suite.rs"]
 mod provider;

@@ -24,7 +24,9 @@ is replaced when the new one is finished; machines that run go on with the old o
         json: bool,
     },
     /// Read an image to its last byte, and say what is wrong with it
-    #[command(after_help = "Exit status: 0 nothing; 1 something; 2 there is no such image.")]
+    #[command(
+        after_help = "Exit status: 0 machines can boot from it; 1 they cannot, or should not; 2 there is no such image."
+    )]
     Check {
         /// Which one
         #[arg(default_value = DEFAULT_NAME)]

@@ -9,7 +9,7 @@ use crate::cli::rows::Rows;
 use crate::cli::ui;
 use crate::provider::qemu::image::build::on_disk;
 use crate::provider::qemu::image::store::{Entry, Images, StoreError};
-use crate::provider::qemu::image::{Image, ImageError};
+use crate::provider::qemu::image::{Image, ImageError, Problem};
 
 pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
     let entries = images.list()?;
@@ -74,7 +74,7 @@ pub(super) fn check(images: &Images, name: &str, json: bool) -> Result<bool, Cli
         lines.concat()
     };
     ui::out(&text);
-    Ok(problems.is_empty())
+    Ok(!problems.iter().any(Problem::prevents_boot))
 }
 
 pub(super) fn remove(images: &Images, name: &str, dry_run: bool) -> Result<bool, CliError> {

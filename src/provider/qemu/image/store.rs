@@ -107,7 +107,7 @@ impl Images {
         if !is_name(name) {
             return Err(ImageError::Name(name.to_owned()).into());
         }
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.path)?;
+        self.make()?;
         let lock = self.path.join(LOCK);
         let lock = fs::OpenOptions::new().read(true).write(true).create(true).mode(0o600).open(lock)?;
         match lock.file().try_lock() {
@@ -119,6 +119,27 @@ impl Images {
         let folder = self.path.join(format!("{UNFINISHED}{name}"));
         std::fs::DirBuilder::new().mode(0o755).create(&folder)?;
         Ok(Work { images: self.clone(), name: name.to_owned(), folder, lock })
+    }
+
+    /// The folder belongs to whom the folder above it belongs: root builds, the keeper's user works with it.
+    fn make(&self) -> io::Result<()> {
+        if self.path.is_dir() {
+            return Ok(());
+        }
+        if let Some(above) = self.path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+        }
+        std::fs::DirBuilder::new().mode(0o755).create(&self.path)?;
+        self.give_away(&self.path, self.path.parent())
+    }
+
+    /// Gives something the owner of a folder; only root can, and only root has to.
+    fn give_away(&self, path: &Path, like: Option<&Path>) -> io::Result<()> {
+        let like = fs::metadata(like.unwrap_or(&self.path))?;
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(path, Some(like.uid()), Some(like.gid()))?;
+        }
+        Ok(())
     }
 
     fn sweep(&self) -> Result<(), StoreError> {
@@ -151,6 +172,10 @@ impl Work {
     /// Puts the finished image in its place, in one step also where one of that name is there.
     pub(super) fn finish(self, manifest: Manifest) -> Result<Image, StoreError> {
         let dir = self.images.path.join(&self.name);
+        for entry in fs::read_dir(&self.folder)? {
+            self.images.give_away(&entry?.path(), None)?;
+        }
+        self.images.give_away(&self.folder, None)?;
         match rustix::fs::renameat_with(CWD, &self.folder, CWD, &dir, RenameFlags::EXCHANGE) {
             Ok(()) => fs::remove_dir_all(&self.folder)?,
             Err(rustix::io::Errno::NOENT) => fs::rename(&self.folder, &dir)?,
