@@ -38,8 +38,15 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     };
     let began = Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
-    let image =
-        build::build(images, &request, &mut |progress| tell(&progress, is_terminal)).map_err(hinted)?;
+    let mut line_is_open = false;
+    let built = build::build(images, &request, &mut |progress| {
+        line_is_open = is_terminal && matches!(progress, Progress::Began(_));
+        tell(&progress, is_terminal);
+    });
+    if line_is_open {
+        ui::err("\n");
+    }
+    let image = built.map_err(hinted)?;
     let size = build::on_disk(&image.dir)?;
     let took = Pretty(began.elapsed());
     ui::err(&format!(

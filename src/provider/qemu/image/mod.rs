@@ -174,7 +174,7 @@ fn starts_as_elf(path: &Path) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn manifest() -> Manifest {
+    pub(super) fn manifest() -> Manifest {
         Manifest {
             format: FORMAT,
             name: "light".to_owned(),

@@ -87,7 +87,7 @@ impl Images {
         }
         let leaving = self.path.join(format!("{LEAVING}{name}-{}", std::process::id()));
         fs::rename(self.path.join(name), &leaving)?;
-        Ok(fs::remove_dir_all(leaving)?)
+        Ok(remove_tree(&leaving)?)
     }
 
     fn has_folder(&self, name: &str) -> bool {
@@ -148,7 +148,7 @@ impl Images {
                 let path = self.path.join(name);
                 let device = fs::symlink_metadata(&path)?.dev();
                 refuse_mounts(&path, device)?;
-                fs::remove_dir_all(path)?;
+                remove_tree(&path)?;
             }
         }
         Ok(())
@@ -195,6 +195,14 @@ impl Drop for Work {
     }
 }
 
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        // RACE: a removal and the sweep of a build may meet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Nothing of another file system is ever removed.
 fn refuse_mounts(path: &Path, device: u64) -> Result<(), StoreError> {
     for entry in fs::read_dir(path)? {
@@ -208,4 +216,69 @@ fn refuse_mounts(path: &Path, device: u64) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::qemu::image::{MANIFEST, tests::manifest};
+
+    fn folder() -> (tempfile::TempDir, Images) {
+        let temporary = tempfile::tempdir().unwrap();
+        let images = Images::at(temporary.path().join("state/images"));
+        (temporary, images)
+    }
+
+    /// A build that gets as far as its manifest.
+    fn build(images: &Images, name: &str, suite: &str) -> Image {
+        let work = images.begin(name).unwrap();
+        let manifest = Manifest { name: name.to_owned(), suite: suite.to_owned(), ..manifest() };
+        fs::write(work.folder.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();
+        work.finish(manifest).unwrap()
+    }
+
+    #[test]
+    fn images_are_listed_by_name_damaged_ones_too() {
+        let (_temporary, images) = folder();
+        assert!(images.list().unwrap().is_empty(), "not even a folder");
+        build(&images, "b", "bookworm");
+        build(&images, "a", "bookworm");
+        fs::write(images.path().join("a").join(MANIFEST), "{").unwrap();
+        fs::create_dir(images.path().join(".templates")).unwrap();
+        let listed = images.list().unwrap();
+        let names: Vec<(&str, bool)> = listed.iter().map(|e| (e.name.as_str(), e.image.is_ok())).collect();
+        assert_eq!(names, [("a", false), ("b", true)]);
+    }
+
+    #[test]
+    fn a_finished_build_replaces_the_one_before_it() {
+        let (_temporary, images) = folder();
+        build(&images, "light", "bookworm");
+        let image = build(&images, "light", "trixie");
+        assert_eq!(images.open("light").unwrap(), image);
+        assert_eq!(images.names().unwrap().len(), 2, "the image and the lock");
+    }
+
+    #[test]
+    fn one_builds_at_a_time_and_what_is_not_finished_goes() {
+        let (_temporary, images) = folder();
+        let work = images.begin("light").unwrap();
+        assert!(matches!(images.begin("other"), Err(StoreError::Busy(_))));
+        drop(work);
+        assert_eq!(images.names().unwrap(), [LOCK], "a build that fails leaves nothing");
+        fs::create_dir_all(images.path().join(".new-killed/rootfs/etc")).unwrap();
+        drop(images.begin("light").unwrap());
+        assert_eq!(images.names().unwrap(), [LOCK], "one that was killed is swept away");
+    }
+
+    #[test]
+    fn only_what_is_there_is_removed() {
+        let (_temporary, images) = folder();
+        build(&images, "light", "bookworm");
+        assert!(matches!(images.remove("heavy"), Err(StoreError::Image(ImageError::Missing { .. }))));
+        assert!(matches!(images.remove("../state"), Err(StoreError::Image(ImageError::Name(_)))));
+        fs::write(images.path().join("light").join(MANIFEST), "{").unwrap();
+        images.remove("light").unwrap();
+        assert!(images.list().unwrap().is_empty());
+    }
 }

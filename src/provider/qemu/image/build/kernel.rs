@@ -75,7 +75,7 @@ mod tests {
     fn packed(command: &[&str], bytes: &[u8]) -> Vec<u8> {
         let mut packer = Command::new(command[0]);
         packer.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = packer.spawn().unwrap();
+        let mut child = packer.spawn().expect("lz4, xz-utils, zstd and gzip are installed");
         child.stdin.take().unwrap().write_all(bytes).unwrap();
         child.wait_with_output().unwrap().stdout
     }

@@ -301,7 +301,7 @@ impl Steps<'_> {
 mod tests {
     use super::*;
 
-    fn request() -> Request {
+    pub(super) fn request() -> Request {
         Request {
             name: "light".to_owned(),
             flavour: Flavour::Light,

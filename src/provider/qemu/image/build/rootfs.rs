@@ -294,3 +294,72 @@ fn packages(request: &Request) -> Vec<&str> {
     all.dedup();
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::qemu::image::build::tests::request;
+
+    /// A folder with as much of Debian as is looked at.
+    fn debian() -> (tempfile::TempDir, Rootfs) {
+        let temporary = tempfile::tempdir().unwrap();
+        let rootfs = Rootfs::in_folder(temporary.path());
+        for (name, content) in [
+            ("usr/sbin/sshd", "usedns\0persourcepenalties\0"),
+            ("usr/sbin/reboot", "systemd's"),
+            ("etc/ssh/ssh_host_rsa_key", "secret"),
+            ("etc/ssh/moduli", ""),
+            ("root/.bashrc", "alias ll='ls -l'\n"),
+            ("etc/systemd/system/multi-user.target.wants/ssh.service", ""),
+        ] {
+            rootfs.write(name, 0o644, content).unwrap();
+        }
+        (temporary, rootfs)
+    }
+
+    fn text(rootfs: &Rootfs, name: &str) -> String {
+        fs::read_to_string(rootfs.file(name)).unwrap()
+    }
+
+    #[test]
+    fn a_light_guest_is_its_own_init_and_nobody_yet() {
+        let (_temporary, rootfs) = debian();
+        rootfs.settle(&request(), b"the program").unwrap();
+        let init = fs::read_link(rootfs.file("usr/sbin/init")).unwrap();
+        assert_eq!(init, Path::new("/usr/lib/greenroom/greenroom-guest"));
+        assert!(rootfs.file("usr/sbin/reboot").is_symlink());
+        assert_eq!(text(&rootfs, "usr/lib/greenroom/image"), "light openssh\n");
+        assert_eq!(text(&rootfs, "etc/machine-id"), "");
+        assert!(!rootfs.file("etc/ssh/ssh_host_rsa_key").exists() && rootfs.file("etc/ssh/moduli").exists());
+        assert!(text(&rootfs, "root/.bashrc").ends_with("\nalias ll='ls -l'\n"));
+    }
+
+    #[test]
+    fn a_server_is_told_not_to_punish_only_if_it_knows_how_to() {
+        let (_temporary, rootfs) = debian();
+        rootfs.settle(&request(), b"").unwrap();
+        assert!(text(&rootfs, "etc/ssh/sshd_config").ends_with("\nPerSourcePenalties no\n"));
+        rootfs.write("usr/sbin/sshd", 0o755, "usedns\0").unwrap();
+        rootfs.settle(&request(), b"").unwrap();
+        assert!(!text(&rootfs, "etc/ssh/sshd_config").contains("PerSourcePenalties"));
+    }
+
+    #[test]
+    fn under_systemd_the_agent_starts_the_ssh_server() {
+        let (_temporary, rootfs) = debian();
+        rootfs.settle(&Request { flavour: Flavour::Systemd, ..request() }, b"").unwrap();
+        let units = rootfs.file("etc/systemd/system");
+        assert!(units.join("greenroom.target.wants/greenroom-agent.service").is_symlink());
+        assert_eq!(fs::read_link(units.join("apt-daily.timer")).unwrap(), Path::new("/dev/null"));
+        assert!(!units.join("multi-user.target.wants/ssh.service").exists());
+        assert!(!rootfs.file("usr/sbin/init").exists(), "systemd's own stays");
+    }
+
+    #[test]
+    fn a_package_that_was_asked_for_twice_is_installed_once() {
+        let wanted = Request { packages: vec!["git".to_owned(), "make".to_owned()], ..request() };
+        let all = packages(&wanted);
+        assert_eq!(all.iter().filter(|name| **name == "git").count(), 1);
+        assert!(all.contains(&"make") && all.contains(&"openssh-server") && !all.contains(&"systemd-sysv"));
+    }
+}
