@@ -235,6 +235,10 @@ impl Rootfs {
         for folder in ["boot", "var/lib/apt/lists", "var/cache/apt", "var/log", "tmp"] {
             empty(&self.path.join(folder))?;
         }
+        // They lead to kernels in the folder that is empty now.
+        for link in ["vmlinuz", "vmlinuz.old", "initrd.img", "initrd.img.old"] {
+            fs::remove_file(self.path.join(link)).or_else(absent_is_fine)?;
+        }
         // apt wants these to be there.
         for folder in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"] {
             fs::create_dir_all(self.path.join(folder))?;
@@ -353,6 +357,25 @@ mod tests {
         assert_eq!(fs::read_link(units.join("apt-daily.timer")).unwrap(), Path::new("/dev/null"));
         assert!(!units.join("multi-user.target.wants/ssh.service").exists());
         assert!(!rootfs.file("usr/sbin/init").exists(), "systemd's own stays");
+    }
+
+    #[test]
+    fn what_no_machine_needs_goes_and_apt_still_finds_its_folders() {
+        let (_temporary, rootfs) = debian();
+        for name in [
+            "boot/vmlinuz-6.1",
+            "var/lib/apt/lists/big",
+            "var/cache/apt/pkgcache.bin",
+            "var/log/dpkg.log",
+            "tmp/x",
+        ] {
+            rootfs.write(name, 0o644, "").unwrap();
+        }
+        symlink("boot/vmlinuz-6.1", rootfs.file("vmlinuz")).unwrap();
+        rootfs.strip().unwrap();
+        assert!(!rootfs.file("vmlinuz").is_symlink() && !rootfs.file("boot/vmlinuz-6.1").exists());
+        assert!(!rootfs.file("var/lib/apt/lists/big").exists() && !rootfs.file("tmp/x").exists());
+        assert!(rootfs.file("var/lib/apt/lists/partial").is_dir() && rootfs.file("var/log/apt").is_dir());
     }
 
     #[test]
