@@ -13,9 +13,10 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// A hundred jobs ask at once for twenty instances: all are served, never two on one, in the order they asked.
 #[test]
 fn a_hundred_jobs_share_twenty_instances_and_each_has_one_to_itself() {
-    let place = Setting::new().pool("max_instances", 20).pool("max_launching", 20).open();
-    let mut runner = place.runner();
-    runner.patience = PATIENCE;
+    let mut setting = Setting::new().pool("max_instances", 20).pool("max_launching", 20);
+    setting.patience = PATIENCE;
+    let place = setting.open();
+    let runner = place.runner();
     let handles: Vec<_> = (1..=100).map(|id| runner.start(&Job::new(id).script(["sleep 0.1"]))).collect();
     for handle in handles {
         handle.finish().expect_outcome(&Outcome::Success);

@@ -4,24 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::processes::Kind;
 use crate::setting::Setting;
+use crate::support::dice::{Dice, number};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
-
-/// xorshift: a seed gives the same victims in the same order, as far as the machine's own timing lets it.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// Jobs run two at a time while processes of ours are killed; after the grace nothing is leaked, nothing is lost, and
 /// no script is blamed.
@@ -31,7 +16,8 @@ fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
     let kills = number("GREENROOM_KILLS", 60);
     let replay = format!("replay: GREENROOM_SEED={seed} GREENROOM_KILLS={kills} cargo test --test jobs kill");
     println!("{replay}");
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    // As far as the machine's own timing lets it, a seed gives the same victims in the same order.
+    let mut dice = Dice::new(seed);
     let place = Setting::new().pool("max_instances", 4).pool("idle_count", 1).open();
     let runner = place.runner();
     let (mut killed, mut id) = (0, 0);
@@ -50,13 +36,10 @@ fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
             let kinds = [Kind::Call, Kind::Keeper, Kind::Instance, Kind::Trampoline];
             let living: Vec<_> =
                 place.processes().into_iter().filter(|process| kinds.contains(&process.kind)).collect();
-            if living.is_empty() {
-                continue;
-            }
-            let at = usize::try_from(dice.below(living.len() as u64)).expect("an index");
-            if living[at].kill9_as_found() {
+            let Some(victim) = dice.pick(&living) else { continue };
+            if victim.kill9_as_found() {
                 killed += 1;
-                *victims.entry(living[at].kind).or_default() += 1;
+                *victims.entry(victim.kind).or_default() += 1;
             }
         }
         for job in jobs {

@@ -62,7 +62,7 @@ impl Place {
     pub fn runner_with(&self, driver: &Path) -> Runner {
         let config = self.config.to_str().expect("temporary directories have plain names");
         let mut runner = Runner::new(driver, self.path()).with_global_args(&["--config", config]);
-        runner.patience = SOON;
+        runner.patience = self.setting.patience;
         runner
     }
 
@@ -125,7 +125,7 @@ impl Place {
     /// The history and the state that it led to, though a keeper may write meanwhile.
     #[track_caller]
     fn moment(&self) -> (Vec<Event>, PoolState) {
-        wait_for("a moment without a commit", SOON, || {
+        wait_for("a moment without a commit", self.setting.patience, || {
             let before = self.state();
             let events = self.events();
             (before.revision == self.state().revision).then_some((events, before))
@@ -156,7 +156,7 @@ impl Place {
         self.processes().into_iter().filter(|process| process.kind == kind).collect()
     }
 
-    /// The server of an instance, if it lives.
+    /// The server or supervisor of an instance, if it lives.
     pub fn server(&self, instance: &InstanceId) -> Option<Process> {
         let ending = format!("/{instance}");
         let mut servers = self.of_kind(Kind::Instance).into_iter();
@@ -238,7 +238,7 @@ impl Place {
     #[track_caller]
     pub fn wait_until_settled(&self, idle: usize) {
         let quiet = |state: &PoolState| state.granted.is_empty() && state.waiting.is_empty();
-        let until = Instant::now() + SOON;
+        let until = Instant::now() + self.setting.patience;
         loop {
             let state = self.state();
             let servers = self.of_kind(Kind::Instance).len();
@@ -258,7 +258,7 @@ impl Place {
     /// Waits until so many instances are idle, whatever else is going on.
     #[track_caller]
     pub fn wait_until_idle(&self, idle: usize) {
-        wait_for("idle instances", SOON, || (self.idle().len() == idle).then_some(()));
+        wait_for("idle instances", self.setting.patience, || (self.idle().len() == idle).then_some(()));
     }
 
     /// Waits until nobody waits and no call of a job holds a slot.
@@ -270,7 +270,7 @@ impl Place {
     /// The same, but for so many slots.
     #[track_caller]
     pub fn wait_until_quiet_but(&self, held: usize) {
-        wait_for("peace", SOON, || {
+        wait_for("peace", self.setting.patience, || {
             let state = self.state();
             let slots: usize = state.instances.values().map(|instance| instance.holders.len()).sum();
             (state.waiting.is_empty() && slots == held).then_some(())
@@ -301,7 +301,7 @@ impl Place {
         }
         // They would notice by themselves (`keeper.rs` holds them to it), but each test would wait 5 s for it.
         for process in self.processes() {
-            if matches!(process.kind, Kind::Keeper | Kind::Instance) {
+            if matches!(process.kind, Kind::Keeper | Kind::Instance | Kind::Holder) {
                 process.signal(Signal::TERM);
             }
         }

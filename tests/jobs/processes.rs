@@ -1,4 +1,5 @@
-//! The processes of a place: found in /proc by its path in their arguments, environment or directory.
+//! The processes of a place: found in /proc by its path in their arguments, environment or directory, or by a file in
+//! it that they hold open, which is all that a QEMU has of it.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,12 @@ pub enum Kind {
     /// `config`, `prepare`, `run`, `cleanup`.
     Call,
     Keeper,
-    /// The server of an instance.
+    /// The server of an instance, or the supervisor of a machine.
     Instance,
+    /// A virtual machine, also before its process has become QEMU.
+    Qemu,
+    /// Holds the template of virtual machines.
+    Holder,
     /// A session on an instance that has not become its program yet.
     Trampoline,
     /// The job's own: shells and what they started.
@@ -100,6 +105,12 @@ fn words(line: &[u8]) -> Vec<String> {
     parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect()
 }
 
+/// Has the process a file below a path, also one that was removed?
+fn holds_open(pid: i32, path: &Path) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|file| file.starts_with(path))
+}
+
 fn kind(arguments: &[String], guest: bool) -> Kind {
     let program = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let ours = program == "greenroom" || arguments.first().is_some_and(|first| first == "/proc/self/exe");
@@ -109,10 +120,13 @@ fn kind(arguments: &[String], guest: bool) -> Kind {
         return Kind::Runner;
     }
     match () {
+        () if program.as_bytes().starts_with(b"qemu-system") => Kind::Qemu,
         () if !ours && guest => Kind::Guest,
         () if !ours => Kind::Other,
         () if has("keep") => Kind::Keeper,
-        () if has("instance") && has("serve") => Kind::Instance,
+        () if has("qemu") && has("exec") => Kind::Qemu,
+        () if has("qemu") && has("template") => Kind::Holder,
+        () if has("instance") && (has("serve") || has("supervise")) => Kind::Instance,
         () if has("instance") && has("session") => Kind::Trampoline,
         () if ["config", "prepare", "run", "cleanup"].iter().any(|call| has(call)) => Kind::Call,
         () => Kind::Other,
@@ -133,7 +147,10 @@ pub fn of(path: &Path) -> Vec<Process> {
         let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let (line, environment) = (read("cmdline"), read("environ"));
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| PathBuf::new());
-        let inside = contains(&line, needle) || contains(&environment, needle) || cwd.starts_with(path);
+        let inside = contains(&line, needle)
+            || contains(&environment, needle)
+            || cwd.starts_with(path)
+            || holds_open(pid, path);
         if !inside {
             continue;
         }

@@ -1,8 +1,10 @@
 //! The configuration of a place: one pool, short timings.
 
+use std::time::Duration;
+
 use toml::{Table, Value};
 
-use crate::place::Place;
+use crate::place::{Place, SOON};
 
 /// What `greenroom.toml` says. Everything that the design makes wait is short here.
 #[derive(Debug, Clone)]
@@ -11,6 +13,8 @@ pub struct Setting {
     pool: Table,
     provider: Table,
     timing: Table,
+    /// The longest that anything in the place may take.
+    pub patience: Duration,
 }
 
 /// What is shorter than by default.
@@ -44,7 +48,8 @@ impl Setting {
     pub fn new() -> Self {
         let text = |value: &str| Value::String(value.to_owned());
         let timing = TIMING.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();
-        let setting = Self { top: Table::new(), pool: Table::new(), provider: Table::new(), timing };
+        let setting =
+            Self { top: Table::new(), pool: Table::new(), provider: Table::new(), timing, patience: SOON };
         let is_root = rustix::process::getuid().is_root();
         let setting = setting.pool("max_instances", 3).pool("idle_count", 0).pool("idle_time", "1h");
         setting.pool("launches_per_minute", 10_000).provider("kind", "local").provider("allow_root", is_root)

@@ -32,6 +32,7 @@
 pub mod attempt;
 mod build;
 mod config_json;
+pub mod dice;
 mod environment;
 mod events;
 pub mod exit_code;
