@@ -115,8 +115,10 @@ impl Engine {
         }
         let timing = self.timing().await;
         let until = self.now().plus(timing.verdict_wait);
-        self.summon().await?;
         loop {
+            // Again at each look: a keeper that has just listed takes that list for the truth, and asks anew only in
+            // a pass after `list_interval`.
+            self.summon().await?;
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
                 None => return Ok("is gone at the provider".to_owned()),
