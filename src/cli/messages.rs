@@ -51,12 +51,11 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
 
 /// What became of an instance that was on its way, and the end of its console, line by line.
 fn failed(boot: &FailedBoot) -> String {
-    let FailedBoot { instance, why, console, .. } = boot;
-    let mut text = format!("{instance} did not come up: {why}");
-    if !console.is_empty() {
+    let mut text = boot.sentence();
+    if !boot.console.is_empty() {
         text.push_str("; its console ends:");
     }
-    for line in console {
+    for line in &boot.console {
         text.push_str("\n  | ");
         text.push_str(line);
     }
@@ -116,6 +115,7 @@ mod tests {
             instance: InstanceId::new("linux-1"),
             at: now(),
             why: DrainWhy::NeverReady,
+            cause: None,
             console: vec!["no root".to_owned(), "panic".to_owned()],
         };
         let say =

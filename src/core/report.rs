@@ -152,8 +152,21 @@ pub struct FailedBoot {
     /// When it was given up.
     pub at: Stamp,
     pub why: DrainWhy,
+    /// Why it ended, where the provider knows: a sentence without its subject.
+    #[serde(default)]
+    pub cause: Option<String>,
     /// The last lines of its console, made fit for messages.
     pub console: Vec<String>,
+}
+
+impl FailedBoot {
+    /// What became of it, in one sentence.
+    pub fn sentence(&self) -> String {
+        match (&self.why, &self.cause) {
+            (DrainWhy::Stopped, Some(cause)) => format!("{} {cause}", self.instance),
+            (why, _) => format!("{} did not come up: {why}", self.instance),
+        }
+    }
 }
 
 impl fmt::Display for WaitingOn {
@@ -219,7 +232,7 @@ impl fmt::Display for Note {
                 write!(f, "calls about {instance} keep failing ({failure})")
             }
             Self::BootFailed(boot) => {
-                write!(f, "{} did not come up: {}", boot.instance, boot.why)?;
+                f.write_str(&boot.sentence())?;
                 match boot.console.last() {
                     Some(line) => write!(f, "; its console ends with `{line}`"),
                     None => Ok(()),
@@ -296,6 +309,7 @@ mod tests {
             instance: one(),
             at: NOW,
             why: DrainWhy::NeverReady,
+            cause: None,
             console: console.iter().map(|line| (*line).to_owned()).collect(),
         };
         for (note, text) in [
@@ -329,6 +343,14 @@ mod tests {
             (
                 Note::BootFailed(boot(&["booting", "no root"])),
                 "h1 did not come up: not ready within `launch_timeout`; its console ends with `no root`",
+            ),
+            (
+                Note::BootFailed(FailedBoot {
+                    why: DrainWhy::Stopped,
+                    cause: Some("did not boot: the guest did not come up within 30 s".to_owned()),
+                    ..boot(&[])
+                }),
+                "h1 did not boot: the guest did not come up within 30 s",
             ),
             (Note::Moved { problem: "moved".to_owned() }, "moved"),
         ] {

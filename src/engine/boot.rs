@@ -6,7 +6,6 @@ use super::Engine;
 use super::pass::Memory;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
-use crate::core::instance::DrainWhy;
 use crate::core::plan::Effect;
 use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
@@ -23,7 +22,8 @@ const BOOTS: usize = 5;
 
 impl Engine {
     /// Asks for the console of an instance that will be gone soon.
-    pub(super) async fn last_words(&self, id: &InstanceId, why: DrainWhy, setup: &PoolSetup) -> FailedBoot {
+    pub(super) async fn last_words(&self, boot: FailedBoot, setup: &PoolSetup) -> FailedBoot {
+        let id = &boot.instance;
         let console = match setup.provider.console(id).await {
             Ok(text) => last_lines(&text),
             Err(error) => {
@@ -33,21 +33,31 @@ impl Engine {
                 Vec::new()
             }
         };
-        FailedBoot { instance: id.clone(), at: self.now(), why, console }
+        FailedBoot { console, ..boot }
     }
 }
 
 impl Memory {
-    /// The boot whose failure this termination ends, if nothing is known of it yet.
+    /// The boot whose failure this termination ends, if nothing is known of it yet; its console is not yet read.
     pub(super) fn news_of_a_boot(
         &self,
         effect: &Effect,
         state: &PoolState,
-    ) -> Option<(InstanceId, DrainWhy)> {
+        now: Stamp,
+    ) -> Option<FailedBoot> {
         let Effect::Terminate { instance } = effect else { return None };
         let why = state.instance(instance)?.failed_boot()?;
         let known = self.boots.iter().any(|boot| boot.instance == *instance);
-        (!known).then(|| (instance.clone(), why.clone()))
+        let (instance, why) = (instance.clone(), why.clone());
+        let cause = self.detail(&instance);
+        (!known).then(|| FailedBoot { instance, at: now, why, cause, console: Vec::new() })
+    }
+
+    /// What the provider last said of an instance beside its status.
+    fn detail(&self, id: &InstanceId) -> Option<String> {
+        let (_, listing) = self.listing.as_ref()?;
+        let listed = listing.as_ref().ok()?.instances.iter().find(|listed| listed.id == *id)?;
+        listed.detail.clone()
     }
 
     pub(super) fn remember_boot(&mut self, boot: FailedBoot) {

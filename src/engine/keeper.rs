@@ -196,10 +196,10 @@ impl PoolKeeper {
             did.push(effect.to_string());
         }
         let (engine, setup) = (self.engine.clone(), setup.clone());
-        let news = self.memory.news_of_a_boot(&effect, state);
+        let news = self.memory.news_of_a_boot(&effect, state, self.engine.now());
         self.running.push(Box::pin(async move {
             let boot = match news {
-                Some((id, why)) => Some(engine.last_words(&id, why, &setup).await),
+                Some(boot) => Some(engine.last_words(boot, &setup).await),
                 None => None,
             };
             Done { boot, ..engine.carry_out(effect, setup).await }
