@@ -10,8 +10,9 @@ use std::rc::Rc;
 
 use async_trait::async_trait;
 
-use super::instance_dir::{InstanceDir, Launched};
+use super::instance_dir::{InstanceDir, Launched, Life};
 use super::launch::{Admitted, Recipe, Server};
+use super::process::boot_id;
 use super::supervised::Supervised;
 use super::{BuildContext, Built, Registration};
 use crate::core::endpoint::Endpoint;
@@ -107,18 +108,29 @@ impl Recipe for Launch<'_> {
 fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     let Some(launched) = dir.launched()? else { return Ok(None) };
     let Launched { instance: id, tags, created, .. } = launched;
+    // RACE: a supervisor writes why its machine ended before it goes. Asked in this order, nobody is taken for killed
+    // who is just going.
+    let life = dir.life()?;
     let detail = match dir.read::<Ended>("ended.json")? {
         Some(ended) => Some(ended.why),
+        None if life == Life::Ended => silent_end(dir)?,
         None => dir.read::<Booted>("boot.json")?.map(|booted| booted.to_string()),
     };
     Ok(Some(Listed {
         id,
         tags: Some(tags),
-        status: dir.life()?.status(),
+        status: life.status(),
         created: Some(created),
         detail,
         fixed: None,
     }))
+}
+
+/// What ended a machine whose supervisor could not say it any more; `None`: we did.
+fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
+    let Some(served) = dir.served()?.filter(|_| !dir.has("terminating")) else { return Ok(None) };
+    let with = if served.boot == boot_id()? { "with its supervisor" } else { "when that was rebooted" };
+    Ok(Some(format!("was killed on its host, {with}")))
 }
 
 #[async_trait(?Send)]
