@@ -1,6 +1,8 @@
-//! Virtual machines for real: images that are built and booted, and the provider's machines. QEMU emulates where there
-//! is no KVM.
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
+//! Virtual machines for real: images that are built and booted, the provider's machines, and whole jobs on pools of
+//! them. QEMU emulates where there is no KVM.
+#![expect(clippy::print_stderr, reason = "figures, what a failed test leaves to read, and that one cannot run here")]
+#![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
+#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
 mod clones;
 mod commands;
@@ -9,14 +11,25 @@ mod fixture;
 mod image;
 mod images;
 mod isolation;
+mod jobs;
 mod kills;
 mod kinds;
 mod machine;
+#[path = "../jobs/place.rs"]
+#[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
+mod place;
+#[path = "../jobs/processes.rs"]
+#[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
+mod processes;
 #[path = "../contract/provider/suite.rs"]
 mod provider;
 mod service;
+#[path = "../jobs/setting.rs"]
+mod setting;
 #[path = "../support/settled.rs"]
 mod settled;
+#[path = "../support/mod.rs"]
+mod support;
 #[path = "../support/service.rs"]
 mod support_service;
 #[path = "../support/systemd.rs"]

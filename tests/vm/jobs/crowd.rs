@@ -1,0 +1,70 @@
+//! More jobs than machines, and kill -9 of any process of ours meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Machines, PATIENCE, machines};
+use crate::processes::Kind;
+use crate::support::dice::{Dice, number};
+use crate::support::handle::Handle;
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+/// Jobs ask at once for two or three machines: all are served, each by one that no other job had.
+#[test]
+fn jobs_share_a_few_machines_and_each_has_one_to_itself() {
+    let jobs = number("GREENROOM_VM_JOBS", 6);
+    let machines_at_once = if jobs > 6 { 3 } else { 2 };
+    let place = Machines::open(machines().pool("max_instances", machines_at_once));
+    let mut runner = place.runner();
+    runner.patience = PATIENCE * 4;
+    let one = |id| Job::new(id).script(["cat /etc/machine-id", "[ ! -e /touched ]", "touch /touched"]);
+    let handles: Vec<_> = (1..=jobs).map(|id| runner.start(&one(id))).collect();
+    let mut texts = BTreeSet::new();
+    for result in handles.into_iter().map(Handle::finish) {
+        result.expect_outcome(&Outcome::Success);
+        texts.insert(result.call("build_script").stdout_text());
+    }
+    assert_eq!(texts.len() as u64, jobs, "each its own machine id");
+    let served: BTreeSet<_> = place.grants().into_iter().map(|(_, machine)| machine).collect();
+    assert_eq!(served.len() as u64, jobs, "each its own machine");
+    place.expect_nothing_left(0, &place.ports());
+}
+
+/// Jobs run two at a time while processes of ours are killed; nothing is leaked, nothing is lost, no script is blamed.
+#[test]
+fn whatever_is_killed_no_machine_is_leaked_and_no_script_is_blamed() {
+    let (seed, kills) = (number("GREENROOM_SEED", 1), number("GREENROOM_KILLS", 5));
+    let replay = format!("replay: GREENROOM_SEED={seed} GREENROOM_KILLS={kills} cargo test --test vm crowd");
+    println!("{replay}");
+    let mut dice = Dice::new(seed);
+    let place = Machines::open(machines().pool("idle_count", 1));
+    let runner = place.runner();
+    let (mut killed, mut id) = (0, 0);
+    let (mut victims, mut ports) = (BTreeMap::<Kind, u64>::new(), BTreeSet::new());
+    while killed < kills {
+        let jobs = [id + 1, id + 2].map(|id| runner.start(&Job::new(id).script(["sleep 1"])));
+        id += 2;
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(500 + dice.below(5000)));
+            ports.extend(place.ports());
+            let kinds = [Kind::Call, Kind::Keeper, Kind::Instance, Kind::Qemu, Kind::Holder];
+            let living: Vec<_> =
+                place.processes().into_iter().filter(|process| kinds.contains(&process.kind)).collect();
+            let Some(victim) = dice.pick(&living).filter(|_| killed < kills) else { continue };
+            if victim.kill9() {
+                killed += 1;
+                *victims.entry(victim.kind).or_default() += 1;
+            }
+        }
+        for job in jobs {
+            let result = job.finish();
+            let blamed = matches!(result.outcome, Outcome::ScriptFailure { .. });
+            assert!(!blamed, "{replay}\n{}\n{}", result.describe(), place.log());
+        }
+    }
+    println!("killed {killed}: {victims:?} over {id} jobs");
+    place.reap();
+    place.run(&Job::new(id + 1)).expect_outcome(&Outcome::Success);
+    place.expect_nothing_left(1, &ports);
+}

@@ -1,0 +1,74 @@
+//! Machines that end, or fill up, under a job: who is blamed, and in which words.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use greenroom::core::ids::InstanceId;
+
+use super::{Machines, expect_lost, machines};
+use crate::place::DRIVER;
+use crate::support::job::Job;
+use crate::support::record::{JobResult, Outcome};
+
+/// A job that ends its machine, and the machine.
+fn end_by(place: &Machines, id: u64, script: &str) -> (JobResult, InstanceId, BTreeSet<u16>) {
+    let handle = place.runner().start(&Job::new(id).script([script]));
+    handle.wait_for_stage("build_script");
+    let machine = place.grants().pop().expect("it has a machine").1;
+    let ports = place.ports();
+    (handle.finish(), machine, ports)
+}
+
+#[test]
+fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
+    let place = Machines::open(machines().pool("max_instances", 1));
+    let ends = [
+        ("poweroff -f; sleep 60", "has ended: powered itself off"),
+        (
+            "echo c > /proc/sysrq-trigger; sleep 60",
+            "has ended: stopped: its kernel panicked (sysrq triggered crash)",
+        ),
+        ("reboot -f; sleep 60", "has ended: rebooted itself, which ends a virtual machine"),
+    ];
+    let mut all = BTreeSet::new();
+    for (id, (script, cause)) in (1..).zip(ends) {
+        let (result, machine, ports) = end_by(&place, id, script);
+        expect_lost(&result, &machine, cause);
+        eprintln!("{cause}: known after {:?}", result.call("build_script").took());
+        all.extend(ports);
+    }
+    place.run(&Job::new(9)).expect_outcome(&Outcome::Success);
+    place.expect_nothing_left(0, &all);
+}
+
+/// A keeper that is a service has listed its machines just before, and has no reason of its own to list them again.
+#[test]
+fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
+    let place = Machines::open(machines().pool("max_instances", 1).timing("list_interval", "8s"));
+    let mut keep = Command::new(DRIVER);
+    keep.arg("--config").arg(&place.config).arg("keep").env_clear();
+    keep.env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
+    keep.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut keeper = keep.spawn().expect("the keeper starts");
+    let (result, machine, ports) = end_by(&place, 1, "poweroff -f; sleep 60");
+    expect_lost(&result, &machine, "has ended: powered itself off");
+    place.expect_nothing_left(0, &ports);
+    keeper.kill().expect("our child");
+    keeper.wait().expect("our child");
+}
+
+#[test]
+fn a_full_disk_in_the_guest_is_the_scripts_own_failure() {
+    let place = Machines::open(machines());
+    // Blocks are taken without being written: this machine's own disk is left alone.
+    let fill = "i=0; for size in 512M 16M 1M 64K 4K; do while fallocate -l $size /fill-$i 2>/dev/null; \
+                do i=$((i+1)); done; done; df / | tail -1";
+    let job = Job::new(1).script([fill, "echo more > more.txt"]).after_script(["echo after"]);
+    let result = place.run(&job);
+    result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
+    let script = result.call("build_script");
+    assert!(script.stderr_text().contains("No space left on device"), "{}", result.describe());
+    assert_eq!(super::told(script), [""; 0], "{}", result.describe());
+    assert!(result.call("after_script").stdout_text().contains("after"), "{}", result.describe());
+    place.expect_nothing_left(0, &place.ports());
+}

@@ -1,0 +1,139 @@
+//! Whole jobs on pools of virtual machines: the real binary under a played GitLab Runner.
+//!
+//! Each test has a place of its own, as in `tests/jobs`, with a template of its own. `GREENROOM_KILLS` says how often
+//! `crowd.rs` kills (default 5) and `GREENROOM_VM_JOBS` how many jobs come at once (default 6), `GREENROOM_SEED` replays
+//! one of its seeds.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::ops::Deref;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use greenroom::core::ids::InstanceId;
+use greenroom::core::pool::PoolState;
+use serde_json::Value;
+
+use crate::images;
+use crate::place::Place;
+use crate::processes::{Kind, Process, wait_for};
+use crate::setting::Setting;
+use crate::support::record::{CallRecord, JobResult, Outcome};
+
+mod crowd;
+mod ends;
+mod hangs;
+mod kills;
+mod sources;
+mod work;
+
+/// What a machine is given time for, emulated, while others keep the processors busy.
+const PATIENCE: Duration = Duration::from_mins(4);
+
+/// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A pool of small machines. How long a lost machine is looked for is as by default: whoever waits for the keeper's
+/// verdict waits as in real life.
+fn machines() -> Setting {
+    let mut setting = Setting::new().provider("kind", "qemu").provider("memory", "256M");
+    setting.patience = PATIENCE;
+    let setting = setting.pool("max_instances", 2).timing("launch_timeout", "4m");
+    let setting = setting.timing("list_interval", "5s").timing("verdict_wait", "10s");
+    setting.timing("connect_timeout", "30s").timing("ready_timeout", "1m")
+}
+
+/// A place with machines, and the turn to have some.
+struct Machines {
+    place: Place,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Machines {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Machines {
+    /// A place whose state directory has the test image.
+    fn open(setting: Setting) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = setting.open();
+        let images = place.state_dir.join("images");
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&images).expect("a folder for images");
+        let light = images::folder().join("light");
+        std::os::unix::fs::symlink(light, images.join("light")).expect("a link to the test image");
+        Self { place, _turn: turn }
+    }
+
+    fn pool_dir(&self) -> PathBuf {
+        self.state_dir.join("instances/pool")
+    }
+
+    /// The QEMU of a machine, if it lives.
+    fn qemu(&self, machine: &InstanceId) -> Option<Process> {
+        let is_named = |process: &Process| process.arguments.iter().any(|word| word == machine.as_str());
+        self.of_kind(Kind::Qemu).into_iter().find(is_named)
+    }
+
+    /// The ports on which machines are reached now.
+    fn ports(&self) -> BTreeSet<u16> {
+        let dirs = std::fs::read_dir(self.pool_dir()).into_iter().flatten().flatten();
+        let endpoints = dirs.filter_map(|dir| std::fs::read(dir.path().join("endpoint.json")).ok());
+        let endpoints = endpoints.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
+        endpoints.filter_map(|endpoint| endpoint["port"].as_u64()?.try_into().ok()).collect()
+    }
+
+    /// Waits for peace with so many idle machines, and looks for anything that is left of others: processes,
+    /// directories with their disks, sockets, ports.
+    #[track_caller]
+    fn expect_nothing_left(&self, idle: usize, ports: &BTreeSet<u16>) {
+        self.wait_until_settled(idle);
+        wait_for("one QEMU for each machine", PATIENCE, || {
+            (self.of_kind(Kind::Qemu).len() == idle).then_some(())
+        });
+        let recorded: BTreeSet<String> = self.idle().iter().map(ToString::to_string).collect();
+        wait_for("only the recorded machines have directories", PATIENCE, || {
+            (entries(&self.pool_dir()) == recorded).then_some(())
+        });
+        let living = self.ports();
+        let open = ports.iter().filter(|port| !living.contains(*port));
+        let open: Vec<_> = open.filter(|port| TcpStream::connect(("127.0.0.1", **port)).is_ok()).collect();
+        assert_eq!(open, [&0_u16; 0], "ports of machines that are gone");
+        assert_eq!(self.of_kind(Kind::Other), [], "processes that nobody knows");
+        self.expect_sound();
+        let state = self.state();
+        assert!(is_quiet(&state), "{state:?}");
+    }
+}
+
+fn is_quiet(state: &PoolState) -> bool {
+    state.granted.is_empty() && state.waiting.is_empty()
+}
+
+/// What is in a directory, without what begins with a dot.
+fn entries(dir: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
+/// Our own words in the output of a call, without the prefix, one sentence a line.
+fn told(call: &CallRecord) -> Vec<String> {
+    let text = call.stderr_text();
+    text.lines().filter_map(|line| line.strip_prefix("greenroom: ")).map(str::to_owned).collect()
+}
+
+/// The job ended as a system failure in its script, and its author reads one sentence with this cause.
+#[track_caller]
+fn expect_lost(result: &JobResult, machine: &InstanceId, cause: &str) {
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    let said = told(result.call("build_script"));
+    let begin = format!("system failure: instance {machine} {cause}");
+    assert!(said.len() == 1 && said[0].starts_with(&begin), "expected {begin:?}\n{}", result.describe());
+}
