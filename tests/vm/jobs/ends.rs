@@ -41,18 +41,21 @@ fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
     place.expect_nothing_left(0, &all);
 }
 
-/// A keeper that is a service has listed its machines just before, and has no reason of its own to list them again.
+/// A keeper lists its machines when it has launched the one that follows, takes that list for the truth for a while,
+/// and has no reason of its own to make a pass.
 #[test]
 fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
-    let place = Machines::open(machines().pool("max_instances", 1).timing("list_interval", "8s"));
+    let setting = machines().pool("idle_count", 1).timing("list_interval", "8s");
+    let place = Machines::open(setting.timing("lease_unused", "10m").timing("pass_interval", "1m"));
     let mut keep = Command::new(DRIVER);
     keep.arg("--config").arg(&place.config).arg("keep").env_clear();
     keep.env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
     keep.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut keeper = keep.spawn().expect("the keeper starts");
+    place.warm_up(1);
     let (result, machine, ports) = end_by(&place, 1, "poweroff -f; sleep 60");
     expect_lost(&result, &machine, "has ended: powered itself off");
-    place.expect_nothing_left(0, &ports);
+    place.expect_nothing_left(1, &ports);
     keeper.kill().expect("our child");
     keeper.wait().expect("our child");
 }
