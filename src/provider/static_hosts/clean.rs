@@ -22,3 +22,161 @@ pub(super) fn script(table: &toml::Table, dirs: &CleanDirs<'_>) -> Result<Option
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const MARK: &str = "owner.pool.host";
+    const SHELLS: [&[&str]; 3] = [&["sh"], &["bash"], &["busybox", "ash"]];
+
+    /// An account's home with builds and a cache in it.
+    struct Home(tempfile::TempDir);
+
+    impl Home {
+        fn new() -> Self {
+            let home = Self(tempfile::tempdir().unwrap());
+            std::fs::create_dir_all(home.notes()).unwrap();
+            std::fs::create_dir_all(home.path("builds/x1/group/project/locked")).unwrap();
+            std::fs::create_dir_all(home.path("cache/project")).unwrap();
+            home
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn notes(&self) -> PathBuf {
+            self.path(".greenroom").join(MARK)
+        }
+
+        fn note(&self, session: u32, builds: &Path) {
+            symlink(builds, self.notes().join(format!("x1.{session}.0"))).unwrap();
+        }
+
+        /// Whether it succeeded, and what it said.
+        fn clean(&self, shell: &[&str], edit: impl Fn(&str) -> String) -> (bool, String) {
+            let table =
+                "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
+            let (builds, cache) = (self.path("builds"), self.path("cache"));
+            let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
+            let script = script(&table, &CleanDirs { builds, cache: Some(cache) }).unwrap().unwrap();
+            let file = self.path("script");
+            std::fs::write(&file, edit(&script)).unwrap();
+            let output = Command::new(shell[0])
+                .args(&shell[1..])
+                .args(["-s", "--", MARK])
+                .env("HOME", self.0.path())
+                .stdin(std::fs::File::open(&file).unwrap())
+                .output()
+                .unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&said).trim().to_owned())
+        }
+    }
+
+    /// A process in a session, and so in a group, of its own.
+    fn sleeper(mark: Option<&str>) -> Child {
+        let mut command = Command::new("setsid");
+        command.args(["sleep", "600"]).env_remove("GREENROOM_TRACE");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Some(mark) = mark {
+            command.env("GREENROOM_TRACE", format!("/{mark}/"));
+        }
+        let child = command.spawn().unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        let leads = || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap().to_owned();
+            session == child.id().to_string()
+        };
+        let until = Instant::now() + Duration::from_secs(30);
+        while !leads() {
+            assert!(Instant::now() < until, "setsid makes a session");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child
+    }
+
+    fn quick(script: &str) -> String {
+        script.replace("grace=5 ", "grace=1 ")
+    }
+
+    #[test]
+    fn what_a_job_left_goes_and_what_is_not_its_own_stays() {
+        for shell in SHELLS {
+            // Busybox is Linux: its `ps` knows nothing of what the way without /proc asks.
+            let ways: &[&str] = if shell[0] == "busybox" { &["/proc/"] } else { &["/proc/", "/nowhere/"] };
+            for proc in ways {
+                let home = Home::new();
+                let (mut noted, mut marked) = (sleeper(None), sleeper(Some(MARK)));
+                let (mut other, mut plain) = (sleeper(Some("owner.pool.host-2")), sleeper(None));
+                home.note(noted.id(), &home.path("builds/x1"));
+                std::fs::create_dir_all(home.path("builds/x1.tmp")).unwrap();
+                std::fs::create_dir_all(home.path("builds/x2")).unwrap();
+                let cleaned = home.clean(shell, |script| quick(script).replace("/proc/", proc));
+                assert_eq!(cleaned, (true, String::new()), "{shell:?} {proc}");
+                for (which, ended) in [("noted", &mut noted), ("marked", &mut marked)] {
+                    let end = ended.try_wait().unwrap();
+                    assert_eq!(end.and_then(|end| end.signal()), Some(15), "{which}: {shell:?} {proc}");
+                }
+                for stays in [&mut other, &mut plain] {
+                    assert!(stays.try_wait().unwrap().is_none(), "{shell:?} {proc}");
+                    stays.kill().unwrap();
+                    stays.wait().unwrap();
+                }
+                let left = |name: &str| home.path(name).exists();
+                assert!(!left("builds/x1") && !left("builds/x1.tmp") && !left("cache/project"));
+                assert!(left("builds/x2") && left("cache") && !home.notes().exists());
+            }
+        }
+    }
+
+    #[test]
+    fn no_note_makes_it_remove_what_is_no_directory_of_a_job() {
+        let home = Home::new();
+        let own = home.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+        let above = Path::new(&own).parent().unwrap().to_str().unwrap().to_owned();
+        for target in ["/", "/etc", "relative/path", "/var/../etc/x", "//etc/x", "/etc/./x", &own, &above] {
+            let _before = std::fs::remove_dir_all(home.notes());
+            std::fs::create_dir_all(home.notes()).unwrap();
+            home.note(999_999_999, Path::new(target));
+            let (cleaned, said) = home.clean(&["sh"], quick);
+            assert!(!cleaned && said.starts_with("refuses to remove "), "{target}: {said}");
+        }
+        assert!(home.path("builds/x1").exists());
+    }
+
+    #[test]
+    fn a_number_that_a_later_session_was_given_is_not_taken_for_the_jobs() {
+        let home = Home::new();
+        let mut later = sleeper(None);
+        symlink(home.path("builds/x1"), home.notes().join(format!("x1.{}.17", later.id()))).unwrap();
+        assert_eq!(home.clean(&["sh"], quick), (true, String::new()));
+        assert!(later.try_wait().unwrap().is_none());
+        later.kill().unwrap();
+        later.wait().unwrap();
+    }
+
+    #[test]
+    fn without_room_afterwards_it_fails_with_what_is_left() {
+        let home = Home::new();
+        let (cleaned, said) = home.clean(&["sh"], |script| script.replace("least=100 ", "least=999999999 "));
+        assert!(!cleaned && said.contains("MiB are free in "), "{said}");
+    }
+
+    #[test]
+    fn a_table_may_want_none_and_paths_may_hold_anything() {
+        let table = "user = \"ci\"\nkey = \"/k\"\nclean = false\n[[host]]\nname = \"h\"\naddress = \"h\"";
+        let dirs = CleanDirs { builds: "/it's here", cache: None };
+        assert_eq!(script(&table.parse().unwrap(), &dirs).unwrap(), None);
+        let text = script(&table.replace("false", "true").parse().unwrap(), &dirs).unwrap().unwrap();
+        assert!(text.starts_with("builds='/it'\\''s here'\ncache=''\ndedicated=0\n"), "{text}");
+    }
+}

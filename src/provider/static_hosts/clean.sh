@@ -26,6 +26,7 @@ else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
 me=$(id -u)
+[ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to end every process of root"
 
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
 # in a dedicated account every other one too. A number that was given to a later session is told by its start.
@@ -40,7 +41,8 @@ look_linux() {
     fi
     sessions="$sessions$s "
   done
-  for f in $(grep -lsF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
+  # Variables are lines that end with a zero byte (-z): busybox does not look past one.
+  for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
     p=${f#/proc/} p=${p%/environ}
     read -r x 2>/dev/null </proc/"$p"/stat || continue
     set -- ${x##*) }
