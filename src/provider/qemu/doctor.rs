@@ -1,8 +1,250 @@
 //! Could virtual machines work here?
 
-use crate::port::finding::Finding;
-use crate::provider::BuildContext;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-pub(super) fn doctor(_context: &BuildContext, _table: &toml::Table) -> Vec<Finding> {
-    Vec::new()
+use super::accel::{self, Verdict};
+use super::image::{Image, ImageError, Problem};
+use super::process::exec::Runner;
+use super::settings::{Accel, Network, Settings, Source};
+use super::{memory, user};
+use crate::port::finding::{Finding, Severity};
+use crate::provider::BuildContext;
+use crate::provider::scope::{self, Scopes};
+
+pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    let settings = match Settings::read(table) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
+            return vec![finding("qemu-table", Severity::Error, error.to_string(), remedy)];
+        }
+    };
+    let mut found = images(context, &settings);
+    found.extend(room(context, &settings));
+    found.extend(network(context, &settings));
+    match user::runner(&settings) {
+        Ok(runner) => {
+            found.extend(shared_user(&settings));
+            found.extend(acceleration(context, &settings, &runner));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let remedy = "apt-get install --no-install-recommends qemu-system-x86";
+            found.push(finding("qemu-missing", Severity::Error, error.to_string(), remedy));
+        }
+        Err(error) => {
+            let what = format!("QEMU of pool `{}` cannot be run: {error}", context.pool);
+            found.push(finding("qemu-user", Severity::Error, what, ADD_USER));
+        }
+    }
+    found.extend(survival(scope::scopes()));
+    found
+}
+
+/// A user for QEMU and nothing else.
+const ADD_USER: &str =
+    "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
+
+fn finding(code: &'static str, severity: Severity, what: String, remedy: impl Into<String>) -> Finding {
+    Finding { code, severity, what, remedy: Some(remedy.into()) }
+}
+
+fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let name = match &settings.source {
+        Source::Image(name) => name,
+        Source::Foreign(path) if path.is_file() => return Vec::new(),
+        Source::Foreign(path) => {
+            let what =
+                format!("pool `{}` boots from {}, where there is no file", context.pool, path.display());
+            return vec![finding("qemu-image-missing", Severity::Error, what, "correct `image`")];
+        }
+    };
+    let folder = settings.images_dir(&context.state_dir);
+    let build = format!("greenroom image build {name} --images {}", folder.display());
+    let image = match Image::open(&folder, name) {
+        Ok(image) => image,
+        Err(error @ ImageError::Missing { .. }) => {
+            return vec![finding("qemu-image-missing", Severity::Error, error.to_string(), build)];
+        }
+        Err(error) => return vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
+    };
+    match image.check() {
+        Ok(problems) => problems.iter().map(|problem| image_problem(name, problem, &build)).collect(),
+        Err(error) => vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
+    }
+}
+
+fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
+    let what = format!("image `{name}`: {problem}");
+    match problem {
+        Problem::NoHelper => {
+            let remedy = format!("{build} --gitlab-runner /usr/bin/gitlab-runner");
+            finding("qemu-image-helper-missing", Severity::Warning, what, remedy)
+        }
+        _ => finding("qemu-image-damaged", Severity::Error, what, build),
+    }
+}
+
+/// Not even one machine fits.
+fn room(context: &BuildContext, settings: &Settings) -> Option<Finding> {
+    let budget = settings.memory_budget.map_or_else(memory::default_budget, Ok).ok()?;
+    let one = memory::reservation(settings);
+    if one <= budget {
+        return None;
+    }
+    let what = format!(
+        "a machine of pool `{}` needs {} MiB, all of them together may take {} MiB",
+        context.pool,
+        one >> 20,
+        budget >> 20
+    );
+    Some(finding("qemu-memory", Severity::Error, what, "lower `memory`, or raise `memory_budget`"))
+}
+
+fn network(context: &BuildContext, settings: &Settings) -> Option<Finding> {
+    match &settings.network {
+        Network::Open => {
+            let what = format!(
+                "guests of pool `{}` reach whatever this machine reaches: services on its loopback (as 10.0.2.2), the \
+                 local network, a cloud's metadata",
+                context.pool
+            );
+            let remedy = "set `network = \"proxy\"` where jobs are not trusted with that";
+            Some(finding("qemu-network-open", Severity::Warning, what, remedy))
+        }
+        Network::Proxy(_) if rustix::process::geteuid().is_root() => {
+            let blocked = unreachable(&context.program)?;
+            let what =
+                format!("QEMU's user cannot start the proxy's helper: {} is closed to it", blocked.display());
+            let remedy = "install greenroom where every user may run it, such as /usr/local/bin";
+            Some(finding("qemu-proxy-helper", Severity::Error, what, remedy))
+        }
+        Network::Isolated | Network::Proxy(_) => None,
+    }
+}
+
+/// The first part of a path that other users can neither run nor enter.
+fn unreachable(program: &Path) -> Option<&Path> {
+    let is_closed = |path: &&Path| std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o001 == 0);
+    program.ancestors().filter(is_closed).last()
+}
+
+fn shared_user(settings: &Settings) -> Option<Finding> {
+    let what = "QEMU runs as `nobody`, a user that it may share with other programs of this machine";
+    let shared = || finding("qemu-user-shared", Severity::Note, what.to_owned(), ADD_USER);
+    user::is_shared(settings).then(shared)
+}
+
+/// What KVM is good for here, and why.
+fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) -> Option<Finding> {
+    if settings.accel == Accel::Tcg {
+        return None;
+    }
+    let problem = match examine(&context.state_dir, runner) {
+        Ok(verdict) => verdict.problem?,
+        Err(error) => error.to_string(),
+    };
+    let remedy = "let QEMU's user open /dev/kvm (group `kvm`), or use a machine whose KVM works; `accel = \"tcg\"` asks \
+                  for emulation";
+    Some(if settings.accel == Accel::Kvm {
+        let what = format!("pool `{}` insists on KVM, which cannot be used here: {problem}", context.pool);
+        finding("qemu-kvm-unusable", Severity::Error, what, remedy)
+    } else {
+        let what = format!("machines are emulated, 5 to 30 times slower: KVM cannot be used here: {problem}");
+        finding("qemu-emulated", Severity::Warning, what, remedy)
+    })
+}
+
+/// On a thread of its own: whoever asks may be in the middle of a runtime.
+fn examine(state_dir: &Path, runner: &Runner) -> io::Result<Verdict> {
+    let ask = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)
+    };
+    let panicked = |_| io::Error::other("the look at KVM panicked");
+    std::thread::scope(|scope| scope.spawn(ask).join().map_err(panicked)?)
+}
+
+fn survival(scopes: Scopes) -> Option<Finding> {
+    let what = "no systemd makes scopes for machines: they end with the service that started them, unless that leaves \
+                its processes alone";
+    let remedy = "run `greenroom keep` as a service of its own, with `KillMode=process`";
+    (scopes == Scopes::None).then(|| finding("qemu-no-scope", Severity::Note, what.to_owned(), remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::core::ids::PoolName;
+    use crate::core::time::{BootId, Stamp};
+    use crate::port::clock::Clock;
+
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Stamp {
+            Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 }
+        }
+    }
+
+    /// Codes for a table; KVM is not asked.
+    fn codes(table: &str) -> Vec<&'static str> {
+        let context = BuildContext {
+            pool: PoolName::new("linux"),
+            state_dir: PathBuf::from("/no/such/state"),
+            program: PathBuf::from("/bin/sh"),
+            clock: Rc::new(Fixed),
+        };
+        let table = format!("accel = \"tcg\"\n{table}").parse().unwrap();
+        doctor(&context, &table).iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn a_mistake_in_the_table_comes_first_and_alone() {
+        assert_eq!(codes("vcpu = 1"), ["qemu-table"]);
+    }
+
+    #[test]
+    fn what_is_missing_or_open_is_named() {
+        for (table, code) in [
+            ("", "qemu-image-missing"),
+            ("image = \"/no/such.qcow2\"", "qemu-image-missing"),
+            ("qemu = \"/no/such/qemu\"", "qemu-missing"),
+            ("network = \"open\"", "qemu-network-open"),
+            ("memory = \"900G\"\nmemory_budget = \"900G\"", "qemu-memory"),
+        ] {
+            assert!(codes(table).contains(&code), "{table}: {:?}", codes(table));
+        }
+        assert!(!codes("").contains(&"qemu-network-open") && !codes("").contains(&"qemu-memory"));
+    }
+
+    #[test]
+    fn a_closed_folder_on_the_way_is_found() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("greenroom");
+        std::fs::write(&program, "").unwrap();
+        for (path, mode) in [(program.as_path(), 0o755), (folder.path(), 0o700)] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        assert_eq!(unreachable(&program), Some(folder.path()));
+        assert_eq!(unreachable(Path::new("/bin/sh")), None);
+    }
+
+    #[test]
+    fn a_missing_helper_is_no_damage() {
+        assert_eq!(image_problem("light", &Problem::NoHelper, "build").severity, Severity::Warning);
+        let damaged = image_problem("light", &Problem::FileMissing(PathBuf::from("/x")), "build");
+        assert_eq!((damaged.code, damaged.severity), ("qemu-image-damaged", Severity::Error));
+    }
+
+    #[test]
+    fn scopes_are_missed_only_where_there_are_none() {
+        assert!(survival(Scopes::System).is_none() && survival(Scopes::None).is_some());
+    }
 }

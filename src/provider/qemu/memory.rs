@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fs_err as fs;
 
+use super::settings::{Accel, Settings};
 use super::spec::Spec;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
@@ -16,13 +17,16 @@ pub(super) const OVERHEAD: u64 = 64 << 20;
 /// What emulation takes beside that: translated code (`tb-size`), in bytes.
 pub(super) const TRANSLATED: u64 = 64 << 20;
 
+/// What a machine may take, in bytes. One that may be emulated counts as if it were.
+pub(super) fn reservation(settings: &Settings) -> u64 {
+    let translated = if settings.accel == Accel::Kvm { 0 } else { TRANSLATED };
+    settings.memory + OVERHEAD + translated
+}
+
 /// Counts the machines under a folder of pools and finds room for one more. The lock is held until that one is there.
 pub(super) fn admit(pools: &Path, wanted: u64, budget: Option<u64>) -> Result<fs::File, ProviderError> {
     let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
-    let budget = match budget {
-        Some(budget) => budget,
-        None => total().map_err(transient)? / 4 * 3,
-    };
+    let budget = budget.map_or_else(default_budget, Ok).map_err(transient)?;
     let lock = fs::File::create(pools.join(".memory")).map_err(transient)?;
     lock.file().lock().map_err(transient)?;
     let taken = taken(pools).map_err(transient)?;
@@ -62,6 +66,11 @@ fn reserved(dir: &InstanceDir) -> io::Result<u64> {
         other => other?,
     };
     Ok(spec.filter(|_| !is_dead).map_or(0, |spec| spec.reserved))
+}
+
+/// Three quarters of this machine's memory, in bytes: the rest is for everything else.
+pub(super) fn default_budget() -> io::Result<u64> {
+    Ok(total()? / 4 * 3)
 }
 
 /// This machine's memory, in bytes.

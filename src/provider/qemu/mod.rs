@@ -29,7 +29,7 @@ mod settings;
 mod spec;
 mod user;
 
-use settings::{Accel, Settings};
+use settings::Settings;
 use spec::{Booted, Ended, Spec};
 
 pub const REGISTRATION: Registration = Registration {
@@ -75,9 +75,7 @@ struct Launch<'a> {
 
 impl Launch<'_> {
     fn reserved(&self) -> u64 {
-        let settings = &self.qemu.settings;
-        let translated = if settings.accel == Accel::Kvm { 0 } else { memory::TRANSLATED };
-        settings.memory + memory::OVERHEAD + translated
+        memory::reservation(&self.qemu.settings)
     }
 }
 

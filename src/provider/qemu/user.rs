@@ -28,6 +28,13 @@ pub(super) fn runner(settings: &Settings) -> io::Result<Runner> {
     Ok(Runner { qemu, identity })
 }
 
+/// Would QEMU run as a user that other programs run as, too?
+pub(super) fn is_shared(settings: &Settings) -> bool {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let own = settings.user.as_deref().unwrap_or(USERS[0]);
+    rustix::process::geteuid().is_root() && (own == USERS[1] || ids(&users, own).is_none())
+}
+
 fn missing(program: &Path) -> io::Error {
     let what = format!("{} is not there: `apt-get install qemu-system-x86` installs QEMU", program.display());
     io::Error::new(io::ErrorKind::NotFound, what)

@@ -100,7 +100,7 @@ fn known(state_dir: &Path, subject: &Subject) -> Option<Verdict> {
 }
 
 /// Asks the file, or KVM itself. True beside the verdict: it is news.
-pub(super) async fn verdict(state_dir: &Path, runner: &Runner) -> io::Result<(Verdict, bool)> {
+pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(Verdict, bool)> {
     let subject = Subject::now(runner)?;
     if let Some(known) = known(state_dir, &subject) {
         return Ok((known, false));
@@ -109,10 +109,7 @@ pub(super) async fn verdict(state_dir: &Path, runner: &Runner) -> io::Result<(Ve
         None => Some(format!("{DEVICE} is not there")),
         Some(_) => try_kvm(runner).await?,
     };
-    let verdict = Verdict { of: subject, problem, failures: 0 };
-    make_private(&shelf(state_dir).path)?;
-    shelf(state_dir).put(FILE, &verdict)?;
-    Ok((verdict, true))
+    Ok((Verdict { of: subject, problem, failures: 0 }, true))
 }
 
 /// KVM gave up on a machine.
@@ -138,7 +135,11 @@ pub(super) async fn choose(wish: Accel, state_dir: &Path, runner: &Runner) -> io
     if wish == Accel::Tcg {
         return Ok(Choice { engine: Engine::Tcg, news: None });
     }
-    let (verdict, fresh) = verdict(state_dir, runner).await?;
+    let (verdict, fresh) = examine(state_dir, runner).await?;
+    if fresh {
+        make_private(&shelf(state_dir).path)?;
+        shelf(state_dir).put(FILE, &verdict)?;
+    }
     match (verdict.problem, wish) {
         (None, _) => Ok(Choice { engine: Engine::Kvm, news: None }),
         (Some(problem), Accel::Kvm) => {
