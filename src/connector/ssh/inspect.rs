@@ -85,9 +85,12 @@ impl Ssh {
         let late = |_| session.timed_out(within);
         timeout(within, session.brief("true")).await.map_err(late)??;
         let shell = begun.elapsed();
+        session.close().await;
+        // A server may count a session for a moment after its end: each on a connection that had none.
+        let session = self.connect(id, at, within).await?;
+        let late = |_| session.timed_out(within);
         let (_, said) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
         session.close().await;
-        // A server may count a session for a moment after its end: on a connection that had none.
         let session = self.connect(id, at, within).await?;
         let sessions = sessions(&session, within).await;
         let others = (1..jobs).map(|_| self.connect(id, at, within));
