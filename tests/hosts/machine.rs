@@ -223,7 +223,8 @@ impl Machine {
     /// From now on it answers with another key, as after it was installed anew. Its sessions go on.
     pub fn change_host_key(&mut self) {
         self.host_key = new_key(&self.dir.path().join("host_key"));
-        self.sh("pkill -o -x sshd");
+        // The old one may still listen for a moment.
+        self.sh("old=$(pgrep -o -x sshd); kill $old; while kill -0 $old 2> /dev/null; do sleep 0.05; done");
         self.wait_until_up();
     }
 
