@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use greenroom::core::endpoint::Endpoint;
@@ -20,13 +20,11 @@ use greenroom::provider::{BuildContext, find};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::images::folder;
+use crate::images::{folder, turn};
 use crate::provider::{Behaviour, Fixture, gone, request, running, until};
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 
-/// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
-static TURN: Mutex<()> = Mutex::new(());
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
 /// The clocks of this machine.
@@ -59,7 +57,7 @@ impl VmFixture {
     }
 
     pub(crate) fn with(table: &str) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let state = tempfile::tempdir().unwrap();
         for name in ["client", "host"] {
             let mut keygen = Command::new("ssh-keygen");

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use greenroom::provider::qemu::image::Image;
 use sha2::{Digest as _, Sha256};
@@ -16,6 +16,12 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("GREE
     Some(given) => PathBuf::from(given),
     None => current(&Path::new(env!("CARGO_MANIFEST_DIR")).join("state/test-images")),
 });
+
+/// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The folder with the image `light`.
 pub(crate) fn folder() -> &'static Path {

@@ -1,6 +1,5 @@
 //! Machines that end, or fill up, under a job: who is blamed, and in which words.
 
-use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use greenroom::core::ids::InstanceId;
@@ -11,12 +10,11 @@ use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
 /// A job that ends its machine, and the machine.
-fn end_by(place: &Machines, id: u64, script: &str) -> (JobResult, InstanceId, BTreeSet<u16>) {
+fn end_by(place: &Machines, id: u64, script: &str) -> (JobResult, InstanceId) {
     let handle = place.runner().start(&Job::new(id).script([script]));
     handle.wait_for_stage("build_script");
     let machine = place.grants().pop().expect("it has a machine").1;
-    let ports = place.ports();
-    (handle.finish(), machine, ports)
+    (handle.finish(), machine)
 }
 
 #[test]
@@ -30,15 +28,13 @@ fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
         ),
         ("reboot -f; sleep 60", "has ended: rebooted itself, which ends a virtual machine"),
     ];
-    let mut all = BTreeSet::new();
     for (id, (script, cause)) in (1..).zip(ends) {
-        let (result, machine, ports) = end_by(&place, id, script);
+        let (result, machine) = end_by(&place, id, script);
         expect_lost(&result, &machine, cause);
         eprintln!("{cause}: known after {:?}", result.call("build_script").took());
-        all.extend(ports);
     }
     place.run(&Job::new(9)).expect_outcome(&Outcome::Success);
-    place.expect_nothing_left(0, &all);
+    place.expect_nothing_left(0);
 }
 
 /// A keeper lists its machines when it has launched the one that follows, takes that list for the truth for a while,
@@ -53,9 +49,9 @@ fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
     keep.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut keeper = keep.spawn().expect("the keeper starts");
     place.warm_up(1);
-    let (result, machine, ports) = end_by(&place, 1, "poweroff -f; sleep 60");
+    let (result, machine) = end_by(&place, 1, "poweroff -f; sleep 60");
     expect_lost(&result, &machine, "has ended: powered itself off");
-    place.expect_nothing_left(1, &ports);
+    place.expect_nothing_left(1);
     keeper.kill().expect("our child");
     keeper.wait().expect("our child");
 }
@@ -73,5 +69,5 @@ fn a_full_disk_in_the_guest_is_the_scripts_own_failure() {
     assert!(script.stderr_text().contains("No space left on device"), "{}", result.describe());
     assert_eq!(super::told(script), [""; 0], "{}", result.describe());
     assert!(result.call("after_script").stdout_text().contains("after"), "{}", result.describe());
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }

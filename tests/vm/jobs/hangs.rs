@@ -39,7 +39,7 @@ fn a_guest_that_hangs_at_boot_is_given_up_and_replaced() {
     result.expect_outcome(&Outcome::Success);
     let why = first_boot(result.call("prepare"));
     assert!(why.starts_with("did not boot: ") && why.contains(" within 15 s"), "{why}");
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }
 
 #[test]
@@ -65,5 +65,5 @@ fn a_kernel_that_panics_at_boot_is_quoted() {
     assert!(why.starts_with("did not boot: it stopped: its kernel panicked (VFS: "), "{why}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }

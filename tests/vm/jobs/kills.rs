@@ -22,13 +22,12 @@ fn started(place: &Machines, id: u64) -> Handle {
 fn a_job_whose_machine_is_killed_on_its_host_reads_so_and_the_pool_heals() {
     let place = Machines::open(machines().pool("max_instances", 1));
     let handle = started(&place, 1);
-    let (mut ports, machine) = (place.ports(), place.grants()[0].1.clone());
+    let machine = place.grants()[0].1.clone();
     assert!(place.qemu(&machine).expect("it runs").kill9());
     let cause = "has ended: was killed on its host (QEMU ended by signal 9)";
     expect_lost(&handle.finish(), &machine, cause);
 
     let handle = started(&place, 2);
-    ports.extend(place.ports());
     let machine = place.grants()[1].1.clone();
     let qemu = place.qemu(&machine).expect("it runs");
     assert!(place.server(&machine).expect("it is supervised").kill9());
@@ -36,19 +35,18 @@ fn a_job_whose_machine_is_killed_on_its_host_reads_so_and_the_pool_heals() {
     expect_lost(&handle.finish(), &machine, "has ended: was killed on its host, with its supervisor");
 
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
-    place.expect_nothing_left(0, &ports);
+    place.expect_nothing_left(0);
 }
 
 #[test]
 fn a_machine_that_dies_while_it_is_idle_costs_no_job() {
     let place = Machines::open(machines().pool("idle_count", 1));
     let [idle] = place.warm_up(1).try_into().expect("one idle machine");
-    let ports = place.ports();
     assert!(place.qemu(&idle).expect("it runs").kill9());
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
     assert!(place.grants().iter().filter(|(job, _)| *job == 1).count() <= 2, "{:?}", place.grants());
     place.wait_until_idle(1);
-    place.expect_nothing_left(1, &ports);
+    place.expect_nothing_left(1);
 }
 
 #[test]
@@ -63,7 +61,7 @@ fn a_keeper_killed_while_it_launches_loses_no_machine_and_no_job() {
         handle.finish().expect_outcome(&Outcome::Success);
         place.wait_until_settled(0);
     }
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }
 
 /// How far the launch under way has come: its directory is there, its machine runs.
@@ -85,14 +83,13 @@ fn a_killed_template_holder_is_missed_by_nobody() {
     handle.finish().expect_outcome(&Outcome::Success);
     // While a clone runs.
     let handle = started(&place, 2);
-    let ports = place.ports();
     let holder = place.of_kind(Kind::Holder).pop().expect("it holds the memory of a clone that runs");
     assert!(holder.kill9());
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
     let mut handle = handle;
     handle.cancel();
     handle.finish().expect_outcome(&Outcome::JobCanceled);
-    place.expect_nothing_left(0, &ports);
+    place.expect_nothing_left(0);
 }
 
 #[test]
@@ -102,7 +99,6 @@ fn everything_killed_at_once_fails_the_jobs_as_ours_and_the_pool_heals() {
     for handle in &handles {
         handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
     }
-    let ports = place.ports();
     for process in place.processes() {
         // One of them dies with another one.
         process.kill9();
@@ -111,5 +107,5 @@ fn everything_killed_at_once_fails_the_jobs_as_ours_and_the_pool_heals() {
         handle.finish().expect_outcome(&Outcome::RunnerSystemFailure);
     }
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
-    place.expect_nothing_left(0, &ports);
+    place.expect_nothing_left(0);
 }

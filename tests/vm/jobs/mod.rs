@@ -9,12 +9,12 @@ use std::net::TcpStream;
 use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
+use greenroom::core::event::Change;
 use greenroom::core::ids::InstanceId;
 use greenroom::core::pool::PoolState;
-use serde_json::Value;
 
 use crate::images;
 use crate::place::Place;
@@ -31,9 +31,6 @@ mod work;
 
 /// What a machine is given time for, emulated, while others keep the processors busy.
 const PATIENCE: Duration = Duration::from_mins(4);
-
-/// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// A pool of small machines. How long a lost machine is looked for is as by default: whoever waits for the keeper's
 /// verdict waits as in real life.
@@ -62,7 +59,7 @@ impl Deref for Machines {
 impl Machines {
     /// A place whose state directory has the test image.
     fn open(setting: Setting) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = images::turn();
         let place = setting.open();
         let images = place.state_dir.join("images");
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&images).expect("a folder for images");
@@ -81,18 +78,22 @@ impl Machines {
         self.of_kind(Kind::Qemu).into_iter().find(is_named)
     }
 
-    /// The ports on which machines are reached now.
-    fn ports(&self) -> BTreeSet<u16> {
-        let dirs = std::fs::read_dir(self.pool_dir()).into_iter().flatten().flatten();
-        let endpoints = dirs.filter_map(|dir| std::fs::read(dir.path().join("endpoint.json")).ok());
-        let endpoints = endpoints.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
-        endpoints.filter_map(|endpoint| endpoint["port"].as_u64()?.try_into().ok()).collect()
+    /// The ports on which machines were ever reached, without those of machines that are recorded now.
+    fn former_ports(&self) -> BTreeSet<u16> {
+        let reached = self.events().into_iter().filter_map(|event| match event.change {
+            Change::Reached { endpoint, .. } => Some(endpoint.port),
+            _ => None,
+        });
+        let state = self.state();
+        let living: BTreeSet<u16> =
+            state.instances.values().filter_map(|machine| Some(machine.endpoint.as_ref()?.port)).collect();
+        reached.filter(|port| !living.contains(port)).collect()
     }
 
     /// Waits for peace with so many idle machines, and looks for anything that is left of others: processes,
     /// directories with their disks, sockets, ports.
     #[track_caller]
-    fn expect_nothing_left(&self, idle: usize, ports: &BTreeSet<u16>) {
+    fn expect_nothing_left(&self, idle: usize) {
         self.wait_until_settled(idle);
         wait_for("one QEMU for each machine", PATIENCE, || {
             (self.of_kind(Kind::Qemu).len() == idle).then_some(())
@@ -101,10 +102,9 @@ impl Machines {
         wait_for("only the recorded machines have directories", PATIENCE, || {
             (entries(&self.pool_dir()) == recorded).then_some(())
         });
-        let living = self.ports();
-        let open = ports.iter().filter(|port| !living.contains(*port));
-        let open: Vec<_> = open.filter(|port| TcpStream::connect(("127.0.0.1", **port)).is_ok()).collect();
-        assert_eq!(open, [&0_u16; 0], "ports of machines that are gone");
+        let is_open = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok();
+        let open: Vec<u16> = self.former_ports().into_iter().filter(is_open).collect();
+        assert_eq!(open, [0; 0], "ports of machines that are gone");
         assert_eq!(self.of_kind(Kind::Other), [], "processes that nobody knows");
         self.expect_sound();
         let state = self.state();

@@ -60,7 +60,7 @@ fn a_job_clones_from_a_git_server_where_the_network_is_open() {
     assert!(text("build_script").contains("a demonstration"), "{}", result.describe());
     let after = text("after_script");
     assert!(after.contains("produced\n") && after.contains("status success"), "{}", result.describe());
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }
 
 #[test]
@@ -73,5 +73,5 @@ fn the_same_job_fails_by_its_own_fault_where_machines_are_isolated() {
     let sources = result.call("get_sources");
     assert!(sources.stderr_text().contains("unable to connect to 10.0.2.2"), "{}", result.describe());
     assert_eq!(super::told(sources), [""; 0], "{}", result.describe());
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }

@@ -41,7 +41,7 @@ fn thirty_megabytes_of_log_arrive_byte_by_byte() {
     eprintln!("{} bytes of log in {:?}", run.stdout.len(), run.took());
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }
 
 #[test]
@@ -64,12 +64,11 @@ fn a_stopped_job_leaves_nothing_running_and_its_machine_serves_the_after_script(
     }
     let mut overdue = place.runner().start(&busy(3));
     in_script(&overdue);
-    let ports = place.ports();
     overdue.job_timeout();
     let result = overdue.finish();
     result.expect_outcome(&Outcome::JobExecutionTimeout);
     assert_eq!(result.call("cleanup").exit_code(), Some(0), "{}", result.describe());
-    place.expect_nothing_left(0, &ports);
+    place.expect_nothing_left(0);
 }
 
 #[test]
@@ -96,7 +95,7 @@ fn every_job_finds_a_machine_that_no_job_has_touched() {
     assert!(warm.len() == 1 && warm[0].contains("(warm, idle for "), "{warm:?}");
     eprintln!("warm prepare: {:?}", second.call("prepare").took());
     place.wait_until_idle(1);
-    place.expect_nothing_left(1, &place.ports());
+    place.expect_nothing_left(1);
 }
 
 #[test]
@@ -109,5 +108,5 @@ fn a_job_cancelled_while_its_machine_boots_leaves_nothing_behind() {
     result.expect_outcome(&Outcome::JobCanceled);
     assert_eq!(result.call("prepare").exit_code(), Some(2), "{}", result.describe());
     assert!(result.call("prepare").took().is_some_and(|took| took < SOON), "{}", result.describe());
-    place.expect_nothing_left(0, &place.ports());
+    place.expect_nothing_left(0);
 }
