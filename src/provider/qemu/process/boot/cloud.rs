@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -89,7 +89,9 @@ fn seed(instance: &str, identity: &Identity, host_public: &str) -> io::Result<Ow
     let meta_data = json!({ "instance-id": instance, "local-hostname": identity.hostname }).to_string();
     let files = [("user-data", user_data.as_bytes()), ("meta-data", meta_data.as_bytes())];
     file.write_all(&fat::volume("CIDATA", &files)?)?;
-    Ok(file.into())
+    // QEMU takes a descriptor in place of a file only if it allows just what the file would be opened for.
+    let read_only = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(read_only.into_file().into())
 }
 
 fn user_data(identity: &Identity, host_public: &str) -> serde_json::Value {
