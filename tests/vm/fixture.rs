@@ -41,14 +41,23 @@ impl Clock for Machine {
 }
 
 pub(crate) struct VmFixture {
-    state: TempDir,
-    /// For programs that QEMU's user has to reach.
-    slow: TempDir,
+    state: PathBuf,
     pool: PoolName,
     keys: InstanceKeys,
     /// Lines for every provider's table.
     table: String,
-    _turn: MutexGuard<'static, ()>,
+    /// For programs that QEMU's user has to reach.
+    slow: TempDir,
+    own: Option<(TempDir, MutexGuard<'static, ()>)>,
+}
+
+fn read_keys(state: &Path) -> InstanceKeys {
+    let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap();
+    InstanceKeys {
+        authorized_key: read("client.pub").trim_end().to_owned(),
+        host_key: read("host"),
+        host_key_public: read("host.pub").trim_end().to_owned(),
+    }
 }
 
 impl VmFixture {
@@ -64,23 +73,26 @@ impl VmFixture {
             keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.path().join(name));
             assert!(keygen.status().expect("ssh-keygen").success());
         }
-        let read = |name: &str| std::fs::read_to_string(state.path().join(name)).unwrap();
-        let keys = InstanceKeys {
-            authorized_key: read("client.pub").trim_end().to_owned(),
-            host_key: read("host"),
-            host_key_public: read("host.pub").trim_end().to_owned(),
-        };
         // Part of every process's command line: nobody else's machines are taken for ours.
         let number = POOLS.fetch_add(1, Ordering::Relaxed);
-        let pool = PoolName::new(format!("t{}x{number}", std::process::id()));
+        let pool = format!("t{}x{number}", std::process::id());
+        let mut fixture = Self::borrowed(state.path(), &pool);
+        table.clone_into(&mut fixture.table);
+        fixture.own = Some((state, turn));
+        fixture
+    }
+
+    /// Another process's fixture, for one that is made to be killed: nothing is made here, and nobody ended.
+    pub(crate) fn borrowed(state: &Path, pool: &str) -> Self {
         let slow = tempfile::tempdir().unwrap();
-        Self { state, slow, pool, keys, table: table.to_owned(), _turn: turn }
+        let (keys, pool) = (read_keys(state), PoolName::new(pool));
+        Self { state: state.to_owned(), pool, keys, table: String::new(), slow, own: None }
     }
 
     pub(crate) fn context(&self) -> BuildContext {
         BuildContext {
             pool: self.pool(),
-            state_dir: self.state.path().to_owned(),
+            state_dir: self.state.clone(),
             program: PathBuf::from(GREENROOM),
             clock: self.clock(),
         }
@@ -134,7 +146,7 @@ impl VmFixture {
     }
 
     pub(crate) fn state_dir(&self) -> &Path {
-        self.state.path()
+        &self.state
     }
 
     pub(crate) fn instance_dir(&self, id: &InstanceId) -> PathBuf {
@@ -142,7 +154,7 @@ impl VmFixture {
     }
 
     pub(crate) fn pool_dir(&self) -> PathBuf {
-        self.state.path().join("instances").join(self.pool.as_str())
+        self.state.join("instances").join(self.pool.as_str())
     }
 
     /// The supervisors of our machines, by their command lines.
@@ -154,7 +166,7 @@ impl VmFixture {
                 _ => None,
             }
         });
-        all.filter(|(_, dir)| dir.starts_with(self.state.path())).collect()
+        all.filter(|(_, dir)| dir.starts_with(&self.state)).collect()
     }
 
     pub(crate) fn supervisor(&self, id: &InstanceId) -> Option<u32> {
@@ -177,7 +189,7 @@ impl VmFixture {
 
     /// Every process that our state directory or pool is mentioned by.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let state = self.state.path().to_str().unwrap();
+        let state = self.state.to_str().unwrap();
         let mentions = |arguments: &[String]| {
             arguments.iter().any(|text| text.contains(state) || text.contains(self.pool.as_str()))
         };
@@ -217,7 +229,7 @@ pub(crate) struct Guest<'a> {
 
 impl Guest<'_> {
     fn ssh(&self, command: &str) -> Command {
-        let state = self.fixture.state.path();
+        let state = &self.fixture.state;
         let known = state.join(format!("known_hosts-{}", self.endpoint.port));
         let line = format!("[127.0.0.1]:{} {}\n", self.endpoint.port, self.endpoint.host_key);
         std::fs::File::create(&known).unwrap().write_all(line.as_bytes()).unwrap();
@@ -251,6 +263,9 @@ impl Guest<'_> {
 
 impl Drop for VmFixture {
     fn drop(&mut self) {
+        if self.own.is_none() {
+            return;
+        }
         // A test that failed leaves nobody behind either.
         for pid in self.processes() {
             let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();

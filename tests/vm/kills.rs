@@ -2,8 +2,10 @@
 
 #![cfg(test)]
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use greenroom::core::failure::ErrorClass;
 use greenroom::core::inventory::Status;
@@ -12,7 +14,7 @@ use rustix::process::Signal;
 use crate::clones::SOON;
 use crate::fixture::{VmFixture, command_lines, kill};
 use crate::images::folder;
-use crate::provider::{Fixture, class, gone, leave_nothing, request, status, until};
+use crate::provider::{Fixture, class, gone, leave_nothing, request, running, status, until};
 
 /// Does a port of this machine take calls?
 fn is_open(port: u16) -> bool {
@@ -89,6 +91,60 @@ async fn a_supervisor_killed_at_any_moment_of_the_boot_leaves_no_qemu() {
         assert_eq!(status(&*provider, &fixture.pool(), &request.instance).await, Some(Status::Stopping));
         gone(&fixture, &*provider, &request.instance).await;
         assert_eq!(class(provider.endpoint(&request.instance).await), ErrorClass::NotFound);
+    }
+    leave_nothing(&fixture).await;
+}
+
+/// Not a test by itself: the process that the next test kills.
+#[tokio::test]
+#[ignore = "run by a_keeper_killed_while_it_launches_leaves_nothing_unseen"]
+async fn launches_in_a_process_of_its_own() {
+    let (Some(state), Ok(pool), Ok(number)) =
+        (std::env::var_os("LAUNCH_IN"), std::env::var("LAUNCH_POOL"), std::env::var("LAUNCH_NUMBER"))
+    else {
+        return;
+    };
+    let fixture = VmFixture::borrowed(Path::new(&state), &pool);
+    fixture.build("").launch(&request(&fixture, number.parse().unwrap())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_keeper_killed_while_it_launches_leaves_nothing_unseen() {
+    let fixture = VmFixture::new();
+    let provider = fixture.build("");
+    for number in 1..=16_u32 {
+        let mut launcher = Command::new(std::env::current_exe().unwrap());
+        launcher.args(["--exact", "--ignored", "kills::launches_in_a_process_of_its_own"]);
+        launcher.stdout(Stdio::null()).stderr(Stdio::null());
+        launcher.env("LAUNCH_IN", fixture.state_dir()).env("LAUNCH_POOL", fixture.pool().as_str());
+        launcher.env("LAUNCH_NUMBER", number.to_string());
+        let mut launcher = launcher.spawn().unwrap();
+        // The whole takes some milliseconds: the kills are spread over it.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(u64::from(number) * 1500) {
+            std::hint::spin_loop();
+        }
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        let listing = provider.list(&fixture.pool()).await.unwrap();
+        let seen: BTreeSet<String> = listing.instances.iter().map(|one| one.id.to_string()).collect();
+        let living = fixture.living();
+        assert!(living.is_subset(&seen), "{living:?} live, {seen:?} are listed");
+        let request = request(&fixture, number);
+        if number % 4 == 0 {
+            provider.launch(&request).await.unwrap();
+            running(&fixture, &*provider, &request.instance).await;
+            assert_eq!(fixture.living().len(), 1);
+        }
+        if provider.terminate(&request.instance).await.is_ok() {
+            gone(&fixture, &*provider, &request.instance).await;
+        }
+    }
+    for entry in std::fs::read_dir(fixture.pool_dir()).into_iter().flatten().flatten() {
+        // What was cut off before it became an instance is swept away once it is old.
+        if entry.file_name().to_string_lossy().starts_with(".new-") {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
     }
     leave_nothing(&fixture).await;
 }
