@@ -58,3 +58,21 @@ pub(super) fn image() -> Vec<u8> {
     image[RESET..RESET + JUMP.len()].copy_from_slice(&JUMP);
     image
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_that_works_gives_the_answer() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("firmware");
+        fs_err::write(&path, image()).unwrap();
+        let mut qemu = std::process::Command::new("qemu-system-x86_64");
+        qemu.args(["-M", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-m", "16"]);
+        qemu.args(["-accel", "tcg", "-cpu", "max", "-device", PORT, "-bios"]).arg(&path);
+        // Not installed: there is nothing to run it on.
+        let Ok(status) = qemu.status() else { return };
+        assert_eq!(status.code(), Some(ANSWER));
+    }
+}

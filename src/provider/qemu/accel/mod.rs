@@ -196,3 +196,37 @@ fn judge(status: ExitStatus, said: &str) -> Option<String> {
     let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
     Some(format!("QEMU ended with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kvm_that_gives_up_on_two_machines_is_not_used_again() {
+        let state = tempfile::tempdir().unwrap();
+        let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
+        let subject = Subject::now(&runner).unwrap();
+        make_private(&shelf(state.path()).path).unwrap();
+        let good = Verdict { of: subject.clone(), problem: None, failures: 0 };
+        shelf(state.path()).put(FILE, &good).unwrap();
+        let problem = || known(state.path(), &subject).unwrap().problem;
+        failed(state.path(), &runner, "stopped").unwrap();
+        assert_eq!(problem(), None);
+        failed(state.path(), &runner, "stopped").unwrap();
+        assert_eq!(problem().unwrap(), "gave up on 2 machines: stopped");
+    }
+
+    #[test]
+    fn a_verdict_of_another_boot_or_user_is_none() {
+        let state = tempfile::tempdir().unwrap();
+        let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
+        let subject = Subject::now(&runner).unwrap();
+        make_private(&shelf(state.path()).path).unwrap();
+        let verdict = Verdict { of: subject.clone(), problem: None, failures: 0 };
+        shelf(state.path()).put(FILE, &verdict).unwrap();
+        assert_eq!(known(state.path(), &subject), Some(verdict));
+        let rebooted = Subject { boot: "another".to_owned(), ..subject.clone() };
+        let other = Subject { uid: subject.uid + 1, ..subject };
+        assert_eq!((known(state.path(), &rebooted), known(state.path(), &other)), (None, None));
+    }
+}
