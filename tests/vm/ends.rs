@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use greenroom::core::failure::ErrorClass;
 use greenroom::core::inventory::Status;
 use greenroom::port::provider::Provider;
 
@@ -91,13 +92,18 @@ async fn a_guest_that_hangs_at_boot_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_missing_image_is_named_with_its_folder() {
-    let fixture = VmFixture::with("image = \"no-such-image\"");
-    let provider = fixture.build("");
-    provider.launch(&request(&fixture, 1)).await.unwrap();
-    let why = why(&fixture, &*provider, SOON).await;
-    assert!(why.starts_with("did not boot: there is no image `no-such-image` in /"), "{why}");
-    leave_nothing(&fixture).await;
+async fn a_launch_without_an_image_is_refused_with_its_folder_and_the_command_that_makes_one() {
+    for (image, said) in [
+        ("no-such-image", "(`greenroom image build no-such-image` makes one)"),
+        ("/no/such.qcow2", "there is no disk /no/such.qcow2 to boot from"),
+    ] {
+        let fixture = VmFixture::with(&format!("image = {image:?}"));
+        let provider = fixture.build("");
+        let refused = provider.launch(&request(&fixture, 1)).await.unwrap_err();
+        assert_eq!(refused.class(), &ErrorClass::Invalid);
+        assert!(refused.to_string().contains(said), "{refused}");
+        leave_nothing(&fixture).await;
+    }
 }
 
 #[tokio::test]

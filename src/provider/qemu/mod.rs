@@ -16,6 +16,7 @@ use super::process::boot_id;
 use super::supervised::Supervised;
 use super::{BuildContext, Built, Registration};
 use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
@@ -29,7 +30,8 @@ mod settings;
 mod spec;
 mod user;
 
-use settings::Settings;
+use image::Image;
+use settings::{Settings, Source};
 use spec::{Booted, Ended, Spec};
 
 pub const REGISTRATION: Registration = Registration {
@@ -77,11 +79,27 @@ impl Launch<'_> {
     fn reserved(&self) -> u64 {
         memory::reservation(&self.qemu.settings)
     }
+
+    /// Is there something to boot? Whoever waits learns of it now and not from a boot that fails.
+    fn source(&self) -> Result<(), ProviderError> {
+        let Qemu { context, settings, .. } = self.qemu;
+        let problem = match &settings.source {
+            Source::Image(name) => {
+                let opened = Image::open(&settings.images_dir(&context.state_dir), name);
+                opened.err().map(|error| format!("{error} (`greenroom image build {name}` makes one)"))
+            }
+            Source::Foreign(disk) => {
+                (!disk.is_file()).then(|| format!("there is no disk {} to boot from", disk.display()))
+            }
+        };
+        problem.map_or(Ok(()), |problem| Err(ProviderError::new(ErrorClass::Invalid, problem)))
+    }
 }
 
 impl Recipe for Launch<'_> {
     fn admit(&self) -> Result<Admitted, ProviderError> {
         let Qemu { supervised, settings, .. } = self.qemu;
+        self.source()?;
         let lock = memory::admit(&supervised.instances, self.reserved(), settings.memory_budget)?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
