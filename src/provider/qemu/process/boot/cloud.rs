@@ -1,20 +1,21 @@
 //! Boots somebody else's disk, which cloud-init sets up.
 //!
-//! There is no agent in it: that it is up is seen by its SSH server's first words. The identity comes on a second
-//! disk of cloud-init's NoCloud kind, which exists in memory only.
+//! There is no agent in it. The identity comes on a second disk of cloud-init's NoCloud kind, which exists in memory
+//! only; with it a script that is the last of cloud-init's to run and gives a sign over the agent's port. An SSH
+//! server that answers is not enough: cloud-init restarts it after a while to turn off passwords.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs_err as fs;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::{Start, Up};
@@ -29,6 +30,9 @@ const CALL_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a server may take to say its first words. QEMU takes calls before anybody in the guest listens.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// What the guest writes into the agent's port when cloud-init has done all that takes effect.
+const SIGN: &str = "UP\n";
 
 /// Who logs in: everybody's cloud image has it.
 const USER: &str = "root";
@@ -47,11 +51,23 @@ impl Start<'_> {
         command.seed(seed(name, &self.identity, &public)?);
         listen(&self.site.console, command.console()?);
         command.network(network, &spec.program);
+        let signs = command.agent()?;
+        let begun = Instant::now();
         let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        machine
+            .within(self.limit, "the guest's cloud-init did not say that it has finished", sign(signs))
+            .await?;
         let port = machine.ssh_port().await?;
-        machine.within(self.limit, "the guest's SSH server did not answer", greeted(port)).await?;
+        let left = self.limit.saturating_sub(begun.elapsed());
+        machine.within(left, "the guest's SSH server did not answer", greeted(port)).await?;
         Ok(Up { tier: "disk", because: None, user: USER.to_owned(), agent: None, holder: None })
     }
+}
+
+/// Waits for the guest's sign.
+async fn sign(mut port: UnixStream) -> io::Result<()> {
+    port.read_exact(&mut [0; SIGN.len()]).await?;
+    Ok(())
 }
 
 /// Calls until an SSH server says its first words.
@@ -70,21 +86,31 @@ async fn greeted(port: u16) -> io::Result<()> {
     }
 }
 
-/// The size of a qcow2 disk as a guest sees it, in bytes.
+/// The size of a qcow2 disk as a guest sees it, in bytes. A disk with another one below it is refused: QEMU is given
+/// no file but this one.
 fn virtual_size(path: &Path) -> io::Result<u64> {
-    let mut header = [0_u8; 32];
-    fs::File::open(path)?.read_exact(&mut header)?;
-    let (magic, size) = (header.first_chunk::<4>(), header.last_chunk::<8>());
-    match (magic, size) {
-        (Some(b"QFI\xfb"), Some(size)) => Ok(u64::from_be_bytes(*size)),
-        _ => Err(io::Error::other(format!("{} is no qcow2 file", path.display()))),
+    let mut file = fs::File::open(path)?;
+    let mut words = [[0_u8; 8]; 4];
+    for word in &mut words {
+        file.read_exact(word)?;
     }
+    // Magic and version, where the name of the backing file is, its length with another number, the size.
+    let [kind, backing, _, size] = words;
+    let path = path.display();
+    if !kind.starts_with(b"QFI\xfb") {
+        return Err(io::Error::other(format!("{path} is no qcow2 file")));
+    }
+    if backing != [0; 8] {
+        let what = format!("{path} needs a backing file; `qemu-img convert -O qcow2` makes one disk of both");
+        return Err(io::Error::other(what));
+    }
+    Ok(u64::from_be_bytes(size))
 }
 
 /// The disk that cloud-init looks for.
 fn seed(instance: &str, identity: &Identity, host_public: &str) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create("greenroom-seed", MemfdFlags::CLOEXEC)?);
-    let user_data = format!("#cloud-config\n{}\n", user_data(identity, host_public));
+    let user_data = parts(&user_data(identity, host_public));
     // YAML, to which all JSON belongs.
     let meta_data = json!({ "instance-id": instance, "local-hostname": identity.hostname }).to_string();
     let files = [("user-data", user_data.as_bytes()), ("meta-data", meta_data.as_bytes())];
@@ -92,6 +118,21 @@ fn seed(instance: &str, identity: &Identity, host_public: &str) -> io::Result<Ow
     // QEMU takes a descriptor in place of a file only if it allows just what the file would be opened for.
     let read_only = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(read_only.into_file().into())
+}
+
+/// Settings and script in one file. A script is a part of its own because a command among the settings would replace
+/// those that the image has; by its name it comes after them.
+fn parts(settings: &serde_json::Value) -> String {
+    let sign = SIGN.trim_end();
+    format!(
+        "Content-Type: multipart/mixed; boundary=\"greenroom\"\nMIME-Version: 1.0\n\n\
+         --greenroom\nContent-Type: text/cloud-config\n\n\
+         #cloud-config\n{settings}\n\
+         --greenroom\nContent-Type: text/x-shellscript\n\
+         Content-Disposition: attachment; filename=\"zz-greenroom\"\n\n\
+         #!/bin/sh\necho {sign} > /dev/virtio-ports/greenroom.0\n\
+         --greenroom--\n"
+    )
 }
 
 fn user_data(identity: &Identity, host_public: &str) -> serde_json::Value {
@@ -102,12 +143,12 @@ fn user_data(identity: &Identity, host_public: &str) -> serde_json::Value {
         "ssh_authorized_keys": [identity.authorized_key.trim()],
         // No other host key than ours, which the connector expects from the first byte.
         "ssh_deletekeys": true,
-        "ssh_genkeytypes": [],
         "ssh_keys": { "ed25519_private": identity.host_key, "ed25519_public": host_public.trim() },
     });
     if let Some(proxy) = &identity.proxy {
-        let lines = format!("export http_proxy={proxy} https_proxy={proxy}\n");
-        data["write_files"] = json!([{ "path": "/etc/profile.d/proxy.sh", "content": lines }]);
+        // Read at every login, unlike the profile: a stage runs in a shell that is not one for logging in.
+        let lines = format!("\nhttp_proxy={proxy}\nhttps_proxy={proxy}\n");
+        data["write_files"] = json!([{ "path": "/etc/environment", "content": lines, "append": true }]);
     }
     data
 }
@@ -127,13 +168,19 @@ mod tests {
         let data = user_data(&identity, "ssh-ed25519 BBBB\n");
         assert_eq!(data["ssh_authorized_keys"], json!(["ssh-ed25519 AAAA client"]));
         assert_eq!(data["ssh_keys"]["ed25519_private"], identity.host_key);
-        assert_eq!(data["ssh_genkeytypes"], json!([]));
-        assert!(
-            data["write_files"][0]["content"]
-                .as_str()
-                .unwrap()
-                .contains("http_proxy=http://10.0.2.100:3128 ")
-        );
+        assert_eq!(data["ssh_deletekeys"], true);
+        let environment = data["write_files"][0]["content"].as_str().unwrap();
+        assert!(environment.contains("\nhttp_proxy=http://10.0.2.100:3128\n"), "{environment}");
+    }
+
+    #[test]
+    fn the_sign_is_given_behind_the_settings_by_a_script_of_its_own() {
+        let text = parts(&json!({ "hostname": "linux-1" }));
+        let parts: Vec<&str> = text.split("--greenroom").collect();
+        let [head, settings, script, "--\n"] = parts.as_slice() else { panic!("{text}") };
+        assert!(head.contains("boundary=\"greenroom\"\n") && head.ends_with("\n\n"), "{head}");
+        assert!(settings.ends_with("\n\n#cloud-config\n{\"hostname\":\"linux-1\"}\n"), "{settings}");
+        assert!(script.ends_with("\n\n#!/bin/sh\necho UP > /dev/virtio-ports/greenroom.0\n"), "{script}");
     }
 
     #[test]
@@ -144,6 +191,8 @@ mod tests {
         assert_eq!(virtual_size(&path).unwrap(), 8 << 30);
         fs::write(&path, [0; 64]).unwrap();
         assert!(virtual_size(&path).unwrap_err().to_string().contains("is no qcow2 file"));
+        fs::write(&path, [b"QFI\xfb\0\0\0\x03".as_slice(), &[1; 56]].concat()).unwrap();
+        assert!(virtual_size(&path).unwrap_err().to_string().contains("needs a backing file"));
     }
 
     #[tokio::test]
