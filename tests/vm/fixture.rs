@@ -297,9 +297,9 @@ impl Fixture for VmFixture {
         self.keys.clone()
     }
 
-    /// The first one builds the template; ten at once share the processors.
+    /// The first one builds the template; ten at once share the processors; a foreign disk takes its time.
     fn boot_deadline(&self) -> Duration {
-        Duration::from_mins(3)
+        Duration::from_mins(5)
     }
 
     fn break_instance(&self, id: &InstanceId) -> bool {

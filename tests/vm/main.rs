@@ -11,6 +11,7 @@ mod clones;
 mod commands;
 mod ends;
 mod fixture;
+mod foreign;
 mod image;
 mod images;
 mod isolation;

@@ -24,6 +24,7 @@ use crate::support::record::{CallRecord, JobResult, Outcome};
 
 mod crowd;
 mod ends;
+mod foreign;
 mod hangs;
 mod kills;
 mod sources;
