@@ -310,14 +310,7 @@ impl World {
         let tags = Tags { pool: PoolName::new("p"), owner: OwnerId::new(owner), generation, number };
         let tags = (words[0] != "host").then_some(tags);
         let status = status(words).unwrap_or(Status::Running);
-        self.listed.push(Listed {
-            id: id.clone(),
-            tags,
-            status,
-            created: Some(made),
-            detail: None,
-            fixed: None,
-        });
+        self.listed.push(listed(&id, tags, status, Some(made)));
         self.claim(words, &id);
     }
 
@@ -456,14 +449,7 @@ impl World {
             let (owner, generation) = (OwnerId::new("us"), generation());
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
             let tags = (!fixed).then_some(tags);
-            self.listed.push(Listed {
-                id: id.clone(),
-                tags,
-                status,
-                created: None,
-                detail: None,
-                fixed: None,
-            });
+            self.listed.push(listed(id, tags, status, None));
         }
         self.claim(words, id);
         if words.contains(&"busy") {
@@ -530,6 +516,10 @@ pub(crate) fn render_events(events: &[Event]) -> String {
 pub(crate) fn tells(report: &Report) -> String {
     let line = |(attempt, on): &(AttemptName, _)| format!("{attempt}: {on}");
     short(&report.waiting.iter().map(line).collect::<Vec<_>>().join("; "))
+}
+
+fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<Stamp>) -> Listed {
+    Listed { id: id.clone(), tags, status, created, detail: None, fixed: None }
 }
 
 /// What operators are told, by one word each.
