@@ -167,7 +167,7 @@ impl<'a> Keys<'a> {
 }
 
 /// K, M, G and T are powers of 1024, with or without `iB`; `None`: no such size.
-fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].trim_end_matches("iB");
     let shift = match unit {

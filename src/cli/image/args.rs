@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::provider::keys;
 use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 
 #[derive(Debug, Subcommand)]
@@ -123,16 +124,8 @@ impl From<SshOption> for SshServer {
 
 /// `8G`, `900M`: bytes, in powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
-    let expected = || "expected a number with M, G or T, such as 8G".to_owned();
-    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
-    let shift = match unit {
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(expected()),
-    };
-    let number: u64 = number.parse().map_err(|_| expected())?;
-    number.checked_mul(1 << shift).ok_or_else(expected)
+    let read = keys::size(text).filter(|_| text.ends_with(['M', 'G', 'T']));
+    read.ok_or_else(|| "expected a number with M, G or T, such as 8G".to_owned())
 }
 
 #[cfg(test)]
