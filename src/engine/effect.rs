@@ -142,8 +142,7 @@ impl Engine {
             };
             let now = self.now();
             // Nobody knows when a host of the operator's is back: it is asked now and then, not all the time.
-            let may_be_long = !setup.provider.capabilities().launches;
-            if now.reached(until) || problem.class == ErrorClass::NotFound || may_be_long {
+            if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_fixed_hosts() {
                 return Ok(Outcome::Failed(problem));
             }
             let close = (now.since(begun) / PART).max(CLOSE_LOOK).min(timing.probe_interval);
@@ -164,9 +163,8 @@ impl Engine {
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
             // What we made has the key that we gave it; a host of the operator's may have been installed anew.
-            let is_operators = !setup.provider.capabilities().launches;
             let message = match problem {
-                ConnectError::HostKey { .. } if is_operators => {
+                ConnectError::HostKey { .. } if setup.has_fixed_hosts() => {
                     format!("{problem}; if that is right, `greenroom doctor` says how to accept it")
                 }
                 _ => problem.to_string(),
@@ -195,7 +193,7 @@ impl Engine {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(Err(error.failure)),
         };
-        if !setup.provider.capabilities().launches {
+        if setup.has_fixed_hosts() {
             let at = self.now();
             self.commit(|state| {
                 let differs = |i: &&Instance| i.is_fixed() && i.endpoint.as_ref() != Some(&endpoint);

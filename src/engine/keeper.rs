@@ -138,8 +138,11 @@ impl PoolKeeper {
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
         let (setup, _) = self.setup.current().await;
         // Hosts are looked after while nothing else is to be done; instances are looked at when a job needs them.
-        let fixed = !setup.provider.capabilities().launches;
-        let look = if fixed { IDLE_LOOK.min(setup.policy.timing.health_interval) } else { IDLE_LOOK };
+        let look = if setup.has_fixed_hosts() {
+            IDLE_LOOK.min(setup.policy.timing.health_interval)
+        } else {
+            IDLE_LOOK
+        };
         match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), look).await {
             Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
             Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
@@ -257,7 +260,7 @@ impl PoolKeeper {
         }
         let now = self.engine.now();
         let timing = &setup.policy.timing;
-        let fixed = !setup.provider.capabilities().launches;
+        let fixed = setup.has_fixed_hosts();
         match done.outcome {
             Outcome::Fine => {
                 self.memory.troubles.remove(&id);

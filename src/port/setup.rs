@@ -21,6 +21,13 @@ pub struct PoolSetup {
     pub clean_command: Option<String>,
 }
 
+impl PoolSetup {
+    /// Are the instances hosts of the operator's, which are adopted and never made?
+    pub fn has_fixed_hosts(&self) -> bool {
+        !self.provider.capabilities().launches
+    }
+}
+
 impl std::fmt::Debug for PoolSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PoolSetup").field("policy", &self.policy).finish_non_exhaustive()
