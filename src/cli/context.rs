@@ -96,7 +96,7 @@ impl Context {
             pool: pool.clone(),
             store: Rc::new(self.store(pool)?),
             host: Rc::clone(&self.host) as Rc<dyn crate::port::host::Host>,
-            connector: Rc::new(Ssh::new(SshSettings::new(self.state_path.join("keys")))),
+            connector: Rc::new(ssh(&self.state_path)),
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
         })
     }
@@ -142,6 +142,11 @@ impl Context {
             .unwrap_or_default();
         format!("the configuration has {}", names.join(", "))
     }
+}
+
+/// What reaches instances, with the keys that the state directory keeps for them.
+pub(super) fn ssh(state_path: &Path) -> Ssh {
+    Ssh::new(SshSettings::new(state_path.join("keys")))
 }
 
 /// The state directory, which need not exist.

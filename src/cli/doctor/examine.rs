@@ -14,11 +14,11 @@ use super::{
     Examination, clock, config, hosts, keeper, mend, place, pools, provider, recorded, runner, trial,
 };
 use crate::cli::args::DoctorOptions;
+use crate::cli::context;
 use crate::cli::error::CliError;
 use crate::cli::pool::status::KeeperSight;
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
-use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::ids::PoolName;
 use crate::core::instance::Instance;
 use crate::core::policy::Policy;
@@ -81,7 +81,7 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
     };
     if let (Some(config), Ok(clock)) = (&config, &machine) {
         for pool in config.pools.values().filter(|pool| has_hosts(pool)) {
-            let ssh = Ssh::new(SshSettings::new(state_path.join("keys")));
+            let ssh = context::ssh(&state_path);
             let context = BuildContext {
                 pool: pool.name.clone(),
                 state_dir: state_path.clone(),

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::cli::args::{DoctorOptions, Place};
-use crate::cli::context::Context;
+use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
 use crate::cli::{near, ui};
-use crate::connector::ssh::{HostKey, Ssh, SshSettings};
+use crate::connector::ssh::HostKey;
 use crate::core::ids::PoolName;
 use crate::host::local::Role;
 use crate::port::host::Host as _;
@@ -38,7 +38,7 @@ pub(super) async fn pin(place: &Place, options: &DoctorOptions, name: &str) -> R
     if let Some(problem) = &host.blocked {
         return Err(CliError::say(format!("`{name}` cannot be reached yet: {problem}")));
     }
-    let ssh = Ssh::new(SshSettings::new(context.state_path.join("keys")));
+    let ssh = context::ssh(&context.state_path);
     let found = ssh.host_key(&host.endpoint, PATIENCE).await.map_err(CliError::system)?;
     let pinned = HostKey::parse(&host.endpoint.host_key);
     ui::out(&shown(&host, &found, pinned.as_ref()));
