@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use async_trait::async_trait;
 use rustix::fs::FileType;
@@ -33,6 +33,14 @@ impl ProcessOutput {
             stdout: Sink::of(io::stdout().as_fd(), || Box::new(tokio::io::stdout()))?,
             stderr: Sink::of(io::stderr().as_fd(), || Box::new(tokio::io::stderr()))?,
         })
+    }
+}
+
+impl ProcessOutput {
+    /// Pipes instead, for a process that passes output on to another one. Their open files become non-blocking.
+    pub fn to_pipes(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
+        let sink = |pipe| pipe::Sender::from_owned_fd(pipe).map(Sink::Pipe);
+        Ok(Self { stdout: sink(stdout)?, stderr: sink(stderr)? })
     }
 }
 

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::provider::InstanceKeys;
 use crate::core::endpoint::Endpoint;
@@ -72,7 +73,7 @@ impl Mark {
 }
 
 /// How a stage ended. Every variant means that the transport held.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StageEnd {
     Exited(u32),
     /// Ended by a signal, by its name without `SIG`.
@@ -82,7 +83,7 @@ pub enum StageEnd {
 }
 
 /// Why an instance could not be reached or was lost.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum ConnectError {
     /// Nobody listens there, or the network is in the way.
     #[error("cannot connect to {at}: {problem}")]

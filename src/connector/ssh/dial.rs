@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::hop::Hop;
 use super::prompt::Prompt;
+use crate::core::endpoint::Endpoint;
+use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
 /// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
@@ -39,7 +42,7 @@ pub(super) async fn dial(
 ) -> Result<(Prompt, Wire), ConnectError> {
     let unreachable = |problem: String| ConnectError::Unreachable { at: at.to_owned(), problem };
     let mut problem = "the name has no address".to_owned();
-    for address in addresses(hop).await.map_err(|e| unreachable(plain(&e)))? {
+    for address in addresses(hop.address, hop.port).await.map_err(|e| unreachable(plain(&e)))? {
         match TcpStream::connect(address).await {
             Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(plain(&e))),
             Err(error) => problem = plain(&error),
@@ -48,12 +51,30 @@ pub(super) async fn dial(
     Err(unreachable(problem))
 }
 
+/// Does anybody listen there, or at the jump host on the way? Says nothing to it.
+pub(super) async fn knock(at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+    let (address, port) = match at.jump.as_deref() {
+        Some(jump) => (jump.address.as_str(), jump.port),
+        None => (at.address.as_str(), at.port),
+    };
+    let unreachable = |error: std::io::Error| ConnectError::Unreachable {
+        at: place(address, port),
+        problem: plain(&error),
+    };
+    let connecting = async {
+        let found = addresses(address, port).await.map_err(unreachable)?;
+        TcpStream::connect(&found[..]).await.map(drop).map_err(unreachable)
+    };
+    let late = |_| ConnectError::TimedOut { at: place(address, port), waited: Pretty(within).to_string() };
+    timeout(within, connecting).await.map_err(late)?
+}
+
 /// An IP address needs no resolver, which would start tokio's thread pool.
-async fn addresses(hop: &Hop<'_>) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = hop.address.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, hop.port)]);
+async fn addresses(address: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = address.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    Ok(tokio::net::lookup_host((hop.address, hop.port)).await?.collect())
+    Ok(tokio::net::lookup_host((address, port)).await?.collect())
 }
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {

@@ -26,6 +26,44 @@ pub(super) enum Over {
     Output(io::Error),
 }
 
+/// From a guest's first output to its word: what says something before is a profile, and the word is not far.
+const AFTER_NOISE: Duration = Duration::from_secs(1);
+/// What a guest may say before its script, in bytes.
+const NOISE: usize = 16 << 10;
+
+const NO_COMMANDS: &str = "the instance runs no commands for this user";
+const NO_STATUS: &str = "the instance ended the stage without an exit status";
+
+/// The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
+fn too_early(end: &StageEnd) -> String {
+    format!("the instance ended the session with {} before the script began", remote::ending(end))
+}
+
+/// What a guest said before its script was sent, in the order it came.
+#[derive(Debug, Default)]
+pub(super) struct Noise {
+    pub(super) said: Vec<(Stream, Vec<u8>)>,
+    size: usize,
+}
+
+impl Noise {
+    fn keep(&mut self, stream: Stream, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.size += bytes.len();
+            self.said.push((stream, bytes.to_vec()));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// More than a profile says: nobody waits for the end of it.
+    pub(super) fn is_full(&self) -> bool {
+        self.size >= NOISE
+    }
+}
+
 /// The guest's side of a stage.
 pub(super) struct Guest {
     from: ChannelReadHalf,
@@ -39,6 +77,63 @@ impl Guest {
     /// Hears a channel on which our command was asked for. `start_by`: until when its first word must have come.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
         Self { from, sift: Sift::new(mark), start_by: Some(start_by), closed: false }
+    }
+
+    /// Waits for the guest's first word, before anything was sent to it. What comes before that word is kept.
+    pub(super) async fn start(&mut self, session: &Session<'_>, noise: &mut Noise) -> Result<(), Over> {
+        let mut until = self.start_by.unwrap_or_else(Instant::now);
+        loop {
+            let Ok(message) = timeout_at(until, self.from.wait()).await else {
+                // A server that does not keep the streams apart hides the word in what it says.
+                self.start_by = None;
+                return if noise.is_empty() { Err(Over::NotStarted) } else { Ok(()) };
+            };
+            let was_quiet = noise.is_empty();
+            match message {
+                Some(ChannelMsg::Data { data }) => noise.keep(Stream::Stdout, &data),
+                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
+                    noise.keep(Stream::Stderr, &self.sift.feed(&data));
+                }
+                Some(ChannelMsg::ExitStatus { exit_status }) => {
+                    return Err(Over::Lost(too_early(&StageEnd::Exited(exit_status))));
+                }
+                Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
+                    return Err(Over::Lost(too_early(&remote::signalled(&signal_name))));
+                }
+                Some(ChannelMsg::Failure) => return Err(Over::Lost(NO_COMMANDS.to_owned())),
+                Some(ChannelMsg::Close) | None => {
+                    self.closed = true;
+                    let ended = if session.is_closed() { session.ended() } else { NO_STATUS.to_owned() };
+                    return Err(Over::Lost(ended));
+                }
+                Some(_) => {}
+            }
+            if self.sift.has_begun() || noise.is_full() {
+                self.start_by = None;
+                return Ok(());
+            }
+            if was_quiet && !noise.is_empty() {
+                until = until.min(Instant::now() + AFTER_NOISE);
+            }
+        }
+    }
+
+    /// Keeps what a waiting shell says; returns when it is fit for nothing any more. One that says too much is not
+    /// heard until its stage comes: it stalls its connection, and nobody else's.
+    pub(super) async fn spoil(&mut self, noise: &mut Noise) {
+        while !self.closed {
+            if noise.is_full() {
+                std::future::pending::<()>().await;
+            }
+            match self.from.wait().await {
+                Some(ChannelMsg::Data { data }) => noise.keep(Stream::Stdout, &data),
+                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
+                    noise.keep(Stream::Stderr, &self.sift.feed(&data));
+                }
+                Some(ChannelMsg::WindowAdjusted { .. } | ChannelMsg::Success) => {}
+                Some(_) | None => self.closed = true,
+            }
+        }
     }
 
     /// Waits for the next message and throws it away; false when there will be none.
@@ -95,7 +190,7 @@ impl Guest {
                     end.get_or_insert_with(|| remote::signalled(&signal_name));
                 }
                 Some(ChannelMsg::Failure) if self.start_by.is_some() => {
-                    return Over::Lost("the instance runs no commands for this user".to_owned());
+                    return Over::Lost(NO_COMMANDS.to_owned());
                 }
                 Some(ChannelMsg::Eof) => ended_output = true,
                 Some(ChannelMsg::Close) => (self.closed, ended_output) = (true, true),
@@ -109,7 +204,7 @@ impl Guest {
                 // Data may follow the status: only the end of both streams ends the stage.
                 Some(end) if ended_output => return self.finish(output, end).await,
                 None if self.closed && !session.is_closed() => {
-                    return Over::Lost("the instance ended the stage without an exit status".to_owned());
+                    return Over::Lost(NO_STATUS.to_owned());
                 }
                 _ if self.closed => return Over::Lost(session.ended()),
                 unfinished => end = unfinished,
@@ -126,9 +221,7 @@ impl Guest {
             return Over::Output(error);
         }
         if !begun {
-            // The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
-            let how = remote::ending(&end);
-            return Over::Lost(format!("the instance ended the session with {how} before the script began"));
+            return Over::Lost(too_early(&end));
         }
         Over::Ended(end)
     }

@@ -1,17 +1,29 @@
 //! Answers what the instance asks during a session.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
 use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, Error};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::dial;
 use crate::core::text::clean_line;
 
+/// How often an ended connection is looked for where nobody told of it.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
 /// What the session's task learns, for whoever waits on the session.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Notes(Arc<Mutex<Learnt>>);
+pub(super) struct Notes(Arc<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    learnt: Mutex<Learnt>,
+    over: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Learnt {
@@ -22,11 +34,20 @@ struct Learnt {
 
 impl Notes {
     fn learnt(&self) -> MutexGuard<'_, Learnt> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.learnt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn other_key(&self) -> Option<PublicKey> {
         self.learnt().other_key.clone()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.learnt().ended.is_some()
+    }
+
+    /// Resolves some time after the connection's end, or for nothing.
+    pub(super) async fn told(&self) {
+        let _look_again = timeout(LOOK_AGAIN, self.0.over.notified()).await;
     }
 
     /// Why the connection ended, in a few words.
@@ -75,6 +96,7 @@ impl Handler for Client {
             DisconnectReason::Error(error) => explain(error),
         };
         self.notes.learnt().ended = Some(ended);
+        self.notes.0.over.notify_waiters();
         Ok(())
     }
 

@@ -128,7 +128,7 @@ fn missing(id: &InstanceId, folder: &Path) -> ConnectError {
 
 /// Names of launched instances stay as they are. An operator's name for a host may hold anything; what could leave the
 /// folder, or hide in it, is written as `%XX`.
-fn folder_name(id: &InstanceId) -> String {
+pub(super) fn folder_name(id: &InstanceId) -> String {
     let mut name = String::new();
     for (at, byte) in id.as_str().bytes().enumerate() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || (byte == b'.' && at > 0) {

@@ -12,6 +12,7 @@ mod handler;
 mod hop;
 mod inspect;
 mod keys;
+pub mod link;
 mod login;
 mod prompt;
 mod remote;
@@ -26,6 +27,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use self::hop::{Hop, Way};
@@ -38,24 +40,28 @@ use self::tail::Tail;
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
+use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
 /// How the connector behaves; `SshSettings::new` gives the defaults.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SshSettings {
     /// Where the keys of instances are kept: made with mode 0700 if it is not there.
     pub keys_dir: PathBuf,
     /// Of an operator's command: for name, TCP, key exchange and login together, and again for its start, up to the
     /// guest's first word. A stage names its own. Default 15 s.
+    #[serde(with = "millis")]
     pub connect_timeout: Duration,
     /// A question to an instance that has been silent for so long. Default 15 s.
+    #[serde(with = "millis")]
     pub keepalive: Duration,
     /// So many questions in a row may stay without an answer; the next one due ends the connection. Default 3, which
     /// finds a dead instance after 60 s.
     pub keepalive_misses: u32,
     /// A process that the script left in the background may keep its output open after the script's end. When it has
     /// said nothing for so long, the stage is over and that output is closed. Default 10 s.
+    #[serde(with = "millis")]
     pub linger: Duration,
 }
 
@@ -99,10 +105,25 @@ impl Ssh {
         endpoint: &'a Endpoint,
         within: Duration,
     ) -> Result<Session<'a>, ConnectError> {
+        Session::open(Rc::new(self.way(id, endpoint)?), within).await
+    }
+
+    /// How to get to an instance, with what logs in there.
+    fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Way<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
         let (host, jump) = hops(endpoint, credential)?;
-        Session::open(Rc::new(Way { host, jump, settings: &self.settings }), within).await
+        Ok(Way { host, jump, settings: &self.settings })
     }
+}
+
+/// Did `true` do what it always does?
+fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Result<(), ConnectError> {
+    let (end, said) = answer;
+    if end == StageEnd::Exited(0) {
+        return Ok(());
+    }
+    let problem = format!("`true` ended with {}: {}", remote::ending(&end), clean_line(&said, 200));
+    Err(ConnectError::Refused { at: session.at().to_owned(), user: user.to_owned(), problem })
 }
 
 /// The hosts on the way to an instance: itself, and the one before it.
@@ -137,13 +158,7 @@ impl Connector for Ssh {
         let answer = tokio::time::timeout(left, session.brief("true")).await;
         let result = match answer {
             Err(_) => Err(session.timed_out(within)),
-            Ok(Err(error)) => Err(error),
-            Ok(Ok((StageEnd::Exited(0), _))) => Ok(()),
-            Ok(Ok((end, said))) => {
-                let said = clean_line(&said, 200);
-                let problem = format!("`true` ended with {}: {said}", remote::ending(&end));
-                Err(ConnectError::Refused { at: session.at().to_owned(), user: at.user.clone(), problem })
-            }
+            Ok(answer) => answer.and_then(|answer| passed(&session, &at.user, answer)),
         };
         session.close().await;
         result

@@ -5,17 +5,32 @@
 //! sshd starts each command in a session of its own, so the number of that first process is the session's.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use russh::Sig;
 
-use super::trace::prelude;
 use crate::core::text::clean_line;
-use crate::port::connector::{ConnectError, StageEnd, Trace};
+use crate::port::connector::{ConnectError, StageEnd};
 
 /// The session of a stage in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SessionId(u32);
+
+impl SessionId {
+    /// 0 and 1 are no sessions of ours, however the guest came to say so.
+    pub(super) fn parse(number: &[u8]) -> Option<Self> {
+        let number = number.strip_suffix(b"\r").unwrap_or(number);
+        let digits = std::str::from_utf8(number).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
+        digits.parse().ok().filter(|id| *id > 1).map(Self)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A command line that names its session, and the mark by which to know it.
 #[derive(Debug)]
@@ -25,8 +40,8 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    /// An interpreter that reads a script from standard input. `trace`: what is to be left for a clean before.
-    pub(super) fn interpreter(shell: &str, trace: Option<&Trace>) -> Result<Self, ConnectError> {
+    /// An interpreter that reads a script from standard input. `before`: shell commands that come first.
+    pub(super) fn interpreter(shell: &str, before: &str) -> Result<Self, ConnectError> {
         let program = match shell {
             "bash" => "bash",
             "sh" => "sh",
@@ -43,7 +58,7 @@ impl Marked {
                 });
             }
         };
-        Self::new(&prelude(trace), &format!("exec {program}"))
+        Self::new(before, &format!("exec {program}"))
     }
 
     /// A command of the operator's, as `/bin/sh` understands it.
@@ -170,7 +185,7 @@ impl Sift {
         let mut output = std::mem::take(&mut self.held);
         if let Some(end) = end {
             let number = begin + self.mark.len();
-            self.session = parse(&output[number..number + end]);
+            self.session = SessionId::parse(&output[number..number + end]);
             if self.session.is_some() {
                 output.drain(begin..=number + end);
             }
@@ -183,13 +198,6 @@ impl Sift {
         self.over = true;
         std::mem::take(&mut self.held)
     }
-}
-
-/// 0 and 1 are no sessions of ours, however the guest came to say so.
-fn parse(number: &[u8]) -> Option<SessionId> {
-    let number = number.strip_suffix(b"\r").unwrap_or(number);
-    let digits = std::str::from_utf8(number).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
-    digits.parse().ok().filter(|id| *id > 1).map(SessionId)
 }
 
 fn find(within: &[u8], what: &[u8]) -> Option<usize> {
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_unknown_shell_is_refused_by_name() {
-        let text = Marked::interpreter("cmd\x1b[2J", None).unwrap_err().to_string();
+        let text = Marked::interpreter("cmd\x1b[2J", "").unwrap_err().to_string();
         assert!(text.contains("`cmd`") && text.contains("`pwsh`"), "{text}");
     }
 
@@ -304,7 +312,7 @@ mod tests {
         let mut line = String::new();
         let stdout = victim.stdout.as_mut().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-        let session = parse(line.trim().as_bytes()).unwrap();
+        let session = SessionId::parse(line.trim().as_bytes()).unwrap();
         (victim, session)
     }
 

@@ -130,6 +130,20 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// One question and answer with the server, which need not have started anything in the guest.
+    pub(super) async fn ping(&self) -> Result<(), ConnectError> {
+        // A lost connection answers as well: only afterwards it is known to be lost.
+        let answered = self.handle.send_ping().await;
+        if answered.is_err() || self.is_closed() { Err(self.lost(false)) } else { Ok(()) }
+    }
+
+    /// Resolves when the connection has ended.
+    pub(super) async fn closed(&self) {
+        while !self.is_closed() && !self.notes.has_ended() {
+            self.notes.told().await;
+        }
+    }
+
     /// Says good-bye and ends the connection.
     pub(super) async fn close(self) {
         let farewell = async {

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read};
+use std::rc::Rc;
 use std::time::Duration;
 
 use russh::ChannelWriteHalf;
@@ -17,6 +18,7 @@ use super::guest::{Guest, Over};
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
+use super::trace::prelude;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop};
 
@@ -26,18 +28,25 @@ const CHUNK: usize = 64 << 10;
 /// A command and all that is needed to run and to stop it.
 pub(super) struct Work {
     marked: Marked,
-    /// What it reads.
-    input: Input,
-    grace: Duration,
     start_within: Duration,
-    linger: Duration,
+    run: Run,
+}
+
+/// What happens once the command has been asked for.
+pub(super) struct Run {
+    /// What it reads.
+    pub(super) input: Input,
+    /// From TERM to KILL when it is stopped; whoever stops it may still change it.
+    pub(super) grace: Rc<Cell<Duration>>,
+    pub(super) start_within: Duration,
+    pub(super) linger: Duration,
 }
 
 impl Work {
     pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
-        let marked = Marked::interpreter(&stage.shell, stage.trace.as_ref())?;
-        let Stage { script, start_within, stop_grace: grace, .. } = stage;
-        Ok(Self { marked, input: Input::File(script), grace, start_within, linger: settings.linger })
+        let marked = Marked::interpreter(&stage.shell, &prelude(stage.trace.as_ref()))?;
+        let Stage { script, start_within, stop_grace, .. } = stage;
+        Ok(Self::new(marked, Input::File(script), stop_grace, start_within, settings))
     }
 
     pub(super) fn command(
@@ -47,16 +56,46 @@ impl Work {
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
         let marked = Marked::command(command)?;
-        let start_within = settings.connect_timeout;
         let input = Input::Text(input.as_bytes().into());
-        Ok(Self { marked, input, grace, start_within, linger: settings.linger })
+        Ok(Self::new(marked, input, grace, settings.connect_timeout, settings))
+    }
+
+    fn new(
+        marked: Marked,
+        input: Input,
+        grace: Duration,
+        start_within: Duration,
+        settings: &SshSettings,
+    ) -> Self {
+        let grace = Rc::new(Cell::new(grace));
+        Self { marked, start_within, run: Run { input, grace, start_within, linger: settings.linger } }
     }
 }
 
 /// A script, or what a command is given to read.
-enum Input {
+pub(super) enum Input {
     File(File),
     Text(Box<[u8]>),
+}
+
+/// A channel on which a command was asked for.
+pub(super) struct Begun {
+    pub(super) guest: Guest,
+    pub(super) to: ChannelWriteHalf<Msg>,
+}
+
+/// Asks for a command. Its first word has to come by the same time as the channel.
+pub(super) async fn begin(
+    session: &Session<'_>,
+    marked: &Marked,
+    within: Duration,
+) -> Result<Begun, ConnectError> {
+    let start_by = Instant::now() + within;
+    let opened = timeout_at(start_by, session.channel()).await;
+    let channel = opened.map_err(|_| session.timed_out(within))??;
+    channel.exec(true, marked.command.as_str()).await.map_err(|_| session.lost(false))?;
+    let (from, to) = channel.split();
+    Ok(Begun { guest: Guest::new(from, &marked.mark, start_by), to })
 }
 
 /// Runs it to its end, or until `stop` resolves.
@@ -66,47 +105,52 @@ pub(super) async fn run(
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
 ) -> Result<StageEnd, ConnectError> {
-    let start_by = Instant::now() + work.start_within;
-    let opening = timeout_at(start_by, session.channel());
-    let channel = tokio::select! {
+    let mut begun = tokio::select! {
         biased;
         () = &mut *stop => return Ok(StageEnd::Stopped),
-        channel = opening => channel.map_err(|_| session.timed_out(work.start_within))??,
+        begun = begin(session, &work.marked, work.start_within) => begun?,
     };
-    channel.exec(true, work.marked.command.as_str()).await.map_err(|_| session.lost(false))?;
-    let (from, to) = channel.split();
-    let mut guest = Guest::new(from, &work.marked.mark, start_by);
-    let sent = Cell::new(false);
-    match drive(session, &mut guest, &to, &work, (output, stop, &sent)).await {
+    carry_on(session, &mut begun, &work.run, output, stop, &Cell::new(false)).await
+}
+
+/// Sends the input to what was asked for and passes its output on, to its end or until `stop` resolves. `sent` is set
+/// with the first byte of the input.
+pub(super) async fn carry_on(
+    session: &Session<'_>,
+    Begun { guest, to }: &mut Begun,
+    run: &Run,
+    output: &mut dyn Output,
+    stop: &mut Stop<'_>,
+    sent: &Cell<bool>,
+) -> Result<StageEnd, ConnectError> {
+    let outcome = drive(session, guest, to, run, (output, stop, sent)).await;
+    let cause = match outcome {
         Outcome::Over(Over::Ended(end)) => {
             // What a background process still holds open is closed with it.
             let _sent = to.close().await;
-            Ok(end)
+            return Ok(end);
         }
-        Outcome::Over(Over::Lost(problem)) => Err(session.lost_because(problem, sent.get())),
+        Outcome::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
         Outcome::Over(Over::NotStarted) => {
             // It has no session to stop. Should its shell come round later, its first word meets a closed pipe and
             // ends it: the script is not read.
-            let within = Pretty(work.start_within);
-            Err(session
-                .lost_because(format!("the instance did not start the stage within {within}"), sent.get()))
+            let within = Pretty(run.start_within);
+            let problem = format!("the instance did not start the stage within {within}");
+            return Err(session.lost_because(problem, sent.get()));
         }
         Outcome::Over(Over::Output(error)) => {
-            stop::stop(session, &mut guest, &to, work.grace).await?;
-            Err(ConnectError::Local { what: format!("cannot pass on the output of the stage: {error}") })
+            Some(format!("cannot pass on the output of the stage: {error}"))
         }
-        Outcome::Script(error) => {
-            stop::stop(session, &mut guest, &to, work.grace).await?;
-            Err(ConnectError::Local { what: format!("cannot read the script: {error}") })
-        }
-        Outcome::Stop => {
-            stop::stop(session, &mut guest, &to, work.grace).await.map_err(|error| match error {
-                ConnectError::Lost { at, problem, .. } => {
-                    ConnectError::Lost { at, problem, sent: sent.get() }
-                }
-                other => other,
-            })
-        }
+        Outcome::Script(error) => Some(format!("cannot read the script: {error}")),
+        Outcome::Stop => None,
+    };
+    let stopped = stop::stop(session, guest, to, run.grace.get()).await;
+    match cause {
+        Some(what) => stopped.and(Err(ConnectError::Local { what })),
+        None => stopped.map_err(|error| match error {
+            ConnectError::Lost { at, problem, .. } => ConnectError::Lost { at, problem, sent: sent.get() },
+            other => other,
+        }),
     }
 }
 
@@ -123,12 +167,12 @@ async fn drive(
     session: &Session<'_>,
     guest: &mut Guest,
     to: &ChannelWriteHalf<Msg>,
-    work: &Work,
+    run: &Run,
     (output, stop, sent): Ends<'_, '_>,
 ) -> Outcome {
-    let receiving = guest.receive(session, output, work.linger);
+    let receiving = guest.receive(session, output, run.linger);
     let sending = async {
-        match &work.input {
+        match &run.input {
             Input::File(file) => send(to, file, sent).await,
             Input::Text(text) => send(to, &text[..], sent).await,
         }

@@ -26,6 +26,8 @@ const KILLING: Duration = Duration::from_secs(10);
 const SIGNALLING: Duration = Duration::from_secs(5);
 /// What a stop takes beyond the grace where the guest behaves, however busy it is.
 pub(super) const MARGIN: Duration = NAMING.saturating_add(KILLING);
+/// What a stop takes beyond twice the grace, whatever the guest does.
+pub(super) const LONGEST: Duration = Duration::from_secs(30);
 /// Until a guest that could not start the command that ends a session is asked once more.
 const AGAIN: Duration = Duration::from_millis(200);
 

@@ -51,7 +51,7 @@ async fn another_host_key_is_refused_before_the_login_and_both_are_named() {
     let mut sshd = Sshd::start().await;
     let right = sshd.at.host_key.clone();
     sshd.at.host_key = sshd.ssh.keys(&InstanceId::new("other")).await.unwrap().host_key_public;
-    let error = sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
     let ConnectError::HostKey { expected, found, .. } = &error else { panic!("{error:?}") };
     let fingerprint =
         |key: &str| PublicKey::from_openssh(key).unwrap().fingerprint(HashAlg::Sha256).to_string();
@@ -66,7 +66,7 @@ async fn another_host_key_is_refused_before_the_login_and_both_are_named() {
 async fn a_host_with_keys_of_another_kind_only_is_refused_as_well() {
     let mut sshd = Sshd::start().await;
     sshd.at.host_key = keygen(&sshd.path("ecdsa"), &["-t", "ecdsa"]);
-    let error = sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
     let ConnectError::HostKey { found, .. } = &error else { panic!("{error:?}") };
     assert!(found.contains("ecdsa-sha2-nistp256") && found.contains("ssh-ed25519"), "{error}");
 }
@@ -76,7 +76,7 @@ async fn a_key_that_is_not_let_in_is_named() {
     let sshd = Sshd::start().await;
     let stranger = InstanceId::new("stranger");
     sshd.ssh.keys(&stranger).await.unwrap();
-    let error = sshd.ssh.check(&stranger, &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&stranger, &sshd.at, WITHIN).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains(&sshd.at.user) && text.contains("SHA256:"), "{text}");
@@ -85,7 +85,7 @@ async fn a_key_that_is_not_let_in_is_named() {
 #[tokio::test]
 async fn an_instance_without_keys_is_our_own_fault() {
     let sshd = Sshd::start().await;
-    let error = sshd.ssh.check(&InstanceId::new("nobody"), &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&InstanceId::new("nobody"), &sshd.at, WITHIN).await.unwrap_err();
     assert!(matches!(error, ConnectError::Local { .. }), "{error:?}");
 }
 
@@ -103,7 +103,7 @@ async fn a_key_file_of_the_operators_logs_in() {
         let public = keygen(&path, kind);
         sshd.authorize(&public);
         let at = with_key(&sshd, LoginKey::File(path));
-        let checked = sshd.ssh.check(&InstanceId::new("fixed host"), &at, WITHIN).await;
+        let checked = sshd.connector().check(&InstanceId::new("fixed host"), &at, WITHIN).await;
         checked.unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     }
 }
@@ -122,7 +122,7 @@ async fn a_key_file_that_cannot_be_used_is_refused_with_the_reason_and_the_way_o
         let path = sshd.path(&format!("user{n}"));
         keygen(&path, kind);
         let at = with_key(&sshd, LoginKey::File(path));
-        let error = sshd.ssh.check(&sshd.id, &at, WITHIN).await.unwrap_err();
+        let error = sshd.connector().check(&sshd.id, &at, WITHIN).await.unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, ConnectError::Local { .. }), "{kind:?}: {error:?}");
         assert!(
@@ -164,7 +164,7 @@ async fn an_agent_logs_in_with_any_kind_of_key() {
     let _agent = agent(&socket, &[&ed25519, &rsa]).await;
     let with = async |key: Option<&str>| {
         let at = with_key(&sshd, LoginKey::Agent { socket: socket.clone(), key: key.map(str::to_owned) });
-        sshd.ssh.check(&sshd.id, &at, WITHIN).await
+        sshd.connector().check(&sshd.id, &at, WITHIN).await
     };
     // The second of the agent's keys is the one that is let in.
     sshd.authorize(&public_rsa);
@@ -182,7 +182,7 @@ async fn an_agent_that_is_not_there_is_named_by_its_socket() {
     let sshd = Sshd::start().await;
     let socket = sshd.path("nowhere");
     let at = with_key(&sshd, LoginKey::Agent { socket: socket.clone(), key: None });
-    let text = sshd.ssh.check(&sshd.id, &at, WITHIN).await.unwrap_err().to_string();
+    let text = sshd.connector().check(&sshd.id, &at, WITHIN).await.unwrap_err().to_string();
     assert!(text.contains(socket.to_str().unwrap()) && text.contains("no such file"), "{text}");
 }
 
@@ -193,7 +193,7 @@ async fn a_port_where_nobody_listens_is_unreachable() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     sshd.at.port = socket.local_addr().unwrap().port();
-    let error = sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     let text = error.to_string();
     assert_eq!(text, format!("cannot connect to 127.0.0.1:{}: connection refused", sshd.at.port));
@@ -205,7 +205,7 @@ async fn a_host_that_never_answers_is_given_up_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     sshd.at.port = silent.local_addr().unwrap().port();
     let begun = Instant::now();
-    let error = sshd.ssh.check(&sshd.id, &sshd.at, Duration::from_millis(300)).await.unwrap_err();
+    let error = sshd.connector().check(&sshd.id, &sshd.at, Duration::from_millis(300)).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
     assert!(error.to_string().ends_with("within 300 ms"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(2));
@@ -215,9 +215,9 @@ async fn a_host_that_never_answers_is_given_up_in_time() {
 async fn a_name_is_resolved() {
     let mut sshd = Sshd::start().await;
     sshd.at.address = "localhost".to_owned();
-    sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
+    sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
     sshd.at.address = "no-such-host.invalid".to_owned();
-    let error = sshd.ssh.check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
+    let error = sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
 }
 

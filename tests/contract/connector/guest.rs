@@ -221,7 +221,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
         seen.set(count);
         last.1 == 100
     });
-    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage("bash", script), &mut slow, stalled).await;
+    let end = sshd.connector().run(&sshd.id, &sshd.at, stage("bash", script), &mut slow, stalled).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     // Judged before the stop, which throws the output away and lets the guest go on until it is gone.
     let written = at_stall.get();
@@ -231,10 +231,14 @@ async fn output_that_nobody_takes_holds_the_guest() {
 #[tokio::test]
 async fn a_check_is_passed_by_a_guest_that_runs_commands_and_by_no_other() {
     let sshd = Sshd::start().await;
-    sshd.ssh.check(&sshd.id, &sshd.at, Duration::from_secs(10)).await.unwrap();
+    sshd.connector().check(&sshd.id, &sshd.at, Duration::from_secs(10)).await.unwrap();
     let nologin = Sshd::with(Set { login: Some("/usr/sbin/nologin"), ..Set::default() }).await;
-    let text =
-        nologin.ssh.check(&nologin.id, &nologin.at, Duration::from_secs(10)).await.unwrap_err().to_string();
+    let text = nologin
+        .connector()
+        .check(&nologin.id, &nologin.at, Duration::from_secs(10))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("exit code 1") && text.contains("not available"), "{text}");
 }
 
@@ -242,8 +246,9 @@ async fn a_check_is_passed_by_a_guest_that_runs_commands_and_by_no_other() {
 async fn an_operators_command_returns_its_end_and_what_it_said_last() {
     for login in LOGIN_SHELLS {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
-        let command =
-            |text: &'static str| sshd.ssh.command(&sshd.id, &sshd.at, text, "", Duration::from_secs(10));
+        let command = |text: &'static str| {
+            sshd.connector().command(&sshd.id, &sshd.at, text, "", Duration::from_secs(10))
+        };
         let (end, said) =
             command("echo one; printf '\\033[31mtwo\\033[0m\\n' >&2; test \"it's\" = x || exit 9")
                 .await
@@ -262,7 +267,7 @@ async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     let begun = Instant::now();
     let command = "sleep 600 & echo pid=$!; wait";
     let (end, said) =
-        sshd.ssh.command(&sshd.id, &sshd.at, command, "", Duration::from_millis(600)).await.unwrap();
+        sshd.connector().command(&sshd.id, &sshd.at, command, "", Duration::from_millis(600)).await.unwrap();
     assert_eq!(end, StageEnd::Stopped);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     assert!(!lives(number(&said, "pid")));
@@ -273,7 +278,7 @@ async fn output_without_end_needs_no_memory() {
     let sshd = Sshd::start().await;
     let mut counted = Counted::default();
     let script = "head -c 300000000 /dev/zero\n";
-    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage("sh", script), &mut counted, never()).await;
+    let end = sshd.connector().run(&sshd.id, &sshd.at, stage("sh", script), &mut counted, never()).await;
     assert_eq!((end.unwrap(), counted.0), (StageEnd::Exited(0), 300_000_000));
 }
 
@@ -289,8 +294,11 @@ async fn a_failing_output_stops_the_stage_and_is_our_own_fault() {
     let sshd = Sshd::start().await;
     let pid = sshd.path("pid");
     let script = format!("echo $$ >{}; echo hello; sleep 600\n", pid.display());
-    let error =
-        sshd.ssh.run(&sshd.id, &sshd.at, stage("bash", script), &mut Full, never()).await.unwrap_err();
+    let error = sshd
+        .connector()
+        .run(&sshd.id, &sshd.at, stage("bash", script), &mut Full, never())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("cannot pass on the output"), "{error}");
     assert!(!lives(fs::read_to_string(pid).unwrap().trim().parse().unwrap()));
 }

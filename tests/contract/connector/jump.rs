@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use greenroom::core::endpoint::{Endpoint, Jump, LoginKey};
-use greenroom::port::connector::{ConnectError, Connector, StageEnd};
+use greenroom::port::connector::{ConnectError, StageEnd};
 
 use super::sshd::{Set, Sshd, account};
 use super::support::{Kept, never, stage};
@@ -26,15 +26,15 @@ fn behind(jump: &Sshd, guest: &Sshd) -> Endpoint {
 async fn a_stage_runs_and_is_stopped_behind_a_jump_host() {
     let (jump, guest) = (Sshd::start().await, Sshd::start().await);
     let at = behind(&jump, &guest);
-    guest.ssh.check(&guest.id, &at, WITHIN).await.unwrap();
+    guest.connector().check(&guest.id, &at, WITHIN).await.unwrap();
     let mut kept = Kept::default();
     let script =
         stage("bash", "head -c 3000000 /dev/zero | tr '\\0' x; echo \"$SSH_CONNECTION\" >&2; exit 7\n");
-    let end = guest.ssh.run(&guest.id, &at, script, &mut kept, never()).await.unwrap();
+    let end = guest.connector().run(&guest.id, &at, script, &mut kept, never()).await.unwrap();
     assert_eq!((end, kept.stdout.len()), (StageEnd::Exited(7), 3_000_000));
     let stop = Box::pin(tokio::time::sleep(Duration::from_millis(500)));
     let endless = stage("bash", "trap '' TERM; while :; do sleep 0.1; done\n");
-    let end = guest.ssh.run(&guest.id, &at, endless, &mut kept, stop).await.unwrap();
+    let end = guest.connector().run(&guest.id, &at, endless, &mut kept, stop).await.unwrap();
     assert_eq!(end, StageEnd::Stopped);
     let key = guest.ssh.host_key(&at, WITHIN).await.unwrap();
     assert!(guest.at.host_key.starts_with(&key.line), "{key:?}");
@@ -51,7 +51,7 @@ async fn an_error_says_which_of_the_two_hosts_it_is_about() {
     };
     let through = format!("{}:{} (through jump host 127.0.0.1:{})", at.address, at.port, jump.at.port);
     let by_name = format!("jump host 127.0.0.1:{}", jump.at.port);
-    let fail = async |at: Endpoint| guest.ssh.check(&guest.id, &at, WITHIN).await.unwrap_err();
+    let fail = async |at: Endpoint| guest.connector().check(&guest.id, &at, WITHIN).await.unwrap_err();
 
     let error = fail(first(&|jump| jump.host_key.clone_from(&guest.at.host_key))).await;
     let ConnectError::HostKey { at: place, expected, found } = &error else { panic!("{error:?}") };
@@ -74,6 +74,6 @@ async fn a_jump_host_that_passes_nothing_on_is_named() {
     let jump = Sshd::with(Set { config: "AllowTcpForwarding no", ..Set::default() }).await;
     let guest = Sshd::start().await;
     let at = behind(&jump, &guest);
-    let text = guest.ssh.check(&guest.id, &at, WITHIN).await.unwrap_err().to_string();
+    let text = guest.connector().check(&guest.id, &at, WITHIN).await.unwrap_err().to_string();
     assert!(text.contains("does not pass the connection on (administratively prohibited)"), "{text}");
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use greenroom::connector::ssh::link::Linked;
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
 
-use super::support::{Kept, children_of, kill};
+use super::support::{Kept, children_of, kill, linked_through, through_links};
 
 /// What a test wants to be different.
 #[derive(Clone, Debug)]
@@ -39,6 +40,7 @@ pub(super) struct Sshd {
     pub(super) dir: tempfile::TempDir,
     pub(super) settings: SshSettings,
     pub(super) ssh: Ssh,
+    linked: Linked,
     pub(super) id: InstanceId,
     pub(super) at: Endpoint,
 }
@@ -79,7 +81,13 @@ impl Sshd {
             key: None,
             jump: None,
         };
-        Self { child, dir, settings, ssh, id, at }
+        let linked = linked_through(&settings, dir.path());
+        Self { child, dir, settings, ssh, linked, id, at }
+    }
+
+    /// The connector that is tried here.
+    pub(super) fn connector(&self) -> &dyn Connector {
+        if through_links() { &self.linked } else { &self.ssh }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -93,7 +101,7 @@ impl Sshd {
 
     pub(super) async fn run(&self, stage: Stage, stop: Stop<'_>) -> (Result<StageEnd, ConnectError>, Kept) {
         let mut kept = Kept::default();
-        let end = self.ssh.run(&self.id, &self.at, stage, &mut kept, stop).await;
+        let end = self.connector().run(&self.id, &self.at, stage, &mut kept, stop).await;
         (end, kept)
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::STOP_MARGIN;
-use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop};
+use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
 
 use super::sshd::{Set, Sshd};
 use super::support::{Stuck, after, eventually, kill, lives, living_of, stage, when};
@@ -121,7 +121,7 @@ async fn output_that_nobody_takes_does_not_keep_the_stop_out() {
     let stop = when(move || std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')));
     let stage = Stage { stop_grace: LONG, ..stage("bash", script) };
     let begun = Instant::now();
-    let end = sshd.ssh.run(&sshd.id, &sshd.at, stage, &mut Stuck, stop).await;
+    let end = sshd.connector().run(&sshd.id, &sshd.at, stage, &mut Stuck, stop).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     assert!(begun.elapsed() < LONG);
     let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();

@@ -1,9 +1,13 @@
 //! Outputs, scripts and processes for these tests.
 
 use std::io::{self, Write};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use greenroom::connector::ssh::link::{LinkSettings, Linked};
+use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::port::connector::{Output, Stage, Stop, Stream};
 
 /// Keeps both streams.
@@ -151,4 +155,20 @@ pub(super) fn memory(what: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
     let kib: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
     kib << 10
+}
+
+/// Is this the suite's second turn, in which every call goes through a link?
+pub(super) fn through_links() -> bool {
+    module_path!().contains("linked")
+}
+
+/// A connector whose links lie in a directory.
+pub(super) fn linked_through(settings: &SshSettings, dir: &Path) -> Linked {
+    let links = LinkSettings {
+        dir: dir.join("links"),
+        program: Box::new(|| Ok(Command::new(env!("CARGO_BIN_EXE_greenroom")))),
+        runner: Box::new(|| None),
+        mailbox: None,
+    };
+    Linked::new(Ssh::new(settings.clone()), links)
 }

@@ -1,0 +1,250 @@
+//! The connector that works through links.
+//!
+//! Where a link cannot be had (no process can be started, the state directory is full), a call makes a connection of
+//! its own, as if there were no links.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::super::trace::prelude;
+use super::super::{Ssh, dial, stop};
+use super::call::{LinkSettings, Links, Target, kill};
+use super::line::Line;
+use super::message::{Ask, Control, Reply, Shell};
+use super::pump::pump;
+use crate::core::endpoint::Endpoint;
+use crate::core::ids::InstanceId;
+use crate::core::time::Pretty;
+use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
+use crate::port::provider::InstanceKeys;
+
+/// A link that is told to stop its stage says at once that it has heard; on a busy machine within its grace and this.
+const STOP_HEARD: Duration = Duration::from_millis(800);
+/// Beyond what a check may take on the instance, for the link's own part.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Links that die before they have sent anything of a script.
+const MOST_TRIES: u32 = 3;
+
+/// Reaches instances through the links of their job slots.
+#[derive(Debug)]
+pub struct Linked {
+    ssh: Ssh,
+    links: Links,
+}
+
+impl Linked {
+    pub fn new(ssh: Ssh, settings: LinkSettings) -> Self {
+        Self { ssh, links: Links::new(settings) }
+    }
+
+    fn target<'a>(&'a self, id: &'a InstanceId, at: &'a Endpoint, within: Duration) -> Target<'a> {
+        Target { id, at, ssh: &self.ssh.settings, within }
+    }
+}
+
+/// A stage's pipes, as its call holds them, and what travels through them.
+struct Pipes {
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+/// How a conversation about a stage went.
+enum Talk {
+    Over(Result<StageEnd, ConnectError>),
+    /// The connection was lost while the stage was to be stopped: it may run on.
+    Lost(ConnectError),
+    /// The link died and nothing of the script was sent: another one may run it.
+    Again,
+}
+
+#[async_trait(?Send)]
+impl Connector for Linked {
+    async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
+        self.ssh.keys(id).await
+    }
+
+    async fn discard_keys(&self, id: &InstanceId) {
+        self.links.end(id).await;
+        self.ssh.discard_keys(id).await;
+    }
+
+    /// Asks the link; where there is none, starts it, which connects.
+    async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+        let begun = Instant::now();
+        if !self.links.has_one(id).await {
+            // An instance that boots is looked at again and again: no process for each look.
+            dial::knock(at, within).await?;
+        }
+        let late = || ConnectError::TimedOut {
+            at: dial::place(&at.address, at.port),
+            waited: Pretty(within).to_string(),
+        };
+        for _ in 0..MOST_TRIES {
+            let left = within.saturating_sub(begun.elapsed());
+            let ask = Ask::Check { at: at.clone(), within: left };
+            let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
+            match timeout(left + MARGIN, line.hear::<Reply>()).await {
+                Ok(Ok(Some(Reply::Answers))) => return Ok(()),
+                // Of the time that was left when it was asked.
+                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { .. })))) => return Err(late()),
+                Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
+                // It died.
+                Ok(_) => {}
+                Err(_) => {
+                    kill(&line);
+                    return Err(late());
+                }
+            }
+        }
+        self.ssh.check(id, at, within.saturating_sub(begun.elapsed())).await
+    }
+
+    async fn run(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        stage: Stage,
+        output: &mut dyn Output,
+        mut stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        let target = self.target(id, at, stage.start_within);
+        for _ in 0..MOST_TRIES {
+            let calling = self.call_stage(target, &stage);
+            tokio::pin!(calling);
+            let called = tokio::select! {
+                biased;
+                called = &mut calling => called,
+                () = &mut stop => {
+                    // The link may have it already: then it has to be stopped there.
+                    stop = Box::pin(std::future::ready(()));
+                    let Ok(called) = timeout(stage.stop_grace + STOP_HEARD, calling).await else {
+                        return Ok(StageEnd::Stopped);
+                    };
+                    called
+                }
+            };
+            let Ok((line, mut pipes)) = called else { break };
+            match converse(line, &mut pipes, &stage, at, output, &mut stop).await {
+                Talk::Over(end) => return end,
+                Talk::Lost(error) => {
+                    // The next link, on a connection of its own, stops what runs there before it answers.
+                    let stopped = self.check(id, at, stop::MARGIN).await;
+                    return stopped.map(|()| StageEnd::Stopped).map_err(|_| error);
+                }
+                Talk::Again => {}
+            }
+        }
+        self.ssh.run(id, at, stage, output, stop).await
+    }
+
+    async fn command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: &str,
+        input: &str,
+        within: Duration,
+    ) -> Result<(StageEnd, String), ConnectError> {
+        self.ssh.command(id, at, command, input, within).await
+    }
+}
+
+impl Linked {
+    /// Hands a stage to a link, with pipes of our own: whatever becomes of the link, our streams are ours.
+    async fn call_stage(&self, target: Target<'_>, stage: &Stage) -> io::Result<(Line, Pipes)> {
+        let (stdout, out) = io::pipe()?;
+        let (stderr, err) = io::pipe()?;
+        let ask = Ask::Stage {
+            at: target.at.clone(),
+            shell: Shell { name: stage.shell.clone(), before: prelude(stage.trace.as_ref()) },
+            start_within: stage.start_within,
+            stop_grace: stage.stop_grace,
+        };
+        let script: &File = &stage.script;
+        let line = self.links.call(target, ask, &[script.as_fd(), out.as_fd(), err.as_fd()]).await?;
+        let pipes = Pipes {
+            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+        };
+        Ok((line, pipes))
+    }
+}
+
+/// Follows a stage to its end: its output, and what the link says of it.
+async fn converse(
+    mut line: Line,
+    Pipes { stdout, stderr }: &mut Pipes,
+    stage: &Stage,
+    at: &Endpoint,
+    output: &mut dyn Output,
+    stop: &mut Stop<'_>,
+) -> Talk {
+    let lost = ConnectError::Lost {
+        at: dial::place(&at.address, at.port),
+        problem: "the process that held the connection has ended".to_owned(),
+        sent: true,
+    };
+    let pumping = pump(stdout, stderr, output);
+    tokio::pin!(pumping);
+    let (mut begun, mut drained, mut heard) = (false, false, false);
+    let mut unheard: Option<ConnectError> = None;
+    let mut end: Option<Result<StageEnd, ConnectError>> = None;
+    // When the link counts as wedged; set once the stage shall stop.
+    let mut wedged_at: Option<Instant> = None;
+    loop {
+        match &end {
+            // Nobody wants what it still said.
+            Some(Ok(StageEnd::Stopped)) => return Talk::Over(unheard.map_or(Ok(StageEnd::Stopped), Err)),
+            Some(Err(error @ ConnectError::Lost { sent: true, .. })) if wedged_at.is_some() && !heard => {
+                return Talk::Lost(error.clone());
+            }
+            // What is to stop has no reader.
+            Some(end) if drained || wedged_at.is_some() => return Talk::Over(end.clone()),
+            _ => {}
+        }
+        tokio::select! {
+            biased;
+            () = &mut *stop, if wedged_at.is_none() => {
+                let _heard = line.say(&Control::Stop, &[]).await;
+                wedged_at = Some(Instant::now() + stage.stop_grace + STOP_HEARD);
+                // It has ended by itself, and somebody keeps its output open or does not read it.
+                end = end.map(|_| Ok(StageEnd::Stopped));
+            }
+            reply = line.hear::<Reply>(), if end.is_none() => match reply {
+                Ok(Some(Reply::Begun)) => begun = true,
+                Ok(Some(Reply::Stopping)) => {
+                    heard = true;
+                    wedged_at = Some(Instant::now() + stage.stop_grace * 2 + stop::LONGEST);
+                }
+                Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
+                Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) if !begun && wedged_at.is_none() => return Talk::Again,
+                Ok(None) | Err(_) => {
+                    heard = false;
+                    end = Some(Err(lost.clone()));
+                }
+            },
+            () = sleep_until(wedged_at.unwrap_or_else(Instant::now)), if wedged_at.is_some() && end.is_none() => {
+                // The next stage's link stops what this one left running.
+                kill(&line);
+                end = Some(Ok(StageEnd::Stopped));
+            }
+            pumped = &mut pumping, if !drained => {
+                drained = true;
+                if let Err(error) = pumped {
+                    let what = format!("cannot pass on the output of the stage: {error}");
+                    unheard = Some(ConnectError::Local { what });
+                    let _heard = line.say(&Control::Stop, &[]).await;
+                    wedged_at = Some(Instant::now() + stage.stop_grace + STOP_HEARD);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Where the links of an instance are: a directory with a lock and a socket for each slot.
+//!
+//! Whoever holds the lock is the link of the slot; there is never another. The lock's file says which session in the
+//! guest its stage has, so that the next link can stop what a dead one left.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::super::remote::SessionId;
+
+/// A session that was noted longer ago has ended with its job, and its number may be somebody else's.
+const STALE: Duration = Duration::from_mins(10);
+/// What a note of a session takes: ten digits and a newline.
+const NOTE: usize = 11;
+
+/// One job's place on an instance.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    dir: PathBuf,
+    number: u32,
+}
+
+impl Slot {
+    pub(super) fn new(dir: PathBuf, number: u32) -> Self {
+        Self { dir, number }
+    }
+
+    fn socket(&self) -> String {
+        format!("{}.sock", self.number)
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.lock", self.number))
+    }
+
+    /// Connects to the link of this slot; `None`: there is none.
+    pub(super) async fn connect(&self) -> io::Result<Option<tokio::net::UnixStream>> {
+        let Some(dir) = open_dir(&self.dir)? else { return Ok(None) };
+        match tokio::net::UnixStream::connect(through(&dir, &self.socket())).await {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Becomes the link of this slot; `None`: another process is.
+    pub(super) fn seize(&self) -> io::Result<Option<Seat>> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.lock_path())?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let seat = Seat { slot: self.clone(), lock: file };
+        // RACE: it may have been removed between our opening and locking it.
+        Ok(seat.is_there().then_some(seat))
+    }
+}
+
+/// The slots of an instance that have, or had, a link.
+pub(super) fn slots(dir: &Path) -> Vec<Slot> {
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".lock")?.parse().ok();
+    let mut numbers: Vec<u32> = names.filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| Slot::new(dir.to_owned(), number)).collect()
+}
+
+/// The right to be the link of a slot, held as long as this lives.
+#[derive(Debug)]
+pub(super) struct Seat {
+    slot: Slot,
+    lock: File,
+}
+
+impl Seat {
+    /// Takes calls from now on, in the place of a dead one.
+    pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
+        let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;
+        let (name, fresh) = (self.slot.socket(), format!("{}.new", self.slot.socket()));
+        remove(&dir, &fresh)?;
+        let listener = UnixListener::bind(through(&dir, &fresh))?;
+        // RACE: a call finds the dead link's socket or this one.
+        rustix::fs::renameat(&dir, fresh.as_str(), &dir, name.as_str())?;
+        listener.set_nonblocking(true)?;
+        tokio::net::UnixListener::from_std(listener)
+    }
+
+    /// Takes no more calls. The lock's file goes too, and the directory with the last of them.
+    pub(super) fn give_up(&self) {
+        // What cannot be removed is found by the next link, or goes with the state directory.
+        if let Ok(Some(dir)) = open_dir(&self.slot.dir)
+            && self.is_there()
+        {
+            let _gone = remove(&dir, &self.slot.socket());
+            if self.left_running().is_none() {
+                let _gone = std::fs::remove_file(self.slot.lock_path());
+                let _others = std::fs::remove_dir(&self.slot.dir);
+            }
+        }
+    }
+
+    /// Does the lock's path still lead to the file that we locked?
+    pub(super) fn is_there(&self) -> bool {
+        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let named = std::fs::metadata(self.slot.lock_path()).map(inode).ok();
+        named.is_some() && named == self.lock.metadata().map(inode).ok()
+    }
+
+    /// Notes the session of the stage that runs, or that none does.
+    pub(super) fn note(&self, session: Option<SessionId>) -> io::Result<()> {
+        let number = session.map(|id| id.to_string()).unwrap_or_default();
+        self.lock.write_all_at(format!("{number:<10}\n").as_bytes(), 0)
+    }
+
+    /// The session that the dead link before us had, if what runs there may still be its stage.
+    pub(super) fn left_running(&self) -> Option<SessionId> {
+        let mut text = [0; NOTE];
+        let length = self.lock.read_at(&mut text, 0).ok()?;
+        let written = self.lock.metadata().and_then(|found| found.modified()).ok()?;
+        // A clock that was set back makes it young.
+        let age = SystemTime::now().duration_since(written).unwrap_or_default();
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        SessionId::parse(text.trim().as_bytes()).filter(|_| age < STALE)
+    }
+}
+
+/// Tells the keeper whose mailbox lies there to look; a full one has a hint in it already.
+pub(super) fn hint(mailbox: &Path) {
+    let (Some(dir), Some(name)) = (mailbox.parent(), mailbox.file_name()) else { return };
+    let Ok(Some(dir)) = open_dir(dir) else { return };
+    let Ok(socket) = UnixDatagram::unbound() else { return };
+    let _unheard = socket
+        .set_nonblocking(true)
+        .and_then(|()| socket.send_to(b"!", through(&dir, &name.to_string_lossy())));
+}
+
+fn remove(dir: &OwnedFd, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir, name, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_dir(dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(dir, flags, Mode::empty()) {
+        Ok(opened) => Ok(Some(opened)),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A socket's address holds 108 bytes and state directories may lie deep.
+fn through(dir: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}

@@ -1,0 +1,150 @@
+//! One stage, as a link runs it.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::super::guest::Noise;
+use super::super::stage::{Input, Run, carry_on};
+use super::hub::Hub;
+use super::line::Line;
+use super::message::{Control, Reply, Shell};
+use super::shells::NoShell;
+use crate::connector::output::ProcessOutput;
+use crate::core::time::Pretty;
+use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
+
+/// Descriptors of a stage: its script, and pipes for its two streams.
+pub(super) const GIVEN: usize = 3;
+
+/// From TERM to KILL for a stage whose call has gone: nobody waits for it any more.
+const ABANDONED_GRACE: Duration = Duration::from_millis(50);
+
+/// A start has its own end, which says more.
+const MARGIN: Duration = Duration::from_millis(500);
+
+/// Frees the link when the stage has ended, however that was.
+struct Turn<'a, 'b>(&'a Hub<'b>);
+
+impl Drop for Turn<'_, '_> {
+    fn drop(&mut self) {
+        self.0.shells.stage_ended();
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Hub<'_> {
+    /// Runs a stage for a call, and tells it how that ended.
+    pub(super) async fn run_stage(
+        &self,
+        mut line: Line,
+        shell: Shell,
+        start_within: Duration,
+        stop_grace: Duration,
+    ) -> io::Result<()> {
+        self.shells.stage_runs.set(true);
+        let turn = Turn(self);
+        self.stages.set(self.stages.get() + 1);
+        line.say(&Reply::Accepted, &[]).await?;
+        let result = self.stage(&mut line, shell, start_within, stop_grace).await;
+        if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
+            // Nobody knows what runs on there: the next link looks, by the note that stays.
+            self.leave();
+        } else {
+            let _noted = self.seat.note(None);
+        }
+        drop(turn);
+        line.say(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
+    }
+
+    async fn stage(
+        &self,
+        line: &mut Line,
+        shell: Shell,
+        start_within: Duration,
+        stop_grace: Duration,
+    ) -> Result<StageEnd, ConnectError> {
+        let local =
+            |what: &str, e: &dyn std::fmt::Display| ConnectError::Local { what: format!("{what}: {e}") };
+        let mut given = || line.given().ok_or_else(|| local("a stage came without its pipes", &"none"));
+        let (script, stdout, stderr) = (given()?, given()?, given()?);
+        let mut output =
+            ProcessOutput::to_pipes(stdout, stderr).map_err(|e| local("cannot use the stage's pipes", &e))?;
+        let start_by = Instant::now() + start_within;
+        let connecting = timeout_at(start_by, self.session());
+        let session = tokio::select! {
+            biased;
+            session = connecting => session.map_err(|_| self.late(start_within))??,
+            _ = told_to_stop(line) => return Ok(StageEnd::Stopped),
+        };
+        let taken = tokio::select! {
+            biased;
+            taken = timeout_at(start_by + MARGIN, self.shells.take(shell, start_within)) => taken,
+            _ = told_to_stop(line) => {
+                // What is on its way there ends with the connection.
+                self.leave();
+                return Ok(StageEnd::Stopped);
+            }
+        };
+        let mut waiting = match taken {
+            Ok(Some(Ok(waiting))) => waiting,
+            Ok(Some(Err(NoShell { error, noise }))) => {
+                pass_on(&mut output, noise).await?;
+                return Err(error);
+            }
+            Ok(None) => return Err(session.lost(false)),
+            Err(_) => {
+                self.leave();
+                let within = Pretty(start_within);
+                return Err(session
+                    .lost_because(format!("the instance did not start the stage within {within}"), false));
+            }
+        };
+        let _noted = self.seat.note(waiting.session());
+        line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has gone", &e))?;
+        pass_on(&mut output, std::mem::take(&mut waiting.noise)).await?;
+        let grace = Rc::new(Cell::new(stop_grace));
+        let input = Input::File(script.into());
+        let linger = self.order.settings.linger;
+        let run = Run { input, grace: Rc::clone(&grace), start_within, linger };
+        let mut stop: Stop<'_> = Box::pin(async {
+            if !told_to_stop(line).await {
+                grace.set(stop_grace.min(ABANDONED_GRACE));
+            }
+        });
+        carry_on(session, &mut waiting.begun, &run, &mut output, &mut stop, &Cell::new(false)).await
+    }
+
+    /// No connection in time.
+    pub(super) fn late(&self, within: Duration) -> ConnectError {
+        let at = super::super::dial::place(&self.order.at.address, self.order.at.port);
+        ConnectError::TimedOut { at, waited: Pretty(within).to_string() }
+    }
+}
+
+/// What a guest said before its script belongs to the stage's output. It is less than an empty pipe takes.
+async fn pass_on(output: &mut ProcessOutput, noise: Noise) -> Result<(), ConnectError> {
+    for (stream, bytes) in noise.said {
+        output.write(stream, &bytes).await.map_err(|e| local("cannot pass on output", &e))?;
+    }
+    Ok(())
+}
+
+fn local(what: &str, problem: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Local { what: format!("{what}: {problem}") }
+}
+
+/// Resolves when the call wants the stage to stop, or has gone (`false`).
+async fn told_to_stop(line: &mut Line) -> bool {
+    match line.hear::<Control>().await {
+        Ok(Some(Control::Stop)) => {
+            // A call that hears nothing takes us for dead.
+            let _heard = line.say(&Reply::Stopping, &[]).await;
+            true
+        }
+        Ok(None) | Err(_) => false,
+    }
+}
