@@ -53,6 +53,9 @@ pub enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
+    /// The process that holds an instance's connection
+    #[command(hide = true)]
+    Link,
     /// The processes behind `local` instances
     #[command(hide = true)]
     Instance {

@@ -9,11 +9,12 @@ use super::args::{DEFAULT_CONFIG, Place};
 use super::error::CliError;
 use super::setup::{FileSetup, Surroundings};
 use crate::config::{Config, PoolConfig};
+use crate::connector::ssh::link::{LinkSettings, Linked};
 use crate::connector::ssh::{Ssh, SshSettings};
 use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::keeper::Pool;
-use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times};
+use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
 use crate::store::file::{self, FileStore, Options};
 
 /// Where the state lies unless somebody says otherwise.
@@ -96,9 +97,26 @@ impl Context {
             pool: pool.clone(),
             store: Rc::new(self.store(pool)?),
             host: Rc::clone(&self.host) as Rc<dyn crate::port::host::Host>,
-            connector: Rc::new(ssh(&self.state_path)),
+            connector: Rc::new(self.linked(pool)),
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
         })
+    }
+
+    /// What reaches a pool's instances, through their links.
+    fn linked(&self, pool: &PoolName) -> Linked {
+        let host = Rc::clone(&self.host);
+        let settings = LinkSettings {
+            dir: self.links(pool),
+            program: Box::new(|| detached_command(&std::env::current_exe()?)),
+            runner: Box::new(move || host.runner_pidfd()),
+            mailbox: self.host.mailbox(pool),
+        };
+        Linked::new(ssh(&self.state_path), settings)
+    }
+
+    /// Where the links of a pool's instances are.
+    pub(super) fn links(&self, pool: &PoolName) -> PathBuf {
+        self.state_path.join("links").join(pool.as_str())
     }
 
     /// A configured pool with its provider, for a keeper.

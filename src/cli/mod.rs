@@ -43,6 +43,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Runner(call) => called_by_runner(&place, &call),
         Command::Operator(command) => called_by_operator(&place, command),
+        Command::Link => crate::connector::ssh::link::process::main(),
         Command::Instance { arguments } => crate::provider::instance(&arguments),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "greenroom", &mut std::io::stdout());

@@ -156,6 +156,15 @@ impl Place {
         self.processes().into_iter().filter(|process| process.kind == kind).collect()
     }
 
+    /// What jobs have left on instances: all but the one shell that waits for the next stage.
+    pub fn left_by_jobs(&self) -> Vec<Process> {
+        let mut left = self.of_kind(Kind::Guest);
+        if let Some(waiting) = left.iter().position(|process| process.arguments == ["bash"]) {
+            left.remove(waiting);
+        }
+        left
+    }
+
     /// The server or supervisor of an instance, if it lives.
     pub fn server(&self, instance: &InstanceId) -> Option<Process> {
         let ending = format!("/{instance}");

@@ -121,7 +121,7 @@ fn what_a_stopped_stage_started_is_gone_when_run_returns() {
     let run = run.wait(SOON);
     assert_eq!(run.exit_code(), Some(2), "{}", run.stderr_text());
     // The sweeper itself may take a moment longer.
-    wait_for("the stage's session is gone", SOON, || place.of_kind(Kind::Guest).is_empty().then_some(()));
+    wait_for("the stage's session is gone", SOON, || place.left_by_jobs().is_empty().then_some(()));
     let after = attempt.run("after_script", "echo still here\n");
     assert_eq!((after.exit_code(), after.stdout_text().as_str()), (Some(0), "still here\n"));
     assert_eq!(place.instance_of(&attempt), instance);
@@ -253,7 +253,7 @@ fn a_job_whose_temporary_directory_is_gone_ends_without_a_cleanup() {
     let place = Setting::new().open();
     let attempt = place.prepared(1);
     assert_eq!(attempt.run("build_script", "sleep 300 </dev/null >/dev/null 2>&1 &\n").exit_code(), Some(0));
-    assert_eq!(place.of_kind(Kind::Guest).len(), 1);
+    assert_eq!(place.left_by_jobs().len(), 1);
     attempt.remove_tmpdir();
     place.reap();
     place.wait_until_settled(0);

@@ -2,6 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::{Rc, Weak};
@@ -98,6 +99,16 @@ impl LocalHost {
 
     pub fn state(&self) -> &StateDir {
         &self.state
+    }
+
+    /// A pidfd of the runner that called us, if one did: for a process that shall know when it is gone.
+    pub fn runner_pidfd(&self) -> Option<OwnedFd> {
+        self.runner()?.pidfd()
+    }
+
+    /// The mailbox of a pool's keeper: a datagram socket, where anything that comes wakes it.
+    pub fn mailbox(&self, pool: &PoolName) -> Option<PathBuf> {
+        Some(self.state.pool(pool).ok()?.join(socket::WAKE))
     }
 
     /// The runner of a driver call, found at the first question.

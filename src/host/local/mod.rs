@@ -28,6 +28,6 @@ mod wait;
 pub use clock::SystemClock;
 pub use host::{LocalHost, Role};
 pub use signals::Signals;
-pub use spawn::{KeeperCommand, detach};
+pub use spawn::{KeeperCommand, detach, detached_command};
 pub use state_dir::{StateDir, StateDirError};
 pub use times::Times;

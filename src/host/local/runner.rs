@@ -65,6 +65,14 @@ impl Runner {
         Self { id, watch }
     }
 
+    /// A copy of the descriptor that says when the runner is gone, where there is one.
+    pub(super) fn pidfd(&self) -> Option<OwnedFd> {
+        match &self.watch {
+            Watch::Pidfd(fd) => fd.get_ref().try_clone().ok(),
+            Watch::Look(_) | Watch::Gone | Watch::Never => None,
+        }
+    }
+
     /// Resolves when the runner is gone.
     pub(super) async fn gone(&self) {
         match &self.watch {

@@ -155,7 +155,7 @@ impl LocalHost {
 fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, pipe::Receiver)> {
     // Both ends are close-on-exec; the child gets its end as stdout and nothing else of ours.
     let (hear, tell) = io::pipe()?;
-    let child = without(&inherited()?, &command.program)
+    let child = detached_command(&command.program)?
         .args(&command.args)
         .env_clear()
         .envs(command.environment.iter().map(|(name, value)| (name, value)))
@@ -165,6 +165,12 @@ fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, pipe::
         .stderr(Stdio::null())
         .spawn()?;
     Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(hear))?))
+}
+
+/// A command that starts `program` with none of the descriptors that this process was started with, but its three
+/// streams.
+pub fn detached_command(program: &Path) -> io::Result<Command> {
+    Ok(without(&inherited()?, program))
 }
 
 /// Descriptors that a script around this call left open, perhaps copies of the runner's pipes: a keeper that kept
