@@ -28,11 +28,15 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::gitlab::env::JobEnv;
-use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall};
+use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall, RunnerCli};
 use error::CliError;
 
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
+    if let Ok(RunnerCli { place, call }) = RunnerCli::try_parse_from(&args) {
+        return called_by_runner(&place, &call);
+    }
     let Cli { place, command } = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(problem) => {
@@ -54,7 +58,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Exit codes are the runner's own; an error is one sentence for the job's author.
 fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
-    let env = JobEnv::read(std::env::vars_os());
+    let env = JobEnv::read(JobEnv::NAMES.into_iter().filter_map(set_by_runner));
     let codes = env.exit_codes();
     let outcome = match call {
         RunnerCall::Config(option) => driver::config(place, option, &env),
@@ -63,6 +67,11 @@ fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
         RunnerCall::Cleanup(option) => in_runtime(driver::cleanup(place, option, env)),
     };
     ExitCode::from(codes.of_outcome(outcome.unwrap_or_else(|error| driver::failed(&error))))
+}
+
+/// A variable of this process. Asked for by name: a job's environment holds hundreds.
+fn set_by_runner(name: &str) -> Option<(OsString, OsString)> {
+    Some((name.into(), std::env::var_os(name)?))
 }
 
 /// 0 is a good answer, 1 a bad one, 2 none.

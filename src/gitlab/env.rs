@@ -40,6 +40,17 @@ pub enum EnvError {
 }
 
 impl JobEnv {
+    /// All that `read` looks for.
+    pub const NAMES: [&str; 7] = [
+        "TMPDIR",
+        "BUILD_FAILURE_EXIT_CODE",
+        "SYSTEM_FAILURE_EXIT_CODE",
+        "BUILD_EXIT_CODE_FILE",
+        "JOB_RESPONSE_FILE",
+        STATE_DIR,
+        POOL,
+    ];
+
     /// Takes what it needs and forgets the rest. An empty value counts as none; of duplicates the last one counts.
     pub fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut env = Self::default();
