@@ -22,7 +22,7 @@ use greenroom::core::job::JobFacts;
 use greenroom::core::report::Report;
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
 use greenroom::port::clock::Clock;
-use greenroom::port::host::{Assignment, AttemptRecord, Host, HostError, Inbox, Woken};
+use greenroom::port::host::{Assignment, AttemptRecord, Host, HostError, Inbox, Patience, Woken};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -45,7 +45,7 @@ fn pool() -> PoolName {
 }
 
 fn no_keeper() -> KeeperCommand {
-    KeeperCommand::new("/bin/false", [""; 0], [])
+    KeeperCommand::new("/bin/false", [""; 0], Vec::new)
 }
 
 fn host(root: &Path, role: Role) -> LocalHost {
@@ -336,8 +336,17 @@ async fn an_attempt_goes_from_begin_to_forget() {
         key: None,
         jump: None,
     };
-    let assignment = Assignment { instance: InstanceId::new("linux-1"), endpoint, fixed: false };
-    host.assign(&name(), Some(&assignment)).await.unwrap();
+    let assignment = Assignment {
+        instance: InstanceId::new("linux-1"),
+        endpoint,
+        fixed: false,
+        patience: Patience::default(),
+    };
+    for now in [Some(&assignment), None, Some(&assignment)] {
+        host.assign(&name(), now).await.unwrap();
+        let (_call, found) = host.enter_attempt(&name()).await.unwrap().unwrap();
+        assert_eq!(found.assignment.as_ref(), now);
+    }
     drop(lease);
     let (run, found) = host.enter_attempt(&name()).await.unwrap().unwrap();
     assert_eq!(found.assignment.as_ref(), Some(&assignment));
@@ -752,13 +761,11 @@ async fn a_wake_up_crosses_processes_within_milliseconds() {
 fn starter(home: &Path) -> LocalHost {
     let args = ["keeper_child", "--exact", "--ignored", "--nocapture"].map(OsString::from);
     let args = args.into_iter().chain([home.as_os_str().to_owned()]);
-    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    for (name, value) in
-        [("CUSTOM_ENV_CI_JOB_TOKEN", "x"), ("CI_JOB_ID", "7"), ("TMPDIR", "/tmp/custom-executor1")]
-    {
-        environment.push((name.into(), value.into()));
-    }
-    let command = KeeperCommand::new(std::env::current_exe().unwrap(), args, environment);
+    let command = KeeperCommand::new(std::env::current_exe().unwrap(), args, || {
+        let jobs =
+            [("CUSTOM_ENV_CI_JOB_TOKEN", "x"), ("CI_JOB_ID", "7"), ("TMPDIR", "/tmp/custom-executor1")];
+        std::env::vars_os().chain(jobs.map(|(name, value)| (name.into(), value.into()))).collect()
+    });
     let state = StateDir::open(&home.join("state")).unwrap();
     LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap()
 }
@@ -879,7 +886,7 @@ async fn a_program_that_never_becomes_a_keeper_is_reported() {
     let open = |program: &str, arg: &str| {
         // One each: a child that hangs keeps `spawn.lock`.
         let state = StateDir::open(&home.path().join(program.replace('/', "-"))).unwrap();
-        let command = KeeperCommand::new(program, [arg], []);
+        let command = KeeperCommand::new(program, [arg], Vec::new);
         let times = Times { keeper_start: Duration::from_millis(200), ..Times::default() };
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions());
         host.unwrap().with_times(times)

@@ -38,7 +38,9 @@ impl Context {
         let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let state = StateDir::open(&state_path)?;
         let place = Place { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
-        let command = KeeperCommand::new(std::env::current_exe()?, keeper_args(&place), std::env::vars_os());
+        let command = KeeperCommand::new(std::env::current_exe()?, keeper_args(&place), || {
+            std::env::vars_os().collect()
+        });
         // A person's Ctrl-C ends a person's command; a driver call or keeper lets it pass.
         let signals = if role == Role::Operator { Signals::default_actions() } else { Signals::install()? };
         let mut host = LocalHost::open(state, role, command, signals)?;

@@ -50,12 +50,12 @@ pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> 
     let response = call.response()?;
     let pool = call.pool(option.pool.as_deref(), &response)?;
     call.context.note_config();
-    let configured = call.policy(&pool);
+    let configured = call.configured(&pool);
     let record = AttemptRecord {
         job: response.facts.clone(),
         pool: pool.clone(),
-        shell: configured.as_ref().map_or("bash", |(_, pool)| pool.shell.as_str()).to_owned(),
-        builds_dir: configured.as_ref().and_then(|(_, pool)| {
+        shell: configured.map_or("bash", |pool| pool.shell.as_str()).to_owned(),
+        builds_dir: configured.and_then(|pool| {
             let dirs = JobDirs::of(pool, &call.context.state_path).ok()?;
             Some(dirs.file_system.builds_dir(&dirs.builds, &call.attempt))
         }),
@@ -64,8 +64,8 @@ pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> 
     };
     let engine = call.context.engine(&pool)?;
     let mut say = |progress| ui::tell(&messages::progress(&pool, &progress, call.context.host.now()));
-    let policy = configured.map(|(policy, _)| policy);
-    match engine.acquire(&call.attempt, &record, policy, &mut say).await {
+    let policy = || call.policy(configured?);
+    match engine.acquire(&call.attempt, &record, &policy, &mut say).await {
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;
             ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));

@@ -51,13 +51,15 @@ impl Call {
         Ok(choose(self.context.config()?, None, response)?.name.clone())
     }
 
-    /// The configured policy of a pool; `None` if the configuration cannot be read now: the recorded one serves.
-    pub(super) fn policy(&self, pool: &PoolName) -> Option<(Arc<Policy>, &PoolConfig)> {
-        let config = self.context.config().ok()?;
-        let configured = config.pools.get(pool)?;
+    /// A pool as it is configured; `None` if the configuration cannot be read now: what is recorded serves.
+    pub(super) fn configured(&self, pool: &PoolName) -> Option<&PoolConfig> {
+        self.context.config().ok()?.pools.get(pool)
+    }
+
+    /// The policy that a pool is configured to have.
+    pub(super) fn policy(&self, pool: &PoolConfig) -> Option<Arc<Policy>> {
         let around = self.context.surroundings().ok()?;
-        let setup = super::setup::build(config, configured, &around).ok()?;
-        Some((setup.policy, configured))
+        super::setup::build(self.context.config().ok()?, pool, &around).ok().map(|setup| setup.policy)
     }
 }
 

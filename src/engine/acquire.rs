@@ -19,7 +19,7 @@ use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::connector::ConnectError;
-use crate::port::host::{Assignment, AttemptRecord, HostError, Inbox, Lock, Woken};
+use crate::port::host::{Assignment, AttemptRecord, HostError, Inbox, Lock, Patience, Woken};
 use crate::port::store::StoreError;
 
 /// What the job's author should know while waiting.
@@ -109,12 +109,13 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// Acquires an instance for the attempt, or says why there is none. Nothing is held after an error.
+    /// Acquires an instance for the attempt, or says why there is none. Nothing is held after an error. The configured
+    /// `policy` is asked for only where none is recorded.
     pub async fn acquire(
         &self,
         attempt: &AttemptName,
         record: &AttemptRecord,
-        policy: Option<Arc<Policy>>,
+        policy: &dyn Fn() -> Option<Arc<Policy>>,
         say: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
         let began = self.now();
@@ -122,10 +123,11 @@ impl Engine {
         if let Some(problem) = self.host.identity().await?.moved {
             return Err(AcquireError::Moved(problem));
         }
-        let policy = self.store.load().await?.policy.or(policy).ok_or(AcquireError::NoPolicy)?;
+        let known = self.store.load().await?;
+        let policy = known.policy.clone().or_else(policy).ok_or(AcquireError::NoPolicy)?;
         possible(&record, &policy)?;
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
-        let state = self.request(&ask).await?;
+        let state = self.request(&ask, &known).await?;
         let mut call =
             Call { engine: self, attempt, began, say, said: None, step: None, awaited: Vec::new() };
         let outcome = call.until_answering(&ask, state).await;
@@ -142,10 +144,9 @@ impl Engine {
     }
 
     /// A job has one living attempt: the earlier ones are closed, mark first, then their release.
-    async fn request(&self, ask: &Ask) -> Result<PoolState, AcquireError> {
-        let state = self.store.load().await?;
+    async fn request(&self, ask: &Ask, known: &PoolState) -> Result<PoolState, AcquireError> {
         let mut superseded = Vec::new();
-        for other in state.other_attempts(&ask.job.key, &ask.attempt) {
+        for other in known.other_attempts(&ask.job.key, &ask.attempt) {
             let closing = self.host.close_attempt(other).await?;
             let leaving = Leaving { how: End::Superseded, used: closing.used, lingering: closing.lingering };
             superseded.push((other.clone(), leaving));
@@ -203,7 +204,7 @@ impl Call<'_> {
                 if self.engine.host.is_closed(self.attempt).await? {
                     return Err(AcquireError::Closed);
                 }
-                state = self.engine.request(ask).await?;
+                state = self.engine.request(ask, &state).await?;
                 continue;
             };
             let waiting = waiting.clone();
@@ -222,10 +223,7 @@ impl Call<'_> {
         if host.is_closed(self.attempt).await? {
             return Err(AcquireError::Closed);
         }
-        let within = match self.engine.store.load().await?.policy {
-            Some(policy) => policy.timing.connect_timeout,
-            None => Duration::from_secs(10),
-        };
+        let within = assignment.patience.start_within;
         let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
         match select(check, host.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
@@ -328,7 +326,8 @@ fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let grant = state.granted.get(attempt)?;
     let instance = state.instance(&grant.instance)?;
     let (endpoint, fixed) = (instance.endpoint.clone()?, instance.is_fixed());
-    Some(Assignment { instance: grant.instance.clone(), endpoint, fixed })
+    let patience = state.policy.as_ref().map(|policy| Patience::from(&policy.timing)).unwrap_or_default();
+    Some(Assignment { instance: grant.instance.clone(), endpoint, fixed, patience })
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {

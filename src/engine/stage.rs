@@ -63,12 +63,11 @@ impl Engine {
         };
         // Before a byte is sent: from here on the grant costs a use.
         self.host.mark_used(attempt).await?;
-        let timing = self.timing().await;
         let stage = Stage {
             shell: record.shell,
             script,
-            start_within: timing.connect_timeout,
-            stop_grace: timing.stop_grace,
+            start_within: assignment.patience.start_within,
+            stop_grace: assignment.patience.stop_grace,
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
         };
         let stop = Box::pin(async {
@@ -97,12 +96,6 @@ impl Engine {
         Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))
     }
 
-    async fn timing(&self) -> crate::core::policy::Timing {
-        // The policy only shortens or lengthens a grace: without state the defaults serve.
-        let policy = self.store.load().await.ok().and_then(|state| state.policy);
-        policy.map(|p| p.timing.clone()).unwrap_or_default()
-    }
-
     /// What the keeper says of a lost instance, if it says so in time; else what we saw.
     async fn verdict(
         &self,
@@ -113,7 +106,9 @@ impl Engine {
         if matches!(cause, ConnectError::Local { .. }) {
             return Ok("could not be used".to_owned());
         }
-        let timing = self.timing().await;
+        // The policy only shortens or lengthens the wait: without state the defaults serve.
+        let policy = self.store.load().await.ok().and_then(|state| state.policy);
+        let timing = policy.map(|p| p.timing.clone()).unwrap_or_default();
         let until = self.now().plus(timing.verdict_wait);
         loop {
             // Again at each look: a keeper that has just listed takes that list for the truth, and asks anew only in

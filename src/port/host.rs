@@ -14,8 +14,9 @@ use crate::core::attempt::AttemptSeen;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::core::job::JobFacts;
+use crate::core::policy::Timing;
 use crate::core::report::Report;
-use crate::core::time::Stamp;
+use crate::core::time::{Stamp, millis};
 
 /// A kernel lock, given back when it is dropped, also by kill -9.
 pub trait Held: fmt::Debug {}
@@ -30,6 +31,31 @@ pub struct Assignment {
     /// A fixed host: what the job leaves there has to be found again.
     #[serde(default)]
     pub fixed: bool,
+    #[serde(default)]
+    pub patience: Patience,
+}
+
+/// The part of a policy's timing that `run` needs, as it was at the grant: a stage reads no pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patience {
+    /// `connect_timeout`: to connect, and again until the instance has begun with the script.
+    #[serde(with = "millis")]
+    pub start_within: Duration,
+    /// `stop_grace`: from TERM to KILL.
+    #[serde(with = "millis")]
+    pub stop_grace: Duration,
+}
+
+impl From<&Timing> for Patience {
+    fn from(timing: &Timing) -> Self {
+        Self { start_within: timing.connect_timeout, stop_grace: timing.stop_grace }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::from(&Timing::default())
+    }
 }
 
 /// What the `job` file of an attempt says.

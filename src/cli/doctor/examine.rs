@@ -152,7 +152,7 @@ impl Look<'_> {
         let root = state.root().to_owned();
         let nothing: [&str; 0] = [];
         // Doctor starts no keeper; asked to, it would say that there is no such program.
-        let command = KeeperCommand::new(self.ground.program, nothing, []);
+        let command = KeeperCommand::new(self.ground.program, nothing, Vec::new);
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions())?;
         let stores = match stores(&root) {
             Ok(stores) => stores,

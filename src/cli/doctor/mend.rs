@@ -80,7 +80,7 @@ mod tests {
 
     fn host(path: &Path) -> LocalHost {
         let nothing: [&str; 0] = [];
-        let command = KeeperCommand::new("/no/such/greenroom", nothing, []);
+        let command = KeeperCommand::new("/no/such/greenroom", nothing, Vec::new);
         let state = StateDir::open_for_repair(path).unwrap();
         LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap()
     }

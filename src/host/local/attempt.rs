@@ -12,7 +12,7 @@ use std::rc::Rc;
 use super::error::{cannot, io as broken};
 use super::flock::Kind;
 use super::host::LocalHost;
-use super::job_file::{JobFile, Origin, Tmpdir};
+use super::job_file::{self, JobFile, Origin, Tmpdir};
 use super::lease::{self, LEASE, Lease, LeaseGuard};
 use super::mark::{self, CLOSED, USED};
 use super::process::Namespaces;
@@ -120,17 +120,18 @@ impl LocalHost {
     }
 
     fn origin(&self) -> Origin {
+        let runner = self.runner();
         Origin {
-            runner: self.runner().and_then(|runner| runner.id),
+            runner: runner.and_then(|runner| runner.id),
             tmpdir: self.role.tmpdir().and_then(Tmpdir::at),
-            namespaces: Namespaces::own(),
+            namespaces: runner.map_or_else(Namespaces::own, |runner| runner.namespaces.clone()),
         }
     }
 
     /// The pool of an attempt; `None` if no `prepare` ever came.
     pub fn pool_of(&self, name: &AttemptName) -> Result<Option<PoolName>, HostError> {
         let dir = self.state.attempt(name)?;
-        Ok(JobFile::read(&dir)?.map(|job| job.record.pool))
+        Ok(JobFile::read_pool(&dir)?)
     }
 
     pub(super) fn write_assignment(
@@ -138,11 +139,7 @@ impl LocalHost {
         name: &AttemptName,
         assignment: Option<&Assignment>,
     ) -> Result<(), HostError> {
-        let dir = self.state.attempt(name)?;
-        let job = JobFile::read(&dir)?;
-        let mut job = job.ok_or_else(|| broken(format_args!("`{}` has no file `job`", dir.display())))?;
-        job.record.assignment = assignment.cloned();
-        job.write(&dir)
+        job_file::assign(&self.state.attempt(name)?, assignment)
     }
 
     pub(super) fn set_used(&self, name: &AttemptName) -> Result<(), HostError> {

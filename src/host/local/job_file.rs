@@ -1,7 +1,8 @@
-//! The file `job` of an attempt.
+//! The files `job` and `assignment` of an attempt.
 //!
-//! It is complete before the directory has its name, and is changed by rename only: a reader never sees half of it,
-//! unless the machine lost power.
+//! `job` is complete before the directory has its name, and never changes. `assignment`, which instance the job was
+//! given, comes later, under a name that is free: a rename over a file would make ext4 begin to write to the disk. A reader
+//! never sees half of either, unless the machine lost power.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,9 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::error::{cannot, io};
 use super::files::{self, Durable};
 use super::process::{Namespaces, ProcessId};
-use crate::port::host::{AttemptRecord, HostError};
+use crate::core::ids::PoolName;
+use crate::port::host::{Assignment, AttemptRecord, HostError};
 
 const JOB: &str = "job";
+const ASSIGNMENT: &str = "assignment";
 const FORMAT: u32 = 1;
 
 /// What `job` holds: the port's record and what is needed to judge whether the attempt lives.
@@ -72,27 +75,35 @@ impl JobFile {
         Self { format: FORMAT, record, origin }
     }
 
-    /// Writes `dir/job` in one step.
+    /// Writes `dir/job`; nobody knows the directory yet.
     pub(super) fn write(&self, dir: &Path) -> Result<(), HostError> {
         let path = dir.join(JOB);
-        let text = serde_json::to_vec(self).map_err(|e| cannot("write", &path, std::io::Error::from(e)))?;
-        files::replace(dir, JOB, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+        let text = encode(self, &path)?;
+        files::write_new(&path, &text, Durable::No).map_err(|e| cannot("write", &path, e))
     }
 
-    /// Reads `dir/job`; `None` if no `prepare` ever made one.
+    /// Reads `dir/job` and `dir/assignment`; `None` if no `prepare` ever made the first.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, JobTrouble> {
+        let Some(mut job) = Self::read_job(&dir.join(JOB))? else { return Ok(None) };
+        let path = dir.join(ASSIGNMENT);
+        if let Some(text) = text(&path)? {
+            job.record.assignment = serde_json::from_slice(&text).map_err(|e| damaged(&path, &e))?;
+        }
+        Ok(Some(job))
+    }
+
+    /// The pool in `dir/job`.
+    pub(super) fn read_pool(dir: &Path) -> Result<Option<PoolName>, JobTrouble> {
+        Ok(Self::read_job(&dir.join(JOB))?.map(|job| job.record.pool))
+    }
+
+    fn read_job(path: &Path) -> Result<Option<Self>, JobTrouble> {
         #[derive(Deserialize)]
         struct Version {
             format: u32,
         }
-        let path = dir.join(JOB);
-        let text =
-            files::read(&path).map_err(|e| JobTrouble { error: cannot("read", &path, e), damaged: false })?;
-        let Some(text) = text else { return Ok(None) };
-        let damaged = |e: serde_json::Error| JobTrouble {
-            error: io(format_args!("`{}` is damaged: {e}", path.display())),
-            damaged: true,
-        };
+        let Some(text) = text(path)? else { return Ok(None) };
+        let damaged = |e| damaged(path, &e);
         let Version { format } = serde_json::from_slice(&text).map_err(damaged)?;
         if format > FORMAT {
             let what = format!(
@@ -105,9 +116,31 @@ impl JobFile {
     }
 }
 
+/// Writes `dir/assignment` in one step.
+pub(super) fn assign(dir: &Path, assignment: Option<&Assignment>) -> Result<(), HostError> {
+    let path = dir.join(ASSIGNMENT);
+    let text = encode(&assignment, &path)?;
+    files::replace(dir, ASSIGNMENT, &text, Durable::No).map_err(|e| cannot("write", &path, e))
+}
+
+fn encode(what: &impl Serialize, path: &Path) -> Result<Vec<u8>, HostError> {
+    serde_json::to_vec(what).map_err(|e| cannot("write", path, std::io::Error::from(e)))
+}
+
+fn text(path: &Path) -> Result<Option<Vec<u8>>, JobTrouble> {
+    files::read(path).map_err(|e| JobTrouble { error: cannot("read", path, e), damaged: false })
+}
+
+fn damaged(path: &Path, problem: &serde_json::Error) -> JobTrouble {
+    JobTrouble { error: io(format_args!("`{}` is damaged: {problem}", path.display())), damaged: true }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::JobKey;
+    use crate::core::job::JobFacts;
+    use crate::core::time::{BootId, Stamp};
 
     #[test]
     fn a_torn_file_is_damaged_and_a_newer_one_is_not() {
@@ -120,5 +153,26 @@ mod tests {
             let trouble = JobFile::read(home.path()).unwrap_err();
             assert_eq!(trouble.damaged, damaged, "{text}");
         }
+    }
+
+    #[test]
+    fn a_torn_assignment_is_damage_too() {
+        let home = tempfile::tempdir().unwrap();
+        let timeout = std::time::Duration::from_secs(1);
+        let record = AttemptRecord {
+            job: JobFacts { key: JobKey::new("gl", 1), project: "group/project".into(), timeout },
+            pool: PoolName::new("linux"),
+            shell: "bash".to_owned(),
+            builds_dir: None,
+            begun: Stamp { wall_ms: 1, boot: BootId(1), uptime_ms: 1 },
+            assignment: None,
+        };
+        let origin = Origin { runner: None, tmpdir: None, namespaces: None };
+        JobFile::new(record, origin).write(home.path()).unwrap();
+        assert_eq!(JobFile::read(home.path()).unwrap().unwrap().record.assignment, None);
+        assign(home.path(), None).unwrap();
+        assert_eq!(JobFile::read(home.path()).unwrap().unwrap().record.assignment, None);
+        fs::write(home.path().join(ASSIGNMENT), "{\"instance\":").unwrap();
+        assert!(JobFile::read(home.path()).unwrap_err().damaged);
     }
 }

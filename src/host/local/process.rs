@@ -3,8 +3,8 @@
 //! A pid alone says nothing: pids are used again. A process is its pid together with its start time, and both mean
 //! something only inside the process namespace they were read in.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,8 +56,11 @@ impl Namespaces {
 }
 
 pub(super) fn stat(pid: i32) -> io::Result<Stat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of proc(5)"))
+    // One read: more than the fields we want, in one piece.
+    let mut bytes = [0_u8; 1024];
+    let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut bytes)?;
+    parse(&String::from_utf8_lossy(&bytes[..length]))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of proc(5)"))
 }
 
 /// The name in parentheses may hold blanks and parentheses itself, so fields count from the last one.

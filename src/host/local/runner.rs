@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Runner {
     /// For the attempt's record; `None` where it cannot be told.
     pub id: Option<ProcessId>,
+    /// Ours, in which `id` means something.
+    pub namespaces: Option<Namespaces>,
     watch: Watch,
 }
 
@@ -39,30 +41,30 @@ enum Watch {
 impl Runner {
     /// Finds the runner of this process.
     pub(super) fn find() -> Self {
-        match parent_of_group() {
-            Parent::Is(pid) => Self::watching(pid),
-            Parent::Gone => Self { id: None, watch: Watch::Gone },
-            Parent::Unknown => Self { id: None, watch: Watch::Never },
+        // Without a usable /proc nobody can be named.
+        let namespaces = Namespaces::own();
+        let unknown = |namespaces| Self { id: None, namespaces, watch: Watch::Never };
+        if namespaces.is_none() {
+            return unknown(namespaces);
         }
-    }
-
-    fn watching(pid: Pid) -> Self {
-        let fd = pidfd_open(pid, PidfdFlags::empty());
-        let start = process::stat(pid.as_raw_pid()).ok().map(|found| found.start);
+        let Ok(call) = process::stat(getpid().as_raw_pid()) else { return unknown(namespaces) };
+        let eldest = Eldest::of(call);
+        // Zero: the parent lives outside our process namespace.
+        let Some(parent) = Pid::from_raw(eldest.parent) else { return unknown(namespaces) };
+        let fd = pidfd_open(parent, PidfdFlags::empty());
+        let runner = process::stat(eldest.parent).ok();
         // RACE: the runner may die and its pid be used again between our asking and the two lines above. If it is
         // still the parent now, it was all the time.
-        match parent_of_group() {
-            Parent::Is(still) if still == pid => {}
-            _ => return Self { id: None, watch: Watch::Gone },
+        if runner.is_some_and(|runner| adopted(call, runner)) || !eldest.still_has_parent() {
+            return Self { id: None, namespaces, watch: Watch::Gone };
         }
-        let id = start.map(|start| ProcessId { pid: pid.as_raw_pid(), start });
-        let watched = fd.map_err(io::Error::from).and_then(watchable);
-        let watch = match (watched, id) {
+        let id = runner.map(|runner| ProcessId { pid: eldest.parent, start: runner.start });
+        let watch = match (fd.map_err(io::Error::from).and_then(watchable), id) {
             (Ok(fd), _) => Watch::Pidfd(fd),
             (Err(_), Some(id)) => Watch::Look(id),
             (Err(_), None) => Watch::Never,
         };
-        Self { id, watch }
+        Self { id, namespaces, watch }
     }
 
     /// A copy of the descriptor that says when the runner is gone, where there is one.
@@ -97,38 +99,34 @@ fn watchable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Parent {
-    Is(Pid),
-    Gone,
-    Unknown,
+/// The process of this call that the runner itself started: the leader of our group, or we.
+///
+/// Asked of /proc, not of getpgrp and getsid: those know no number for a group or session outside our namespace.
+#[derive(Debug, Clone, Copy)]
+struct Eldest {
+    pid: i32,
+    parent: i32,
 }
 
-/// Asked of /proc, not of getpgrp and getsid: those know no number for a group or session outside our namespace.
-fn parent_of_group() -> Parent {
-    // Zero or no usable /proc: the parent lives outside our process namespace, or cannot be named.
-    if Namespaces::own().is_none() {
-        return Parent::Unknown;
+impl Eldest {
+    fn of(call: Stat) -> Self {
+        let own = getpid().as_raw_pid();
+        let leader = if call.group == own { None } else { process::stat(call.group).ok() };
+        match leader {
+            Some(leader) => Self { pid: call.group, parent: leader.parent },
+            // A wrapper that is no more leaves us its group but not its parent: then our own parent counts.
+            None => Self { pid: own, parent: call.parent },
+        }
     }
-    let own = getpid().as_raw_pid();
-    let Ok(call) = process::stat(own) else { return Parent::Unknown };
-    let parent = if call.group == own {
-        call.parent
-    } else {
-        // A wrapper that is no more leaves us its group but not its parent: then our own parent counts.
-        process::stat(call.group).map_or(call.parent, |leader| leader.parent)
-    };
-    match Pid::from_raw(parent) {
-        None => Parent::Unknown,
-        Some(_) if orphaned(call, parent) => Parent::Gone,
-        Some(pid) => Parent::Is(pid),
+
+    fn still_has_parent(self) -> bool {
+        process::stat(self.pid).is_ok_and(|now| now.parent == self.parent)
     }
 }
 
 /// Was the group handed to an init after its real parent died? The runner starts its calls in its own session; a
 /// parent in another one is an adoptive parent, unless the group leads a session itself (then somebody else than a
 /// runner started it, and any parent will do).
-fn orphaned(call: Stat, parent: i32) -> bool {
-    let Ok(adoptive) = process::stat(parent) else { return false };
-    call.session != 0 && adoptive.session != call.session && call.session != call.group
+fn adopted(call: Stat, parent: Stat) -> bool {
+    call.session != 0 && parent.session != call.session && call.session != call.group
 }

@@ -78,26 +78,26 @@ const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// The program that becomes a keeper, complete.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct KeeperCommand {
     pub program: PathBuf,
     /// Paths in them must be absolute: the keeper runs in `/`.
     pub args: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
+    environment: fn() -> Vec<(OsString, OsString)>,
 }
 
 impl KeeperCommand {
-    /// `environment` is this process's own; what is not on the allow-list is left out.
+    /// `environment` is this process's own, asked for when a keeper is started; what is not on the allow-list is left out.
     pub fn new(
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = impl Into<OsString>>,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        environment: fn() -> Vec<(OsString, OsString)>,
     ) -> Self {
-        Self {
-            program: program.into(),
-            args: args.into_iter().map(Into::into).collect(),
-            environment: environment.into_iter().filter(|(name, value)| allowed(name, value)).collect(),
-        }
+        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), environment }
+    }
+
+    fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        (self.environment)().into_iter().filter(|(name, value)| allowed(name, value))
     }
 }
 
@@ -158,7 +158,7 @@ fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, pipe::
     let child = detached_command(&command.program)?
         .args(&command.args)
         .env_clear()
-        .envs(command.environment.iter().map(|(name, value)| (name, value)))
+        .envs(command.environment())
         .current_dir("/")
         .stdin(spawn_lock)
         .stdout(OwnedFd::from(tell))
@@ -238,21 +238,24 @@ mod tests {
 
     #[test]
     fn no_job_variable_no_tmpdir_and_no_secret_gets_through() {
-        let own = [
-            ("PATH", "/bin"),
-            ("CUSTOM_ENV_PATH", "x"),
-            ("CI_JOB_TOKEN", "x"),
-            ("TMPDIR", "x"),
-            ("JOB_RESPONSE_FILE", "x"),
-            ("AWS_SECRET_ACCESS_KEY", "x"),
-            ("SSH_AUTH_SOCK", "x"),
-            ("LD_PRELOAD", "x"),
-            ("HTTPS_PROXY", "http://proxy:3128"),
-            ("https_proxy", "http://me:secret@proxy:3128"),
-        ];
-        let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let own = || {
+            [
+                ("PATH", "/bin"),
+                ("CUSTOM_ENV_PATH", "x"),
+                ("CI_JOB_TOKEN", "x"),
+                ("TMPDIR", "x"),
+                ("JOB_RESPONSE_FILE", "x"),
+                ("AWS_SECRET_ACCESS_KEY", "x"),
+                ("SSH_AUTH_SOCK", "x"),
+                ("LD_PRELOAD", "x"),
+                ("HTTPS_PROXY", "http://proxy:3128"),
+                ("https_proxy", "http://me:secret@proxy:3128"),
+            ]
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+            .to_vec()
+        };
         let command = KeeperCommand::new("/bin/true", ["keep"], own);
-        let names: Vec<_> = command.environment.iter().map(|(name, _)| name.to_str().unwrap()).collect();
+        let names: Vec<_> = command.environment().map(|(name, _)| name.into_string().unwrap()).collect();
         assert_eq!(names, ["PATH", "HTTPS_PROXY"]);
     }
 }
