@@ -11,7 +11,9 @@ use toml::Table;
 use crate::place::{DRIVER, Place, SOON};
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
+use crate::support::attempt::Attempt;
 use crate::support::job::Job;
+use crate::support::process::LiveCall;
 use crate::support::record::Outcome;
 
 /// Kills every keeper that lives now; whom.
@@ -34,6 +36,19 @@ fn launched(place: &Place) -> usize {
     let instances: std::collections::BTreeSet<_> =
         events.iter().filter_map(|event| instance(&event.change)).collect();
     instances.len()
+}
+
+/// The job that waited is prepared, and only one instance was ever launched.
+#[track_caller]
+fn expect_one_launch(place: &Place, attempt: &Attempt, prepare: &LiveCall) {
+    let prepare = prepare.wait(SOON);
+    assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
+    assert_eq!(launched(place), 1);
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    // Nothing ran there: it is as good as new.
+    place.wait_until_settled(1);
+    place.expect_sound();
 }
 
 /// `greenroom keep` in the foreground, as a service runs it.
@@ -76,14 +91,7 @@ fn a_keeper_killed_while_a_job_waits_is_followed_by_another_and_nothing_is_launc
     prepare.wait_for_output("booting", SOON);
     let killed = kill_keepers(&place);
     assert_eq!(killed.len(), 1, "{killed:?}");
-    let prepare = prepare.wait(SOON);
-    assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
-    assert_eq!(launched(&place), 1);
-    assert_eq!(attempt.cleanup().exit_code(), Some(0));
-    attempt.remove_tmpdir();
-    // Nothing ran there: it is as good as new.
-    place.wait_until_settled(1);
-    place.expect_sound();
+    expect_one_launch(&place, &attempt, &prepare);
 }
 
 /// The answer of the first launch is lost and no list shows the instance: only asking again, with the same token, helps.
@@ -98,14 +106,7 @@ fn a_launch_that_a_dead_keeper_had_no_answer_to_is_repeated_by_the_next_one() {
     let answered = |change: &Change| matches!(change, Change::LaunchAnswered { .. });
     wait_for("an answer", SOON, || place.events().iter().any(|e| answered(&e.change)).then_some(()));
     kill_keepers(&place);
-    let prepare = prepare.wait(SOON);
-    assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
-    assert_eq!(launched(&place), 1);
-    assert_eq!(attempt.cleanup().exit_code(), Some(0));
-    attempt.remove_tmpdir();
-    // Nothing ran there: it is as good as new.
-    place.wait_until_settled(1);
-    place.expect_sound();
+    expect_one_launch(&place, &attempt, &prepare);
 }
 
 #[test]
