@@ -19,6 +19,8 @@ mod jobs;
 mod kills;
 mod kinds;
 mod machine;
+#[path = "../jobs/onslaught.rs"]
+mod onslaught;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
 mod place;

@@ -1,11 +1,11 @@
 //! More jobs than machines, and kill -9 of any process of ours meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use super::{Machines, PATIENCE, machines};
+use crate::onslaught::Onslaught;
 use crate::processes::Kind;
-use crate::support::dice::{Dice, number};
+use crate::support::dice::number;
 use crate::support::handle::Handle;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
@@ -34,36 +34,18 @@ fn jobs_share_a_few_machines_and_each_has_one_to_itself() {
 /// Jobs run two at a time while processes of ours are killed; nothing is leaked, nothing is lost, no script is blamed.
 #[test]
 fn whatever_is_killed_no_machine_is_leaked_and_no_script_is_blamed() {
-    let (seed, kills) = (number("GREENROOM_SEED", 1), number("GREENROOM_KILLS", 5));
-    let replay = format!("replay: GREENROOM_SEED={seed} GREENROOM_KILLS={kills} cargo test --test vm crowd");
-    println!("{replay}");
-    let mut dice = Dice::new(seed);
     let place = Machines::open(machines().pool("idle_count", 1));
-    let runner = place.runner();
-    let (mut killed, mut id) = (0, 0);
-    let mut victims = BTreeMap::<Kind, u64>::new();
-    while killed < kills {
-        let jobs = [id + 1, id + 2].map(|id| runner.start(&Job::new(id).script(["sleep 1"])));
-        id += 2;
-        for _ in 0..2 {
-            std::thread::sleep(Duration::from_millis(500 + dice.below(5000)));
-            let kinds = [Kind::Call, Kind::Keeper, Kind::Instance, Kind::Qemu, Kind::Holder];
-            let living: Vec<_> =
-                place.processes().into_iter().filter(|process| kinds.contains(&process.kind)).collect();
-            let Some(victim) = dice.pick(&living).filter(|_| killed < kills) else { continue };
-            if victim.kill9() {
-                killed += 1;
-                *victims.entry(victim.kind).or_default() += 1;
-            }
-        }
-        for job in jobs {
-            let result = job.finish();
-            let blamed = matches!(result.outcome, Outcome::ScriptFailure { .. });
-            assert!(!blamed, "{replay}\n{}\n{}", result.describe(), place.log());
-        }
-    }
-    println!("killed {killed}: {victims:?} over {id} jobs");
+    let onslaught = Onslaught {
+        test: "--test vm crowd",
+        kills: 5,
+        kinds: &[Kind::Call, Kind::Keeper, Kind::Instance, Kind::Qemu, Kind::Holder],
+        script: "sleep 1",
+        blows: 2,
+        pause: 500..5500,
+        patience: PATIENCE,
+    };
+    let last = onslaught.on(&place);
     place.reap();
-    place.run(&Job::new(id + 1)).expect_outcome(&Outcome::Success);
+    place.run(&Job::new(last + 1)).expect_outcome(&Outcome::Success);
     place.expect_nothing_left(1);
 }
