@@ -116,7 +116,11 @@ impl Template {
         match fs_err::rename(&self.dir.path, &aside) {
             // RACE: another clone was as unlucky.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.and_then(|()| remove::tree(&aside)),
+            other => {
+                other?;
+                // CRASH: what is set aside is nobody's; whoever builds the next template sweeps it away.
+                remove::tree(&aside)
+            }
         }
     }
 
@@ -124,6 +128,13 @@ impl Template {
     /// now; not those that somebody holds.
     fn sweep(&self, recipe: &Recipe) -> io::Result<()> {
         let Some(folder) = self.dir.path.parent() else { return Ok(()) };
+        for entry in fs_err::read_dir(folder)? {
+            let entry = entry?;
+            // Set aside by a clone that ended before it had removed it.
+            if entry.file_name().to_string_lossy().starts_with('.') {
+                remove::tree(&entry.path())?;
+            }
+        }
         for other in crate::provider::launch::instances(folder)? {
             let old: Option<Recipe> = other.read(RECIPE)?;
             let is_stale = old.is_none_or(|old| {
@@ -231,10 +242,12 @@ mod tests {
         // As an older QEMU, or an older greenroom, would have called it.
         let outdated = Template { dir: InstanceDir::at(images.path().join(FOLDER).join("0123")) };
         outdated.prepare(&another).unwrap();
+        let aside = outdated.dir.path.with_file_name(".4567-89ab");
+        fs_err::create_dir(&aside).unwrap();
         let is_there = |template: &Template| template.dir.path.exists();
         at(&recipe).sweep(&recipe).unwrap();
         assert!(is_there(&at(&recipe)) && is_there(&at(&another)));
-        assert!(!is_there(&at(&rebuilt)) && !is_there(&outdated));
+        assert!(!is_there(&at(&rebuilt)) && !is_there(&outdated) && !aside.exists());
         at(&recipe).discard().unwrap();
         at(&recipe).discard().unwrap();
         assert!(!is_there(&at(&recipe)));
