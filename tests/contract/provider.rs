@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod here;
 mod local;
 mod suite;
 

@@ -13,32 +13,19 @@ use std::time::{Duration, Instant};
 
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::core::time::{BootId, Stamp};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, Provider};
 use greenroom::provider::{BuildContext, find};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
 use crate::images::{folder, turn};
 use crate::provider::{Behaviour, Fixture, gone, request, running, until};
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 
 static POOLS: AtomicU32 = AtomicU32::new(0);
-
-/// The clocks of this machine.
-#[derive(Debug)]
-struct Machine;
-
-impl Clock for Machine {
-    fn now(&self) -> Stamp {
-        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let ms = |at: rustix::time::Timespec| at.tv_sec * 1000 + at.tv_nsec / 1_000_000;
-        Stamp { wall_ms: ms(wall), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }
-    }
-}
 
 pub(crate) struct VmFixture {
     state: PathBuf,
@@ -51,15 +38,6 @@ pub(crate) struct VmFixture {
     own: Option<(TempDir, MutexGuard<'static, ()>)>,
 }
 
-fn read_keys(state: &Path) -> InstanceKeys {
-    let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap();
-    InstanceKeys {
-        authorized_key: read("client.pub").trim_end().to_owned(),
-        host_key: read("host"),
-        host_key_public: read("host.pub").trim_end().to_owned(),
-    }
-}
-
 impl VmFixture {
     pub(crate) fn new() -> Self {
         Self::with("")
@@ -68,17 +46,23 @@ impl VmFixture {
     pub(crate) fn with(table: &str) -> Self {
         let turn = turn();
         let state = tempfile::tempdir().unwrap();
-        for name in ["client", "host"] {
-            let mut keygen = Command::new("ssh-keygen");
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.path().join(name));
-            assert!(keygen.status().expect("ssh-keygen").success());
-        }
+        make_keys(state.path());
         // Part of every process's command line: nobody else's machines are taken for ours.
         let number = POOLS.fetch_add(1, Ordering::Relaxed);
         let pool = format!("t{}x{number}", std::process::id());
         let mut fixture = Self::borrowed(state.path(), &pool);
         table.clone_into(&mut fixture.table);
         fixture.own = Some((state, turn));
+        fixture
+    }
+
+    /// One with a folder of images of its own in its state directory: the one image, and no template yet.
+    #[cfg(feature = "crash-points")]
+    pub(crate) fn with_own_images(table: &str) -> Self {
+        let mut fixture = Self::with(table);
+        let images = fixture.state.join("images");
+        crate::images::link_into(&images);
+        fixture.table = format!("images = {images:?}\n{table}");
         fixture
     }
 
@@ -145,6 +129,11 @@ impl VmFixture {
         format!("boot = \"direct\"\naccel = \"tcg\"\nqemu = \"{}\"", program.display())
     }
 
+    /// The lines that this fixture adds to every table.
+    pub(crate) fn own_table(&self) -> &str {
+        &self.table
+    }
+
     pub(crate) fn state_dir(&self) -> &Path {
         &self.state
     }
@@ -199,27 +188,6 @@ impl VmFixture {
     }
 }
 
-/// Every living process with its arguments; the dead that were not waited for have none.
-pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let read = |pid| {
-        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let arguments: Vec<String> = bytes
-            .split(|byte| *byte == 0)
-            .filter(|argument| !argument.is_empty())
-            .map(|argument| String::from_utf8_lossy(argument).into_owned())
-            .collect();
-        (!arguments.is_empty()).then_some((pid, arguments))
-    };
-    pids.filter_map(read).collect()
-}
-
-pub(crate) fn kill(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
 /// A machine that answers.
 pub(crate) struct Guest<'a> {
     fixture: &'a VmFixture,
@@ -267,10 +235,7 @@ impl Drop for VmFixture {
             return;
         }
         // A test that failed leaves nobody behind either.
-        for pid in self.processes() {
-            let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        kill_all(self.processes());
     }
 }
 
@@ -290,7 +255,7 @@ impl Fixture for VmFixture {
     }
 
     fn clock(&self) -> Rc<dyn Clock> {
-        Rc::new(Machine)
+        Rc::new(HereAndNow { ahead: Duration::ZERO })
     }
 
     fn keys(&self) -> InstanceKeys {

@@ -28,6 +28,14 @@ pub(crate) fn folder() -> &'static Path {
     &FOLDER
 }
 
+/// Makes a folder of images, with the image `light` in it and no template.
+pub(crate) fn link_into(images: &Path) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(images).expect("a folder for images");
+    let light = folder().join("light").canonicalize().expect("an image");
+    std::os::unix::fs::symlink(light, images.join("light")).expect("a link to the test image");
+}
+
 pub(crate) fn light() -> Image {
     Image::open(folder(), "light").expect("an image that was built")
 }

@@ -12,7 +12,8 @@ use greenroom::core::inventory::Status;
 use rustix::process::Signal;
 
 use crate::clones::SOON;
-use crate::fixture::{VmFixture, command_lines, kill};
+use crate::fixture::VmFixture;
+use crate::here::{command_lines, kill, kill_all};
 use crate::images::folder;
 use crate::provider::{Fixture, class, gone, leave_nothing, request, running, status, until};
 
@@ -57,11 +58,7 @@ async fn everything_killed_at_once_leaves_nothing_that_a_list_cannot_see() {
         fixture.nth(number, "").await;
     }
     fixture.build("").launch(&request(&fixture, 4)).await.unwrap();
-    for pid in fixture.processes() {
-        // One of them dies with another one.
-        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-    }
+    kill_all(fixture.processes());
     until("nobody lives", SOON, async || fixture.processes().is_empty().then_some(())).await;
     let provider = fixture.build("");
     let listing = provider.list(&fixture.pool()).await.unwrap();
@@ -105,7 +102,18 @@ async fn launches_in_a_process_of_its_own() {
         return;
     };
     let fixture = VmFixture::borrowed(Path::new(&state), &pool);
-    fixture.build("").launch(&request(&fixture, number.parse().unwrap())).await.unwrap();
+    let table = std::env::var("LAUNCH_TABLE").unwrap();
+    fixture.build(&table).launch(&request(&fixture, number.parse().unwrap())).await.unwrap();
+}
+
+/// Starts that process.
+pub(crate) fn launcher(fixture: &VmFixture, number: u32) -> Command {
+    let mut launcher = Command::new(std::env::current_exe().unwrap());
+    launcher.args(["--exact", "--ignored", "kills::launches_in_a_process_of_its_own"]);
+    launcher.stdout(Stdio::null()).stderr(Stdio::null());
+    launcher.env("LAUNCH_IN", fixture.state_dir()).env("LAUNCH_POOL", fixture.pool().as_str());
+    launcher.env("LAUNCH_TABLE", fixture.own_table()).env("LAUNCH_NUMBER", number.to_string());
+    launcher
 }
 
 #[tokio::test]
@@ -113,12 +121,7 @@ async fn a_keeper_killed_while_it_launches_leaves_nothing_unseen() {
     let fixture = VmFixture::new();
     let provider = fixture.build("");
     for number in 1..=16_u32 {
-        let mut launcher = Command::new(std::env::current_exe().unwrap());
-        launcher.args(["--exact", "--ignored", "kills::launches_in_a_process_of_its_own"]);
-        launcher.stdout(Stdio::null()).stderr(Stdio::null());
-        launcher.env("LAUNCH_IN", fixture.state_dir()).env("LAUNCH_POOL", fixture.pool().as_str());
-        launcher.env("LAUNCH_NUMBER", number.to_string());
-        let mut launcher = launcher.spawn().unwrap();
+        let mut launcher = launcher(&fixture, number).spawn().unwrap();
         // The whole takes some milliseconds: the kills are spread over it.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_micros(u64::from(number) * 1500) {

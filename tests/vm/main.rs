@@ -12,6 +12,8 @@ mod commands;
 mod ends;
 mod fixture;
 mod foreign;
+#[path = "../contract/provider/here.rs"]
+mod here;
 mod image;
 mod images;
 mod isolation;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::SealFlags;
 
 use crate::fixture::VmFixture;
-use crate::images::folder;
+use crate::images::link_into;
 use crate::provider::{leave_nothing, request, running};
 
 /// A folder of images of its own, with the one image in it and no template.
@@ -17,8 +17,7 @@ struct Images(tempfile::TempDir);
 impl Images {
     fn new() -> Self {
         let own = tempfile::tempdir().unwrap();
-        let image = folder().join("light").canonicalize().unwrap();
-        std::os::unix::fs::symlink(image, own.path().join("light")).unwrap();
+        link_into(own.path());
         Self(own)
     }
 

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom::core::failure::ErrorClass;
 use greenroom::core::ids::{InstanceId, PoolName};
-use greenroom::core::time::{BootId, Stamp};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, Provider};
 use greenroom::provider::{BuildContext, find};
 use tempfile::TempDir;
 
+use super::here::{HereAndNow, command_lines, kill, kill_all, make_keys, read_keys};
 use super::{Behaviour, Fixture, provider_contract};
 
 mod faults;
@@ -22,42 +21,9 @@ mod ssh;
 
 pub(crate) const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
 
-/// The clocks of this machine.
-#[derive(Debug)]
-struct Machine {
-    /// Runs ahead of the real ones.
-    ahead: Duration,
-}
-
-impl Clock for Machine {
-    fn now(&self) -> Stamp {
-        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let ms = |at: rustix::time::Timespec| at.tv_sec * 1000 + at.tv_nsec / 1_000_000;
-        Stamp { wall_ms: ms(wall), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }.plus(self.ahead)
-    }
-}
-
 enum State {
     Own(TempDir),
     Borrowed(PathBuf),
-}
-
-fn make_keys(state: &Path) {
-    for name in ["client", "host"] {
-        let mut keygen = Command::new("ssh-keygen");
-        keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.join(name));
-        assert!(keygen.status().expect("ssh-keygen").success());
-    }
-}
-
-fn read_keys(state: &Path) -> InstanceKeys {
-    let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap().trim_end().to_owned();
-    InstanceKeys {
-        authorized_key: read("client.pub"),
-        host_key: read("host"),
-        host_key_public: read("host.pub"),
-    }
 }
 
 /// A state directory of its own, with the keys of one client and one host.
@@ -95,7 +61,7 @@ impl LocalFixture {
 
     /// A provider whose clock runs ahead.
     pub(crate) fn build_ahead(&self, ahead: Duration) -> Rc<dyn Provider> {
-        let clock = Rc::new(Machine { ahead });
+        let clock = Rc::new(HereAndNow { ahead });
         let context = BuildContext { clock, ..self.context(Path::new(GREENROOM)) };
         (find("local").unwrap().build)(&context, &"allow_root = true".parse().unwrap()).unwrap()
     }
@@ -159,40 +125,16 @@ impl LocalFixture {
     }
 }
 
-/// Every living process with its arguments; the dead that were not waited for have none.
-fn command_lines() -> Vec<(u32, Vec<String>)> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let read = |pid| {
-        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let arguments: Vec<String> = bytes
-            .split(|byte| *byte == 0)
-            .filter(|argument| !argument.is_empty())
-            .map(|argument| String::from_utf8_lossy(argument).into_owned())
-            .collect();
-        (!arguments.is_empty()).then_some((pid, arguments))
-    };
-    pids.filter_map(read).collect()
-}
-
 /// Does our own environment hold what an instance must not see? Without that, looking for it proves nothing.
 pub(crate) fn has_something_to_hide() -> bool {
     let passed_on = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
     std::env::vars_os().any(|(name, _)| !passed_on.iter().any(|known| name == *known))
 }
 
-pub(crate) fn kill(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
-}
-
 impl Drop for LocalFixture {
     fn drop(&mut self) {
         // A test that failed leaves nobody behind either.
-        for pid in self.processes() {
-            let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+        kill_all(self.processes());
     }
 }
 
@@ -222,7 +164,7 @@ impl Fixture for LocalFixture {
     }
 
     fn clock(&self) -> Rc<dyn Clock> {
-        Rc::new(Machine { ahead: Duration::ZERO })
+        Rc::new(HereAndNow { ahead: Duration::ZERO })
     }
 
     fn keys(&self) -> InstanceKeys {

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::ops::Deref;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -62,10 +61,7 @@ impl Machines {
     fn open(setting: Setting) -> Self {
         let turn = images::turn();
         let place = setting.open();
-        let images = place.state_dir.join("images");
-        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&images).expect("a folder for images");
-        let light = images::folder().join("light");
-        std::os::unix::fs::symlink(light, images.join("light")).expect("a link to the test image");
+        images::link_into(&place.state_dir.join("images"));
         Self { place, _turn: turn }
     }
 

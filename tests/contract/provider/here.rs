@@ -1,0 +1,76 @@
+//! What fixtures of machines on this machine have in common: its clocks, keys, and the table of its processes.
+
+#![cfg(test)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use greenroom::core::time::{BootId, Stamp};
+use greenroom::port::clock::Clock;
+use greenroom::port::provider::InstanceKeys;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The clocks of this machine.
+#[derive(Debug)]
+pub(crate) struct HereAndNow {
+    /// Runs ahead of the real ones.
+    pub(crate) ahead: Duration,
+}
+
+impl Clock for HereAndNow {
+    fn now(&self) -> Stamp {
+        let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let ms = |at: rustix::time::Timespec| at.tv_sec * 1000 + at.tv_nsec / 1_000_000;
+        Stamp { wall_ms: ms(wall), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }.plus(self.ahead)
+    }
+}
+
+/// The keys of one client and one host, in files.
+pub(crate) fn make_keys(state: &Path) {
+    for name in ["client", "host"] {
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f"]).arg(state.join(name));
+        assert!(keygen.status().expect("ssh-keygen").success());
+    }
+}
+
+/// What `make_keys` wrote.
+pub(crate) fn read_keys(state: &Path) -> InstanceKeys {
+    let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap().trim_end().to_owned();
+    InstanceKeys {
+        authorized_key: read("client.pub"),
+        host_key: read("host"),
+        host_key_public: read("host.pub"),
+    }
+}
+
+/// Every living process with its arguments; the dead that were not waited for have none.
+pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let read = |pid| {
+        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let arguments: Vec<String> = bytes
+            .split(|byte| *byte == 0)
+            .filter(|argument| !argument.is_empty())
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
+            .collect();
+        (!arguments.is_empty()).then_some((pid, arguments))
+    };
+    pids.filter_map(read).collect()
+}
+
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Kills what may be gone already: one of several dies with another one.
+pub(crate) fn kill_all(pids: Vec<u32>) {
+    for pid in pids {
+        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
