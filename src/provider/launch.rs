@@ -10,6 +10,7 @@ use fs_err as fs;
 use tokio::io::AsyncReadExt;
 
 use super::console;
+use super::halt::{self, halt_point};
 use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
 use super::remove;
 use crate::core::failure::ErrorClass;
@@ -69,6 +70,7 @@ impl Launcher<'_> {
         let made = self.make(request, recipe)?;
         // CRASH: from here on the directory is listed, as starting. The same token starts its process; without one
         // the instance is terminated for not coming up.
+        halt_point("launch.placed");
         let life = made.dir.life().map_err(|error| unknown(&error))?;
         if life == Life::HalfMade {
             start(self.server, &made.dir).await.map_err(|error| self.take_back(&made, &error))?;
@@ -91,6 +93,7 @@ impl Launcher<'_> {
         // Counting and making are one step for everybody; nothing slow happens under this lock.
         let lock = fs::File::create(self.pool_dir.join(".lock")).map_err(refused)?;
         lock.file().lock().map_err(refused)?;
+        halt_point("launch.locked");
         if is_there(&dir, request)? {
             return Ok(Made { dir, lost: None, fresh: false });
         }
@@ -103,6 +106,7 @@ impl Launcher<'_> {
     fn put_in_place(&self, dir: &InstanceDir, recipe: &dyn Recipe) -> io::Result<()> {
         let fresh = InstanceDir::at(self.pool_dir.join(format!(".new-{}", random()?)));
         let filled = recipe.write(&fresh);
+        halt_point("launch.filled");
         // CRASH: a directory under a dot-name is no instance: nothing runs in it, a later launch sweeps it away.
         let placed = filled.and_then(|()| {
             // The rest of a burial that was cut off after its spec; not one that is still going on.
@@ -194,7 +198,7 @@ pub fn random() -> io::Result<String> {
 
 /// What of our environment a process of ours may see.
 pub fn passed_on() -> Vec<(&'static str, OsString)> {
-    PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+    PASSED_ON.iter().chain(halt::ORDERS).filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
 
 /// Why an instance's process does not serve.
@@ -210,6 +214,7 @@ pub enum StartError {
 pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
     let mut child = spawn(server, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
     let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
+    halt_point("launch.started");
     // One byte, written when the lock is held and the record is there. Dropping the child here leaves it alone: it
     // is on its own, and the runtime waits for it when it ends.
     match tokio::time::timeout(ANSWER_WITHIN, answer.read_u8()).await {

@@ -14,6 +14,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::Provider;
 
 pub mod console;
+pub mod halt;
 pub mod instance_dir;
 pub mod keys;
 pub mod launch;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fs_err as fs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::halt::halt_point;
 use super::instance_dir::{InstanceDir, Served};
 use super::process;
 use super::remove;
@@ -60,6 +61,7 @@ pub fn detach() {
 /// Becomes the instance's process. `None`: another process serves it, or one has served it: nothing is served twice.
 pub fn seize(dir: &InstanceDir) -> io::Result<Option<Seized>> {
     let Some(lock) = dir.seize()? else { return Ok(None) };
+    halt_point("supervisor.seized");
     if dir.launched()?.is_none() {
         return Ok(None);
     }
@@ -73,6 +75,7 @@ pub fn seize(dir: &InstanceDir) -> io::Result<Option<Seized>> {
         // CRASH: before this line the instance is half-made and the same token starts another process; after it,
         // dead.
         dir.put("server.json", &Served { pid, boot: process::boot_id()? })?;
+        halt_point("supervisor.recorded");
     }
     Ok(Some(Seized { lock, before, bury }))
 }
@@ -153,9 +156,12 @@ pub fn bury(dir: &InstanceDir) -> io::Result<()> {
             remove::tree(&entry.path())?;
         }
     }
-    for last in LAST {
-        remove::tree(&dir.file(last))?;
-    }
+    let [spec, lock] = LAST;
+    halt_point("burial.emptied");
+    remove::tree(&dir.file(spec))?;
+    halt_point("burial.unlisted");
+    remove::tree(&dir.file(lock))?;
+    halt_point("burial.unlocked");
     remove::tree(&dir.path)
 }
 

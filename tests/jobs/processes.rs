@@ -69,14 +69,12 @@ impl Process {
         if self.kind != Kind::Trampoline {
             return self.kill9();
         }
-        let is_stopped = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        };
         if !self.signal(Signal::STOP) {
             return false;
         }
-        wait_for("its stop", Duration::from_secs(10), || (is_stopped() || !self.is_alive()).then_some(()));
+        wait_for("its stop", Duration::from_secs(10), || {
+            (is_stopped(self.pid.unsigned_abs()) || !self.is_alive()).then_some(())
+        });
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         if kind(&words(&line), true) == Kind::Trampoline {
             return self.kill9();
@@ -93,6 +91,12 @@ impl Process {
     pub fn arguments_text(&self) -> String {
         self.arguments.join(" ")
     }
+}
+
+/// Is a process held up by a signal?
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -40,6 +40,7 @@ mod settled;
 mod support;
 #[path = "../support/service.rs"]
 mod support_service;
+mod sweep;
 #[path = "../support/systemd.rs"]
 mod systemd;
 mod templates;

@@ -12,6 +12,7 @@ use tokio::task::LocalSet;
 use super::boot::{self, Site};
 use super::console::Console;
 use super::machine::Machine;
+use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::spec::{Ended, Spec};
 use crate::provider::supervisor::{self, End, Seized, Signals, note};
@@ -20,6 +21,7 @@ use crate::provider::supervisor::{self, End, Seized, Signals, note};
 pub(super) fn supervise(path: &Path) -> ExitCode {
     let begun = Instant::now();
     supervisor::detach();
+    halt_point("supervisor.begun");
     let dir = InstanceDir::at(path);
     match begin(&dir) {
         Ok(Some(ready)) => ready.run(&dir, begun),
@@ -65,6 +67,7 @@ impl Ready {
     fn run(self, dir: &InstanceDir, begun: Instant) -> ExitCode {
         let Self { runtime, mut signals, seized: Seized { lock, before: _, bury }, spec } = self;
         supervisor::answer();
+        halt_point("supervisor.answered");
         let end = if bury {
             End::Terminated
         } else {

@@ -13,6 +13,7 @@ use super::exec::Runner;
 use super::machine::{BootError, Ending, Machine};
 use super::rig::{Rig, new_layer};
 use crate::core::endpoint::Endpoint;
+use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::accel::{self, Engine};
 use crate::provider::qemu::image::Image;
@@ -195,7 +196,9 @@ impl Start<'_> {
             ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             because: up.because.clone(),
         };
+        halt_point("boot.up");
         dir.put("boot.json", &booted)?;
+        halt_point("boot.told");
         let endpoint = Endpoint {
             address: "127.0.0.1".to_owned(),
             port,
@@ -205,6 +208,7 @@ impl Start<'_> {
             jump: None,
         };
         dir.put("endpoint.json", &endpoint)?;
+        halt_point("boot.announced");
         note(&format!("up: {booted}; reachable at 127.0.0.1:{port}"));
         Ok(())
     }

@@ -6,6 +6,7 @@ use fs_err as fs;
 use serde_json::json;
 
 use super::{Start, Up};
+use crate::provider::halt::halt_point;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::process::agent::Agent;
 use crate::provider::qemu::process::command::Sharing;
@@ -21,6 +22,7 @@ impl Start<'_> {
         let recipe = self.recipe(image).map_err(|error| error.to_string())?;
         let template = Template::of(&recipe).map_err(|error| error.to_string())?;
         let lent = ask::lend(&template, &recipe, self.limit * 2).await?;
+        halt_point("clone.lent");
         match self.clone_of(&template, lent, image, slot).await {
             Ok(up) => Ok(up),
             Err(problem) => {
@@ -61,13 +63,16 @@ impl Start<'_> {
         let memory = MemoryFile { file: memory, sharing: Sharing::Private };
         let below = OwnedFd::from(fs::File::open(template.disk())?.into_file());
         let own = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
+        halt_point("clone.disk-made");
         let (mut command, agent) =
             self.rig(image).assemble(Some(memory), vec![below, own], &self.site.console)?;
         command.incoming();
         let state = command.pass(fs::File::open(template.state())?.into_file().into());
         let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        halt_point("clone.started");
         machine.qmp.ask("migrate-set-capabilities", capabilities()).await?;
         machine.qmp.ask("migrate-incoming", json!({ "uri": format!("fd:{state}") })).await?;
+        halt_point("clone.resumes");
         let mut agent = Agent::new(agent);
         let talk = async {
             agent.ping().await?;

@@ -9,6 +9,7 @@ use tokio::net::UnixStream;
 use super::holder::{HERE, SORRY, socket};
 use super::{Recipe, Template};
 use crate::core::text::clean_line;
+use crate::provider::halt::halt_point;
 use crate::provider::launch::{Server, start};
 use crate::provider::qemu::process::descriptor;
 
@@ -48,6 +49,7 @@ async fn ask(template: &Template, recipe: &Recipe) -> io::Result<Option<Result<L
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             template.prepare(recipe)?;
+            halt_point("template.prepared");
             let server = Server {
                 program: "/proc/self/exe".into(),
                 arguments: ["instance", "qemu", "template", "--dir"].map(Into::into).to_vec(),
@@ -60,6 +62,7 @@ async fn ask(template: &Template, recipe: &Recipe) -> io::Result<Option<Result<L
         }
         Err(error) => return Err(error),
     };
+    halt_point("template.asked");
     let mut bytes = [0; 512];
     let Ok((read, descriptor)) = descriptor::receive(&stream, &mut bytes).await else { return Ok(None) };
     match (bytes[..read].split_first(), descriptor) {

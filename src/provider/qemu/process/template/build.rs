@@ -9,6 +9,7 @@ use fs_err as fs;
 use serde_json::{Value, json};
 
 use super::{DISK, DONE, RAM, Recipe, STATE, Template, memory};
+use crate::provider::halt::halt_point;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::process::agent::Agent;
 use crate::provider::qemu::process::command::Sharing;
@@ -36,6 +37,7 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
     let ram = memory::new(recipe.hardware.memory)?;
     let guest_ram = MemoryFile { file: ram.try_clone()?, sharing: Sharing::Shared };
     let layer = new_layer(&template.disk(), recipe.disk)?;
+    halt_point("template.disk-made");
     let rig = Rig {
         name: "template",
         hardware: &recipe.hardware,
@@ -45,18 +47,23 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
     };
     let (command, agent) = rig.assemble(Some(guest_ram), vec![layer], &console)?;
     let mut machine = Machine::start(&recipe.runner, command, &console).await?;
+    halt_point("template.started");
     let mut agent = Agent::new(agent);
     let talk = async {
         agent.hello().await?;
         agent.warm_up().await
     };
     machine.within(recipe.limit, "the guest was not warm", talk).await?;
+    halt_point("template.warm");
     freeze(&mut machine, template).await?;
+    halt_point("template.frozen");
     drop(agent);
     memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;
+    halt_point("template.copied");
     let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     // CRASH: before this line the template is none, and is built again.
     template.dir.put(DONE, &json!({ "ms": ms }))?;
+    halt_point("template.done");
     note(&format!("template built in {ms} ms"));
     Ok(ram)
 }
@@ -82,6 +89,7 @@ async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
         }
     };
     tokio::time::timeout(FREEZE, written).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    halt_point("template.state-written");
     machine.quit().await
 }
 

@@ -19,6 +19,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::{DONE, RAM, RECIPE, Recipe, Template, build, memory};
+use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::process::descriptor;
 use crate::provider::qemu::process::supervise::restrain;
@@ -55,6 +56,7 @@ fn begin(path: &Path) -> io::Result<()> {
         supervisor::answer();
         return Ok(());
     };
+    halt_point("holder.seized");
     let Some(recipe) = template.dir.read(RECIPE)? else { return Ok(()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, serve(&template, &recipe, &lock))
@@ -71,6 +73,7 @@ async fn serve(template: &Template, recipe: &Recipe, lock: &fs::File) -> io::Res
     remove::tree(&template.dir.file(SOCKET))?;
     let (path, _folder) = socket(&template.dir)?;
     let listener = UnixListener::bind(path)?;
+    halt_point("holder.listens");
     // Whoever asks from here on waits for the answer.
     supervisor::answer();
     tokio::select! {

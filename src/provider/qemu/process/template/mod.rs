@@ -18,6 +18,7 @@ use super::command::Hardware;
 use super::exec::Runner;
 use super::rig::kernel_words;
 use crate::core::time::millis;
+use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::{InstanceDir, make_private};
 use crate::provider::remove;
 
@@ -119,6 +120,7 @@ impl Template {
             other => {
                 other?;
                 // CRASH: what is set aside is nobody's; whoever builds the next template sweeps it away.
+                halt_point("template.set-aside");
                 remove::tree(&aside)
             }
         }
