@@ -137,6 +137,17 @@ fn kind(arguments: &[String], guest: bool) -> Kind {
     }
 }
 
+/// Waits while a process is nothing in particular: one that is just ending still has its files but no arguments any
+/// more, one that just becomes another program has none yet. False: it has ended.
+fn is_itself(pid: i32, started: u64) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    let has_arguments = || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+    while !has_arguments() && Process::started(pid) == Some(started) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Process::started(pid) == Some(started)
+}
+
 /// Everything alive that belongs to a path. This process does not count.
 pub fn of(path: &Path) -> Vec<Process> {
     let needle = path.as_os_str().as_bytes();
@@ -149,15 +160,15 @@ pub fn of(path: &Path) -> Vec<Process> {
         }
         let Some(started) = Process::started(pid) else { continue };
         let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-        let (line, environment) = (read("cmdline"), read("environ"));
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| PathBuf::new());
-        let inside = contains(&line, needle)
-            || contains(&environment, needle)
+        let inside = contains(&read("cmdline"), needle)
+            || contains(&read("environ"), needle)
             || cwd.starts_with(path)
             || holds_open(pid, path);
-        if !inside {
+        if !inside || !is_itself(pid, started) {
             continue;
         }
+        let (line, environment) = (read("cmdline"), read("environ"));
         let arguments = words(&line);
         let guest = contains(&environment, b"GREENROOM_LOCAL_INSTANCE=");
         let kind = kind(&arguments, guest);
