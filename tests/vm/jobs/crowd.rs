@@ -34,7 +34,7 @@ fn jobs_share_a_few_machines_and_each_has_one_to_itself() {
 /// Jobs run two at a time while processes of ours are killed; nothing is leaked, nothing is lost, no script is blamed.
 #[test]
 fn whatever_is_killed_no_machine_is_leaked_and_no_script_is_blamed() {
-    let place = Machines::open(machines().pool("idle_count", 1));
+    let place = Machines::with_own_images(machines().pool("idle_count", 1));
     let onslaught = Onslaught {
         test: "--test vm crowd",
         kills: 5,

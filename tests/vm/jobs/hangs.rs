@@ -45,7 +45,7 @@ fn a_guest_that_hangs_at_boot_is_given_up_and_replaced() {
 #[test]
 fn a_kernel_that_panics_at_boot_is_quoted() {
     let setting = machines().pool("max_instances", 1).pool("acquire_timeout", "20s");
-    let place = Machines::open(setting.provider("image", "broken").provider("boot", "direct"));
+    let place = Machines::with_own_images(setting.provider("image", "broken").provider("boot", "direct"));
     // Without its initrd the kernel finds no driver for its disk.
     let (images, light) = (place.state_dir.join("images"), crate::images::folder().join("light"));
     std::fs::create_dir(images.join("broken")).expect("a folder");

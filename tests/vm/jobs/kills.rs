@@ -51,7 +51,7 @@ fn a_machine_that_dies_while_it_is_idle_costs_no_job() {
 
 #[test]
 fn a_keeper_killed_while_it_launches_loses_no_machine_and_no_job() {
-    let place = Machines::open(machines());
+    let place = Machines::with_own_images(machines());
     for (id, found) in [(1, 1), (2, 2), (3, 2)] {
         let handle = place.runner().start(&Job::new(id));
         // With the first directory, then with a machine half-way up.
@@ -72,7 +72,7 @@ fn launched(place: &Machines) -> usize {
 
 #[test]
 fn a_killed_template_holder_is_missed_by_nobody() {
-    let place = Machines::open(machines());
+    let place = Machines::with_own_images(machines());
     // While it builds the template.
     let handle = place.runner().start(&Job::new(1));
     let holder = wait_for("a template under way", PATIENCE, || {
@@ -94,7 +94,7 @@ fn a_killed_template_holder_is_missed_by_nobody() {
 
 #[test]
 fn everything_killed_at_once_fails_the_jobs_as_ours_and_the_pool_heals() {
-    let place = Machines::open(machines());
+    let place = Machines::with_own_images(machines());
     let handles = [1, 2].map(|id| place.runner().start(&waiting(id)));
     for handle in &handles {
         handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);

@@ -1,6 +1,6 @@
 //! Whole jobs on pools of virtual machines: the real binary under a played GitLab Runner.
 //!
-//! Each test has a place of its own, as in `tests/jobs`, with a template of its own. `GREENROOM_KILLS` says how often
+//! Each test has a place of its own, as in `tests/jobs`; most share one template. `GREENROOM_KILLS` says how often
 //! `crowd.rs` kills (default 5) and `GREENROOM_VM_JOBS` how many jobs come at once (default 6), `GREENROOM_SEED` replays
 //! one of its seeds.
 
@@ -57,8 +57,16 @@ impl Deref for Machines {
 }
 
 impl Machines {
-    /// A place whose state directory has the test image.
+    /// A place whose machines are clones of the one template that is built for all tests. Its holder belongs to no
+    /// place: it goes by itself.
     fn open(setting: Setting) -> Self {
+        let turn = images::turn();
+        let setting = setting.provider("images", images::folder().display().to_string());
+        Self { place: setting.provider("template_kept", "5s").open(), _turn: turn }
+    }
+
+    /// A place whose state directory has the test image, so that its template and the template's holder are its own.
+    fn with_own_images(setting: Setting) -> Self {
         let turn = images::turn();
         let place = setting.open();
         images::link_into(&place.state_dir.join("images"));
