@@ -8,7 +8,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::identity::Parts;
-use crate::init;
 use crate::naming;
 use crate::network;
 use crate::port::Port;
@@ -45,12 +44,8 @@ impl Image {
     }
 
     /// Lets people in; returns when the server listens.
-    fn start_ssh(&self) -> io::Result<()> {
-        if self.flavour == "systemd" {
-            ssh::quiet(Command::new("systemctl").args(["start", "ssh.service"]))?;
-        } else {
-            init::ask(init::START_SSH)?;
-        }
+    fn start_ssh() -> io::Result<()> {
+        ssh::release()?;
         let deadline = Instant::now() + LISTENS_WITHIN;
         while !ssh::is_listening() {
             if Instant::now() >= deadline {
@@ -100,7 +95,7 @@ fn carry_out(order: Order, image: &Image, parts: &mut Parts) -> Result<Option<An
         Order::WarmUp => image.warm_up().map(|()| Some(Answer::Warm)).map_err(failed),
         Order::Go => {
             let identity = std::mem::take(parts).complete()?;
-            identity.assume(image.server).and_then(|()| image.start_ssh()).map_err(failed)?;
+            identity.assume(image.server).and_then(|()| Image::start_ssh()).map_err(failed)?;
             Ok(Some(Answer::Ready))
         }
         Order::PowerOff => Err(sys::end_machine(End::PowerOff).to_string()),

@@ -8,14 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::agent::Image;
 use crate::naming;
 use crate::say;
-use crate::ssh::Server;
 use crate::sys::{self, End, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 
 /// What other processes ask process 1 for, by signal.
-pub(crate) const START_SSH: i32 = sys::SIGUSR1;
 pub(crate) const POWER_OFF: i32 = sys::SIGUSR2;
 pub(crate) const REBOOT: i32 = sys::SIGTERM;
 
@@ -37,18 +34,16 @@ pub(crate) fn ask(signal: i32) -> io::Result<()> {
 
 /// Runs the machine until it is powered off.
 pub(crate) fn init() -> io::Result<()> {
-    let signals =
-        sys::Signals::block(&[sys::SIGCHLD, START_SSH, POWER_OFF, REBOOT, sys::SIGINT, sys::SIGHUP])?;
+    let signals = sys::Signals::block(&[sys::SIGCHLD, POWER_OFF, REBOOT, sys::SIGINT, sys::SIGHUP])?;
     mount_all()?;
     sys::limit_files(FILES.0, FILES.1).map_err(naming("limits"))?;
     std::env::set_current_dir("/")?;
-    let image = Image::read()?;
-    let mut services = Services { server: image.server, running: BTreeMap::new(), due: BTreeMap::new() };
-    services.want(Service::Agent);
+    let now = Instant::now();
+    let due = BTreeMap::from([(Service::Agent, now), (Service::Ssh, now)]);
+    let mut services = Services { running: BTreeMap::new(), due };
     loop {
         services.start_due();
         match signals.wait(services.next_start())? {
-            Some(START_SSH) => services.want(Service::Ssh),
             Some(POWER_OFF) => return Err(sys::end_machine(End::PowerOff)),
             // Ctrl-Alt-Del arrives as an interrupt.
             Some(REBOOT | sys::SIGINT) => return Err(sys::end_machine(End::Restart)),
@@ -63,31 +58,35 @@ pub(crate) fn init() -> io::Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Service {
     Agent,
+    /// Waits until the machine is itself.
     Ssh,
+}
+
+impl Service {
+    /// What this program is called with.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Ssh => "ssh",
+        }
+    }
 }
 
 /// What runs and what is to run.
 struct Services {
-    server: Server,
     /// By process number.
     running: BTreeMap<u32, Service>,
     due: BTreeMap<Service, Instant>,
 }
 
 impl Services {
-    fn want(&mut self, service: Service) {
-        if !self.running.values().any(|running| *running == service) {
-            self.due.insert(service, Instant::now());
-        }
-    }
-
     fn start_due(&mut self) {
         let now = Instant::now();
         let due: Vec<Service> = self.due.iter().filter(|(_, at)| **at <= now).map(|(s, _)| *s).collect();
         for service in due {
             self.due.remove(&service);
-            let mut command = self.command(service);
-            command.env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
+            let mut command = Command::new(PROGRAM);
+            command.arg(service.word()).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
             match sys::Signals::unblocked(&mut command).spawn() {
                 Ok(child) => drop(self.running.insert(child.id(), service)),
                 Err(error) => {
@@ -95,17 +94,6 @@ impl Services {
                     self.due.insert(service, now + START_AGAIN);
                 }
             }
-        }
-    }
-
-    fn command(&self, service: Service) -> Command {
-        match service {
-            Service::Agent => {
-                let mut command = Command::new(PROGRAM);
-                command.arg("agent");
-                command
-            }
-            Service::Ssh => self.server.command(),
         }
     }
 

@@ -28,6 +28,8 @@ enum Role {
     Init,
     /// The conversation with the host.
     Agent,
+    /// What becomes the SSH server when the machine is itself.
+    Ssh,
     PowerOff,
     Reboot,
 }
@@ -43,6 +45,7 @@ impl Role {
             ("poweroff" | "halt", _) => Some(Self::PowerOff),
             ("reboot", _) => Some(Self::Reboot),
             (_, Some("agent")) => Some(Self::Agent),
+            (_, Some("ssh")) => Some(Self::Ssh),
             _ => None,
         }
     }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Some(Role::Boot) => boot::boot(),
         Some(Role::Init) => init::init(),
         Some(Role::Agent) => agent::agent(),
+        Some(Role::Ssh) => agent::Image::read().and_then(|image| ssh::become_server(image.server)),
         Some(Role::PowerOff) => init::ask(init::POWER_OFF),
         Some(Role::Reboot) => init::ask(init::REBOOT),
         None => Err(io::Error::other("called by a name or with a word that it does not know")),
@@ -93,6 +97,7 @@ mod tests {
         assert_eq!(role(&["/init"], true), Some(Role::Boot));
         assert_eq!(role(&["/sbin/init"], true), Some(Role::Init));
         assert_eq!(role(&["/usr/lib/greenroom/greenroom-guest", "agent"], false), Some(Role::Agent));
+        assert_eq!(role(&["/usr/lib/greenroom/greenroom-guest", "ssh"], false), Some(Role::Ssh));
         assert_eq!(role(&["poweroff"], false), Some(Role::PowerOff));
         assert_eq!(role(&["/usr/sbin/reboot", "-f"], false), Some(Role::Reboot));
         assert_eq!(role(&["init", "6"], false), None, "only process 1 is init");

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -10,6 +12,11 @@ use crate::naming;
 
 /// Ours, in memory.
 pub(crate) const RUN: &str = "/run/greenroom";
+
+/// There as soon as the machine has its identity.
+const ITSELF: &str = "/run/greenroom/itself";
+/// Where the process that becomes the server waits for word.
+const WAITING: &str = "/run/greenroom/ssh";
 
 const PORT: u16 = 22;
 const OPENSSH_KEY: &str = "/etc/ssh/ssh_host_ed25519_key";
@@ -38,7 +45,7 @@ impl Server {
     }
 
     /// In the foreground, messages to the console.
-    pub(crate) fn command(self) -> Command {
+    fn command(self) -> Command {
         let mut command;
         match self {
             Self::Openssh => {
@@ -88,6 +95,32 @@ impl Server {
             fs::remove_file(file).ok();
         }
         warmed
+    }
+}
+
+/// Waits until the machine is itself, then becomes the SSH server. Started before a snapshot is taken, so that a clone
+/// need not start a process first. Returns only if that cannot be done.
+pub(crate) fn become_server(server: Server) -> io::Result<()> {
+    fs::create_dir_all(RUN).map_err(naming(RUN))?;
+    // Of one that ended while it waited.
+    fs::remove_file(WAITING).ok();
+    let word = UnixDatagram::bind(WAITING).map_err(naming(WAITING))?;
+    // RACE: the mark comes before the word, so that whoever is too late for the word finds the mark.
+    if !Path::new(ITSELF).exists() {
+        word.recv(&mut []).map_err(naming(WAITING))?;
+    }
+    Err(naming(server.name())(server.command().exec()))
+}
+
+/// Lets the server begin: the machine is itself.
+pub(crate) fn release() -> io::Result<()> {
+    write(ITSELF, 0o600, "")?;
+    match UnixDatagram::unbound()?.send_to(&[], WAITING) {
+        // Nobody waits yet.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Ok(())
+        }
+        other => other.map(|_| ()).map_err(naming(WAITING)),
     }
 }
 

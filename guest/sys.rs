@@ -17,7 +17,6 @@ use std::time::Duration;
 
 pub(crate) const SIGHUP: c_int = 1;
 pub(crate) const SIGINT: c_int = 2;
-pub(crate) const SIGUSR1: c_int = 10;
 pub(crate) const SIGUSR2: c_int = 12;
 pub(crate) const SIGTERM: c_int = 15;
 pub(crate) const SIGCHLD: c_int = 17;

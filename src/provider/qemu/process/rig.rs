@@ -18,8 +18,10 @@ use crate::provider::qemu::settings::Network;
 /// What every guest's kernel is told. A panic reboots, which ends the machine.
 const KERNEL_WORDS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0";
 
-/// What an emulated one is told beside: an emulated processor speculates on nothing.
-const EMULATED: &str = " mitigations=off nokaslr";
+/// What an emulated one is told beside. An emulated processor speculates on nothing. It finds code that it has
+/// translated only at the same address again: with every program at an address of its own, each start of one would be
+/// translated anew.
+const EMULATED: &str = " mitigations=off nokaslr norandmaps";
 
 /// What a kernel is told.
 pub(super) fn kernel_words(engine: Engine) -> String {

@@ -48,6 +48,8 @@ KbdInteractiveAuthentication no
 AuthorizedKeysFile .ssh/authorized_keys
 # The newest exchange takes ten times as long in an emulated machine.
 KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org,sntrup761x25519-sha512@openssh.com
+# The network that a machine gets has no other; asking for both at the start takes time.
+AddressFamily inet
 UseDNS no
 PrintMotd no
 PrintLastLog no
@@ -62,7 +64,7 @@ Subsystem sftp internal-sftp
 const AGENT_UNIT: &str = "\
 [Unit]
 Description=Conversation with the host's greenroom
-After=multi-user.target
+After=multi-user.target ssh.service
 
 [Service]
 ExecStart=/usr/lib/greenroom/greenroom-guest agent
@@ -72,6 +74,16 @@ RestartSec=1
 
 [Install]
 WantedBy=greenroom.target
+";
+/// The SSH server's unit starts with the machine, and its process waits until the machine has its identity: asking
+/// systemd for it then, and Debian's trial run before it, would take longer than all the rest.
+const SSH_UNIT: &str = "\
+# Written by greenroom when the image was built.
+[Service]
+Type=exec
+ExecStartPre=
+ExecStart=
+ExecStart=/usr/lib/greenroom/greenroom-guest ssh
 ";
 const TARGET_UNIT: &str = "\
 [Unit]
@@ -204,6 +216,7 @@ impl Rootfs {
     fn as_systemd(&self) -> io::Result<()> {
         let units = self.path.join("etc/systemd/system");
         self.write("etc/systemd/system/greenroom-agent.service", 0o644, AGENT_UNIT)?;
+        self.write("etc/systemd/system/ssh.service.d/greenroom.conf", 0o644, SSH_UNIT)?;
         self.write("etc/systemd/system/greenroom.target", 0o644, TARGET_UNIT)?;
         let link = |to: &str, name: &str| {
             let link = units.join(name);
@@ -220,7 +233,7 @@ impl Rootfs {
             "/etc/systemd/system/greenroom-agent.service",
             "greenroom.target.wants/greenroom-agent.service",
         )?;
-        // The agent starts it when the machine has its identity.
+        link("/lib/systemd/system/ssh.service", "greenroom.target.wants/ssh.service")?;
         for enabled in ["multi-user.target.wants/ssh.service", "sshd.service"] {
             fs::remove_file(units.join(enabled)).or_else(absent_is_fine)?;
         }
@@ -349,12 +362,14 @@ mod tests {
     }
 
     #[test]
-    fn under_systemd_the_agent_starts_the_ssh_server() {
+    fn under_systemd_the_ssh_server_waits_for_the_machine_to_be_itself() {
         let (_temporary, rootfs) = debian();
         rootfs.settle(&Request { flavour: Flavour::Systemd, ..request() }, b"").unwrap();
         let units = rootfs.file("etc/systemd/system");
         assert!(units.join("greenroom.target.wants/greenroom-agent.service").is_symlink());
         assert_eq!(fs::read_link(units.join("apt-daily.timer")).unwrap(), Path::new("/dev/null"));
+        assert!(units.join("greenroom.target.wants/ssh.service").is_symlink());
+        assert!(text(&rootfs, "etc/systemd/system/ssh.service.d/greenroom.conf").contains(" ssh\n"));
         assert!(!units.join("multi-user.target.wants/ssh.service").exists());
         assert!(!rootfs.file("usr/sbin/init").exists(), "systemd's own stays");
     }

@@ -70,6 +70,11 @@ pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> R
         note(news);
     }
     let engine = choice.engine;
+    if engine == Engine::Tcg {
+        // QEMU inherits it. Large pages would round what it keeps translated code and tables in up, by 3 MB for each
+        // machine, and make nothing faster.
+        rustix::thread::disable_transparent_huge_pages(true).map_err(io::Error::from)?;
+    }
     let start = Start {
         site,
         runner: &runner,
