@@ -130,6 +130,8 @@ pub enum DrainWhy {
     Vanished,
     /// A job found it unusable.
     Broken { message: String },
+    /// It did not answer while it was idle.
+    Silent { message: String },
     /// The machine was rebooted: what was recorded as idle may have been given away.
     Rebooted,
     /// An attempt that the record does not know has run a job there.
@@ -149,6 +151,7 @@ impl DrainWhy {
             | Self::MadeRoom
             | Self::Ordered
             | Self::Broken { .. }
+            | Self::Silent { .. }
             | Self::Rebooted
             | Self::Unaccounted
             | Self::RefusedYetThere => false,
@@ -169,6 +172,7 @@ impl fmt::Display for DrainWhy {
             Self::Stopped => f.write_str("the provider stopped it"),
             Self::Vanished => f.write_str("the provider does not know it any more"),
             Self::Broken { message } => write!(f, "a job found it unusable: {message}"),
+            Self::Silent { message } => write!(f, "it stopped answering while it was idle: {message}"),
             Self::Rebooted => f.write_str("this machine was rebooted, and its record may lack the last jobs"),
             Self::Unaccounted => f.write_str("a job ran there that its record does not know"),
             Self::RefusedYetThere => f.write_str("its launch was refused, yet it is there"),
@@ -409,12 +413,13 @@ mod tests {
             DrainWhy::Stopped,
             DrainWhy::Vanished,
             DrainWhy::Broken { message: message() },
+            DrainWhy::Silent { message: message() },
             DrainWhy::Rebooted,
             DrainWhy::Unaccounted,
             DrainWhy::RefusedYetThere,
         ];
         let words: std::collections::BTreeSet<String> = reasons.iter().map(DrainWhy::to_string).collect();
         assert_eq!(words.len(), reasons.len());
-        assert_eq!(words.iter().filter(|w| w.ends_with(": mark")).count(), 2);
+        assert_eq!(words.iter().filter(|w| w.ends_with(": mark")).count(), 3);
     }
 }

@@ -442,7 +442,7 @@ impl World {
         if denied {
             self.observed.denied.insert(id.clone());
         }
-        if fixed && !words.contains(&"unheard") {
+        if !words.contains(&"unheard") {
             self.observed.healthy.insert(id.clone(), NOW);
         }
         if let Some(status) = status {

@@ -142,7 +142,7 @@ pub struct Timing {
     /// How long a clean may take, and again its `clean_command`. Default 10 min.
     #[serde(with = "millis", default = "clean_timeout")]
     pub clean_timeout: Duration,
-    /// Idle fixed hosts are logged in to this often, to see whether they can be. Default 60 s.
+    /// Idle instances are asked this often whether they answer. Default 60 s.
     #[serde(with = "millis", default = "health_interval")]
     pub health_interval: Duration,
     /// From TERM to KILL when a stage is stopped. Default 10 s.

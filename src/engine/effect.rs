@@ -206,9 +206,17 @@ impl Engine {
         Ok(Ok(endpoint))
     }
 
-    /// One look at an idle fixed host, with the login that a job would use.
+    /// A look at an idle instance, the way a job would reach it. What would be replaced is asked twice: a network may
+    /// hiccup.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
-        let Err(problem) = self.reach(id, setup).await? else { return Ok(Outcome::Fine) };
+        let Err(mut problem) = self.reach(id, setup).await? else { return Ok(Outcome::Fine) };
+        if !setup.has_fixed_hosts() {
+            self.host.pause(setup.policy.timing.probe_interval).await;
+            match self.reach(id, setup).await? {
+                Ok(()) => return Ok(Outcome::Fine),
+                Err(again) => problem = again,
+            }
+        }
         self.commit(|state| request::doubt(state, id, &problem.message, self.now())).await?;
         Ok(Outcome::Failed(problem))
     }

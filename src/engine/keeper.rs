@@ -69,6 +69,8 @@ pub(super) struct PoolKeeper {
     revision: Rc<Cell<u64>>,
     memory: Memory,
     running: Running,
+    /// After the last pass: an instance waits for a job.
+    has_idle: bool,
     /// No pass before this moment.
     rest_until: Option<Stamp>,
     /// What was started, in words, where somebody asked for it.
@@ -90,6 +92,7 @@ impl PoolKeeper {
             revision,
             memory: Memory::default(),
             running: FuturesUnordered::new(),
+            has_idle: false,
             rest_until: None,
             did: None,
         }
@@ -137,12 +140,8 @@ impl PoolKeeper {
     /// A settled pool waits for a hint, for as long as other pools have work.
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
         let (setup, _) = self.setup.current().await;
-        // Hosts are looked after while nothing else is to be done; instances are looked at when a job needs them.
-        let look = if setup.has_fixed_hosts() {
-            IDLE_LOOK.min(setup.policy.timing.health_interval)
-        } else {
-            IDLE_LOOK
-        };
+        // Idle instances are looked after while nothing else is to be done.
+        let look = if self.has_idle { IDLE_LOOK.min(setup.policy.timing.health_interval) } else { IDLE_LOOK };
         match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), look).await {
             Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
             Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
@@ -172,6 +171,7 @@ impl PoolKeeper {
         self.note_all(ended, setup);
         let Passed { plan, state } = passed?;
         self.revision.set(state.revision);
+        self.has_idle = state.instances.values().any(|instance| instance.is_idle());
         for effect in &plan.effects {
             self.start(effect.clone(), &state, setup);
         }

@@ -264,3 +264,25 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     place.wait_until_settled(0);
     place.expect_sound();
 }
+
+/// An idle instance whose guest says nothing more is found and replaced before a job gets it, and the reason is kept.
+#[test]
+fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
+    let setting = Setting::new().pool("idle_count", 1).timing("health_interval", "200ms");
+    let place = setting.timing("connect_timeout", "1s").timing("probe_interval", "50ms").open();
+    let (mut keeper, _log) = service(&place, Path::new(DRIVER));
+    place.wait_until_idle(1);
+    let silent = place.idle().remove(0);
+    let server = place.server(&silent).expect("it runs");
+    assert!(server.signal(Signal::STOP));
+    let other = wait_for("another instance", SOON, || place.idle().into_iter().find(|id| *id != silent));
+    let attempt = place.prepared(1);
+    assert_eq!(place.instance_of(&attempt), other);
+    let told = place.order(&["explain", silent.as_str()]);
+    assert!(told.contains("stopped answering while it was idle"), "{told}");
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    server.signal(Signal::CONT);
+    keeper.kill().expect("it lives");
+    ended(&mut keeper);
+}

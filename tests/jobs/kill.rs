@@ -16,7 +16,7 @@ fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
     let onslaught = Onslaught {
         test: "--test jobs kill",
         kills: 60,
-        kinds: &[Kind::Call, Kind::Keeper, Kind::Instance, Kind::Trampoline],
+        kinds: &[Kind::Call, Kind::Keeper, Kind::Instance, Kind::Link, Kind::Trampoline],
         script: "for i in 1 2 3; do sleep 0.05; done",
         blows: 3,
         pause: 0..120,

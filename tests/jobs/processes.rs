@@ -15,6 +15,8 @@ pub enum Kind {
     Keeper,
     /// The server of an instance, or the supervisor of a machine.
     Instance,
+    /// Holds the connection to an instance.
+    Link,
     /// A virtual machine, also before its process has become QEMU.
     Qemu,
     /// Holds the template of virtual machines.
@@ -131,6 +133,7 @@ fn kind(arguments: &[String], guest: bool) -> Kind {
         () if has("qemu") && has("exec") => Kind::Qemu,
         () if has("qemu") && has("template") => Kind::Holder,
         () if has("instance") && (has("serve") || has("supervise")) => Kind::Instance,
+        () if arguments.last().is_some_and(|last| last == "link") => Kind::Link,
         () if has("instance") && has("session") => Kind::Trampoline,
         () if ["config", "prepare", "run", "cleanup"].iter().any(|call| has(call)) => Kind::Call,
         () => Kind::Other,

@@ -1,14 +1,9 @@
-//! Fixed hosts, beside the table: what the operator changed about them, and whether they are well.
+//! Fixed hosts, beside the table: what the operator changed about them, and what the provider says of them.
 
-use std::time::Duration;
-
-use super::Effect;
 use super::draft::Draft;
 use super::observed::Observed;
-use super::reconcile::{Reconciled, act};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::Instance;
 use crate::core::inventory::Listed;
 use crate::core::policy::Policy;
 
@@ -31,26 +26,6 @@ pub(super) fn hold_back(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId,
     let why = said.unwrap_or_else(|| "it is starting".to_owned());
     draft.emit(Change::Doubted { instance: id.clone(), why });
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
-}
-
-/// Last of all: idle hosts that nobody has heard of for `health_interval` are asked. Nobody is woken for it.
-pub(super) fn check_health(
-    draft: &mut Draft<'_>,
-    observed: &Observed,
-    policy: &Policy,
-    reconciled: &Reconciled,
-) {
-    let now = draft.now;
-    let is_due = |host: &&Instance| {
-        let heard = observed.healthy.get(&host.id).map_or(Duration::MAX, |at| now.since(*at));
-        now.since(host.idle_since()).min(heard) >= policy.timing.health_interval
-    };
-    let hosts = draft.state().instances.values().map(AsRef::as_ref);
-    let idle = hosts.filter(|i| i.is_fixed() && i.is_idle() && !reconciled.held_back.contains(&i.id));
-    let due: Vec<InstanceId> = idle.filter(is_due).map(|host| host.id.clone()).collect();
-    for instance in due {
-        act(draft, observed, Effect::CheckHealth { instance });
-    }
 }
 
 /// The hosts that cannot be used now, and why, by the provider's word.

@@ -10,6 +10,7 @@ pub mod brake;
 mod census;
 mod draft;
 mod fixed;
+mod health;
 mod observed;
 mod outlook;
 mod reconcile;
@@ -96,7 +97,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     (report.idle_target, report.schedule) = (aim.target, aim.schedule);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
-    fixed::check_health(&mut draft, view.observed, policy, &reconciled);
+    health::check(&mut draft, view.observed, policy, &reconciled);
     why::step(&draft, &aim, &wish, &mut report);
     draft.into_plan(report)
 }

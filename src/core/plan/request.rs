@@ -95,11 +95,18 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     draft.into_events()
 }
 
-/// A fixed host that was ready cannot be reached, or does not let us in: no job until it does. Its present jobs go on.
+/// An instance that was ready cannot be reached, or does not let us in. A fixed host gets no job until it does, and its
+/// present jobs go on; any other is replaced, unless a job has it by now: that job's own connection decides.
 pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) -> Vec<Event> {
-    let doubtful = state.instance(instance).filter(|i| i.is_fixed() && i.phase == Phase::Ready);
-    let change = |i: &Instance| Change::Doubted { instance: i.id.clone(), why: why.to_owned() }.at(now);
-    doubtful.map(change).into_iter().collect()
+    let Some(known) = state.instance(instance).filter(|known| known.phase == Phase::Ready) else {
+        return Vec::new();
+    };
+    let id = known.id.clone();
+    match (known.is_fixed(), known.is_idle()) {
+        (true, _) => vec![Change::Doubted { instance: id, why: why.to_owned() }.at(now)],
+        (false, true) => withdraw(state, &id, DrainWhy::Silent { message: why.to_owned() }, now),
+        (false, false) => Vec::new(),
+    }
 }
 
 /// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.

@@ -38,7 +38,7 @@ fn whatever_is_killed_no_machine_is_leaked_and_no_script_is_blamed() {
     let onslaught = Onslaught {
         test: "--test vm crowd",
         kills: 5,
-        kinds: &[Kind::Call, Kind::Keeper, Kind::Instance, Kind::Qemu, Kind::Holder],
+        kinds: &[Kind::Call, Kind::Keeper, Kind::Instance, Kind::Link, Kind::Qemu, Kind::Holder],
         script: "sleep 1",
         blows: 2,
         pause: 500..5500,

@@ -244,7 +244,7 @@ fn a_stranger_with_our_name_stops_all_reaping_and_is_reported() {
 }
 
 #[test]
-fn an_idle_host_that_nobody_has_heard_of_for_a_while_is_asked() {
+fn an_idle_instance_that_nobody_has_heard_of_for_a_while_is_asked() {
     table(
         does,
         &[
@@ -255,7 +255,10 @@ fn an_idle_host_that_nobody_has_heard_of_for_a_while_is_asked() {
             ("hosts, bound | fixed idle 5m of a unheard; waits 8 of a", "a8 gets h1"),
             ("hosts | fixed idle 5m starting unheard", "h1 doubted"),
             ("hosts | fixed cleaning 5m unheard", "clean h1"),
+            ("idle 60s unheard", "check the health of i1"),
+            ("idle 59s unheard", ""),
             ("idle 5m", ""),
+            ("held 5m by 7 unheard", ""),
         ],
     );
 }
