@@ -92,8 +92,10 @@ impl<'a> Hub<'a> {
                 session.closed().await;
                 self.leave();
             };
+            // The operator's hosts, which are not ours to throw away, are those that their key opens.
+            let at_once = self.order.at.key.is_none();
             // A stage that waits for its shell hears of the end from there.
-            tokio::join!(closing, self.shells.keep(session, keeper));
+            tokio::join!(closing, self.shells.keep(session, keeper, at_once));
         }
         // Whoever waits is told; the next call starts another link.
         self.leave();

@@ -2,6 +2,9 @@
 //!
 //! When a stage has ended, the next shell is started in advance: a stage is then one round trip. Not earlier, because a
 //! stage may change the guest's profile and groups. The shell that waits is watched, and replaced when it dies.
+//!
+//! On a host that others use afterwards, a job could get hold of a shell that waits. So no shell waits there but one that
+//! is noted for the clean after the job, and that one is not replaced when the clean has ended it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -134,15 +137,20 @@ impl Shells {
         }
     }
 
-    /// Starts shells and hands them out, for as long as the link lives.
-    pub(super) async fn keep(&self, session: &Session<'_>, mut keeper: Keeper) {
+    /// Starts shells and hands them out, for as long as the link lives. `at_once`: one may wait before the first stage.
+    pub(super) async fn keep(&self, session: &Session<'_>, mut keeper: Keeper, at_once: bool) {
         let mut shell = Shell { name: "bash".to_owned(), before: String::new() };
         let mut waiting: Option<Waiting> = None;
         let mut rest = FIRST_REST;
         let mut not_before = Instant::now();
         let mut early: Option<Wish> = None;
+        let mut wanted = at_once;
+        if !wanted {
+            self.tell(false);
+        }
         loop {
-            if waiting.is_none() && !self.stage_runs.get() && Instant::now() >= not_before {
+            let may_start = || wanted && !self.stage_runs.get();
+            if waiting.is_none() && may_start() && Instant::now() >= not_before {
                 match Waiting::start(session, &shell, keeper.within).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
@@ -157,21 +165,22 @@ impl Shells {
                 }
                 self.tell(waiting.is_some());
             }
-            let may_start = waiting.is_none() && !self.stage_runs.get();
+            let may_start = waiting.is_none() && may_start();
             tokio::select! {
                 biased;
                 wish = next(&mut early, &mut keeper.wishes) => {
-                    let Some(Wish { shell: wanted, within, back }) = wish else { return };
+                    let Some(Wish { shell: kind, within, back }) = wish else { return };
                     let found = match waiting.take() {
-                        Some(fitting) if fitting.shell == wanted => Ok(fitting),
+                        Some(fitting) if fitting.shell == kind => Ok(fitting),
                         other => {
                             if let Some(other) = other {
                                 other.dismiss().await;
                             }
-                            Waiting::start(session, &wanted, within).await
+                            Waiting::start(session, &kind, within).await
                         }
                     };
-                    (shell, rest, not_before) = (wanted, FIRST_REST, Instant::now());
+                    (shell, rest, not_before) = (kind, FIRST_REST, Instant::now());
+                    wanted = true;
                     self.tell(false);
                     self.trouble.set(false);
                     if let Err(Ok(unwanted)) = back.send(found) {
@@ -184,6 +193,7 @@ impl Shells {
                     }
                     not_before = Instant::now() + rest;
                     rest = (rest * 2).min(LONGEST_REST);
+                    wanted = shell.before.is_empty();
                     self.tell(false);
                 }
                 () = sleep_until(not_before), if may_start => {}
