@@ -220,11 +220,11 @@ impl Machine {
         self.wait_until_up();
     }
 
-    /// From now on it answers with another key, as after it was installed anew. Its sessions go on.
+    /// From now on it answers with another key, as after it was installed anew: no connection of before lives on.
     pub fn change_host_key(&mut self) {
         self.host_key = new_key(&self.dir.path().join("host_key"));
         // The old one may still listen for a moment.
-        self.sh("old=$(pgrep -o -x sshd); kill $old; while kill -0 $old 2> /dev/null; do sleep 0.05; done");
+        self.sh("old=$(pgrep -o -x sshd); pkill -KILL -x sshd; while kill -0 $old 2> /dev/null; do sleep 0.05; done");
         self.wait_until_up();
     }
 
