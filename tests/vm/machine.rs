@@ -121,6 +121,8 @@ impl Machine {
         std::fs::write(&known, format!("[127.0.0.1]:{} {host_key}\n", self.port)).expect("known hosts");
         let mut ssh = Command::new("ssh");
         ssh.args(["-F", "none", "-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]);
+        // A machine that hangs ends the test, not the patience of whoever runs it.
+        ssh.args(["-o", "ServerAliveInterval=20"]);
         ssh.args(["-o", "ConnectTimeout=60", "-o", &format!("UserKnownHostsFile={}", known.display())]);
         ssh.arg("-i").arg(self.dir.path().join("client")).args(["-p", &self.port.to_string()]);
         ssh.args(["root@127.0.0.1", command]).stdin(Stdio::null()).output().expect("ssh")
