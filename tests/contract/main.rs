@@ -1,8 +1,10 @@
 //! What every adapter of a port must do; run against something real.
 
 mod connector;
+mod link;
 #[expect(clippy::duplicate_mod, reason = "the connector's suite once more, with every call through a link")]
 #[path = "connector/mod.rs"]
 mod linked;
 mod provider;
 mod store;
+mod trick;

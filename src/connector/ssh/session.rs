@@ -18,6 +18,13 @@ use crate::port::connector::{ConnectError, StageEnd};
 const FAREWELL: Duration = Duration::from_millis(500);
 /// What is kept of the output of a command of ours.
 const BRIEF_OUTPUT: usize = 2048;
+const NO_SESSION: &str = "the instance opens no session";
+
+/// Did the instance refuse a session on a connection that stands? Servers count one that has just ended for a moment more
+/// (`MaxSessions`).
+pub(super) fn is_refusal(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Lost { problem, .. } if problem == NO_SESSION)
+}
 
 /// A connection whose host key was the recorded one and whose login succeeded.
 pub(super) struct Session<'a> {
@@ -88,9 +95,7 @@ impl<'a> Session<'a> {
     /// Opens a channel for one command. Waits for as long as the instance takes.
     pub(super) async fn channel(&self) -> Result<Channel<Msg>, ConnectError> {
         self.handle.channel_open_session().await.map_err(|error| match error {
-            Error::ChannelOpenFailure(_) => {
-                self.lost_because("the instance opens no session".to_owned(), false)
-            }
+            Error::ChannelOpenFailure(_) => self.lost_because(NO_SESSION.to_owned(), false),
             _ => self.lost(false),
         })
     }

@@ -12,7 +12,7 @@ use greenroom::port::connector::{Connector, Output, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::support::{Counted, Kept, Stuck, after, linked_through, never, through_links};
-use super::trick::{HOST, Trick, serve};
+use crate::trick::{HOST, Trick, serve};
 
 /// What the client shall do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,14 +18,14 @@ use super::support::{Kept, children_of, kill, linked_through, through_links};
 
 /// What a test wants to be different.
 #[derive(Clone, Debug)]
-pub(super) struct Set<'a> {
+pub(crate) struct Set<'a> {
     /// How the login shell is started; `None` is the account's own.
-    pub(super) login: Option<&'static str>,
+    pub(crate) login: Option<&'static str>,
     /// Lines of `.bashrc`, which bash reads for commands over SSH.
-    pub(super) profile: &'a str,
+    pub(crate) profile: &'a str,
     /// More lines of `sshd_config`.
-    pub(super) config: &'static str,
-    pub(super) linger: Duration,
+    pub(crate) config: &'static str,
+    pub(crate) linger: Duration,
 }
 
 impl Default for Set<'_> {
@@ -35,14 +35,14 @@ impl Default for Set<'_> {
 }
 
 /// A server with the keys of instance `guest`, and a connector that knows them.
-pub(super) struct Sshd {
+pub(crate) struct Sshd {
     child: Child,
-    pub(super) dir: tempfile::TempDir,
-    pub(super) settings: SshSettings,
-    pub(super) ssh: Ssh,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) settings: SshSettings,
+    pub(crate) ssh: Ssh,
     linked: Linked,
-    pub(super) id: InstanceId,
-    pub(super) at: Endpoint,
+    pub(crate) id: InstanceId,
+    pub(crate) at: Endpoint,
 }
 
 impl Drop for Sshd {
@@ -53,11 +53,11 @@ impl Drop for Sshd {
 }
 
 impl Sshd {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(Set::default()).await
     }
 
-    pub(super) async fn with(set: Set<'_>) -> Self {
+    pub(crate) async fn with(set: Set<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let settings = SshSettings { linger: set.linger, ..SshSettings::new(dir.path().join("keys")) };
         let ssh = Ssh::new(settings.clone());
@@ -86,27 +86,27 @@ impl Sshd {
     }
 
     /// The connector that is tried here.
-    pub(super) fn connector(&self) -> &dyn Connector {
+    pub(crate) fn connector(&self) -> &dyn Connector {
         if through_links() { &self.linked } else { &self.ssh }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Lets another key in.
-    pub(super) fn authorize(&self, key: &str) {
+    pub(crate) fn authorize(&self, key: &str) {
         write_private(&self.path("authorized_keys"), &format!("{key}\n"));
     }
 
-    pub(super) async fn run(&self, stage: Stage, stop: Stop<'_>) -> (Result<StageEnd, ConnectError>, Kept) {
+    pub(crate) async fn run(&self, stage: Stage, stop: Stop<'_>) -> (Result<StageEnd, ConnectError>, Kept) {
         let mut kept = Kept::default();
         let end = self.connector().run(&self.id, &self.at, stage, &mut kept, stop).await;
         (end, kept)
     }
 
     /// Ends the server and all its connections.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let sessions = children_of(self.child.id());
         kill(self.child.id());
         for session in sessions {
@@ -115,7 +115,7 @@ impl Sshd {
     }
 
     /// Cuts all connections: kills the processes that serve them.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         for session in children_of(self.child.id()) {
             kill_serving(session);
         }
@@ -180,12 +180,12 @@ fn io_copy(mut from: impl std::io::Read, mut to: fs::File) {
     std::io::copy(&mut from, &mut to).unwrap();
 }
 
-pub(super) fn account() -> String {
+pub(crate) fn account() -> String {
     let id = Command::new("id").arg("-un").output().unwrap();
     String::from_utf8(id.stdout).unwrap().trim().to_owned()
 }
 
-pub(super) fn write_private(path: &Path, text: &str) {
+pub(crate) fn write_private(path: &Path, text: &str) {
     let mut options = fs::OpenOptions::new();
     let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(path).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();

@@ -1,6 +1,7 @@
 //! Outputs, scripts and processes for these tests.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,17 +13,17 @@ use greenroom::port::connector::{Output, Stage, Stop, Stream};
 
 /// Keeps both streams.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: Vec<u8>,
+pub(crate) struct Kept {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
 }
 
 impl Kept {
-    pub(super) fn out(&self) -> String {
+    pub(crate) fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    pub(super) fn err(&self) -> String {
+    pub(crate) fn err(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 }
@@ -40,7 +41,7 @@ impl Output for Kept {
 
 /// Counts, and keeps nothing.
 #[derive(Debug, Default)]
-pub(super) struct Counted(pub(super) u64);
+pub(crate) struct Counted(pub(super) u64);
 
 #[async_trait(?Send)]
 impl Output for Counted {
@@ -52,7 +53,7 @@ impl Output for Counted {
 
 /// A reader that never comes back.
 #[derive(Debug, Default)]
-pub(super) struct Stuck;
+pub(crate) struct Stuck;
 
 #[async_trait(?Send)]
 impl Output for Stuck {
@@ -62,16 +63,16 @@ impl Output for Stuck {
 }
 
 /// A stop that never comes.
-pub(super) fn never() -> Stop<'static> {
+pub(crate) fn never() -> Stop<'static> {
     Box::pin(std::future::pending())
 }
 
-pub(super) fn after(wait: Duration) -> Stop<'static> {
+pub(crate) fn after(wait: Duration) -> Stop<'static> {
     Box::pin(tokio::time::sleep(wait))
 }
 
 /// Comes when `condition` holds; gives up the test after ten seconds.
-pub(super) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'static> {
+pub(crate) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'static> {
     Box::pin(async move {
         let begun = Instant::now();
         while !condition() {
@@ -81,7 +82,7 @@ pub(super) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'stati
     })
 }
 
-pub(super) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
+pub(crate) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
@@ -96,8 +97,8 @@ pub(super) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
 }
 
 /// State, parent and session of a process, as `/proc` has them.
-pub(super) struct Process {
-    pub(super) pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
     state: String,
     parent: u32,
     session: u32,
@@ -115,33 +116,33 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-pub(super) fn lives(pid: u32) -> bool {
+pub(crate) fn lives(pid: u32) -> bool {
     processes().any(|p| p.pid == pid && p.state != "Z")
 }
 
 /// What lives in the session of a process.
-pub(super) fn living_of(session: u32) -> Vec<u32> {
+pub(crate) fn living_of(session: u32) -> Vec<u32> {
     processes().filter(|p| p.session == session && p.state != "Z").map(|p| p.pid).collect()
 }
 
-pub(super) fn children_of(parent: u32) -> Vec<u32> {
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     processes().filter(|p| p.parent == parent).map(|p| p.pid).collect()
 }
 
-pub(super) fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     // It may have gone by itself.
     let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
 /// A number that a script printed in a line of its own after `name=`.
-pub(super) fn number(text: &str, name: &str) -> u32 {
+pub(crate) fn number(text: &str, name: &str) -> u32 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     line.unwrap_or_else(|| panic!("no `{name}=` in {text:?}")).trim().parse().unwrap()
 }
 
 /// Waits for a condition, ten seconds at most.
-pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}: waited in vain");
@@ -150,7 +151,7 @@ pub(super) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 }
 
 /// A figure of this process's memory (`VmRSS`, `VmHWM`), in bytes.
-pub(super) fn memory(what: &str) -> u64 {
+pub(crate) fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
     let kib: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
@@ -158,17 +159,26 @@ pub(super) fn memory(what: &str) -> u64 {
 }
 
 /// Is this the suite's second turn, in which every call goes through a link?
-pub(super) fn through_links() -> bool {
+pub(crate) fn through_links() -> bool {
     module_path!().contains("linked")
 }
 
-/// A connector whose links lie in a directory.
-pub(super) fn linked_through(settings: &SshSettings, dir: &Path) -> Linked {
-    let links = LinkSettings {
+/// A connector whose links lie in a directory; their processes are told by their first argument, which lies there too.
+pub(crate) fn linked_through(settings: &SshSettings, dir: &Path) -> Linked {
+    Linked::new(Ssh::new(settings.clone()), link_settings(dir))
+}
+
+/// Links in a directory, for a call that no runner made.
+pub(crate) fn link_settings(dir: &Path) -> LinkSettings {
+    let name = dir.join("link");
+    LinkSettings {
         dir: dir.join("links"),
-        program: Box::new(|| Ok(Command::new(env!("CARGO_BIN_EXE_greenroom")))),
+        program: Box::new(move || {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_greenroom"));
+            program.arg0(&name);
+            Ok(program)
+        }),
         runner: Box::new(|| None),
         mailbox: None,
-    };
-    Linked::new(Ssh::new(settings.clone()), links)
+    }
 }

@@ -182,14 +182,16 @@ impl Links {
     /// Tells the links of an instance to end, and waits for those that have nothing to do.
     pub(super) async fn end(&self, id: &InstanceId) {
         for slot in slots(&self.dir(id)) {
-            let Ok(Some(stream)) = slot.connect().await else { continue };
-            let mut line = Line::new(stream);
-            let request = Request { protocol: PROTOCOL, ask: Ask::End, wake: None };
-            let _heard = line.say(&request, &[]).await;
-            match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
-                Ok(_) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
-                Err(_) => kill(&line),
+            if let Ok(Some(stream)) = slot.connect().await {
+                let mut line = Line::new(stream);
+                let request = Request { protocol: PROTOCOL, ask: Ask::End, wake: None };
+                let _heard = line.say(&request, &[]).await;
+                match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
+                    Ok(_) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
+                    Err(_) => kill(&line),
+                }
             }
+            slot.clear();
         }
         self.reap();
     }

@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::remote::sweep;
-use super::super::session::Session;
+use super::super::session::{Session, is_refusal};
 use super::super::{Ssh, passed};
 use super::figures;
 use super::line::Line;
 use super::message::{Ask, Order, PROTOCOL, Reply, Request, Spoken};
 use super::place::Seat;
-use super::shells::{Keeper, Shells};
+use super::shells::{Keeper, REFUSED_AGAIN, REFUSED_FOR, Shells};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
@@ -105,9 +105,11 @@ impl<'a> Hub<'a> {
         let Some(left) = self.seat.left_running() else { return };
         let command = sweep(left, SWEEP_GRACE, SWEEP_KILLING);
         let within = SWEEP_GRACE + SWEEP_KILLING * 2;
-        // What does not go is the instance's end at the latest.
-        let _swept = timeout(within, session.brief(&command)).await;
-        let _noted = self.seat.note(None);
+        // On a connection that breaks meanwhile nothing was stopped: the next link's turn. What does not go is the
+        // instance's end at the latest.
+        if !matches!(timeout(within, session.brief(&command)).await, Ok(Err(_))) {
+            let _noted = self.seat.note(None);
+        }
     }
 
     /// The connection, once it stands.
@@ -147,14 +149,16 @@ impl<'a> Hub<'a> {
         let mut line = Line::new(stream);
         let heard = timeout(REQUEST_WITHIN, line.hear::<serde_json::Value>()).await;
         let Ok(Ok(Some(request))) = heard else { return };
-        let spoken = serde_json::from_value::<Spoken>(request.clone()).map(|spoken| spoken.protocol);
+        let Ok(Spoken { protocol }) = serde_json::from_value(request.clone()) else { return };
         let request = match serde_json::from_value::<Request>(request) {
-            Ok(request) if matches!(spoken, Ok(PROTOCOL)) => request,
+            Ok(request) if protocol == PROTOCOL => request,
             _ => return self.turn_away(&line).await,
         };
         // A call that has gone hears no answer.
         let _heard = match request.ask {
             Ask::End => {
+                // No link comes after this one.
+                let _noted = self.seat.note(None);
                 self.leave();
                 let said = line.say(&Reply::Leaving, &[]).await;
                 self.over().await;
@@ -197,11 +201,15 @@ impl<'a> Hub<'a> {
     /// A shell that waits shows that the guest can start processes; the question, that it is there now.
     async fn check(&self, at: &Endpoint) -> Result<(), ConnectError> {
         let session = self.session().await?;
-        if self.shells.settled().await {
-            return self.ping(session).await;
+        let patience = Instant::now() + REFUSED_FOR;
+        while !self.shells.settled().await {
+            match session.brief("true").await {
+                // A shell that has come meanwhile may have the only session.
+                Err(error) if is_refusal(&error) && Instant::now() < patience => sleep(REFUSED_AGAIN).await,
+                answer => return passed(session, &at.user, answer?),
+            }
         }
-        let answer = session.brief("true").await?;
-        passed(session, &at.user, answer)
+        self.ping(session).await
     }
 
     pub(super) async fn ping(&self, session: &Session<'_>) -> Result<(), ConnectError> {

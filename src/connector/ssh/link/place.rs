@@ -15,7 +15,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::super::remote::SessionId;
 
-/// A session that was noted longer ago has ended with its job, and its number may be somebody else's.
+/// A session that was noted longer ago, by a link that has died since, has ended with its job, and its number may be
+/// somebody else's.
 const STALE: Duration = Duration::from_mins(10);
 /// What a note of a session takes: ten digits and a newline.
 const NOTE: usize = 11;
@@ -34,6 +35,11 @@ impl Slot {
 
     fn socket(&self) -> String {
         format!("{}.sock", self.number)
+    }
+
+    /// Where it is until calls may find it.
+    fn fresh_socket(&self) -> String {
+        format!("{}.new", self.socket())
     }
 
     fn lock_path(&self) -> PathBuf {
@@ -69,6 +75,14 @@ impl Slot {
         // RACE: it may have been removed between our opening and locking it.
         Ok(seat.is_there().then_some(seat))
     }
+
+    /// Removes what a dead link left. A living one removes its own things when it ends.
+    pub(super) fn clear(&self) {
+        if let Ok(Some(seat)) = self.seize() {
+            let _forgotten = seat.note(None);
+            seat.give_up();
+        }
+    }
 }
 
 /// The slots of an instance that have, or had, a link.
@@ -91,7 +105,7 @@ impl Seat {
     /// Takes calls from now on, in the place of a dead one.
     pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
         let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;
-        let (name, fresh) = (self.slot.socket(), format!("{}.new", self.slot.socket()));
+        let (name, fresh) = (self.slot.socket(), self.slot.fresh_socket());
         remove(&dir, &fresh)?;
         let listener = UnixListener::bind(through(&dir, &fresh))?;
         // RACE: a call finds the dead link's socket or this one.
@@ -107,6 +121,7 @@ impl Seat {
             && self.is_there()
         {
             let _gone = remove(&dir, &self.slot.socket());
+            let _gone = remove(&dir, &self.slot.fresh_socket());
             if self.left_running().is_none() {
                 let _gone = std::fs::remove_file(self.slot.lock_path());
                 let _others = std::fs::remove_dir(&self.slot.dir);
@@ -125,6 +140,14 @@ impl Seat {
     pub(super) fn note(&self, session: Option<SessionId>) -> io::Result<()> {
         let number = session.map(|id| id.to_string()).unwrap_or_default();
         self.lock.write_all_at(format!("{number:<10}\n").as_bytes(), 0)
+    }
+
+    /// The noted session still has its stage, however long that takes.
+    pub(super) fn keep_note_young(&self) {
+        if self.left_running().is_some() {
+            // Without it the note only goes stale.
+            let _aged = self.lock.set_modified(SystemTime::now());
+        }
     }
 
     /// The session that the dead link before us had, if what runs there may still be its stage.

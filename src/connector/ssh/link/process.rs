@@ -72,9 +72,14 @@ async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
             () = hub.over() => break,
             call = accept(&listener) => calls.push(hub.converse(call)),
             () = signals.leave() => hub.leave(),
-            _ = look.tick() => if !seat.is_there() {
-                return Ok(());
-            },
+            _ = look.tick() => {
+                if !seat.is_there() {
+                    return Ok(());
+                }
+                if hub.is_busy() {
+                    seat.keep_note_young();
+                }
+            }
         }
     }
     seat.give_up();

@@ -10,11 +10,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::guest::{Noise, Over};
 use super::super::remote::{Marked, SessionId};
-use super::super::session::Session;
+use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
 use super::message::Shell;
 use crate::core::time::Pretty;
@@ -23,6 +23,10 @@ use crate::port::connector::ConnectError;
 /// From a shell that died while it waited to the next attempt; twice as long after each further one.
 const FIRST_REST: Duration = Duration::from_millis(200);
 const LONGEST_REST: Duration = Duration::from_mins(1);
+
+/// A server that opens no session may count the stage that has just ended: until it is asked again, and for how long.
+pub(super) const REFUSED_AGAIN: Duration = Duration::from_millis(20);
+pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// A shell in the guest that has said its first word and reads its standard input.
 pub(super) struct Waiting {
@@ -35,6 +39,18 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Starts a shell, and waits until it is there.
     async fn start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
+        let patience = Instant::now() + REFUSED_FOR.min(within);
+        loop {
+            match Self::try_start(session, shell, within).await {
+                Err(none) if is_refusal(&none.error) && Instant::now() < patience => {
+                    sleep(REFUSED_AGAIN).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
         let mut noise = Noise::default();
         let marked = Marked::interpreter(&shell.name, &shell.before);
         let begun = match marked {
@@ -68,7 +84,7 @@ impl Waiting {
     }
 
     /// Ends it: it reads the end of its input. Dropping it would say nothing to the guest.
-    async fn dismiss(self) {
+    pub(super) async fn dismiss(self) {
         let _sent = self.begun.to.close().await;
     }
 }
@@ -168,6 +184,16 @@ impl Shells {
             let may_start = waiting.is_none() && may_start();
             tokio::select! {
                 biased;
+                // First: a shell that is known to be dead is given to no stage.
+                () = spoil(&mut waiting) => {
+                    if let Some(spoilt) = waiting.take() {
+                        spoilt.dismiss().await;
+                    }
+                    not_before = Instant::now() + rest;
+                    rest = (rest * 2).min(LONGEST_REST);
+                    wanted = shell.before.is_empty();
+                    self.tell(false);
+                }
                 wish = next(&mut early, &mut keeper.wishes) => {
                     let Some(Wish { shell: kind, within, back }) = wish else { return };
                     let found = match waiting.take() {
@@ -186,15 +212,6 @@ impl Shells {
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }
-                }
-                () = spoil(&mut waiting) => {
-                    if let Some(spoilt) = waiting.take() {
-                        spoilt.dismiss().await;
-                    }
-                    not_before = Instant::now() + rest;
-                    rest = (rest * 2).min(LONGEST_REST);
-                    wanted = shell.before.is_empty();
-                    self.tell(false);
                 }
                 () = sleep_until(not_before), if may_start => {}
                 () = self.changed.notified(), if waiting.is_none() => {}

@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::guest::Noise;
+use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on};
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Control, Reply, Shell};
-use super::shells::NoShell;
+use super::shells::{NoShell, Waiting};
 use crate::connector::output::ProcessOutput;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
@@ -53,8 +54,6 @@ impl Hub<'_> {
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
             // Nobody knows what runs on there: the next link looks, by the note that stays.
             self.leave();
-        } else {
-            let _noted = self.seat.note(None);
         }
         drop(turn);
         line.say(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
@@ -67,8 +66,6 @@ impl Hub<'_> {
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
-        let local =
-            |what: &str, e: &dyn std::fmt::Display| ConnectError::Local { what: format!("{what}: {e}") };
         let mut given = || line.given().ok_or_else(|| local("a stage came without its pipes", &"none"));
         let (script, stdout, stderr) = (given()?, given()?, given()?);
         let mut output =
@@ -89,7 +86,7 @@ impl Hub<'_> {
                 return Ok(StageEnd::Stopped);
             }
         };
-        let mut waiting = match taken {
+        let waiting = match taken {
             Ok(Some(Ok(waiting))) => waiting,
             Ok(Some(Err(NoShell { error, noise }))) => {
                 pass_on(&mut output, noise).await?;
@@ -103,19 +100,17 @@ impl Hub<'_> {
                     .lost_because(format!("the instance did not start the stage within {within}"), false));
             }
         };
-        let _noted = self.seat.note(waiting.session());
-        line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has gone", &e))?;
-        pass_on(&mut output, std::mem::take(&mut waiting.noise)).await?;
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
         let linger = self.order.settings.linger;
-        let run = Run { input, grace: Rc::clone(&grace), start_within, linger };
-        let mut stop: Stop<'_> = Box::pin(async {
-            if !told_to_stop(line).await {
-                grace.set(stop_grace.min(ABANDONED_GRACE));
-            }
-        });
-        carry_on(session, &mut waiting.begun, &run, &mut output, &mut stop, &Cell::new(false)).await
+        let run = Run { input, grace, start_within, linger };
+        // Only what this stage has noted is taken back: a dead link's note is there until it has been looked after.
+        let _noted = self.seat.note(waiting.session());
+        let end = in_shell(session, line, waiting, &run, &mut output).await;
+        if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
+            let _noted = self.seat.note(None);
+        }
+        end
     }
 
     /// No connection in time.
@@ -123,6 +118,32 @@ impl Hub<'_> {
         let at = super::super::dial::place(&self.order.at.address, self.order.at.port);
         ConnectError::TimedOut { at, waited: Pretty(within).to_string() }
     }
+}
+
+/// Runs a script in a shell that waits for it.
+async fn in_shell(
+    session: &Session<'_>,
+    line: &mut Line,
+    mut waiting: Waiting,
+    run: &Run,
+    output: &mut ProcessOutput,
+) -> Result<StageEnd, ConnectError> {
+    let noise = std::mem::take(&mut waiting.noise);
+    let told = line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has gone", &e));
+    let begun = match told {
+        Ok(()) => pass_on(output, noise).await,
+        gone => gone,
+    };
+    if let Err(error) = begun {
+        waiting.dismiss().await;
+        return Err(error);
+    }
+    let mut stop: Stop<'_> = Box::pin(async {
+        if !told_to_stop(line).await {
+            run.grace.set(run.grace.get().min(ABANDONED_GRACE));
+        }
+    });
+    carry_on(session, &mut waiting.begun, run, output, &mut stop, &Cell::new(false)).await
 }
 
 /// What a guest said before its script belongs to the stage's output. It is less than an empty pipe takes.

@@ -1,5 +1,7 @@
 //! A server that plays one trick.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -12,11 +14,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// The host key of all these servers.
-pub(super) static HOST: LazyLock<PrivateKey> =
+pub(crate) static HOST: LazyLock<PrivateKey> =
     LazyLock::new(|| PrivateKey::random(&mut safe_rng(), Algorithm::Ed25519).unwrap());
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trick {
+pub(crate) enum Trick {
     // Before SSH begins.
     Silent,
     HangsUp,
@@ -60,10 +62,23 @@ pub(super) enum Trick {
     NamesAndRests,
     NamesAndStalls,
     NamesAndRefuses,
+    // While a shell waits for a script.
+    WaitingFloods,
+    WaitingEnds,
+    /// Global requests and channels, without end.
+    WaitingAsks,
+    WaitingOpens,
+}
+
+impl Trick {
+    /// Is it played on the shell that waits? Then each session is as good as the first.
+    fn is_on_a_waiting_shell(self) -> bool {
+        matches!(self, Self::WaitingFloods | Self::WaitingEnds | Self::WaitingAsks | Self::WaitingOpens)
+    }
 }
 
 /// Serves until the task is aborted.
-pub(super) async fn serve(trick: Trick) -> (u16, JoinHandle<()>) {
+pub(crate) async fn serve(trick: Trick) -> (u16, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let serving = tokio::spawn(async move {
@@ -175,7 +190,9 @@ impl Handler for Server {
             Trick::RefusesCommands => return session.channel_failure(id),
             Trick::NeverStarts => return Ok(()),
             // A second command, which is the stop's, is started and never heard of again.
-            _ if self.sessions > 1 => return session.channel_success(id),
+            trick if self.sessions > 1 && !trick.is_on_a_waiting_shell() => {
+                return session.channel_success(id);
+            }
             _ => session.channel_success(id)?,
         }
         let mark = mark(command);
@@ -221,7 +238,7 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
         let _gone = to.extended_data(id, 1, text.into_bytes()).await;
     };
     let well_begun = [Trick::TwoStatuses, Trick::StatusOnly, Trick::OddSignal, Trick::OpensChannels];
-    if well_begun.contains(&trick) || trick == Trick::FloodsRequests {
+    if well_begun.contains(&trick) || trick == Trick::FloodsRequests || trick.is_on_a_waiting_shell() {
         stderr(format!("{mark}4711\n")).await;
     }
     match trick {
@@ -292,6 +309,22 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
             stderr(format!("{mark}4711\n")).await;
             tokio::time::sleep(Duration::from_secs(4)).await;
             done(0).await;
+        }
+        Trick::WaitingFloods => {
+            let flood = vec![b'x'; 32_000];
+            while to.extended_data(id, 1, flood.clone()).await.and(to.data(id, flood.clone()).await).is_ok() {
+            }
+        }
+        // Until the channel is gone.
+        Trick::WaitingAsks => {
+            while to.data(id, Vec::new()).await.is_ok() {
+                assert!(to.forward_tcpip("h".to_owned(), 1).await.is_err(), "the client forwards");
+            }
+        }
+        Trick::WaitingOpens => {
+            while to.data(id, Vec::new()).await.is_ok() {
+                assert!(to.channel_open_agent().await.is_err(), "the client took a channel");
+            }
         }
         Trick::NamesAndStalls | Trick::NamesAndRefuses => stderr(format!("{mark}4711\n")).await,
         Trick::GoesSilent | Trick::NeverSpeaks => {}

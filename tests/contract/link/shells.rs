@@ -1,0 +1,212 @@
+//! Guests that are hard on the shell that waits for the next stage.
+
+use std::time::{Duration, Instant};
+
+use greenroom::connector::ssh::{Ssh, SshSettings};
+use greenroom::core::endpoint::Endpoint;
+use greenroom::core::ids::InstanceId;
+use greenroom::port::connector::{Connector, Stage, StageEnd};
+
+use super::{figures, links, memory_of, only_link, runs, said, saying, ticks_of, until_ready};
+use crate::linked::sshd::{Set, Sshd};
+use crate::linked::support::{Kept, children_of, eventually, kill, linked_through, never, number, stage};
+use crate::trick::{HOST, Trick, serve};
+
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The server's process of the link's connection: the parent of its shells.
+async fn serving(sshd: &Sshd) -> u32 {
+    number(&said(sshd, "echo parent=$PPID\n").await, "parent")
+}
+
+#[tokio::test]
+async fn a_waiting_shell_that_is_killed_is_replaced() {
+    let sshd = Sshd::start().await;
+    let parent = serving(&sshd).await;
+    let link = only_link(&sshd);
+    for _ in 0..3 {
+        until_ready(&sshd).await;
+        let before = children_of(parent);
+        assert_eq!(before.len(), 1, "one shell waits");
+        kill(before[0]);
+        eventually("another one waits", || children_of(parent).iter().any(|shell| !before.contains(shell)))
+            .await;
+        assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
+    }
+    assert_eq!(only_link(&sshd), link);
+}
+
+#[tokio::test]
+async fn a_waiting_shell_that_is_killed_again_and_again_is_not_started_without_end() {
+    let sshd = Sshd::start().await;
+    let parent = serving(&sshd).await;
+    let link = only_link(&sshd);
+    let (begun, before) = (Instant::now(), ticks_of(link));
+    let mut killed = Vec::new();
+    while begun.elapsed() < Duration::from_secs(4) {
+        for shell in children_of(parent) {
+            if !killed.contains(&shell) {
+                killed.push(shell);
+                kill(shell);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    eprintln!("{} shells in 4 s, {} ms of CPU", killed.len(), (ticks_of(link) - before) * 10);
+    // At 0, 0.2, 0.6, 1.4 and 3 s; and sweepers or the like.
+    assert!(killed.len() <= 8, "{killed:?}");
+    sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
+    // It does not wait for the end of the rest.
+    let begun = Instant::now();
+    assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(only_link(&sshd), link);
+}
+
+#[tokio::test]
+async fn a_guest_without_bash_and_pkill_works_on_one_connection() {
+    let sshd = Sshd::start().await;
+    let busybox = ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|p| std::fs::exists(p).unwrap());
+    let busybox = busybox.expect("this test needs busybox: `apt-get install busybox`");
+    for name in ["sh", "sleep", "mv", "true", "date"] {
+        std::os::unix::fs::symlink(busybox, sshd.path("home").join(name)).unwrap();
+    }
+    // Its PATH has nothing else.
+    let home = sshd.path("home");
+    let path =
+        format!("command=\"PATH={} exec {busybox} sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\" ", home.display());
+    let key = std::fs::read_to_string(sshd.path("authorized_keys")).unwrap();
+    sshd.authorize(&format!("{path}{}", key.trim()));
+    sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
+    for n in 0..3 {
+        let script = format!("echo {n}; command -v pkill bash && exit 9; exit 0\n");
+        let (end, kept) = sshd.run(stage("sh", script), never()).await;
+        assert_eq!((end.unwrap(), kept.out()), (StageEnd::Exited(0), format!("{n}\n")), "{kept:?}");
+    }
+    let script = saying(&sshd, "sleep 600 & sleep 600");
+    let (end, _) = sshd.run(stage("sh", script), runs(&sshd)).await;
+    assert_eq!(end.unwrap(), StageEnd::Stopped);
+    assert_eq!(crate::linked::support::living_of(super::session(&sshd)), Vec::<u32>::new());
+    until_ready(&sshd).await;
+    sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
+    let log = std::fs::read_to_string(sshd.path("log")).unwrap();
+    assert_eq!(log.matches("Accepted publickey").count(), 1, "{log}");
+    // A shell that the guest does not have is the script's own end, as without links.
+    for _ in 0..2 {
+        let (end, kept) = sshd.run(stage("bash", "echo hello\n"), never()).await;
+        assert_eq!(end.unwrap(), StageEnd::Exited(127), "{kept:?}");
+        assert!(kept.err().contains("not found"), "{kept:?}");
+    }
+    let (end, _) = sshd.run(stage("sh", "exit 4\n"), never()).await;
+    assert_eq!(end.unwrap(), StageEnd::Exited(4));
+}
+
+#[tokio::test]
+async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
+    for config in ["MaxSessions 10", "MaxSessions 1"] {
+        let set = Set { config, linger: Duration::from_millis(100), ..Set::default() };
+        let sshd = Sshd::with(set).await;
+        for n in 0..15 {
+            // As `prepare` does, and a stage that comes before the next shell is there.
+            sshd.connector()
+                .check(&sshd.id, &sshd.at, WITHIN)
+                .await
+                .unwrap_or_else(|e| panic!("{config}, {n}: {e}"));
+            let (end, kept) = sshd.run(stage("bash", format!("echo {n}\n")), never()).await;
+            assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(0), "{kept:?}");
+            assert_eq!(kept.out(), format!("{n}\n"));
+        }
+        for n in 0..15 {
+            let (end, kept) = sshd.run(stage("bash", format!("exit {n}\n")), never()).await;
+            assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(n), "{kept:?}");
+        }
+        // Something in the background keeps the session's output.
+        for n in 0..5 {
+            let script = "sleep 600 & echo pid=$!\n";
+            let (end, kept) = sshd.run(stage("bash", script), never()).await;
+            assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(0), "{kept:?}");
+            let sleeper = number(&kept.out(), "pid");
+            said(&sshd, "true\n").await;
+            kill(sleeper);
+        }
+        for _ in 0..3 {
+            let script = saying(&sshd, "sleep 600 & while :; do sleep 0.1; done");
+            let (end, _) = sshd.run(stage("bash", script), runs(&sshd)).await;
+            assert_eq!(end.unwrap(), StageEnd::Stopped);
+            assert_eq!(said(&sshd, "echo after\n").await, "after\n");
+        }
+        sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
+        eprintln!("{config}: {:?}", figures(&sshd).await);
+    }
+}
+
+/// Memory that a link may use beyond what it had when its connection stood.
+const MEMORY: u64 = 6 << 20;
+/// How long a link is left alone with a hostile guest.
+const ALONE: Duration = Duration::from_secs(3);
+
+/// A link that is alone with a guest that plays a trick on the shell that waits.
+async fn alone_with(trick: Trick) -> (u64, Duration) {
+    let dir = tempfile::tempdir().unwrap();
+    let settings =
+        SshSettings { keepalive: Duration::from_secs(1), ..SshSettings::new(dir.path().join("keys")) };
+    let id = InstanceId::new("guest");
+    Ssh::new(settings.clone()).keys(&id).await.unwrap();
+    let (port, serving) = serve(trick).await;
+    let host_key = HOST.public_key().to_openssh().unwrap();
+    let at = Endpoint {
+        address: "127.0.0.1".to_owned(),
+        port,
+        user: "ci".to_owned(),
+        host_key,
+        key: None,
+        jump: None,
+    };
+    let linked = linked_through(&settings, dir.path());
+    // Whether it answers is its own affair.
+    let checked = linked.check(&id, &at, WITHIN).await;
+    let found = links(dir.path());
+    assert_eq!(found.len(), 1, "{trick:?}: {checked:?}");
+    let link = found[0];
+    let (memory, ticks) = (memory_of(link, "VmRSS"), ticks_of(link));
+    tokio::time::sleep(ALONE).await;
+    if !links(dir.path()).contains(&link) {
+        eprintln!("{trick:?}: {checked:?}, and the link has ended");
+        return (0, Duration::ZERO);
+    }
+    let grown = memory_of(link, "VmHWM").saturating_sub(memory);
+    let busy = Duration::from_millis(10 * (ticks_of(link) - ticks));
+    eprintln!("{trick:?}: {checked:?}, {} kB more, {busy:?} of CPU in {ALONE:?}", grown >> 10);
+    assert!(grown < MEMORY, "{trick:?}: {grown}");
+    // A stage that comes now has its end.
+    let begun = Instant::now();
+    let mut kept = Kept::default();
+    let start_within = Duration::from_secs(2);
+    let stage = Stage { start_within, ..stage("bash", "true\n") };
+    let stop = crate::linked::support::after(Duration::from_secs(3));
+    let end = linked.run(&id, &at, stage, &mut kept, stop).await;
+    eprintln!("{trick:?}: a stage then: {end:?}, {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(40), "{trick:?}: {:?}", begun.elapsed());
+    linked.discard_keys(&id).await;
+    serving.abort();
+    eventually("the link ends", || links(dir.path()).is_empty()).await;
+    (grown, busy)
+}
+
+#[tokio::test]
+async fn a_waiting_shell_that_floods_is_not_heard() {
+    let (_, busy) = alone_with(Trick::WaitingFloods).await;
+    assert!(busy < ALONE / 4, "{busy:?}");
+}
+
+#[tokio::test]
+async fn a_waiting_shell_that_ends_at_once_is_started_at_a_bounded_rate() {
+    let (_, busy) = alone_with(Trick::WaitingEnds).await;
+    assert!(busy < ALONE / 4, "{busy:?}");
+}
+
+#[tokio::test]
+async fn questions_and_channels_without_end_while_nothing_runs_cost_no_memory() {
+    alone_with(Trick::WaitingAsks).await;
+    alone_with(Trick::WaitingOpens).await;
+}
