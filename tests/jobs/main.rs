@@ -16,6 +16,7 @@ mod input;
 mod keeper;
 mod kill;
 mod limits;
+mod link;
 mod onslaught;
 mod pass;
 mod place;
