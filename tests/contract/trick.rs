@@ -315,19 +315,26 @@ async fn play(trick: Trick, id: ChannelId, to: Handle, mark: String, cut: Arc<st
             while to.extended_data(id, 1, flood.clone()).await.and(to.data(id, flood.clone()).await).is_ok() {
             }
         }
-        // Until the channel is gone.
-        Trick::WaitingAsks => {
-            while to.data(id, Vec::new()).await.is_ok() {
-                assert!(to.forward_tcpip("h".to_owned(), 1).await.is_err(), "the client forwards");
+        Trick::WaitingAsks | Trick::WaitingOpens => {
+            let mut askers = tokio::task::JoinSet::new();
+            for _ in 0..8 {
+                askers.spawn(ask_endlessly(trick, id, to.clone()));
             }
-        }
-        Trick::WaitingOpens => {
-            while to.data(id, Vec::new()).await.is_ok() {
-                assert!(to.channel_open_agent().await.is_err(), "the client took a channel");
-            }
+            while askers.join_next().await.is_some() {}
         }
         Trick::NamesAndStalls | Trick::NamesAndRefuses => stderr(format!("{mark}4711\n")).await,
         Trick::GoesSilent | Trick::NeverSpeaks => {}
         _ => done(0).await,
+    }
+}
+
+/// Until the channel is gone.
+async fn ask_endlessly(trick: Trick, id: ChannelId, to: Handle) {
+    while to.data(id, Vec::new()).await.is_ok() {
+        let refused = match trick {
+            Trick::WaitingAsks => to.forward_tcpip("h".to_owned(), 1).await.is_err(),
+            _ => to.channel_open_agent().await.is_err(),
+        };
+        assert!(refused, "the client does what it is asked");
     }
 }

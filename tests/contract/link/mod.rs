@@ -102,19 +102,19 @@ fn session(sshd: &Sshd) -> u32 {
     std::fs::read_to_string(sshd.path("session")).unwrap().trim().parse().unwrap()
 }
 
-/// A figure of a process in kB (`VmRSS`, `VmHWM`), in bytes.
+/// A figure of a process's memory (`VmRSS`, `VmHWM`), in bytes; none once it has ended.
 fn memory_of(pid: u32, what: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
-    let kib: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    let kib: u64 = line.map_or(0, |line| line.trim().trim_end_matches(" kB").parse().unwrap());
     kib << 10
 }
 
-/// Processor time that a process has used, in hundredths of a second.
+/// Processor time that a process has used, in hundredths of a second; none once nobody waits for it.
 fn ticks_of(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap().split(' ');
+    fields.skip(11).take(2).map(|time| time.parse::<u64>().unwrap()).sum()
 }
 
 /// A reader that sleeps after its first bytes.

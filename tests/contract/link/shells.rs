@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use greenroom::connector::ssh::link::Linked;
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::InstanceId;
@@ -9,7 +10,9 @@ use greenroom::port::connector::{Connector, Stage, StageEnd};
 
 use super::{figures, links, memory_of, only_link, runs, said, saying, ticks_of, until_ready};
 use crate::linked::sshd::{Set, Sshd};
-use crate::linked::support::{Kept, children_of, eventually, kill, linked_through, never, number, stage};
+use crate::linked::support::{
+    Kept, after, children_of, eventually, kill, linked_through, lives, never, number, stage,
+};
 use crate::trick::{HOST, Trick, serve};
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -145,66 +148,93 @@ const MEMORY: u64 = 6 << 20;
 /// How long a link is left alone with a hostile guest.
 const ALONE: Duration = Duration::from_secs(3);
 
-/// A link that is alone with a guest that plays a trick on the shell that waits.
-async fn alone_with(trick: Trick) -> (u64, Duration) {
-    let dir = tempfile::tempdir().unwrap();
-    let settings =
-        SshSettings { keepalive: Duration::from_secs(1), ..SshSettings::new(dir.path().join("keys")) };
-    let id = InstanceId::new("guest");
-    Ssh::new(settings.clone()).keys(&id).await.unwrap();
-    let (port, serving) = serve(trick).await;
-    let host_key = HOST.public_key().to_openssh().unwrap();
-    let at = Endpoint {
-        address: "127.0.0.1".to_owned(),
-        port,
-        user: "ci".to_owned(),
-        host_key,
-        key: None,
-        jump: None,
-    };
-    let linked = linked_through(&settings, dir.path());
-    // Whether it answers is its own affair.
-    let checking = linked.check(&id, &at, WITHIN);
-    let checked = tokio::time::timeout(Duration::from_secs(1), checking).await;
-    let found = links(dir.path());
-    assert_eq!(found.len(), 1, "{trick:?}: {checked:?}");
-    let link = found[0];
-    let (memory, ticks) = (memory_of(link, "VmRSS"), ticks_of(link));
-    tokio::time::sleep(ALONE).await;
-    assert_eq!(links(dir.path()), [link], "{trick:?}");
-    let grown = memory_of(link, "VmHWM").saturating_sub(memory);
-    let busy = Duration::from_millis(10 * (ticks_of(link) - ticks));
-    eprintln!("{trick:?}: {checked:?}, {} kB more, {busy:?} of CPU in {ALONE:?}", grown >> 10);
-    assert!(grown < MEMORY, "{trick:?}: {grown}");
-    // A stage that comes now has its end.
-    let begun = Instant::now();
-    let mut kept = Kept::default();
-    let start_within = Duration::from_secs(2);
-    let stage = Stage { start_within, ..stage("bash", "true\n") };
-    let stop = crate::linked::support::after(Duration::from_secs(3));
-    let end = linked.run(&id, &at, stage, &mut kept, stop).await;
-    eprintln!("{trick:?}: a stage then: {end:?}, {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(40), "{trick:?}: {:?}", begun.elapsed());
-    linked.discard_keys(&id).await;
-    serving.abort();
-    eventually("the link ends", || links(dir.path()).is_empty()).await;
-    (grown, busy)
+/// A guest that plays a trick on the shell that waits, and what reaches it.
+struct Trickster {
+    dir: tempfile::TempDir,
+    linked: Linked,
+    id: InstanceId,
+    at: Endpoint,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Trickster {
+    async fn start(trick: Trick) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let settings =
+            SshSettings { keepalive: Duration::from_secs(1), ..SshSettings::new(dir.path().join("keys")) };
+        let id = InstanceId::new("guest");
+        Ssh::new(settings.clone()).keys(&id).await.unwrap();
+        let (port, serving) = serve(trick).await;
+        let at = Endpoint {
+            address: "127.0.0.1".to_owned(),
+            port,
+            user: "ci".to_owned(),
+            host_key: HOST.public_key().to_openssh().unwrap(),
+            key: None,
+            jump: None,
+        };
+        let linked = linked_through(&settings, dir.path());
+        Self { dir, linked, id, at, serving }
+    }
+
+    /// Has a link started, which is alone with the guest then.
+    async fn link(&self) -> u32 {
+        let checking = self.linked.check(&self.id, &self.at, WITHIN);
+        // Whether it answers is its own affair.
+        let checked = tokio::time::timeout(Duration::from_secs(1), checking).await;
+        let found = links(self.dir.path());
+        assert_eq!(found.len(), 1, "{checked:?}");
+        found[0]
+    }
+
+    async fn end(self) {
+        self.linked.discard_keys(&self.id).await;
+        self.serving.abort();
+        eventually("the link ends", || links(self.dir.path()).is_empty()).await;
+    }
 }
 
 #[tokio::test]
-async fn a_waiting_shell_that_floods_is_not_heard() {
-    let (_, busy) = alone_with(Trick::WaitingFloods).await;
-    assert!(busy < ALONE / 4, "{busy:?}");
+async fn a_waiting_shell_that_floods_or_ends_at_once_costs_a_link_next_to_nothing() {
+    for trick in [Trick::WaitingFloods, Trick::WaitingEnds] {
+        let guest = Trickster::start(trick).await;
+        let link = guest.link().await;
+        let (memory, ticks) = (memory_of(link, "VmRSS"), ticks_of(link));
+        tokio::time::sleep(ALONE).await;
+        let grown = memory_of(link, "VmHWM").saturating_sub(memory);
+        let busy = Duration::from_millis(10 * (ticks_of(link) - ticks));
+        eprintln!("{trick:?}: {} kB more, {busy:?} of CPU in {ALONE:?}", grown >> 10);
+        assert!(grown < MEMORY, "{trick:?}: {grown}");
+        assert!(busy < ALONE / 4, "{trick:?}: {busy:?}");
+        // A stage that comes now has its end.
+        let begun = Instant::now();
+        let stop = after(Duration::from_secs(3));
+        let stage = Stage { start_within: Duration::from_secs(2), ..stage("bash", "true\n") };
+        let end = guest.linked.run(&guest.id, &guest.at, stage, &mut Kept::default(), stop).await;
+        eprintln!("{trick:?}: a stage then: {end:?}, {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(40), "{trick:?}: {:?}", begun.elapsed());
+        guest.end().await;
+    }
 }
 
+/// Asked eight at a time.
 #[tokio::test]
-async fn a_waiting_shell_that_ends_at_once_is_started_at_a_bounded_rate() {
-    let (_, busy) = alone_with(Trick::WaitingEnds).await;
-    assert!(busy < ALONE / 4, "{busy:?}");
-}
-
-#[tokio::test]
-async fn questions_and_channels_without_end_while_nothing_runs_cost_no_memory() {
-    alone_with(Trick::WaitingAsks).await;
-    alone_with(Trick::WaitingOpens).await;
+async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
+    for trick in [Trick::WaitingAsks, Trick::WaitingOpens] {
+        let guest = Trickster::start(trick).await;
+        let link = guest.link().await;
+        let (memory, begun) = (memory_of(link, "VmRSS"), Instant::now());
+        let (mut peak, mut ticks) = (0_u64, 0);
+        while let Some(now) = lives(link).then(|| memory_of(link, "VmRSS")) {
+            (peak, ticks) = (now.max(peak), ticks_of(link));
+            assert!(begun.elapsed() < Duration::from_secs(30), "{trick:?}: it goes on");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (grown, busy) = (peak.saturating_sub(memory), Duration::from_millis(10 * ticks));
+        eprintln!("{trick:?}: {} kB more and {busy:?} of CPU in {:?}", grown >> 10, begun.elapsed());
+        assert!(grown < MEMORY, "{trick:?}: {grown}");
+        // Whoever needs one starts another.
+        assert_ne!(guest.link().await, link);
+        guest.end().await;
+    }
 }

@@ -13,8 +13,8 @@ use crate::linked::support::{after, eventually, kill, lives, living_of, never, s
 
 /// A link that says nothing within this is taken for wedged.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// For starting a link and a process or two.
-const SLACK: Duration = Duration::from_secs(2);
+/// For starting a link and a process or two, on a busy machine.
+const SLACK: Duration = Duration::from_secs(5);
 
 /// Does a new stage find the old one's session gone, from its first line on?
 async fn expect_swept(sshd: &Sshd, old: u32) {
@@ -76,8 +76,7 @@ async fn a_link_stopped_while_idle_is_replaced_by_whoever_comes_next() {
 
 /// Runs a script, and kills its link in the middle of it; the script's session, which nobody has stopped.
 async fn bereaved(sshd: &Sshd) -> u32 {
-    let script =
-        saying(sshd, "echo hello; trap '' TERM; (trap '' TERM; sleep 600) & while :; do sleep 1; done");
+    let script = saying(sshd, "trap '' TERM; (trap '' TERM; sleep 600) & while :; do sleep 1; done");
     let killing = async {
         runs(sshd).await;
         kill(only_link(sshd));
@@ -157,7 +156,7 @@ async fn a_call_that_is_killed_ends_its_stage_and_frees_the_link() {
     let sshd = Sshd::start().await;
     said(&sshd, "true\n").await;
     let link = only_link(&sshd);
-    for n in 0..12 {
+    for _ in 0..12 {
         let script = saying(&sshd, "trap '' TERM; (trap '' TERM; sleep 600) & while :; do sleep 1; done");
         let caller = super::caller::Caller::start(&sshd, "killed", super::caller::Task::Run(script), |_| {});
         runs(&sshd).await;
@@ -165,9 +164,7 @@ async fn a_call_that_is_killed_ends_its_stage_and_frees_the_link() {
         kill(caller.pid());
         let begun = Instant::now();
         eventually("its session is gone", || living_of(old).is_empty()).await;
-        if n == 0 {
-            eprintln!("a killed call's session was gone after {:?} (looked every 10 ms)", begun.elapsed());
-        }
+        eprintln!("a killed call's session was gone after {:?} (looked every 10 ms)", begun.elapsed());
         assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
         caller.reap();
         until_ready(&sshd).await;

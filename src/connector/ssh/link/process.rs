@@ -1,7 +1,7 @@
 //! The process of a link: how it begins, and what ends it.
 //!
-//! It ends with its connection, when it is told to, when its lock file is gone, and after SIGTERM or SIGQUIT: a running
-//! stage is always finished first. SIGHUP and SIGINT are a terminal's and mean others.
+//! It ends with its connection, when it is told to, when its lock file is gone, when its guest keeps it busy though no
+//! stage runs, and after SIGTERM or SIGQUIT: a running stage is always finished first. SIGHUP and SIGINT are a terminal's and mean others.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -21,6 +21,9 @@ use super::place::{Seat, Slot};
 
 /// How often we look whether our lock file is still the one that is named.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Processor time that a link without a stage may use from one look to the next. It needs a hundredth of that: more is a
+/// guest that asks questions without end, or the like.
+const IDLE_WORK: Duration = Duration::from_millis(500);
 /// How long calls that are being answered may take when all is over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -63,6 +66,7 @@ async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
     tokio::pin!(minding);
     let mut calls = FuturesUnordered::new();
     let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut thrift = Thrift::default();
     let mut serves = true;
     loop {
         tokio::select! {
@@ -78,6 +82,9 @@ async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
                 }
                 if hub.is_busy() {
                     seat.keep_note_young();
+                }
+                if thrift.is_kept_busy(hub.stages.get()) && !hub.is_busy() {
+                    hub.leave();
                 }
             }
         }
@@ -114,6 +121,23 @@ fn detach() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
+}
+
+/// What the link has cost, from look to look.
+#[derive(Default)]
+struct Thrift {
+    stages: u64,
+    used: Duration,
+}
+
+impl Thrift {
+    /// Was there much to do since the last look, though there was no stage but a present one?
+    fn is_kept_busy(&mut self, stages: u64) -> bool {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let used = Duration::try_from(clock).unwrap_or_default();
+        let before = std::mem::replace(self, Self { stages, used });
+        stages == before.stages && used.saturating_sub(before.used) > IDLE_WORK
+    }
 }
 
 /// A handler for each.
