@@ -1,8 +1,8 @@
 //! State for `scripts/bench`: large warm pools.
 //!
 //! `bench_state fill STATE POOL COUNT KEY HOST USER PORT…` makes a pool of COUNT idle instances in the directory STATE.
-//! All are reached on loopback at the PORTs, in turn, as USER, with the private key in the file KEY; the file HOST holds
-//! the servers' public key.
+//! All are reached on loopback at the PORTs (elsewhere at ADDRESS:PORT), in turn, as USER, with the private key in the
+//! file KEY; the file HOST holds the servers' public key.
 //! `bench_state acquire ROUNDS COUNT…` prints, for each COUNT, what one acquire costs a process that has read nothing
 //! yet: load, decide, commit. One line of microseconds per COUNT, the counts taken in turn.
 
@@ -36,17 +36,11 @@ fn main() -> Outcome<()> {
         ["fill", state, pool, count, key, host, user, ports @ ..] if !ports.is_empty() => {
             let host_key = std::fs::read_to_string(host)?.trim_end().to_owned();
             let mut endpoints = Vec::new();
-            for port in ports {
-                let (address, user, host_key) =
-                    ("127.0.0.1".to_owned(), (*user).to_owned(), host_key.clone());
-                endpoints.push(Endpoint {
-                    address,
-                    port: port.parse()?,
-                    user,
-                    host_key,
-                    key: None,
-                    jump: None,
-                });
+            for place in ports {
+                let (address, port) = place.rsplit_once(':').unwrap_or(("127.0.0.1", place));
+                let (address, user, host_key) = (address.to_owned(), (*user).to_owned(), host_key.clone());
+                let port = port.parse()?;
+                endpoints.push(Endpoint { address, port, user, host_key, key: None, jump: None });
             }
             let (state, pool) = (Path::new(state), PoolName::parse(pool)?);
             runtime.block_on(fill(state, &pool, count.parse()?, Path::new(key), &endpoints))
