@@ -24,17 +24,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The runner's calls without the rest: what to try first, because defining every command takes as long as a call's own
-/// work. Whatever it does not take, help and errors too, is `Cli`'s to answer.
-#[derive(Debug, Parser)]
-#[command(name = "greenroom", disable_help_flag = true, disable_help_subcommand = true)]
-pub struct RunnerCli {
-    #[command(flatten)]
-    pub place: Place,
-    #[command(subcommand)]
-    pub call: RunnerCall,
-}
-
 /// Which configuration and which state directory.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Place {
@@ -64,9 +53,6 @@ pub enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
-    /// The process that holds an instance's connection
-    #[command(hide = true)]
-    Link,
     /// The processes behind `local` instances
     #[command(hide = true)]
     Instance {
@@ -231,63 +217,4 @@ pub struct TryOptions {
     /// The job's script
     #[arg(default_value = "echo \"Hello from $(hostname), $(uname -sr)\"; pwd")]
     pub script: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What `Cli` and the short definition make of the same words.
-    fn both(words: &str) -> (Result<Cli, clap::Error>, Result<RunnerCli, clap::Error>) {
-        let words: Vec<&str> = std::iter::once("greenroom").chain(words.split_whitespace()).collect();
-        (Cli::try_parse_from(&words), RunnerCli::try_parse_from(&words))
-    }
-
-    #[test]
-    fn the_short_definition_takes_each_call_of_the_runner_and_understands_the_same() {
-        for words in [
-            "config",
-            "--config /c prepare --pool linux",
-            "prepare --pool=linux --config /c --state-dir /s",
-            "run /tmp/script build_script",
-            "--state-dir /s run --config=/c script after_script",
-            "run script -- --odd-stage",
-            "cleanup --state-dir /s",
-        ] {
-            let (Ok(long), Ok(short)) = both(words) else { panic!("`{words}` is refused") };
-            let Command::Runner(call) = long.command else { panic!("`{words}` is no call of the runner") };
-            let (long, short) = ((long.place, call), (short.place, short.call));
-            assert_eq!(format!("{long:?}"), format!("{short:?}"), "{words}");
-        }
-    }
-
-    #[test]
-    fn everything_else_is_left_to_the_whole_definition() {
-        for words in [
-            "",
-            "help",
-            "help run",
-            "--help",
-            "-h",
-            "--version",
-            "-V",
-            "run",
-            "run script",
-            "run --help",
-            "config -h",
-            "config extra",
-            "prepare --pol linux",
-            "cleanup --pool",
-            "run a b c",
-            "conf",
-            "--bogus config",
-            "doctor",
-            "pool status",
-            "keep --background",
-            "instance x",
-            "completions bash",
-        ] {
-            assert!(both(words).1.is_err(), "`{words}` was taken");
-        }
-    }
 }

@@ -15,6 +15,7 @@ pub mod near;
 mod orders;
 pub mod pool;
 pub mod rows;
+mod runner_args;
 mod setup;
 #[cfg(test)]
 pub(crate) mod story;
@@ -27,14 +28,19 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::connector::ssh::link;
 use crate::gitlab::env::JobEnv;
-use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall, RunnerCli};
+use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall};
 use error::CliError;
 
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
-    if let Ok(RunnerCli { place, call }) = RunnerCli::try_parse_from(&args) {
+    // There are hundreds of links, for days: not even the memory that an argument parser leaves behind.
+    if matches!(args.as_slice(), [_, only] if only == link::process::COMMAND) {
+        return link::process::main();
+    }
+    if let Some((place, call)) = runner_args::read(&args, |name| std::env::var_os(name)) {
         return called_by_runner(&place, &call);
     }
     let Cli { place, command } = match Cli::try_parse_from(args) {
@@ -47,7 +53,6 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     match command {
         Command::Runner(call) => called_by_runner(&place, &call),
         Command::Operator(command) => called_by_operator(&place, command),
-        Command::Link => crate::connector::ssh::link::process::main(),
         Command::Instance { arguments } => crate::provider::instance(&arguments),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "greenroom", &mut std::io::stdout());

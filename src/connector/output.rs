@@ -53,6 +53,13 @@ impl Output for ProcessOutput {
             Stream::Stderr => self.stderr.write(bytes).await,
         }
     }
+
+    fn descriptor(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        match stream {
+            Stream::Stdout => self.stdout.descriptor(),
+            Stream::Stderr => self.stderr.descriptor(),
+        }
+    }
 }
 
 /// One way out.
@@ -84,6 +91,14 @@ impl Sink {
                 Ok(Self::Direct(File::from(fd.try_clone_to_owned()?)))
             }
             _ => Ok(Self::Thread(on_thread())),
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Pipe(pipe) => Some(pipe.as_fd()),
+            Self::Direct(file) => Some(file.as_fd()),
+            Self::Thread(_) | Self::Gone => None,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -29,6 +30,12 @@ pub enum Stream {
 #[async_trait(?Send)]
 pub trait Output {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+
+    /// Where a stream's bytes may also be moved to directly, as long as nothing waits for it. `None`: they are to be
+    /// written.
+    fn descriptor(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// A script and how to run it.

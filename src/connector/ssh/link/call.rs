@@ -18,6 +18,7 @@ use super::super::SshSettings;
 use super::line::Line;
 use super::message::{Ask, Figures, Order, PROTOCOL, Reply, Request};
 use super::place::{Slot, slots};
+use super::process::COMMAND;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 
@@ -158,7 +159,7 @@ impl Links {
         self.reap();
         let (hear, tell) = io::pipe()?;
         let mut command = (self.settings.program)()?;
-        command.arg("link").env_clear().envs(environment()).current_dir("/");
+        command.arg(COMMAND).env_clear().envs(environment()).current_dir("/");
         command.stdin(Stdio::piped()).stdout(OwnedFd::from(tell)).stderr(Stdio::null());
         let mut child = command.spawn()?;
         // Our copy of the pipe's end goes with it.

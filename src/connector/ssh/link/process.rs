@@ -27,7 +27,10 @@ const IDLE_WORK: Duration = Duration::from_millis(500);
 /// How long calls that are being answered may take when all is over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The hidden command `link`: reads its order from standard input and says one byte when it takes calls.
+/// The command line of a link, which is for us alone and has no help text.
+pub const COMMAND: &str = "link";
+
+/// The command `link`: reads its order from standard input and says one byte when it takes calls.
 pub fn main() -> ExitCode {
     match begin() {
         Ok(()) => ExitCode::SUCCESS,
