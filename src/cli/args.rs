@@ -141,11 +141,15 @@ pub enum PoolCommand {
     /// Instances, waiting jobs and the policy in force, at a glance
     #[command(
         after_help = "Exit status: 0; 1 if the state of a pool cannot be read; 2 something else went wrong. \
-`--watch` ends with ctrl-C, or when whoever reads it goes; with `--json` it prints one document a line."
+`--watch` ends with ctrl-C, or when whoever reads it goes; with `--json` it prints one document a line. `--wide` asks \
+each link, which takes a second where one does not answer, and adds `links` to the instances of `--json`."
     )]
     Status {
         /// Only this pool
         pool: Option<String>,
+        /// Also the links: the processes that hold the connections to instances
+        #[arg(long)]
+        wide: bool,
         /// Again and again, until interrupted
         #[arg(long)]
         watch: bool,

@@ -108,17 +108,12 @@ impl Context {
     fn linked(&self, pool: &PoolName) -> Linked {
         let host = Rc::clone(&self.host);
         let settings = LinkSettings {
-            dir: self.links(pool),
+            dir: links_dir(&self.state_path, pool),
             program: Box::new(|| detached_command(&std::env::current_exe()?)),
             runner: Box::new(move || host.runner_pidfd()),
             mailbox: self.host.mailbox(pool),
         };
         Linked::new(ssh(&self.state_path), settings)
-    }
-
-    /// Where the links of a pool's instances are.
-    pub(super) fn links(&self, pool: &PoolName) -> PathBuf {
-        self.state_path.join("links").join(pool.as_str())
     }
 
     /// A configured pool with its provider, for a keeper.
@@ -162,6 +157,11 @@ impl Context {
             .unwrap_or_default();
         format!("the configuration has {}", names.join(", "))
     }
+}
+
+/// Where the links of a pool's instances are.
+pub(super) fn links_dir(state_path: &Path, pool: &PoolName) -> PathBuf {
+    state_path.join("links").join(pool.as_str())
 }
 
 /// What reaches instances, with the keys that the state directory keeps for them.

@@ -109,8 +109,8 @@ async fn ask(place: &Place, command: OperatorCommand) -> Result<bool, CliError> 
         OperatorCommand::Pool(PoolCommand::Resume { pool, instance, dry_run }) => {
             orders::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }
-        OperatorCommand::Pool(PoolCommand::Status { pool, watch, json }) => {
-            pool::status::command::status(place, pool.as_deref(), watch, json).await
+        OperatorCommand::Pool(PoolCommand::Status { pool, wide, watch, json }) => {
+            pool::status::command::status(place, pool.as_deref(), wide, watch, json).await
         }
         OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,

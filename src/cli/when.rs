@@ -55,6 +55,16 @@ impl When {
         timestamp(at).to_zoned(self.zone.clone())
     }
 
+    /// The moment that was so long ago.
+    pub fn before(&self, age: Duration) -> Stamp {
+        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Stamp {
+            wall_ms: self.now.wall_ms.saturating_sub_unsigned(ms),
+            boot: self.now.boot,
+            uptime_ms: self.now.uptime_ms.saturating_sub(ms),
+        }
+    }
+
     /// How long ago, in whole seconds.
     pub fn age(&self, at: Stamp) -> Pretty {
         whole(self.now.since(at))

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::link::{Figures, look};
+use greenroom::connector::ssh::link::{Answer, Figures, Found, Survey};
 use greenroom::core::ids::InstanceId;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,8 +22,12 @@ const BUSY: &str = "echo shell $$\n(while :; do sleep 0.1; done) &\nwhile :; do 
 fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let dir = place.state_dir.join("links").join("pool");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let seen = runtime.block_on(look(&dir, instance, Duration::from_secs(10)));
-    seen.into_iter().flatten().collect()
+    let seen = runtime.block_on(Survey::look(&dir, Duration::from_secs(10)));
+    let figures = |found: &Found| match &found.answer {
+        Answer::Figures(figures) => Some(figures.clone()),
+        Answer::Leaving | Answer::Silence => None,
+    };
+    seen.of(instance).iter().filter_map(figures).collect()
 }
 
 /// The number of the only link of an instance.

@@ -25,6 +25,7 @@ mod processes;
 mod rehearsal;
 mod secrets;
 mod setting;
+mod status;
 mod stop;
 #[path = "../support/mod.rs"]
 mod support;

@@ -78,6 +78,8 @@ codes! {
     KEEPER_UNKNOWN Warning "keeper-unknown" "It could not be found out whether a keeper runs.";
     KEEPER_NO_SERVICE Warning "keeper-no-service" "No service runs `greenroom keep`: keepers go when the runner's service stops.";
     ATTEMPTS_LEFT_OVER Warning "attempts-left-over" "Jobs ended without a cleanup, and still hold what they had.";
+    LINK_WEDGED Warning "link-wedged" "A link, the process that holds a connection to an instance, does not answer.";
+    LINK_LEFT_OVER Note "link-left-over" "Links are there of instances that are recorded no more.";
 
     POOL_UNCONFIGURED Warning "pool-unconfigured" "A pool has instances or jobs, and the configuration does not name it.";
     POOL_IDLE_OVER_LIMIT Warning "pool-idle-over-limit" "More idle slots are wanted than `max_instances` allows.";

@@ -11,14 +11,16 @@ use super::pools::PoolSight;
 use super::provider::Around;
 use super::runner::{PoolNeeds, RunnerSight};
 use super::{
-    Examination, clock, config, hosts, keeper, mend, place, pools, provider, recorded, runner, trial,
+    Examination, clock, config, hosts, keeper, links, mend, place, pools, provider, recorded, runner, trial,
 };
 use crate::cli::args::DoctorOptions;
 use crate::cli::context;
 use crate::cli::error::CliError;
+use crate::cli::pool::look::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperSight;
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
+use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::instance::Instance;
 use crate::core::policy::Policy;
@@ -172,7 +174,14 @@ impl Look<'_> {
         );
         let mut seen = Vec::new();
         for (name, store) in &stores {
-            seen.extend(self.at_pool(name, store, &host, examined).await);
+            // Before the state: what is recorded meanwhile has no link yet.
+            let survey = Survey::look(&context::links_dir(&root, name), LINKS_WITHIN).await;
+            let pool = self.at_pool(name, store, &host, examined).await;
+            examined.add("links", links::check(name, pool.as_ref().map(|pool| &pool.state), &survey));
+            if let Some(line) = links::line(name, &survey) {
+                examined.saw(line);
+            }
+            seen.extend(pool);
         }
         let keeper = match host.keeper_lives().await {
             Ok(true) => KeeperSight::Runs,

@@ -7,6 +7,7 @@ mod config;
 mod examine;
 mod hosts;
 pub mod keeper;
+mod links;
 mod mend;
 mod pin;
 mod place;
@@ -27,6 +28,8 @@ pub struct Examination {
     /// The worst first, otherwise in the order of the checks.
     findings: Vec<Finding>,
     checked: Vec<&'static str>,
+    /// In sentences of their own, with no severity.
+    seen: Vec<String>,
     mended: Vec<String>,
 }
 
@@ -38,6 +41,11 @@ impl Examination {
         }
         self.findings.extend(findings);
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    }
+
+    /// What is worth knowing and not a finding.
+    pub(crate) fn saw(&mut self, what: impl Into<String>) {
+        self.seen.push(what.into());
     }
 
     /// What was changed before looking.

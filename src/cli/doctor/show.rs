@@ -22,6 +22,12 @@ pub(super) fn text(examined: &Examination, width: usize) -> String {
         text.push_str(&block(finding, width));
         text.push('\n');
     }
+    for line in &examined.seen {
+        text.push_str(&wrapped(line, width, "", "  "));
+    }
+    if !examined.seen.is_empty() {
+        text.push('\n');
+    }
     text.push_str(&wrapped(&summary(examined), width, "", "  "));
     text
 }
@@ -65,6 +71,8 @@ fn summary(examined: &Examination) -> String {
 #[derive(Debug, Serialize)]
 struct ExaminationJson<'a> {
     findings: Vec<FindingJson<'a>>,
+    /// What is worth knowing where nothing is wrong, too.
+    seen: &'a [String],
     /// What was looked at.
     checked: &'a [&'static str],
     /// What `--repair`, `--take-over` or `--new-owner` did.
@@ -89,6 +97,7 @@ pub(super) fn as_json(examined: &Examination) -> Value {
     });
     let json = ExaminationJson {
         findings: findings.collect(),
+        seen: &examined.seen,
         checked: &examined.checked,
         mended: &examined.mended,
     };

@@ -50,6 +50,8 @@ fn a_sound_machine_is_told_what_was_checked() {
     examined.add("clock", []);
     examined.add("keeper", []);
     assert_eq!(shown(&examined), "doctor: all good; checked: clock, keeper\n");
+    examined.saw("links of pool `linux`: 3");
+    assert_eq!(shown(&examined), "links of pool `linux`: 3\n\ndoctor: all good; checked: clock, keeper\n");
     assert!(!examined.is_bad());
     examined.add("pools", [finding(Severity::Warning, "w", None)]);
     assert!(!examined.is_bad(), "warnings do not fail a script");
@@ -59,6 +61,7 @@ fn a_sound_machine_is_told_what_was_checked() {
 fn json_has_every_field_of_a_finding() {
     let mut examined = Examination::default();
     examined.add("clock", [finding(Severity::Error, "e", Some("set it"))]);
+    examined.saw("links of pool `linux`: 3");
     let expected = serde_json::json!({
         "findings": [{
             "code": "e",
@@ -66,6 +69,7 @@ fn json_has_every_field_of_a_finding() {
             "what": "the e of this machine is not what it should be, and that has consequences",
             "remedy": "set it",
         }],
+        "seen": ["links of pool `linux`: 3"],
         "checked": ["clock"],
         "mended": [],
     });
@@ -79,6 +83,7 @@ async fn provoked() -> Vec<Finding> {
     all.extend(place::tests::provoked());
     all.extend(hosts::tests::provoked());
     all.extend(keeper::tests::provoked());
+    all.extend(links::tests::provoked());
     all.extend(pools::tests::provoked());
     all.extend(provider::tests::provoked());
     all.extend(recorded::tests::provoked().await);

@@ -1,18 +1,25 @@
 //! Reads what is recorded about pools, for commands that show it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use crate::cli::context::Context;
+use futures_util::future::join_all;
+
+use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
 use crate::cli::near::nearest;
 use crate::cli::pool::status::KeeperSight;
 use crate::cli::ui;
+use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::port::host::Host as _;
 use crate::port::store::{Store as _, StoreError};
 use crate::store::file::{self, FileStore};
+
+/// What a link may take to say how it is.
+pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Pools that can be looked at again and again; what was read once is not read anew.
 #[derive(Debug)]
@@ -29,6 +36,8 @@ pub(in crate::cli) struct Looked<'a> {
     pub(in crate::cli) state: Result<PoolState, StoreError>,
     /// What the last pass said, and why that cannot be read.
     pub(in crate::cli) report: Result<Option<Report>, String>,
+    /// What its links say of themselves, if they were asked.
+    pub(in crate::cli) links: Option<Survey>,
 }
 
 impl<'a> Looker<'a> {
@@ -66,9 +75,18 @@ impl<'a> Looker<'a> {
         for (pool, store) in &self.stores {
             let state = store.load().await;
             let report = host.read_report(pool).await.map_err(|error| error.to_string());
-            looked.push(Looked { pool, store, state, report });
+            looked.push(Looked { pool, store, state, report, links: None });
         }
         (keeper, looked)
+    }
+
+    /// Asks the links of all pools at once.
+    pub(in crate::cli) async fn ask_links(&self, looked: &mut [Looked<'_>]) {
+        let asked = looked.iter_mut().map(async |pool| {
+            let dir = links_dir(&self.context.state_path, pool.pool);
+            pool.links = Some(Survey::look(&dir, LINKS_WITHIN).await);
+        });
+        join_all(asked).await;
     }
 }
 

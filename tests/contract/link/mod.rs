@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::connector::ssh::link::{Figures, look};
+use greenroom::connector::ssh::link::{Answer, Figures, Survey};
 use greenroom::port::connector::{Output, StageEnd, Stop, Stream};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -60,7 +60,18 @@ fn place(sshd: &Sshd) -> PathBuf {
 
 /// What the links say of themselves.
 async fn figures(sshd: &Sshd) -> Vec<Figures> {
-    look(&sshd.path("links"), &sshd.id, Duration::from_secs(5)).await.into_iter().flatten().collect()
+    figures_of(&sshd.path("links"), sshd).await
+}
+
+/// The same for links that lie elsewhere.
+async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
+    let seen = Survey::look(dir, Duration::from_secs(5)).await;
+    let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());
+    let figures = answers.filter_map(|answer| match answer {
+        Answer::Figures(figures) => Some(figures),
+        Answer::Leaving | Answer::Silence => None,
+    });
+    figures.collect()
 }
 
 /// Waits until a shell waits in the guest.

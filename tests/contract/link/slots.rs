@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use greenroom::port::connector::{Connector, StageEnd};
 
 use super::caller::{Caller, Task};
-use super::{figures, links, only_link, place, runs, said, saying, until_no_link, until_ready};
+use super::{figures, figures_of, links, only_link, place, runs, said, saying, until_no_link, until_ready};
 use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Stuck, eventually, lives, never, stage};
 
@@ -179,8 +179,7 @@ async fn a_directory_deeper_than_a_socket_address_holds_is_no_obstacle() {
         assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "deep\n"));
     }
     let links_dir = deep.join("links");
-    let found = greenroom::connector::ssh::link::look(&links_dir, &sshd.id, Duration::from_secs(5)).await;
-    assert_eq!(found[0].as_ref().unwrap().stages, 2, "a link served them");
+    assert_eq!(figures_of(&links_dir, &sshd).await[0].stages, 2, "a link served them");
     linked.discard_keys(&sshd.id).await;
     eventually("it ends", || links(&deep).is_empty()).await;
     assert_eq!(std::fs::read_dir(&links_dir).unwrap().count(), 0);

@@ -95,8 +95,17 @@ async fn a_sound_set_up_has_no_finding_but_its_providers_own() {
     let bench = Bench::new().used().await;
     assert_eq!(bench.codes().await, ["local-no-isolation"]);
     let examined = bench.examine(|_| ()).await.unwrap();
-    let expected =
-        ["configuration", "state directory", "providers", "pools", "attempts", "keeper", "clocks", "runner"];
+    let expected = [
+        "configuration",
+        "state directory",
+        "providers",
+        "pools",
+        "attempts",
+        "links",
+        "keeper",
+        "clocks",
+        "runner",
+    ];
     assert_eq!(examined.checked, expected);
     assert!(!examined.is_bad());
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::{Value, json};
 
 use super::watch::{EVERY, Screen, watch};
-use super::{KeeperSight, as_json, render};
+use super::{KeeperSight, Sight, as_json, render};
 use crate::cli::args::Place;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -13,6 +13,7 @@ use crate::cli::pool::look::{Looked, Looker};
 use crate::cli::rows::wrapped;
 use crate::cli::ui;
 use crate::cli::when::{When, rfc3339};
+use crate::core::pool::PoolState;
 use crate::host::local::Role;
 use crate::port::clock::Clock as _;
 
@@ -25,10 +26,11 @@ enum Form {
     JsonLine,
 }
 
-/// Shows pools; false if the state of one cannot be read.
+/// Shows pools, with their links if `wide`; false if the state of one cannot be read.
 pub(in crate::cli) async fn status(
     place: &Place,
     pool: Option<&str>,
+    wide: bool,
     again: bool,
     json: bool,
 ) -> Result<bool, CliError> {
@@ -40,7 +42,10 @@ pub(in crate::cli) async fn status(
         (true, true) => Form::JsonLine,
     };
     let show = async || {
-        let (keeper, looked) = looker.look().await;
+        let (keeper, mut looked) = looker.look().await;
+        if wide {
+            looker.ask_links(&mut looked).await;
+        }
         let when = When::local(context.host.now());
         (shown(&looked, &keeper, &when, form), looked.iter().all(|pool| pool.state.is_ok()))
     };
@@ -86,9 +91,8 @@ fn shown(looked: &[Looked<'_>], keeper: &KeeperSight, when: &When, form: Form) -
 
 fn one_text(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> String {
     let width = ui::width();
-    let report = looked.report.as_ref().ok().and_then(Option::as_ref);
     let mut text = match &looked.state {
-        Ok(state) => render(looked.pool, state, report, keeper, when, width),
+        Ok(state) => render(sight(looked, state, keeper), when, width),
         Err(error) => {
             let head = format!("pool {}: its state cannot be read\n", looked.pool);
             head + &wrapped(
@@ -105,10 +109,14 @@ fn one_text(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> String {
     text
 }
 
-fn one_json(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> Value {
+fn sight<'a>(looked: &'a Looked<'_>, state: &'a PoolState, keeper: &'a KeeperSight) -> Sight<'a> {
     let report = looked.report.as_ref().ok().and_then(Option::as_ref);
+    Sight { pool: looked.pool, state, report, keeper, links: looked.links.as_ref() }
+}
+
+fn one_json(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> Value {
     match &looked.state {
-        Ok(state) => as_json(looked.pool, state, report, keeper, when),
+        Ok(state) => as_json(sight(looked, state, keeper), when),
         Err(error) => {
             json!({ "pool": looked.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
         }

@@ -6,6 +6,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::links::LinkView;
 use super::model::{Halt, InForce, InstanceView, KeeperSight, Overview, Waiting};
 use crate::cli::when::{When, rfc3339};
 use crate::core::instance::Phase;
@@ -91,6 +92,27 @@ struct InstanceJson {
     detail: Option<String>,
     /// The command that brings it back.
     remedy: Option<String>,
+    /// Only where links were asked (`--wide`): those that there are, by slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<Vec<LinkJson>>,
+}
+
+/// What holds the connection of a job slot.
+#[derive(Debug, Serialize)]
+struct LinkJson {
+    /// Which job slot of the instance, from 1.
+    slot: u32,
+    pid: Option<u32>,
+    /// `connecting`, `idle`, `shell-waits`, `busy`, `leaving` or `wedged`; figures are null in the last two.
+    state: String,
+    connected: Option<String>,
+    connected_for_s: Option<u64>,
+    /// In microseconds.
+    round_trip_us: Option<u64>,
+    /// Memory of its own, in bytes.
+    memory_bytes: Option<u64>,
+    /// Stages that it has run.
+    stages: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -159,7 +181,7 @@ pub(super) fn json(seen: &Overview<'_>, when: &When) -> PoolJson {
         drained_since: seen.state.drained.map(rfc3339),
         launches_stand_still: seen.halts.iter().find_map(standstill),
         launches_wait_on: launches.map(|on| waits_on(on, super::model::on_what(on, seen.state, when))),
-        instances: seen.instances.iter().map(|each| instance(each, when)).collect(),
+        instances: seen.instances.iter().map(|each| instance(each, seen, when)).collect(),
         waiting: seen.waiting.iter().map(|each| waiting(each, when)).collect(),
         notes: seen.report.into_iter().flat_map(|r| &r.notes).map(note).collect(),
     }
@@ -194,8 +216,9 @@ fn standstill(halt: &Halt) -> Option<StandstillJson> {
     }
 }
 
-fn instance(seen: &InstanceView<'_>, when: &When) -> InstanceJson {
+fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> InstanceJson {
     let instance = seen.instance;
+    let links = pool.links.map(|survey| survey.of(&instance.id).iter());
     let jobs = instance.holders.iter().map(|(attempt, holder)| JobJson {
         job: holder.job.id,
         server: holder.job.server.to_string(),
@@ -217,6 +240,21 @@ fn instance(seen: &InstanceView<'_>, when: &When) -> InstanceJson {
         why: seen.why.clone(),
         detail: seen.detail.map(str::to_owned),
         remedy: seen.remedy.clone(),
+        links: links.map(|links| links.map(|found| link(&LinkView::of(found), when)).collect()),
+    }
+}
+
+fn link(link: &LinkView<'_>, when: &When) -> LinkJson {
+    let since = link.connected.map(|age| when.before(age));
+    LinkJson {
+        slot: link.slot,
+        pid: link.pid,
+        state: link.state.replace(' ', "-"),
+        connected: since.map(rfc3339),
+        connected_for_s: link.connected.map(|time| time.as_secs()),
+        round_trip_us: link.figures.and_then(|figures| figures.round_trip_us),
+        memory_bytes: link.figures.and_then(|figures| figures.memory),
+        stages: link.figures.map(|figures| figures.stages),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod command;
 mod json;
+pub(in crate::cli) mod links;
 mod model;
 mod text;
 mod until;
@@ -10,40 +11,24 @@ pub mod watch;
 use serde_json::{Value, json};
 
 use crate::cli::when::When;
-use crate::core::ids::PoolName;
-use crate::core::pool::PoolState;
-use crate::core::report::Report;
 
 pub(crate) use json::tag;
-pub use model::KeeperSight;
 pub(crate) use model::{Halt, halts, on_what, view};
+pub use model::{KeeperSight, Sight};
 
 use model::Overview;
 
 /// One pool as text, for a terminal of `width` columns. Ends with a newline.
-pub fn render(
-    pool: &PoolName,
-    state: &PoolState,
-    report: Option<&Report>,
-    keeper: &KeeperSight,
-    when: &When,
-    width: usize,
-) -> String {
-    text::text(&Overview::of(pool, state, report, keeper, when), when, width)
+pub fn render(sight: Sight<'_>, when: &When, width: usize) -> String {
+    text::text(&Overview::of(sight, when), when, width)
 }
 
 /// One pool as JSON; the fields are described in src/cli/pool/status/json.rs.
-pub fn as_json(
-    pool: &PoolName,
-    state: &PoolState,
-    report: Option<&Report>,
-    keeper: &KeeperSight,
-    when: &When,
-) -> Value {
-    let pool_json = json::json(&Overview::of(pool, state, report, keeper, when), when);
+pub fn as_json(sight: Sight<'_>, when: &When) -> Value {
+    let pool_json = json::json(&Overview::of(sight, when), when);
     // Names, numbers and texts only: nothing in it can fail to be JSON.
     serde_json::to_value(pool_json)
-        .unwrap_or_else(|e| json!({ "pool": pool.as_str(), "error": e.to_string() }))
+        .unwrap_or_else(|e| json!({ "pool": sight.pool.as_str(), "error": e.to_string() }))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::cli::pool::status::until::until;
 use crate::cli::when::When;
+use crate::connector::ssh::link::Survey;
 use crate::core::failure::Failure;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
@@ -22,6 +23,18 @@ pub enum KeeperSight {
     Unknown(String),
 }
 
+/// What was read of a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight<'a> {
+    pub pool: &'a PoolName,
+    pub state: &'a PoolState,
+    /// What the last pass said.
+    pub report: Option<&'a Report>,
+    pub keeper: &'a KeeperSight,
+    /// What its links say of themselves; `None`: they were not asked, and are not shown.
+    pub links: Option<&'a Survey>,
+}
+
 /// A pool at a glance.
 #[derive(Debug)]
 pub(super) struct Overview<'a> {
@@ -29,6 +42,7 @@ pub(super) struct Overview<'a> {
     pub(super) state: &'a PoolState,
     pub(super) report: Option<&'a Report>,
     pub(super) keeper: &'a KeeperSight,
+    pub(super) links: Option<&'a Survey>,
     pub(super) policy: Option<InForce<'a>>,
     /// Slots that a job could take at once.
     pub(super) idle: u32,
@@ -82,13 +96,8 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Overview<'a> {
-    pub(super) fn of(
-        pool: &'a PoolName,
-        state: &'a PoolState,
-        report: Option<&'a Report>,
-        keeper: &'a KeeperSight,
-        when: &When,
-    ) -> Self {
+    pub(super) fn of(sight: Sight<'a>, when: &When) -> Self {
+        let Sight { pool, state, report, keeper, links } = sight;
         let now = when.now();
         let policy = state.policy.as_deref().map(|policy| in_force(policy, now));
         let in_use = state.in_use();
@@ -107,6 +116,7 @@ impl<'a> Overview<'a> {
             state,
             report,
             keeper,
+            links,
             policy,
             idle,
             idle_target,

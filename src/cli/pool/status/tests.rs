@@ -7,13 +7,21 @@ use crate::cli::story::{Story, at, attempt, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::PoolName;
 use crate::core::instance::{Answer, DrainWhy, Leaving};
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
-use crate::core::report::{Note, WaitingOn};
+use crate::core::pool::PoolState;
+use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::schedule::{Schedule, ScheduleText};
 
 fn shown(story: &Story, report: Option<&Report>, keeper: &KeeperSight, seconds: f64) -> String {
-    render(&pool(), &story.state, report, keeper, &when(seconds), 80)
+    let sight = Sight { pool: &pool(), state: &story.state, report, keeper, links: None };
+    render(sight, &when(seconds), 80)
+}
+
+/// While a keeper runs.
+fn of<'a>(pool: &'a PoolName, story: &'a Story, report: Option<&'a Report>) -> Sight<'a> {
+    Sight { pool, state: &story.state, report, keeper: &KeeperSight::Runs, links: None }
 }
 
 fn office_hours() -> Policy {
@@ -111,14 +119,10 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 
 #[test]
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
-    let text = render(
-        &pool(),
-        &PoolState::default(),
-        None,
-        &KeeperSight::Unknown("cannot open `keeper.lock`".into()),
-        &when(0.0),
-        80,
-    );
+    let keeper = KeeperSight::Unknown("cannot open `keeper.lock`".into());
+    let (pool, state) = (pool(), PoolState::default());
+    let sight = Sight { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
+    let text = render(sight, &when(0.0), 80);
     let expected = "\
 pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
   policy: none yet: no keeper has read the configuration
@@ -234,7 +238,7 @@ fn json_says_the_same_under_stable_names() {
     let mut report = report(189.0);
     report.waiting = vec![(attempt("c"), WaitingOn::Boot { instance: id(6) })];
     report.notes = vec![Note::ListIncomplete];
-    let value = as_json(&pool(), &story.state, Some(&report), &KeeperSight::Runs, &when(192.0));
+    let value = as_json(of(&pool(), &story, Some(&report)), &when(192.0));
     assert_eq!(value["policy"]["until"], "2026-11-20T17:00:00Z");
     assert_eq!(value["keeper"]["runs"], true);
     assert_eq!(value["instances"][0]["jobs"][0]["job"], 4711);
@@ -270,7 +274,7 @@ fn neither_form_shows_a_key() {
     let mut story = busy();
     story.then(190.0, Change::Reached { instance: id(6), endpoint: crate::cli::story::endpoint() });
     let text = shown(&story, None, &KeeperSight::Runs, 192.0);
-    let value = as_json(&pool(), &story.state, None, &KeeperSight::Runs, &when(192.0)).to_string();
+    let value = as_json(of(&pool(), &story, None), &when(192.0)).to_string();
     for shown in [text, value] {
         assert!(!shown.contains("SECRET"), "{shown}");
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::links;
 use super::model::{Halt, InForce, KeeperSight, Overview};
 use crate::cli::rows::{Rows, shortened, wrapped};
 use crate::cli::ui::plural;
@@ -20,6 +21,12 @@ pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
     if !seen.instances.is_empty() {
         text.push('\n');
         text.push_str(&instances(seen, when, width));
+    }
+    if let Some(survey) = seen.links
+        && !seen.instances.is_empty()
+    {
+        text.push('\n');
+        text.push_str(&links::table(&seen.instances, survey, when, width));
     }
     if !seen.waiting.is_empty() {
         text.push('\n');
@@ -60,6 +67,10 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
         line("phases", &phases.join(", "));
     }
     line("keeper", &keeper(seen, when));
+    if let Some(survey) = seen.links {
+        let ids = seen.instances.iter().map(|each| &each.instance.id);
+        line("links", &links::summary(ids.flat_map(|id| survey.of(id))));
+    }
     if let Some(launches) = launches(seen, when) {
         line("launches", &launches);
     }

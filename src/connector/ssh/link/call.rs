@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::SshSettings;
 use super::line::Line;
-use super::message::{Ask, Figures, Order, PROTOCOL, Reply, Request};
+use super::message::{Ask, Order, PROTOCOL, Reply, Request};
 use super::place::{Slot, slots};
 use super::process::COMMAND;
 use crate::core::endpoint::Endpoint;
@@ -196,26 +196,6 @@ impl Links {
         }
         self.reap();
     }
-}
-
-/// The links below a directory, by instance folder and slot, with what they say of themselves; `None`: it does not
-/// answer within `within`.
-pub(super) async fn look(dir: &Path, within: Duration) -> Vec<Option<Figures>> {
-    let mut seen = Vec::new();
-    for slot in slots(dir) {
-        let Ok(Some(stream)) = slot.connect().await else { continue };
-        let mut line = Line::new(stream);
-        let request = Request { protocol: PROTOCOL, ask: Ask::Show, wake: None };
-        let answer = async {
-            line.say(&request, &[]).await.ok()?;
-            line.hear::<Reply>().await.ok()?
-        };
-        seen.push(match timeout(within, answer).await {
-            Ok(Some(Reply::Shown(figures))) => Some(figures),
-            _ => None,
-        });
-    }
-    seen
 }
 
 fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use super::hub::Hub;
 use super::message::Figures;
 
-/// A question to the server that takes longer is left out.
-const PING_WITHIN: Duration = Duration::from_secs(1);
+/// A question to the server that takes longer is left out: whoever asks us waits for a second.
+const PING_WITHIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn of(hub: &Hub<'_>) -> Figures {
     let connected = hub.connected_for();

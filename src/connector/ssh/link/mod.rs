@@ -15,6 +15,7 @@ mod figures;
 mod hub;
 mod line;
 mod linked;
+mod look;
 mod message;
 mod place;
 pub mod process;
@@ -22,16 +23,7 @@ mod pump;
 mod shells;
 mod stage;
 
-use std::path::Path;
-use std::time::Duration;
-
 pub use self::call::LinkSettings;
 pub use self::linked::Linked;
+pub use self::look::{Answer, Found, Survey};
 pub use self::message::Figures;
-use crate::core::ids::InstanceId;
-
-/// The links of an instance: what each says of itself, `None` where one does not answer within `within`. `dir` is that of
-/// the pool's links.
-pub async fn look(dir: &Path, id: &InstanceId, within: Duration) -> Vec<Option<Figures>> {
-    call::look(&dir.join(super::keys::folder_name(id)), within).await
-}

@@ -33,6 +33,10 @@ impl Slot {
         Self { dir, number }
     }
 
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     fn socket(&self) -> String {
         format!("{}.sock", self.number)
     }

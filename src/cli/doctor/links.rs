@@ -1,0 +1,114 @@
+//! The links: does each answer, and has each an instance?
+
+use super::code;
+use crate::cli::pool::status::links::{end, summary};
+use crate::cli::ui::plural;
+use crate::connector::ssh::link::{Answer, Found, Survey};
+use crate::core::ids::PoolName;
+use crate::core::pool::PoolState;
+use crate::port::finding::Finding;
+
+/// `state`: `None` where it cannot be read.
+pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
+    let silent = survey.all().filter(|(_, link)| link.answer == Answer::Silence);
+    let mut found: Vec<Finding> = silent.map(|(instance, link)| wedged(pool, instance, link)).collect();
+    found.extend(state.and_then(|state| left_over(pool, state, survey)));
+    found
+}
+
+/// How the links of a pool are, if it has any.
+pub(super) fn line(pool: &PoolName, survey: &Survey) -> Option<String> {
+    let mut links = survey.all().map(|(_, link)| link).peekable();
+    links.peek()?;
+    Some(format!("links of pool `{pool}`: {}", summary(links)))
+}
+
+fn wedged(pool: &PoolName, instance: &str, link: &Found) -> Finding {
+    let what = format!("the link of instance {instance} of pool `{pool}`{} does not answer", process(link));
+    let remedy = match link.pid {
+        Some(pid) => format!(
+            "nothing, unless a job hangs there: the next stage ends it and goes on with another; so does `{}`, \
+             and the stage that it holds fails",
+            end(pid)
+        ),
+        None => {
+            "end its process, one of those named `greenroom link`: jobs go on without it meanwhile".to_owned()
+        }
+    };
+    code::LINK_WEDGED.found(what, remedy)
+}
+
+fn left_over(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Finding> {
+    let others = survey.of_others(state.instances.keys());
+    (!others.is_empty()).then(|| {
+        let names: Vec<String> =
+            others.iter().map(|(instance, link)| format!("{instance}{}", process(link))).collect();
+        code::LINK_LEFT_OVER.noted(format!(
+            "pool `{pool}` has {} of instances that are recorded no more, which end with their connections: {}",
+            plural(others.len(), "link"),
+            names.join(", ")
+        ))
+    })
+}
+
+fn process(link: &Found) -> String {
+    link.pid.map_or(String::new(), |pid| format!(" (process {pid})"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::cli::pool::status::links::tests::{figures, found};
+    use crate::cli::story::{Story, id, pool};
+    use crate::core::policy::Policy;
+
+    fn state() -> PoolState {
+        Story::of(Policy::default()).ready(1, 1.0).state.clone()
+    }
+
+    fn said(survey: &Survey) -> Vec<String> {
+        check(&pool(), Some(&state()), survey).iter().map(ToString::to_string).collect()
+    }
+
+    fn troubles() -> Survey {
+        Survey::told([
+            (id(1), found(0, Answer::Silence)),
+            (id(1), Found { pid: None, ..found(1, Answer::Silence) }),
+            (id(7), found(2, Answer::Leaving)),
+        ])
+    }
+
+    #[test]
+    fn links_that_answer_are_told_in_a_line_and_are_no_finding() {
+        let survey = Survey::told([(id(1), found(0, Answer::Figures(figures())))]);
+        assert_eq!(said(&survey), [""; 0]);
+        let expected = "links of pool `linux`: 1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
+        assert_eq!(line(&pool(), &survey).unwrap(), expected);
+        assert_eq!(line(&pool(), &Survey::default()), None);
+    }
+
+    #[test]
+    fn a_link_that_hangs_and_one_without_an_instance_are_named_with_their_processes() {
+        let found = said(&troubles());
+        assert_eq!(found.len(), 3, "{found:#?}");
+        assert!(
+            found[0].contains("linux-7f3a-1 of pool `linux` (process 4711) does not answer"),
+            "{found:#?}"
+        );
+        assert!(found[0].contains("`kill -9 4711`"), "{found:#?}");
+        assert!(found[1].contains("`greenroom link`"), "{found:#?}");
+        assert!(found[2].starts_with("note [link-left-over]: pool `linux` has 1 link of"), "{found:#?}");
+        assert!(found[2].ends_with(": linux-7f3a-7 (process 4713)"), "{found:#?}");
+    }
+
+    #[test]
+    fn without_a_state_nothing_is_said_of_instances() {
+        let found = check(&pool(), None, &troubles());
+        assert!(found.iter().all(|finding| finding.code == "link-wedged"), "{found:#?}");
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        check(&pool(), Some(&state()), &troubles())
+    }
+}

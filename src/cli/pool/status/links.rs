@@ -1,0 +1,277 @@
+//! The links of a pool's instances, for whoever shows them.
+
+use std::time::Duration;
+
+use super::model::InstanceView;
+use crate::cli::rows::Rows;
+use crate::cli::when::{When, whole};
+use crate::connector::ssh::link::{Answer, Figures, Found, Survey};
+
+/// From so many columns on there is room for the moment and the process, too.
+const ROOMY: usize = 100;
+
+/// What there is to say of a link.
+#[derive(Debug)]
+pub(in crate::cli) struct LinkView<'a> {
+    /// From 1.
+    pub(in crate::cli) slot: u32,
+    pub(in crate::cli) pid: Option<u32>,
+    /// In a word or two.
+    pub(in crate::cli) state: &'static str,
+    /// `None`: it does not say.
+    pub(in crate::cli) figures: Option<&'a Figures>,
+    /// For how long its connection has stood.
+    pub(in crate::cli) connected: Option<Duration>,
+}
+
+impl<'a> LinkView<'a> {
+    pub(in crate::cli) fn of(found: &'a Found) -> Self {
+        let (state, figures) = match &found.answer {
+            Answer::Figures(figures) => (state(figures), Some(figures)),
+            Answer::Leaving => ("leaving", None),
+            Answer::Silence => ("wedged", None),
+        };
+        let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
+        Self { slot: found.slot + 1, pid: found.pid, state, figures, connected }
+    }
+}
+
+fn state(figures: &Figures) -> &'static str {
+    match figures {
+        Figures { connected_ms: None, .. } => "connecting",
+        Figures { busy: true, .. } => "busy",
+        Figures { shell_waits: true, .. } => "shell waits",
+        Figures { .. } => "idle",
+    }
+}
+
+/// The command that ends a link which does not answer.
+pub(in crate::cli) fn end(pid: u32) -> String {
+    format!("kill -9 {pid}")
+}
+
+/// How many there are, what they take together, and how many do not answer.
+pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> String {
+    let views: Vec<LinkView<'_>> = links.map(LinkView::of).collect();
+    if views.is_empty() {
+        return "none".to_owned();
+    }
+    let figures = || views.iter().filter_map(|link| link.figures);
+    let mut parts = vec![views.len().to_string()];
+    let taken: u64 = figures().filter_map(|figures| figures.memory).sum();
+    if taken > 0 {
+        parts.push(format!("{} of memory", memory(taken)));
+    }
+    if let Some(longest) = views.iter().filter_map(|link| link.connected).max() {
+        parts.push(format!("the oldest connected for {}", whole(longest)));
+    }
+    let trips: Vec<u64> = figures().filter_map(|figures| figures.round_trip_us).collect();
+    if let (Some(least), Some(most)) = (trips.iter().min(), trips.iter().max()) {
+        let (least, most) = (round_trip(*least), round_trip(*most));
+        parts.push(if least == most {
+            format!("round trip {most}")
+        } else {
+            format!("round trips of {least} to {most}")
+        });
+    }
+    match views.iter().filter(|link| link.state == "wedged").count() {
+        0 => {}
+        1 => parts.push("1 does not answer".to_owned()),
+        silent => parts.push(format!("{silent} do not answer")),
+    }
+    parts.join(", ")
+}
+
+/// A row for each link, and one with dashes for each instance that has none.
+pub(super) fn table(instances: &[InstanceView<'_>], survey: &Survey, when: &When, width: usize) -> String {
+    let is_roomy = width >= ROOMY;
+    let mut header = vec!["LINK OF", "SLOT", "FOR", "ROUND TRIP", "MEMORY", "STAGES", "STATE"];
+    if is_roomy {
+        header.insert(2, "PID");
+        header.insert(3, "SINCE");
+    }
+    let mut rows = Rows::new(&header);
+    for each in instances {
+        let id = &each.instance.id;
+        let links = survey.of(id);
+        if links.is_empty() {
+            let dashes = std::iter::repeat_n("-".to_owned(), header.len() - 1);
+            rows.row(std::iter::once(id.to_string()).chain(dashes).collect(), Vec::new());
+        }
+        for link in links.iter().map(LinkView::of) {
+            let mut cells = cells(&link);
+            cells.insert(0, id.to_string());
+            if is_roomy {
+                cells.insert(2, or_dash(link.pid));
+                cells.insert(3, or_dash(link.connected.map(|age| when.clock(when.before(age)))));
+            }
+            rows.row(cells, beneath(&link));
+        }
+    }
+    rows.render(width)
+}
+
+fn cells(link: &LinkView<'_>) -> Vec<String> {
+    let of = |figure: fn(&Figures) -> Option<u64>| link.figures.and_then(figure);
+    vec![
+        link.slot.to_string(),
+        or_dash(link.connected.map(whole)),
+        or_dash(of(|figures| figures.round_trip_us).map(round_trip)),
+        or_dash(of(|figures| figures.memory).map(memory)),
+        or_dash(of(|figures| Some(figures.stages))),
+        link.state.to_owned(),
+    ]
+}
+
+fn beneath(link: &LinkView<'_>) -> Vec<String> {
+    match (link.state, link.pid) {
+        ("wedged", Some(pid)) => {
+            vec![format!("does not answer; the next stage ends it, and so does `{}`", end(pid))]
+        }
+        ("wedged", None) => vec!["does not answer, and takes no calls any more".to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
+}
+
+/// Microseconds, to two digits that count.
+fn round_trip(us: u64) -> String {
+    let (ms, rest) = (us / 1000, us % 1000);
+    match ms {
+        0 => format!("0.{:02} ms", rest / 10),
+        1..10 => format!("{ms}.{} ms", rest / 100),
+        _ => format!("{ms} ms"),
+    }
+}
+
+/// Bytes, to the nearest unit below.
+fn memory(bytes: u64) -> String {
+    let (kib, mib) = (bytes >> 10, bytes >> 20);
+    match mib {
+        0 => format!("{kib} KiB"),
+        1..10 => format!("{mib}.{} MiB", (kib % 1024) * 10 / 1024),
+        _ => format!("{mib} MiB"),
+    }
+}
+
+#[cfg(test)]
+pub(in crate::cli) mod tests {
+    use super::*;
+    use crate::cli::pool::status::{KeeperSight, Sight, as_json, render};
+    use crate::cli::story::{Story, id, pool, when};
+    use crate::core::ids::PoolName;
+    use crate::core::policy::Policy;
+
+    /// A link of slot 1 that has served for two minutes and more.
+    pub(in crate::cli) fn figures() -> Figures {
+        Figures {
+            pid: 4711,
+            connected_ms: Some(140_300),
+            round_trip_us: Some(154),
+            memory: Some(412 << 10),
+            stages: 7,
+            busy: true,
+            shell_waits: false,
+        }
+    }
+
+    pub(in crate::cli) fn found(slot: u32, answer: Answer) -> Found {
+        Found { slot, pid: Some(4711 + slot), answer }
+    }
+
+    /// Three instances: one works on two slots of three, one has a link that hangs, one boots.
+    fn several() -> (Story, Survey) {
+        let mut story = Story::of(Policy { max_instances: 4, capacity_per_instance: 3, ..Policy::default() });
+        story.ready(1, 1.0).ready(2, 2.0).launched(12, 170.0);
+        let waits = Figures {
+            busy: false,
+            shell_waits: true,
+            connected_ms: Some(97_000_000),
+            round_trip_us: Some(31_040),
+            memory: Some((3 << 20) + (600 << 10)),
+            stages: 0,
+            ..figures()
+        };
+        let survey = Survey::told([
+            (id(1), found(0, Answer::Figures(figures()))),
+            (id(1), found(1, Answer::Figures(waits))),
+            (id(1), found(2, Answer::Leaving)),
+            (id(2), found(0, Answer::Silence)),
+        ]);
+        (story, survey)
+    }
+
+    fn sight<'a>(pool: &'a PoolName, story: &'a Story, links: Option<&'a Survey>) -> Sight<'a> {
+        Sight { pool, state: &story.state, report: None, keeper: &KeeperSight::Runs, links }
+    }
+
+    fn shown(width: usize) -> String {
+        let (story, survey) = several();
+        render(sight(&pool(), &story, Some(&survey)), &when(192.0), width)
+    }
+
+    #[test]
+    fn each_link_has_its_row_in_80_columns() {
+        let text = shown(80);
+        let head = "  links: 4, 3.9 MiB of memory, the oldest connected for 1d 2h, round trips of\n    \
+                    0.15 ms to 31 ms, 1 does not answer\n";
+        assert!(text.contains(head), "{text}");
+        let expected = "
+LINK OF        SLOT  FOR     ROUND TRIP  MEMORY   STAGES  STATE
+linux-7f3a-1   1     2m 20s  0.15 ms     412 KiB  7       busy
+linux-7f3a-1   2     1d 2h   31 ms       3.5 MiB  0       shell waits
+linux-7f3a-1   3     -       -           -        -       leaving
+linux-7f3a-2   1     -       -           -        -       wedged
+    does not answer; the next stage ends it, and so does `kill -9 4711`
+linux-7f3a-12  -     -       -           -        -       -
+";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_wide_terminal_shows_the_process_and_since_when() {
+        let text = shown(140);
+        let row = "linux-7f3a-1   1     4711  14:00:51             2m 20s  0.15 ms     412 KiB  7       busy\n\
+                   linux-7f3a-1   2     4712  2026-11-19 11:06:32  1d 2h   31 ms       3.5 MiB  0       shell waits\n";
+        assert!(text.contains(row), "{text}");
+    }
+
+    #[test]
+    fn json_has_links_only_where_they_were_asked() {
+        let (story, survey) = several();
+        let json = |links| as_json(sight(&pool(), &story, links), &when(192.0));
+        assert!(json(None)["instances"][0].get("links").is_none());
+        let instances = json(Some(&survey))["instances"].clone();
+        let expected = serde_json::json!({
+            "slot": 1,
+            "pid": 4711,
+            "state": "busy",
+            "connected": "2026-11-20T13:00:51Z",
+            "connected_for_s": 140,
+            "round_trip_us": 154,
+            "memory_bytes": 421_888,
+            "stages": 7,
+        });
+        assert_eq!(instances[0]["links"][0], expected);
+        assert_eq!(instances[0]["links"][1]["state"], "shell-waits");
+        assert_eq!(instances[1]["links"][0]["state"], "wedged");
+        assert_eq!(instances[2]["links"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn figures_keep_two_digits_and_a_pool_without_links_has_none() {
+        for (us, text) in [(7, "0.00 ms"), (154, "0.15 ms"), (1_940, "1.9 ms"), (250_900, "250 ms")] {
+            assert_eq!(round_trip(us), text);
+        }
+        for (kib, text) in [(0, "0 KiB"), (1023, "1023 KiB"), (1946, "1.9 MiB"), (90 << 10, "90 MiB")] {
+            assert_eq!(memory(kib << 10), text);
+        }
+        assert_eq!(summary(std::iter::empty()), "none");
+        let one = found(0, Answer::Figures(figures()));
+        let expected = "1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
+        assert_eq!(summary(std::iter::once(&one)), expected);
+    }
+}

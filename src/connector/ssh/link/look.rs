@@ -1,0 +1,157 @@
+//! How the links of a pool look from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use tokio::time::timeout;
+
+use super::super::keys::folder_name;
+use super::line::Line;
+use super::message::{Ask, Figures, PROTOCOL, Reply, Request};
+use super::place::{Slot, slots};
+use crate::core::ids::InstanceId;
+
+/// Links that are asked at the same time: each takes a descriptor or two.
+const AT_ONCE: usize = 256;
+
+/// A link that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Which job slot of its instance it serves, from 0.
+    pub slot: u32,
+    /// `None`: it takes no more calls, so that the kernel does not name it.
+    pub pid: Option<u32>,
+    pub answer: Answer,
+}
+
+/// What a link says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Figures(Figures),
+    /// It is of another version, or was told to end: it does when its stage has.
+    Leaving,
+    /// Nothing in time: it is wedged.
+    Silence,
+}
+
+/// All links of a pool, as they were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    by_folder: BTreeMap<String, Vec<Found>>,
+}
+
+impl Survey {
+    /// Asks every link below `dir`, all at once; one that does not answer within `within` is silent. Nothing is there
+    /// where `dir` cannot be read.
+    pub async fn look(dir: &Path, within: Duration) -> Self {
+        let folders = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let each = folders.flat_map(|folder| {
+            let name = folder.file_name().to_string_lossy().into_owned();
+            slots(&folder.path()).into_iter().map(move |slot| (name.clone(), slot))
+        });
+        let asked = stream::iter(each).map(async |(name, slot)| (name, ask(&slot, within).await));
+        let answers: Vec<(String, Option<Found>)> = asked.buffer_unordered(AT_ONCE).collect().await;
+        Self::of_folders(answers.into_iter().filter_map(|(name, found)| Some((name, found?))))
+    }
+
+    fn of_folders(links: impl Iterator<Item = (String, Found)>) -> Self {
+        let mut by_folder: BTreeMap<String, Vec<Found>> = BTreeMap::new();
+        for (name, found) in links {
+            by_folder.entry(name).or_default().push(found);
+        }
+        for links in by_folder.values_mut() {
+            links.sort_by_key(|link| link.slot);
+        }
+        Self { by_folder }
+    }
+
+    /// As if these had been found.
+    #[cfg(test)]
+    pub(crate) fn told(links: impl IntoIterator<Item = (InstanceId, Found)>) -> Self {
+        Self::of_folders(links.into_iter().map(|(id, found)| (folder_name(&id), found)))
+    }
+
+    /// Those of an instance, by slot.
+    pub fn of(&self, id: &InstanceId) -> &[Found] {
+        self.by_folder.get(&folder_name(id)).map_or(&[], Vec::as_slice)
+    }
+
+    /// All of them, each with the name of its instance, as a folder has it.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Found)> {
+        self.by_folder.iter().flat_map(|(name, links)| links.iter().map(move |link| (name.as_str(), link)))
+    }
+
+    /// Those of other instances than these.
+    pub fn of_others<'a>(&self, known: impl Iterator<Item = &'a InstanceId>) -> Vec<(&str, &Found)> {
+        let known: BTreeSet<String> = known.map(folder_name).collect();
+        self.all().filter(|(name, _)| !known.contains(*name)).collect()
+    }
+}
+
+/// `None`: there is no link, or it has just ended.
+async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
+    let found = |pid, answer| Some(Found { slot: slot.number(), pid, answer });
+    let stream = match slot.connect().await {
+        Ok(stream) => stream?,
+        // It has let so many calls wait that no more are taken.
+        Err(_) => return found(None, Answer::Silence),
+    };
+    let mut line = Line::new(stream);
+    let peer = line.peer().ok().and_then(|peer| peer.pid());
+    let pid = peer.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
+    let request = Request { protocol: PROTOCOL, ask: Ask::Show, wake: None };
+    let answer = async {
+        line.say(&request, &[]).await.ok()?;
+        line.hear::<Reply>().await.ok()?
+    };
+    match timeout(within, answer).await {
+        Ok(Some(Reply::Shown(figures))) => found(pid, Answer::Figures(figures)),
+        Ok(Some(_)) => found(pid, Answer::Leaving),
+        Ok(None) => None,
+        Err(_) => found(pid, Answer::Silence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_millis(300);
+
+    /// A slot of an instance, with the socket of a link that is there and says nothing.
+    fn silent(links: &Path, id: &InstanceId, slot: u32) -> UnixListener {
+        let dir = links.join(folder_name(id));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join(format!("{slot}.lock")), "").unwrap();
+        UnixListener::bind(dir.join(format!("{slot}.sock"))).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_silent_are_found_in_the_time_of_one_and_the_dead_are_not() {
+        let home = tempfile::tempdir().unwrap();
+        let ids: Vec<InstanceId> = (0..200).map(|number| InstanceId::new(format!("i-{number}"))).collect();
+        let mut listeners: Vec<_> = ids.iter().map(|id| silent(home.path(), id, 0)).collect();
+        drop(listeners.pop());
+        listeners.push(silent(home.path(), &ids[0], 1));
+        let begun = std::time::Instant::now();
+        let seen = Survey::look(home.path(), WITHIN).await;
+        assert!(begun.elapsed() < WITHIN * 5, "{:?}", begun.elapsed());
+        let ours = Some(std::process::id());
+        let found = |slot| Found { slot, pid: ours, answer: Answer::Silence };
+        assert_eq!(seen.of(&ids[0]), [found(0), found(1)]);
+        assert_eq!(seen.of(&ids[7]), [found(0)]);
+        assert_eq!(seen.of(&ids[199]), [], "its link is dead");
+        assert_eq!(seen.of_others(ids.iter().skip(1)), [("i-0", &found(0)), ("i-0", &found(1))]);
+        assert_eq!(seen.of_others(ids.iter()), []);
+    }
+
+    #[tokio::test]
+    async fn a_pool_without_links_has_no_directory_for_them() {
+        let seen = Survey::look(Path::new("/no/such/directory"), WITHIN).await;
+        assert_eq!(seen, Survey::default());
+    }
+}
