@@ -62,21 +62,34 @@ fn doctor_finds_what_each_host_lacks() {
     let hosts = Hosts::boot(&[
         Make { profile: "sleep 2\n", ..Make::named("slow") },
         Make { config: "MaxSessions 1", ..Make::named("narrow") },
+        Make { config: "ForceCommand /usr/sbin/nologin", ..Make::named("closed") },
+        Make::named("bare"),
         Make { disk: 64, ..Make::named("small") },
         Make::named("gone"),
     ]);
-    hosts.machines[3].unplug();
+    for machine in &hosts.machines {
+        match machine.name.as_str() {
+            "gone" => machine.unplug(),
+            // Neither way to find the processes of a stage; one file has both names.
+            "bare" => drop(machine.sh("mount --bind /dev/null /usr/bin/pgrep; mount -t tmpfs none /proc")),
+            _ => {}
+        }
+    }
     let place = hosts.setting().open();
     let said = doctor(&place, &[]);
     for finding in [
         "[host-shell-slow]: host `slow` of pool `pool` takes 2",
-        "[host-sessions]: host `narrow` of pool `pool` allows 1 session",
+        "note [host-sessions]: host `narrow` of pool `pool` allows 1 session",
+        "[host-login-shell]: host `closed` of pool `pool`: the login shell of `ci` does not run `/bin/sh` for us: \
+         This account is currently not available.",
+        "[host-processes]: host `bare` of pool `pool` has neither `/proc` nor a `pkill`",
         "[host-space]: host `small` of pool `pool` has 6",
         "[host-unreachable]: host `gone` of pool `pool`: ",
         "[host-runner-missing]: host `small` of pool `pool` has no `gitlab-runner`",
     ] {
         assert!(said.contains(finding), "{finding}:\n{said}");
     }
+    assert_eq!(said.matches("[host-processes]").count(), 1, "{said}");
     assert!(!said.contains("[host-builds-dir]") && !said.contains("[host-shell-missing]"), "{said}");
 }
 

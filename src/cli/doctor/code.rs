@@ -97,10 +97,12 @@ codes! {
     HOST_KEY_CHANGED Error "host-key-changed" "A host answers with another key than the one that is stated or pinned.";
     HOST_REFUSES Error "host-refuses" "A host does not let us in.";
     HOST_OURS Error "host-ours" "Something on this side keeps us from trying a host: a key file, an agent.";
+    HOST_LOGIN_SHELL Error "host-login-shell" "The login shell of a host's user runs no commands for us.";
     HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not there on a host.";
     HOST_BUILDS_DIR Error "host-builds-dir" "Jobs cannot make `builds_dir`, or write in it, on a host.";
     HOST_SPACE Warning "host-space" "Little space is left for builds on a host.";
-    HOST_SESSIONS Error "host-sessions" "A host allows fewer sessions in a connection than a job needs (`MaxSessions`).";
+    HOST_PROCESSES Error "host-processes" "A host has neither `/proc` nor `pkill`: no stage can be stopped there.";
+    HOST_SESSIONS Note "host-sessions" "A host allows one session in a connection (`MaxSessions 1`): each stop of a stage takes another.";
     HOST_CONNECTIONS Error "host-connections" "A host allows fewer connections at once than its capacity needs.";
     HOST_SHELL_SLOW Warning "host-shell-slow" "A host's shell takes long to start, and every stage of a job waits for it.";
     HOST_GIT_MISSING Warning "host-git-missing" "`git` is not there on a host: jobs cannot fetch their sources.";

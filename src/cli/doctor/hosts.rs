@@ -9,6 +9,7 @@ use crate::cli::ui::plural;
 use crate::config::PoolConfig;
 use crate::connector::ssh::{HostKey, Inspected, Ssh};
 use crate::core::ids::PoolName;
+use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 use crate::port::finding::Finding;
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SLOW: Duration = Duration::from_millis(500);
 /// Less is soon used up by one job's sources.
 const MIB_WANTED: u64 = 1 << 10;
+/// What is quoted of a login shell's words, in bytes.
+const SAID: usize = 200;
 /// More connections at once than that say nothing new.
 const MOST_CONNECTIONS: u32 = 32;
 
@@ -53,7 +56,6 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
 
 /// `None`: it answers, and there is no more to be known (of a jump host).
 async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Option<Inspected>, ConnectError> {
-    use crate::port::connector::Connector as _;
     if host.is_jump {
         // It may well run no commands: its key is all that can be looked at without a host behind it.
         let found = ssh.host_key(&host.endpoint, PATIENCE).await?;
@@ -66,7 +68,6 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
             _ => Ok(None),
         };
     }
-    ssh.check(&host.name, &host.endpoint, PATIENCE).await?;
     let jobs = needs.jobs.min(MOST_CONNECTIONS);
     ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
 }
@@ -75,7 +76,9 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
 fn question(builds: &str) -> String {
     let builds = builds.replace('\'', r"'\''");
     format!(
-        "for c in bash sh pwsh git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
+        "echo runs-sh; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
+         [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
+         for c in bash sh pwsh git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
          d='{builds}'; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
          echo writes-builds; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
     )
@@ -103,7 +106,9 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
             code::HOST_KEY_CHANGED.found(what, remedy)
         }
         ConnectError::Refused { user, .. } => {
-            let remedy = format!("put our public key into ~{user}/.ssh/authorized_keys there");
+            let remedy = format!(
+                "put our public key into ~{user}/.ssh/authorized_keys there, and see that the user's login shell exists"
+            );
             code::HOST_REFUSES.found(what, remedy)
         }
         ConnectError::Local { .. } => code::HOST_OURS.found(what, "correct `key` or `agent`"),
@@ -117,6 +122,12 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
     let user = &host.endpoint.user;
     let says = |word: &str| seen.said.lines().any(|line| line.trim() == word);
     let has = |program: &str| says(&format!("has-{program}"));
+    if !says("runs-sh") {
+        let said = clean_line(seen.said.as_bytes(), SAID);
+        let what = format!("{whose}: the login shell of `{user}` does not run `/bin/sh` for us: {said}");
+        let remedy = format!("there, as root: `chsh -s /bin/sh {user}`");
+        return vec![code::HOST_LOGIN_SHELL.found(what, remedy)];
+    }
     let mut found = Vec::new();
     let program = if *shell == "powershell" { "pwsh" } else { shell };
     if !has(program) {
@@ -133,9 +144,14 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
         let what = format!("{whose} has {free} MiB left for builds in `{builds}`");
         found.push(code::HOST_SPACE.found(what, "make room there"));
     }
+    if !has("proc") && !has("pkill") {
+        let what =
+            format!("{whose} has neither `/proc` nor a `pkill` that knows sessions: no stage can be stopped");
+        found.push(code::HOST_PROCESSES.found(what, "mount `/proc` there, or install `procps`"));
+    }
     if seen.sessions < 2 {
         let what = format!(
-            "{whose} allows {} in a connection; a job needs two, its stage and what stops it",
+            "{whose} allows {} in a connection: a stage has it, and to stop one takes another connection",
             plural(seen.sessions as usize, "session")
         );
         found.push(code::HOST_SESSIONS.found(what, "`MaxSessions 10` in its sshd_config, as by default"));
@@ -206,7 +222,7 @@ pub(super) mod tests {
         judge(&host(true), &needs, seen).iter().map(|finding| finding.code).collect()
     }
 
-    const ALL: &str = "has-bash has-git has-git-lfs has-gitlab-runner writes-builds free-9999999";
+    const ALL: &str = "runs-sh has-proc has-pkill has-bash has-git has-git-lfs has-gitlab-runner writes-builds free-9999999";
 
     #[test]
     fn a_host_that_has_everything_has_no_finding() {
@@ -228,8 +244,26 @@ pub(super) mod tests {
         assert_eq!(codes(4, &seen(&ALL.replace("9999999", "1047552"))), ["host-space"], "1023 MiB");
         assert_eq!(codes(5, &seen(ALL)), ["host-connections"]);
         assert_eq!(codes(4, &Inspected { sessions: 1, ..seen(ALL) }), ["host-sessions"]);
+        let without =
+            |words: &[&str]| ALL.split(' ').filter(|one| !words.contains(one)).collect::<Vec<_>>().join(" ");
+        assert_eq!(codes(4, &seen(&without(&["has-proc"]))), [""; 0], "`pkill` is enough");
+        assert_eq!(codes(4, &seen(&without(&["has-pkill"]))), [""; 0], "and so is `/proc`");
+        assert_eq!(codes(4, &seen(&without(&["has-proc", "has-pkill"]))), ["host-processes"]);
         let slow = Inspected { shell: Duration::from_secs(2), ..seen(ALL) };
         assert_eq!(codes(4, &slow), ["host-shell-slow"]);
+    }
+
+    #[test]
+    fn a_login_shell_that_runs_nothing_is_quoted_and_nothing_else_is_said() {
+        let pool = PoolName::new("linux");
+        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs: 4 };
+        let closed = Inspected { said: "This account is\x1b[2J\nnot available.\n".into(), ..seen("") };
+        let found = judge(&host(true), &needs, &closed);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].what.contains("of `ci` does not run `/bin/sh` for us: This account is"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -258,9 +292,10 @@ pub(super) mod tests {
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
         let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs: 9 };
-        let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("free-7") };
+        let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7") };
         all.extend(judge(&host(true), &needs, &bare));
-        all.extend(judge(&host(true), &needs, &seen("has-bash has-git")));
+        all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git")));
+        all.extend(judge(&host(true), &needs, &seen("This account is currently not available.")));
         all
     }
 }

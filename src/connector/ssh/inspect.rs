@@ -18,7 +18,7 @@ use crate::core::text::clean_text;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
-/// A stage and whatever stops it.
+/// A stage and whatever stops it. The shell that waits for the next stage comes when the present one has ended.
 const SESSIONS_OF_A_JOB: u32 = 2;
 
 /// A host's public key.
