@@ -1,5 +1,6 @@
 //! What an operator does with hosts: pins their keys, has them examined, takes one out for maintenance.
 
+use rustix::process::Signal;
 use toml::Value;
 
 use crate::machine::{Hosts, Machine, Make, possible};
@@ -116,5 +117,28 @@ fn a_host_that_is_drained_finishes_its_job_and_stays_out_until_it_is_resumed() {
     assert_eq!(state.waiting.len(), 1, "nobody gets it");
     place.order(&["pool", "resume", "--instance", "a"]);
     next.finish().expect_outcome(&Outcome::Success);
+    place.expect_sound();
+}
+
+#[test]
+fn a_host_with_one_session_in_a_connection_serves_whole_jobs_and_stops_their_stages() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make { config: "MaxSessions 1", ..Make::named("narrow") }]);
+    let place = hosts.setting().open();
+    for id in 1..=3 {
+        place.run(&Job::new(id)).expect_outcome(&Outcome::Success);
+    }
+    let attempt = place.prepared(4);
+    let stage = attempt.start_run("build_script", "echo begun; sleep 600 & sleep 600\n");
+    stage.wait_for_output("begun", SOON);
+    stage.signal_group(Signal::TERM);
+    stage.wait(SOON);
+    let left = hosts.machines[0].sh("pgrep -x sleep -u 4711");
+    assert_eq!(left, "", "the stage is stopped, all of it");
+    assert_eq!(attempt.run("after_script", "true\n").exit_code(), Some(0));
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
     place.expect_sound();
 }
