@@ -125,9 +125,9 @@ impl Links {
         self.settings.dir.join(super::super::keys::folder_name(id))
     }
 
-    /// Is there a link, whatever it does?
-    pub(super) async fn has_one(&self, id: &InstanceId) -> bool {
-        matches!(Slot::new(self.dir(id), 0).connect().await, Ok(Some(_)))
+    /// Has a link been here, and not ended in good order?
+    pub(super) fn has_one(&self, id: &InstanceId) -> bool {
+        Slot::new(self.dir(id), 0).has_socket()
     }
 
     /// Connects to the link of a slot, which is started if there is none.

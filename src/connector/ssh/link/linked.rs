@@ -77,7 +77,7 @@ impl Connector for Linked {
     /// Asks the link; where there is none, starts it, which connects.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
         let begun = Instant::now();
-        if !self.links.has_one(id).await {
+        if !self.links.has_one(id) {
             // An instance that boots is looked at again and again: no process for each look.
             dial::knock(at, within).await?;
         }

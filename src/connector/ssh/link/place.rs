@@ -50,6 +50,11 @@ impl Slot {
         self.dir.join(format!("{}.lock", self.number))
     }
 
+    /// Is there a socket? Its link may be dead. Asked without disturbing it.
+    pub(super) fn has_socket(&self) -> bool {
+        self.dir.join(self.socket()).exists()
+    }
+
     /// Connects to the link of this slot; `None`: there is none.
     pub(super) async fn connect(&self) -> io::Result<Option<tokio::net::UnixStream>> {
         let Some(dir) = open_dir(&self.dir)? else { return Ok(None) };
