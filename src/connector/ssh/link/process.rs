@@ -1,7 +1,8 @@
 //! The process of a link: how it begins, and what ends it.
 //!
 //! It ends with its connection, when it is told to, when its lock file is gone, when its guest keeps it busy though no
-//! stage runs, and after SIGTERM or SIGQUIT: a running stage is always finished first. SIGHUP and SIGINT are a terminal's and mean others.
+//! stage runs, and after SIGTERM or SIGQUIT: a running stage is always finished first. SIGHUP and SIGINT are a
+//! terminal's and mean others.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
