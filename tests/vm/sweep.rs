@@ -136,6 +136,8 @@ impl Scene {
         }
         // Whatever it says: it may have been killed, or told that its instance's process was.
         launching.wait().unwrap();
+        // One that is still dying would be taken for one that lives on unlisted.
+        until("the killed one is gone", PATIENCE, async || is_gone(killed).then_some(())).await;
     }
 
     fn held_up(&self, launching: &Child) -> Option<u32> {
@@ -195,6 +197,12 @@ impl Scene {
         let left = || processes::of(self.fixture.state_dir()).pop();
         until("nobody lives", PATIENCE, async || left().is_none().then_some(())).await;
     }
+}
+
+/// Has a process ended, whoever waits for it?
+fn is_gone(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// What is in a directory, in order.
