@@ -34,9 +34,7 @@ impl ProcessOutput {
             stderr: Sink::of(io::stderr().as_fd(), || Box::new(tokio::io::stderr()))?,
         })
     }
-}
 
-impl ProcessOutput {
     /// Pipes instead, for a process that passes output on to another one. Their open files become non-blocking.
     pub fn to_pipes(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         let sink = |pipe| pipe::Sender::from_owned_fd(pipe).map(Sink::Pipe);

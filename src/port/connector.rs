@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::provider::InstanceKeys;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
+use crate::core::time::Pretty;
 
 /// Resolves when the stage shall be stopped.
 pub type Stop<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -108,6 +109,12 @@ pub enum ConnectError {
     /// Something on our side: a key file, a script file.
     #[error("{what}")]
     Local { what: String },
+}
+
+impl ConnectError {
+    pub fn timed_out(at: impl Into<String>, waited: Duration) -> Self {
+        Self::TimedOut { at: at.into(), waited: Pretty(waited).to_string() }
+    }
 }
 
 #[async_trait(?Send)]

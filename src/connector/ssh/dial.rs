@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use super::hop::Hop;
 use super::prompt::Prompt;
 use crate::core::endpoint::Endpoint;
-use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
 /// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
@@ -65,7 +64,7 @@ pub(super) async fn knock(at: &Endpoint, within: Duration) -> Result<(), Connect
         let found = addresses(address, port).await.map_err(unreachable)?;
         TcpStream::connect(&found[..]).await.map(drop).map_err(unreachable)
     };
-    let late = |_| ConnectError::TimedOut { at: place(address, port), waited: Pretty(within).to_string() };
+    let late = |_| ConnectError::timed_out(place(address, port), within);
     timeout(within, connecting).await.map_err(late)?
 }
 

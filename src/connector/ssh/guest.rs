@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::remote::{self, Sift};
 use super::session::Session;
-use crate::port::connector::{Output, StageEnd, Stream};
+use crate::port::connector::{ConnectError, Output, StageEnd, Stream};
 
 /// Why reading a stage's output came to an end.
 pub(super) enum Over {
@@ -79,14 +79,21 @@ impl Guest {
         Self { from, sift: Sift::new(mark), start_by: Some(start_by), closed: false }
     }
 
-    /// Waits for the guest's first word, before anything was sent to it. What comes before that word is kept.
-    pub(super) async fn start(&mut self, session: &Session<'_>, noise: &mut Noise) -> Result<(), Over> {
+    /// Waits for the guest's first word, before anything was sent to it. What comes before that word is kept. `within`:
+    /// what the start was given, for the message.
+    pub(super) async fn start(
+        &mut self,
+        session: &Session<'_>,
+        within: Duration,
+        noise: &mut Noise,
+    ) -> Result<(), ConnectError> {
+        let lost = |problem| Err(session.lost_because(problem, false));
         let mut until = self.start_by.unwrap_or_else(Instant::now);
         loop {
             let Ok(message) = timeout_at(until, self.from.wait()).await else {
                 // A server that does not keep the streams apart hides the word in what it says.
                 self.start_by = None;
-                return if noise.is_empty() { Err(Over::NotStarted) } else { Ok(()) };
+                return if noise.is_empty() { Err(session.not_started(within, false)) } else { Ok(()) };
             };
             let was_quiet = noise.is_empty();
             match message {
@@ -95,16 +102,15 @@ impl Guest {
                     noise.keep(Stream::Stderr, &self.sift.feed(&data));
                 }
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
-                    return Err(Over::Lost(too_early(&StageEnd::Exited(exit_status))));
+                    return lost(too_early(&StageEnd::Exited(exit_status)));
                 }
                 Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                    return Err(Over::Lost(too_early(&remote::signalled(&signal_name))));
+                    return lost(too_early(&remote::signalled(&signal_name)));
                 }
-                Some(ChannelMsg::Failure) => return Err(Over::Lost(NO_COMMANDS.to_owned())),
+                Some(ChannelMsg::Failure) => return lost(NO_COMMANDS.to_owned()),
                 Some(ChannelMsg::Close) | None => {
                     self.closed = true;
-                    let ended = if session.is_closed() { session.ended() } else { NO_STATUS.to_owned() };
-                    return Err(Over::Lost(ended));
+                    return lost(if session.is_closed() { session.ended() } else { NO_STATUS.to_owned() });
                 }
                 Some(_) => {}
             }

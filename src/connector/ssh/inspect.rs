@@ -15,7 +15,6 @@ use super::{Ssh, hops};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_text;
-use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
 /// A stage and whatever stops it. The shell that waits for the next stage comes when the present one has ended.
@@ -64,8 +63,7 @@ impl Ssh {
         let way = Way { host, jump, settings: &self.settings };
         let present = RefCell::new(String::new());
         let looked = timeout(within, Box::pin(way.look_at_key(&present))).await;
-        let waited = Pretty(within).to_string();
-        let key = looked.map_err(|_| ConnectError::TimedOut { at: present.take(), waited })??;
+        let key = looked.map_err(|_| ConnectError::timed_out(present.take(), within))??;
         let unusable = || ConnectError::Local { what: "the key it shows cannot be written".to_owned() };
         HostKey::of(&key).ok_or_else(unusable)
     }

@@ -45,7 +45,7 @@ impl<'a> Session<'a> {
         let at = RefCell::new(String::new());
         match tokio::time::timeout(within, Box::pin(Self::open_patiently(way, &at))).await {
             Ok(result) => result,
-            Err(_) => Err(ConnectError::TimedOut { at: at.into_inner(), waited: Pretty(within).to_string() }),
+            Err(_) => Err(ConnectError::timed_out(at.into_inner(), within)),
         }
     }
 
@@ -84,8 +84,13 @@ impl<'a> Session<'a> {
         ConnectError::Lost { at: self.at.clone(), problem, sent }
     }
 
+    /// The guest's first word did not come in time.
+    pub(super) fn not_started(&self, within: Duration, sent: bool) -> ConnectError {
+        self.lost_because(format!("the instance did not start the stage within {}", Pretty(within)), sent)
+    }
+
     pub(super) fn timed_out(&self, waited: Duration) -> ConnectError {
-        ConnectError::TimedOut { at: self.at.clone(), waited: Pretty(waited).to_string() }
+        ConnectError::timed_out(&self.at, waited)
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -19,7 +19,6 @@ use super::remote::Marked;
 use super::session::Session;
 use super::stop;
 use super::trace::prelude;
-use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
@@ -134,9 +133,7 @@ pub(super) async fn carry_on(
         Outcome::Over(Over::NotStarted) => {
             // It has no session to stop. Should its shell come round later, its first word meets a closed pipe and
             // ends it: the script is not read.
-            let within = Pretty(run.start_within);
-            let problem = format!("the instance did not start the stage within {within}");
-            return Err(session.lost_because(problem, sent.get()));
+            return Err(session.not_started(run.start_within, sent.get()));
         }
         Outcome::Over(Over::Output(error)) => {
             Some(format!("cannot pass on the output of the stage: {error}"))

@@ -185,7 +185,7 @@ impl Links {
         for slot in slots(&self.dir(id)) {
             if let Ok(Some(stream)) = slot.connect().await {
                 let mut line = Line::new(stream);
-                let request = Request { protocol: PROTOCOL, ask: Ask::End, wake: None };
+                let request = Request::plain(Ask::End);
                 let _heard = line.say(&request, &[]).await;
                 match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
                     Ok(_) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),

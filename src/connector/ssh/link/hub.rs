@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -18,7 +19,7 @@ use super::super::session::{Session, is_refusal};
 use super::super::{Ssh, passed};
 use super::figures;
 use super::line::Line;
-use super::message::{Ask, Order, PROTOCOL, Reply, Request, Spoken};
+use super::message::{Ask, Order, PROTOCOL, Reply, Request};
 use super::place::Seat;
 use super::shells::{Keeper, REFUSED_AGAIN, REFUSED_FOR, Shells};
 use crate::core::endpoint::Endpoint;
@@ -147,9 +148,12 @@ impl<'a> Hub<'a> {
     /// One call, from its request to its end.
     pub(super) async fn converse(&self, stream: UnixStream) {
         let mut line = Line::new(stream);
-        let heard = timeout(REQUEST_WITHIN, line.hear::<serde_json::Value>()).await;
+        let heard = timeout(REQUEST_WITHIN, line.hear::<Value>()).await;
         let Ok(Ok(Some(request))) = heard else { return };
-        let Ok(Spoken { protocol }) = serde_json::from_value(request.clone()) else { return };
+        // The only part of a request that every version understands.
+        let protocol =
+            request.get("protocol").and_then(Value::as_u64).and_then(|number| number.try_into().ok());
+        let Some::<u32>(protocol) = protocol else { return };
         let request = match serde_json::from_value::<Request>(request) {
             Ok(request) if protocol == PROTOCOL => request,
             _ => return self.turn_away(&line).await,

@@ -20,7 +20,6 @@ use super::message::{Ask, Control, Reply, Shell};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
-use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
@@ -81,10 +80,7 @@ impl Connector for Linked {
             // An instance that boots is looked at again and again: no process for each look.
             dial::knock(at, within).await?;
         }
-        let late = || ConnectError::TimedOut {
-            at: dial::place(&at.address, at.port),
-            waited: Pretty(within).to_string(),
-        };
+        let late = || ConnectError::timed_out(dial::place(&at.address, at.port), within);
         for _ in 0..MOST_TRIES {
             let left = within.saturating_sub(begun.elapsed());
             let ask = Ask::Check { at: at.clone(), within: left };

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::super::keys::folder_name;
 use super::line::Line;
-use super::message::{Ask, Figures, PROTOCOL, Reply, Request};
+use super::message::{Ask, Figures, Reply, Request};
 use super::place::{Slot, slots};
 use crate::core::ids::InstanceId;
 
@@ -101,7 +101,7 @@ async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
     let mut line = Line::new(stream);
     let peer = line.peer().ok().and_then(|peer| peer.pid());
     let pid = peer.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
-    let request = Request { protocol: PROTOCOL, ask: Ask::Show, wake: None };
+    let request = Request::plain(Ask::Show);
     let answer = async {
         line.say(&request, &[]).await.ok()?;
         line.hear::<Reply>().await.ok()?

@@ -29,12 +29,6 @@ pub(super) struct Order {
     pub(super) within: Duration,
 }
 
-/// The only part of a request that every version understands.
-#[derive(Debug, Deserialize)]
-pub(super) struct Spoken {
-    pub(super) protocol: u32,
-}
-
 /// The first message of a conversation.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
@@ -43,6 +37,13 @@ pub(super) struct Request {
     /// Where the keeper is told that the runner is gone; the runner's pidfd is the last of the descriptors.
     #[serde(default)]
     pub(super) wake: Option<PathBuf>,
+}
+
+impl Request {
+    /// One that no runner stands behind.
+    pub(super) fn plain(ask: Ask) -> Self {
+        Self { protocol: PROTOCOL, ask, wake: None }
+    }
 }
 
 /// What is wanted of a link.

@@ -12,12 +12,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::guest::{Noise, Over};
+use super::super::guest::Noise;
 use super::super::remote::{Marked, SessionId};
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
 use super::message::Shell;
-use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
 /// From a shell that died while it waited to the next attempt; twice as long after each further one.
@@ -61,16 +60,13 @@ impl Waiting {
             Ok(begun) => begun,
             Err(error) => return Err(NoShell { error, noise }),
         };
-        let problem = match begun.guest.start(session, &mut noise).await {
-            Ok(()) => return Ok(Self { shell: shell.clone(), begun, noise }),
-            Err(Over::NotStarted) => {
-                format!("the instance did not start the stage within {}", Pretty(within))
+        match begun.guest.start(session, within, &mut noise).await {
+            Ok(()) => Ok(Self { shell: shell.clone(), begun, noise }),
+            Err(error) => {
+                let _sent = begun.to.close().await;
+                Err(NoShell { error, noise })
             }
-            Err(Over::Lost(problem)) => problem,
-            Err(Over::Ended(_) | Over::Output(_)) => "the instance ended the stage too early".to_owned(),
-        };
-        let _sent = begun.to.close().await;
-        Err(NoShell { error: session.lost_because(problem, false), noise })
+        }
     }
 
     /// The session in the guest, if it said which.

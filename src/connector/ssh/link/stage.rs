@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::super::dial::place;
 use super::super::guest::Noise;
 use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on};
@@ -15,7 +16,7 @@ use super::line::Line;
 use super::message::{Control, Reply, Shell};
 use super::shells::{NoShell, Waiting};
 use crate::connector::output::ProcessOutput;
-use crate::core::time::Pretty;
+use crate::core::endpoint::Endpoint;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
@@ -95,9 +96,7 @@ impl Hub<'_> {
             Ok(None) => return Err(session.lost(false)),
             Err(_) => {
                 self.leave();
-                let within = Pretty(start_within);
-                return Err(session
-                    .lost_because(format!("the instance did not start the stage within {within}"), false));
+                return Err(session.not_started(start_within, false));
             }
         };
         let grace = Rc::new(Cell::new(stop_grace));
@@ -115,8 +114,8 @@ impl Hub<'_> {
 
     /// No connection in time.
     pub(super) fn late(&self, within: Duration) -> ConnectError {
-        let at = super::super::dial::place(&self.order.at.address, self.order.at.port);
-        ConnectError::TimedOut { at, waited: Pretty(within).to_string() }
+        let Endpoint { address, port, .. } = &self.order.at;
+        ConnectError::timed_out(place(address, *port), within)
     }
 }
 
