@@ -1,4 +1,4 @@
-//! Builds the guest program of virtual machine images, a static binary that the program carries inside; says how to link.
+//! Builds the guest program of virtual machine images, a static binary that the program carries inside.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,10 +13,6 @@ fn main() {
     } else {
         // Images are for x86-64 only; elsewhere `image build` says so.
         std::fs::write(program, []).expect("the output folder can be written");
-    }
-    if given("CARGO_CFG_TARGET_OS") == "linux" && given("CARGO_CFG_TARGET_ENV") == "gnu" {
-        // The unwinder inside instead of `libgcc_s.so`: a tenth of a driver call's time. It comes with the compiler too.
-        println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
     }
 }
 

@@ -10,10 +10,11 @@ use super::source::{Source, is_word};
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("port", &["core"]),
+    ("names", &[]),
     ("config", &["core"]),
     ("gitlab", &["core"]),
-    ("provider/*", &["core", "port", "provider"]),
-    ("connector/*", &["core", "port", "connector"]),
+    ("provider/*", &["core", "port", "names", "provider"]),
+    ("connector/*", &["core", "port", "names", "connector"]),
     ("store/*", &["core", "port", "store"]),
     ("host/*", &["core", "port", "host"]),
     // A family's own file: the list of its adapters and what they have in common.

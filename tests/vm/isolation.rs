@@ -86,7 +86,7 @@ async fn an_open_guest_reaches_the_hosts_loopback_as_the_doctor_says() {
 #[tokio::test]
 async fn a_guest_with_a_proxy_reaches_that_and_nothing_else() {
     let (proxy, other) = (Server::new(), Server::new());
-    let fixture = VmFixture::with(&format!("network = \"proxy\"\nproxy = \"127.0.0.1:{}\"", proxy.port));
+    let fixture = VmFixture::with(&format!("network = \"proxy\"\nproxy = \"localhost:{}\"", proxy.port));
     let (_, guest) = fixture.one("").await;
     for _ in 0..2 {
         assert_eq!(reads(&guest, "10.0.2.100", 3128), "hello from outside");

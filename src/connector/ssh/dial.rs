@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::hop::Hop;
 use super::prompt::Prompt;
 use crate::core::endpoint::Endpoint;
+use crate::names::look_up;
 use crate::port::connector::ConnectError;
 
 /// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
@@ -40,8 +41,8 @@ pub(super) async fn dial(
     patience: Duration,
 ) -> Result<(Prompt, Wire), ConnectError> {
     let unreachable = |problem: String| ConnectError::Unreachable { at: at.to_owned(), problem };
-    let mut problem = "the name has no address".to_owned();
-    for address in addresses(hop.address, hop.port).await.map_err(|e| unreachable(plain(&e)))? {
+    let mut problem = String::new();
+    for address in look_up(hop.address, hop.port).await.map_err(|e| unreachable(plain(&e)))? {
         match TcpStream::connect(address).await {
             Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(plain(&e))),
             Err(error) => problem = plain(&error),
@@ -61,19 +62,11 @@ pub(super) async fn knock(at: &Endpoint, within: Duration) -> Result<(), Connect
         problem: plain(&error),
     };
     let connecting = async {
-        let found = addresses(address, port).await.map_err(unreachable)?;
+        let found = look_up(address, port).await.map_err(unreachable)?;
         TcpStream::connect(&found[..]).await.map(drop).map_err(unreachable)
     };
     let late = |_| ConnectError::timed_out(place(address, port), within);
     timeout(within, connecting).await.map_err(late)?
-}
-
-/// An IP address needs no resolver, which would start tokio's thread pool.
-async fn addresses(address: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = address.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    Ok(tokio::net::lookup_host((address, port)).await?.collect())
 }
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {

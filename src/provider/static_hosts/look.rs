@@ -6,6 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::settings::Server;
+use crate::names::look_up;
 
 /// How long a look at one host takes at most.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -20,7 +21,8 @@ pub(super) async fn look(server: &Server) -> Result<(), String> {
 }
 
 async fn banner(address: &str, port: u16) -> Result<(), String> {
-    let stream = TcpStream::connect((address, port)).await.map_err(|error| plain(&error))?;
+    let connecting = async { TcpStream::connect(&look_up(address, port).await?[..]).await };
+    let stream = connecting.await.map_err(|error| plain(&error))?;
     let mut lines = BufReader::new(stream.take(PREAMBLE));
     let mut line = Vec::new();
     loop {

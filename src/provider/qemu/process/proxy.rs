@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::process::ExitCode;
 use std::thread;
 
+use crate::names::look_up_blocking;
 use crate::provider::supervisor::note;
 
 /// `instance qemu proxy HOST:PORT`.
@@ -20,7 +21,10 @@ pub(super) fn proxy(target: &str) -> ExitCode {
 }
 
 fn carry(target: &str) -> io::Result<()> {
-    let to = TcpStream::connect(target)?;
+    let (name, port) = target.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
+    let port = port.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let to = TcpStream::connect(&look_up_blocking(name, port)?[..])?;
     let (write_half, read_half) = (to.try_clone()?, to);
     thread::spawn(move || {
         // An end of one direction is passed on; the other may go on.
