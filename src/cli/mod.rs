@@ -63,7 +63,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Exit codes are the runner's own; an error is one sentence for the job's author.
 fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
-    let env = JobEnv::read(JobEnv::NAMES.into_iter().filter_map(set_by_runner));
+    let env = JobEnv::read(|name| std::env::var_os(name));
     let codes = env.exit_codes();
     let outcome = match call {
         RunnerCall::Config(option) => driver::config(place, option, &env),
@@ -72,11 +72,6 @@ fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
         RunnerCall::Cleanup(option) => in_runtime(driver::cleanup(place, option, env)),
     };
     ExitCode::from(codes.of_outcome(outcome.unwrap_or_else(|error| driver::failed(&error))))
-}
-
-/// A variable of this process. Asked for by name: a job's environment holds hundreds.
-fn set_by_runner(name: &str) -> Option<(OsString, OsString)> {
-    Some((name.into(), std::env::var_os(name)?))
 }
 
 /// 0 is a good answer, 1 a bad one, 2 none.

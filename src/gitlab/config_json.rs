@@ -168,7 +168,7 @@ mod tests {
         let document: Value = serde_json::from_str(&answer("a", "/b", FileSystem::Own)).unwrap();
         let job_env = document["job_env"].as_object().unwrap();
         assert!(job_env.keys().all(|name| name.starts_with("GREENROOM_")), "nothing else may be overwritten");
-        let env = JobEnv::read(job_env.iter().map(|(k, v)| (k.into(), v.as_str().unwrap().into())));
+        let env = JobEnv::of(job_env.iter().map(|(name, value)| (name, value.as_str().unwrap())));
         assert_eq!(env.pool().unwrap(), Some(PoolName::new("linux")));
         assert_eq!(env.state_dir(), Some(Path::new("/var/lib/greenroom")));
     }

@@ -1,7 +1,7 @@
 //! What GitLab Runner puts into our environment.
 //!
-//! Read once, from an iterator that the caller takes from the process. Only the protocol's own names count:
-//! whatever begins with `CUSTOM_ENV_` can be set by whoever writes a pipeline, and may be no UTF-8.
+//! Read once. Only the protocol's own names count: whatever begins with `CUSTOM_ENV_` can be set by whoever writes a
+//! pipeline.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,34 +40,29 @@ pub enum EnvError {
 }
 
 impl JobEnv {
-    /// All that `read` looks for.
-    pub const NAMES: [&str; 7] = [
-        "TMPDIR",
-        "BUILD_FAILURE_EXIT_CODE",
-        "SYSTEM_FAILURE_EXIT_CODE",
-        "BUILD_EXIT_CODE_FILE",
-        "JOB_RESPONSE_FILE",
-        STATE_DIR,
-        POOL,
-    ];
-
-    /// Takes what it needs and forgets the rest. An empty value counts as none; of duplicates the last one counts.
-    pub fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        let mut env = Self::default();
-        for (name, value) in variables {
-            let field = match name.to_str() {
-                Some("TMPDIR") => &mut env.tmpdir,
-                Some("BUILD_FAILURE_EXIT_CODE") => &mut env.build_failure,
-                Some("SYSTEM_FAILURE_EXIT_CODE") => &mut env.system_failure,
-                Some("BUILD_EXIT_CODE_FILE") => &mut env.code_file,
-                Some("JOB_RESPONSE_FILE") => &mut env.response_file,
-                Some(STATE_DIR) => &mut env.state_dir,
-                Some(POOL) => &mut env.pool,
-                _ => continue,
-            };
-            *field = (!value.is_empty()).then_some(value);
+    /// Asks for what it needs, by name: a job's environment holds hundreds. An empty value counts as none.
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        Self {
+            tmpdir: set("TMPDIR"),
+            build_failure: set("BUILD_FAILURE_EXIT_CODE"),
+            system_failure: set("SYSTEM_FAILURE_EXIT_CODE"),
+            code_file: set("BUILD_EXIT_CODE_FILE"),
+            response_file: set("JOB_RESPONSE_FILE"),
+            state_dir: set(STATE_DIR),
+            pool: set(POOL),
         }
-        env
+    }
+
+    /// Out of an environment that was written down; of duplicates the last one counts.
+    #[cfg(test)]
+    pub(super) fn of<N: AsRef<std::ffi::OsStr>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables: Vec<(OsString, OsString)> =
+            variables.into_iter().map(|(name, value)| (name.as_ref().to_owned(), value.into())).collect();
+        let last = |name: &str| variables.iter().rev().find(|(known, _)| known == name);
+        Self::read(|name| Some(last(name)?.1.clone()))
     }
 
     /// The directory of this attempt: the runner removes it when `cleanup` has returned.
@@ -115,7 +110,7 @@ mod tests {
     use super::*;
 
     fn env(variables: &[(&str, &str)]) -> JobEnv {
-        JobEnv::read(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
+        JobEnv::of(variables.iter().copied())
     }
 
     #[test]
@@ -154,7 +149,7 @@ mod tests {
             (OsString::from("GREENROOM_POOL"), strange.clone()),
             (OsString::from("JOB_RESPONSE_FILE"), strange.clone()),
         ];
-        let env = JobEnv::read(variables);
+        let env = JobEnv::of(variables);
         assert_eq!(env.attempt().unwrap().as_str(), "x1");
         assert!(env.pool().is_err());
         assert_eq!(env.response_file().unwrap().as_os_str(), strange);

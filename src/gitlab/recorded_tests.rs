@@ -31,7 +31,7 @@ fn recorded(call: &str, tmpdir: &str) -> Vec<(OsString, OsString)> {
 fn every_recorded_call_names_its_attempt_and_its_files() {
     for call in ["config", "prepare", "run-prepare_script", "run-get_sources", "run-build_script", "cleanup"]
     {
-        let env = JobEnv::read(recorded(call, "/tmp/custom-executor42"));
+        let env = JobEnv::of(recorded(call, "/tmp/custom-executor42"));
         assert_eq!(env.attempt().unwrap().as_str(), "custom-executor42", "{call}");
         assert_eq!(env.response_file().unwrap(), Path::new("/tmp/custom-executor42/response.json"), "{call}");
         assert_eq!(env.exit_codes(), ExitCodes { build_failure: 1, system_failure: 2 }, "{call}");
@@ -42,7 +42,7 @@ fn every_recorded_call_names_its_attempt_and_its_files() {
 #[test]
 fn a_failed_script_writes_its_code_where_the_recorded_runner_looks() {
     let dir = tempfile::tempdir().unwrap();
-    let env = JobEnv::read(recorded("run-build_script", dir.path().to_str().unwrap()));
+    let env = JobEnv::of(recorded("run-build_script", dir.path().to_str().unwrap()));
     let file = env.code_file().unwrap();
     file.clear().unwrap();
     file.record(Outcome::of_exit(42)).unwrap();
