@@ -9,7 +9,7 @@ use greenroom::core::ids::InstanceId;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{DRIVER, Place, SOON};
-use crate::processes::wait_for;
+use crate::processes::{is_gone, wait_for};
 use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::process::LiveCall;
@@ -41,12 +41,6 @@ fn link(place: &Place, instance: &InstanceId) -> u32 {
 fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
     kill_process(pid, signal).expect("the link lives");
-}
-
-/// Has a process ended? One that nobody waits for has, too.
-fn is_gone(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// The shell of a script that has said its number.

@@ -97,8 +97,18 @@ impl Process {
 
 /// Is a process held up by a signal?
 pub fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    state(pid) == Some('T')
+}
+
+/// Has a process ended? One that nobody waits for has, too.
+pub fn is_gone(pid: u32) -> bool {
+    matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// The letter in /proc.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use crate::fixture::VmFixture;
 use crate::here::kill;
 use crate::kills::launcher;
-use crate::processes::{self, Kind, is_stopped};
+use crate::processes::{self, Kind, is_gone, is_stopped};
 use crate::provider::{Fixture, gone, leave_nothing, listed, request, running, status, until};
 
 /// What an emulated machine may take for any one step.
@@ -197,12 +197,6 @@ impl Scene {
         let left = || processes::of(self.fixture.state_dir()).pop();
         until("nobody lives", PATIENCE, async || left().is_none().then_some(())).await;
     }
-}
-
-/// Has a process ended, whoever waits for it?
-fn is_gone(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// What is in a directory, in order.
