@@ -53,10 +53,10 @@ pub struct SshSettings {
     /// guest's first word. A stage names its own. Default 15 s.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
-    /// A question to an instance that has been silent for so long. Default 15 s.
+    /// A question to an instance that has been silent for so long. Default 20 s: hundreds of links ask, for days.
     #[serde(with = "millis")]
     pub keepalive: Duration,
-    /// So many questions in a row may stay without an answer; the next one due ends the connection. Default 3, which
+    /// So many questions in a row may stay without an answer; the next one due ends the connection. Default 2, which
     /// finds a dead instance after 60 s.
     pub keepalive_misses: u32,
     /// A process that the script left in the background may keep its output open after the script's end. When it has
@@ -70,8 +70,8 @@ impl SshSettings {
         Self {
             keys_dir: keys_dir.into(),
             connect_timeout: Duration::from_secs(15),
-            keepalive: Duration::from_secs(15),
-            keepalive_misses: 3,
+            keepalive: Duration::from_secs(20),
+            keepalive_misses: 2,
             linger: Duration::from_secs(10),
         }
     }

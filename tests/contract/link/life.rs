@@ -69,7 +69,8 @@ async fn a_link_whose_instance_ends_in_mid_stage_leaves_nothing() {
 
 #[tokio::test]
 async fn a_link_ends_when_its_lock_file_is_gone() {
-    let sshd = Sshd::start().await;
+    let mut sshd = Sshd::start().await;
+    sshd.settings.keepalive = Duration::from_secs(1);
     said(&sshd, "true\n").await;
     std::fs::remove_dir_all(place(&sshd)).unwrap();
     let begun = Instant::now();

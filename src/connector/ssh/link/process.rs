@@ -20,11 +20,12 @@ use super::hub::Hub;
 use super::message::Order;
 use super::place::{Seat, Slot};
 
-/// How often we look whether our lock file is still the one that is named.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Processor time that a link without a stage may use from one look to the next. It needs a hundredth of that: more is a
-/// guest that asks questions without end, or the like.
-const IDLE_WORK: Duration = Duration::from_millis(500);
+/// Every so many questions to the server that is silent, we look whether our lock file is still the one that is named:
+/// each time that it wakes, an idle link costs.
+const LOOK_EVERY: u32 = 2;
+/// The part of a processor that a link without a stage may use from one look to the next: one in so many. It needs a
+/// hundredth of that: more is a guest that asks questions without end, or the like.
+const IDLE_SHARE: u32 = 10;
 /// How long calls that are being answered may take when all is over.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -69,7 +70,8 @@ async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
     let minding = hub.mind_runner();
     tokio::pin!(minding);
     let mut calls = FuturesUnordered::new();
-    let mut look = tokio::time::interval(LOOK_EVERY);
+    let between = order.settings.keepalive * LOOK_EVERY;
+    let mut look = tokio::time::interval(between);
     let mut thrift = Thrift::default();
     let mut serves = true;
     loop {
@@ -87,7 +89,7 @@ async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
                 if hub.is_busy() {
                     seat.keep_note_young();
                 }
-                if thrift.is_kept_busy(hub.stages.get()) && !hub.is_busy() {
+                if thrift.is_kept_busy(hub.stages.get(), between / IDLE_SHARE) && !hub.is_busy() {
                     hub.leave();
                 }
             }
@@ -135,12 +137,12 @@ struct Thrift {
 }
 
 impl Thrift {
-    /// Was there much to do since the last look, though there was no stage but a present one?
-    fn is_kept_busy(&mut self, stages: u64) -> bool {
+    /// Did it use more than `allowed` since the last look, though there was no stage but a present one?
+    fn is_kept_busy(&mut self, stages: u64, allowed: Duration) -> bool {
         let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let used = Duration::try_from(clock).unwrap_or_default();
         let before = std::mem::replace(self, Self { stages, used });
-        stages == before.stages && used.saturating_sub(before.used) > IDLE_WORK
+        stages == before.stages && used.saturating_sub(before.used) > allowed
     }
 }
 
