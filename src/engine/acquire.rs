@@ -188,7 +188,8 @@ impl Call<'_> {
                 }
                 match self.try_out(&assignment).await? {
                     Ok(()) => {
-                        if let Err(error) = self.engine.summon().await {
+                        // It was woken at the grant, if it lived.
+                        if let Err(error) = self.engine.ensure_keeper().await {
                             (self.say)(Progress::NoKeeper { problem: error.to_string() });
                         }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);

@@ -75,6 +75,11 @@ impl Engine {
     /// Makes sure that somebody acts: hints to the keeper, or starts one.
     pub(crate) async fn summon(&self) -> Result<(), HostError> {
         self.host.wake_keeper(&self.pool).await;
+        self.ensure_keeper().await
+    }
+
+    /// Starts a keeper where none lives.
+    pub(crate) async fn ensure_keeper(&self) -> Result<(), HostError> {
         if self.host.keeper_lives().await? {
             return Ok(());
         }
