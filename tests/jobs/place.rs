@@ -308,9 +308,10 @@ impl Place {
         if std::fs::rename(&self.state_dir, &gone).is_ok() {
             drop(std::fs::remove_dir_all(&gone));
         }
-        // They would notice by themselves (`keeper.rs` holds them to it), but each test would wait 5 s for it.
+        // They would notice by themselves (`keeper.rs` and the links' contract hold them to it), but each test would wait
+        // for it: 5 s for a keeper, 40 s for a link.
         for process in self.processes() {
-            if matches!(process.kind, Kind::Keeper | Kind::Instance | Kind::Holder) {
+            if matches!(process.kind, Kind::Keeper | Kind::Instance | Kind::Holder | Kind::Link) {
                 process.signal(Signal::TERM);
             }
         }

@@ -217,7 +217,7 @@ async fn an_end_without_an_exit_status_is_a_loss() {
 #[tokio::test]
 async fn a_server_that_stops_answering_is_found_out() {
     let report = meet(Trick::GoesSilent, Task::Run).await;
-    assert!(report.said.contains("no answer for 4 s"), "{report:?}");
+    assert!(report.said.contains("no answer for 3 s"), "{report:?}");
     assert!(report.took < Duration::from_secs(12), "{report:?}");
 }
 

@@ -26,11 +26,15 @@ pub(crate) struct Set<'a> {
     /// More lines of `sshd_config`.
     pub(crate) config: &'static str,
     pub(crate) linger: Duration,
+    pub(crate) keepalive: Duration,
 }
+
+/// As in life.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl Default for Set<'_> {
     fn default() -> Self {
-        Self { login: None, profile: "", config: "", linger: Duration::from_secs(10) }
+        Self { login: None, profile: "", config: "", linger: Duration::from_secs(10), keepalive: KEEPALIVE }
     }
 }
 
@@ -59,7 +63,8 @@ impl Sshd {
 
     pub(crate) async fn with(set: Set<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let settings = SshSettings { linger: set.linger, ..SshSettings::new(dir.path().join("keys")) };
+        let Set { linger, keepalive, .. } = set;
+        let settings = SshSettings { linger, keepalive, ..SshSettings::new(dir.path().join("keys")) };
         let ssh = Ssh::new(settings.clone());
         let id = InstanceId::new("guest");
         let keys = ssh.keys(&id).await.unwrap();

@@ -10,7 +10,7 @@ use greenroom::port::connector::{Connector, StageEnd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::{links, only_link, place, runs, said, saying, signal, until_no_link, until_ready};
-use crate::linked::sshd::Sshd;
+use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{Kept, eventually, kill, link_settings, lives, never, stage};
 
 async fn expect_all_gone(sshd: &Sshd) {
@@ -69,8 +69,7 @@ async fn a_link_whose_instance_ends_in_mid_stage_leaves_nothing() {
 
 #[tokio::test]
 async fn a_link_ends_when_its_lock_file_is_gone() {
-    let mut sshd = Sshd::start().await;
-    sshd.settings.keepalive = Duration::from_secs(1);
+    let sshd = Sshd::with(Set { keepalive: Duration::from_secs(1), ..Set::default() }).await;
     said(&sshd, "true\n").await;
     std::fs::remove_dir_all(place(&sshd)).unwrap();
     let begun = Instant::now();

@@ -9,13 +9,18 @@ use greenroom::port::connector::{Connector, StageEnd};
 
 use super::caller::{Caller, Task};
 use super::{figures, figures_of, links, only_link, place, runs, said, saying, until_no_link, until_ready};
-use crate::linked::sshd::{Set, Sshd};
+use crate::linked::sshd::{KEEPALIVE, Set, Sshd};
 use crate::linked::support::{Stuck, eventually, lives, never, stage};
 
 const MANY: usize = 20;
 /// All of them may be logging in at once.
-const ROOM: Set<'_> =
-    Set { login: None, profile: "", config: "MaxStartups 100", linger: Duration::from_secs(10) };
+const ROOM: Set<'_> = Set {
+    login: None,
+    profile: "",
+    config: "MaxStartups 100",
+    linger: Duration::from_secs(10),
+    keepalive: KEEPALIVE,
+};
 
 #[tokio::test]
 async fn twenty_processes_that_check_at_once_start_one_link() {

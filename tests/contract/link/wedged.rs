@@ -8,7 +8,7 @@ use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
 use rustix::process::Signal;
 
 use super::{links, memory_of, only_link, place, runs, said, saying, session, signal, until_ready};
-use crate::linked::sshd::Sshd;
+use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{after, eventually, kill, lives, living_of, never, stage};
 
 /// A link that says nothing within this is taken for wedged.
@@ -120,7 +120,7 @@ async fn what_a_dead_link_left_is_stopped_though_others_came_in_vain_before() {
 
 #[tokio::test]
 async fn what_a_dead_link_left_is_stopped_however_long_its_stage_had_run() {
-    let sshd = Sshd::start().await;
+    let sshd = Sshd::with(Set { keepalive: Duration::from_secs(1), ..Set::default() }).await;
     let script = saying(&sshd, "while :; do sleep 0.2; done");
     let lock = place(&sshd).join("0.lock");
     let aging = async {
