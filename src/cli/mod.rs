@@ -67,9 +67,9 @@ fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
     let codes = env.exit_codes();
     let outcome = match call {
         RunnerCall::Config(option) => driver::config(place, option, &env),
-        RunnerCall::Prepare(option) => in_runtime(driver::prepare(place, option, env)),
-        RunnerCall::Run { script, stage } => in_runtime(driver::run(place, script, stage, env)),
-        RunnerCall::Cleanup(option) => in_runtime(driver::cleanup(place, option, env)),
+        RunnerCall::Prepare(option) => in_runtime(|| driver::prepare(place, option, env)),
+        RunnerCall::Run { script, stage } => in_runtime(|| driver::run(place, script, stage, env)),
+        RunnerCall::Cleanup(option) => in_runtime(|| driver::cleanup(place, option, env)),
     };
     ExitCode::from(codes.of_outcome(outcome.unwrap_or_else(|error| driver::failed(&error))))
 }
@@ -79,8 +79,8 @@ fn called_by_operator(place: &Place, command: OperatorCommand) -> ExitCode {
     let answer = match command {
         OperatorCommand::Keep { background: true } => crate::host::local::detach()
             .map_err(CliError::from)
-            .and_then(|()| in_runtime(keep::keep(place, true))),
-        other => in_runtime(ask(place, other)),
+            .and_then(|()| in_runtime(|| keep::keep(place, true))),
+        other => in_runtime(|| ask(place, other)),
     };
     match answer {
         Ok(true) => ExitCode::SUCCESS,
@@ -114,7 +114,9 @@ async fn ask(place: &Place, command: OperatorCommand) -> Result<bool, CliError> 
     }
 }
 
-/// Driver calls start ten times a job: one thread, nothing else.
-fn in_runtime<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+/// Driver calls start ten times a job: one thread, nothing else. Each kind of work has the stack to itself: what the
+/// largest of them needs would be touched, page by page, by every call.
+#[inline(never)]
+fn in_runtime<T, W: Future<Output = Result<T, CliError>>>(work: impl FnOnce() -> W) -> Result<T, CliError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work())
 }
