@@ -64,7 +64,7 @@ pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> 
     };
     let engine = call.context.engine(&pool)?;
     let mut say = |progress| ui::tell(&messages::progress(&pool, &progress, call.context.host.now()));
-    let policy = || call.policy(configured?);
+    let policy = || call.policy(&pool);
     match engine.acquire(&call.attempt, &record, &policy, &mut say).await {
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;

@@ -101,9 +101,14 @@ impl CliError {
         text
     }
 
+    /// As a part of another sentence.
+    pub fn in_a_line(&self) -> String {
+        self.lines.join(": ")
+    }
+
     /// For the job's author: one sentence, who is to blame, what helps.
     pub fn for_job(&self) -> String {
-        let what = self.lines.join(": ");
+        let what = self.in_a_line();
         let end = if what.ends_with(['.', '!', '?']) { "" } else { "." };
         match self.blame {
             Blame::Job => format!("greenroom: {what}{end}\n"),

@@ -56,10 +56,13 @@ impl Call {
         self.context.config().ok()?.pools.get(pool)
     }
 
-    /// The policy that a pool is configured to have.
-    pub(super) fn policy(&self, pool: &PoolConfig) -> Option<Arc<Policy>> {
-        let around = self.context.surroundings().ok()?;
-        super::setup::build(self.context.config().ok()?, pool, &around).ok().map(|setup| setup.policy)
+    /// The policy that a pool is configured to have, or what is wrong with its configuration.
+    pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, String> {
+        let built = self.context.the_pool(Some(pool.as_str())).and_then(|pool| {
+            let config = self.context.config()?;
+            super::setup::build(config, &config.pools[&pool], &self.context.surroundings()?)
+        });
+        built.map(|setup| setup.policy).map_err(|error| error.in_a_line())
     }
 }
 

@@ -72,9 +72,9 @@ pub enum AcquireError {
     /// The job asks for what this pool can never give.
     #[error("{0}")]
     Impossible(String),
-    /// Neither the state nor the configuration says what the pool is to be.
-    #[error("the pool has no policy: its configuration could not be read, and no keeper has recorded one")]
-    NoPolicy,
+    /// Neither the state nor the configuration says what the pool is to be; why the latter does not.
+    #[error("nothing says what the pool is to be: no keeper has recorded it yet, and {0}")]
+    NoPolicy(String),
     #[error("{0}")]
     Moved(String),
     #[error(transparent)]
@@ -110,12 +110,12 @@ struct Call<'a> {
 
 impl Engine {
     /// Acquires an instance for the attempt, or says why there is none. Nothing is held after an error. The configured
-    /// `policy` is asked for only where none is recorded.
+    /// `policy`, or why there is none, is asked for only where none is recorded.
     pub async fn acquire(
         &self,
         attempt: &AttemptName,
         record: &AttemptRecord,
-        policy: &dyn Fn() -> Option<Arc<Policy>>,
+        policy: &dyn Fn() -> Result<Arc<Policy>, String>,
         say: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
         let began = self.now();
@@ -124,7 +124,7 @@ impl Engine {
             return Err(AcquireError::Moved(problem));
         }
         let known = self.store.load().await?;
-        let policy = known.policy.clone().or_else(policy).ok_or(AcquireError::NoPolicy)?;
+        let policy = known.policy.clone().map_or_else(policy, Ok).map_err(AcquireError::NoPolicy)?;
         possible(&record, &policy)?;
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
         let state = self.request(&ask, &known).await?;

@@ -62,9 +62,8 @@ fn pools(ports: &Ports) -> Vec<Pool> {
 
 async fn prepare(ports: &Ports, attempt: &AttemptName, record: &AttemptRecord) -> i32 {
     let (setup, _) = ports.pools[&record.pool].setup.current().await;
-    let acquired = engine(ports, &record.pool)
-        .acquire(attempt, record, &|| Some(setup.policy.clone()), &mut |_| {})
-        .await;
+    let acquired =
+        engine(ports, &record.pool).acquire(attempt, record, &|| Ok(setup.policy.clone()), &mut |_| {}).await;
     match acquired {
         Ok(_acquired) => OK,
         Err(AcquireError::Impossible(_)) => SCRIPT_FAILED,

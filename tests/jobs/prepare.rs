@@ -40,6 +40,19 @@ fn prepare_called_again_for_an_attempt_changes_nothing() {
 }
 
 #[test]
+fn the_first_job_of_a_pool_whose_table_is_wrong_reads_what_is_wrong_with_it() {
+    let place = Setting::new().provider("allow_rot", true).open();
+    let attempt = place.runner().attempt(&Job::new(1));
+    assert_eq!(attempt.config().exit_code(), Some(0));
+    let prepare = attempt.prepare();
+    assert_eq!(prepare.exit_code(), Some(2));
+    let said = lines(&prepare);
+    assert!(said[0].contains("`allow_rot`") && said[0].contains("`allow_root`"), "{said:?}");
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    place.expect_sound();
+}
+
+#[test]
 fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_call() {
     let place = Setting::new().pool("idle_count", 2).timing("list_interval", "1h").open();
     let mut idle = place.warm_up(2);
