@@ -1,0 +1,42 @@
+"""What a test may set: delays, quotas, capacity. Times are in seconds."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Settings:
+    """The defaults are quick; a test that is about time sets its own."""
+
+    # From the answer to a launch until the instance is running.
+    boot: float = 0.3
+    # From running until sshd listens.
+    ssh: float = 0.1
+    # From the answer to a termination until the instance is gone.
+    shutdown: float = 0.3
+    # EC2: how long a new id is unknown to everything but the answer that made it.
+    visible: float = 0.0
+    # EC2: how long a terminated instance is still listed.
+    remembered: float = 3600.0
+    # Until the console's text can be read, from running on.
+    console: float = 0.0
+    # Compute Engine: how long an operation is PENDING, and then RUNNING.
+    operation_pending: float = 0.05
+    operation_running: float = 0.1
+    # Virtual processors that may be in use; `None` is no limit. By EC2's purchasing option, or Compute Engine's metric.
+    quotas: dict = dataclasses.field(default_factory=dict)
+    # Instances that a place still has, by "type/zone" or "type/zone/spot"; what is not named has no end.
+    capacity: dict = dataclasses.field(default_factory=dict)
+    # Who logs in with the key that was named at launch, where user data names nobody.
+    default_user: str = "root"
+
+    def change(self, wanted):
+        """Takes over a JSON object. Raises `ValueError` naming the first key that is unknown or of the wrong kind."""
+        kinds = {field.name: type(getattr(Settings(), field.name)) for field in dataclasses.fields(self)}
+        for key, value in wanted.items():
+            if key not in kinds:
+                raise ValueError(f"unknown setting `{key}`; there are {', '.join(kinds)}")
+            fits = isinstance(value, (int, float)) if kinds[key] is float else isinstance(value, kinds[key])
+            if not fits or isinstance(value, bool):
+                raise ValueError(f"setting `{key}` must be a {kinds[key].__name__}, not {value!r}")
+        for key, value in wanted.items():
+            setattr(self, key, float(value) if kinds[key] is float else value)
