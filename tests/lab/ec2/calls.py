@@ -1,0 +1,230 @@
+"""The operations that the lab plays itself, in front of moto's own; the rest of what it lets through is named here too."""
+
+import base64
+import datetime
+import time
+
+from moto.core.responses import ActionResult
+from moto.ec2.responses import EC2Response
+
+from . import fleet, lists, views
+from .errors import Refused
+from .launch import Spec, Unsupported
+from .lives import visible
+
+# Played by moto as they are.
+BY_MOTO = {
+    "AuthorizeSecurityGroupIngress",
+    "CreateKeyPair",
+    "CreateLaunchTemplate",
+    "CreateSecurityGroup",
+    "CreateTags",
+    "DeleteKeyPair",
+    "DeleteLaunchTemplate",
+    "DeleteSecurityGroup",
+    "DeleteTags",
+    "DeleteVolume",
+    "DescribeAvailabilityZones",
+    "DescribeImages",
+    "DescribeInstanceTypeOfferings",
+    "DescribeInstanceTypes",
+    "DescribeKeyPairs",
+    "DescribeLaunchTemplateVersions",
+    "DescribeLaunchTemplates",
+    "DescribeRegions",
+    "DescribeSecurityGroups",
+    "DescribeSpotPriceHistory",
+    "DescribeSubnets",
+    "DescribeTags",
+    "DescribeVpcs",
+    "ImportKeyPair",
+    "ModifySubnetAttribute",
+    "DescribeInstanceAttribute",
+}
+BY_THE_LAB = {
+    "CreateFleet",
+    "DescribeInstanceStatus",
+    "DescribeInstances",
+    "DescribeVolumes",
+    "GetConsoleOutput",
+    "RunInstances",
+    "TerminateInstances",
+}
+SUPPORTED = BY_MOTO | BY_THE_LAB
+# Filters that EC2 has and moto heeds; it leaves others aside without a word, or fails on them.
+FILTERS = {
+    "DescribeAvailabilityZones": {"region-name", "state", "zone-id", "zone-name", "zone-type"},
+    "DescribeImages": {
+        "architecture",
+        "image-id",
+        "is-public",
+        "name",
+        "owner-alias",
+        "owner-id",
+        "root-device-type",
+        "state",
+        "virtualization-type",
+    },
+    "DescribeInstanceTypeOfferings": {"instance-type", "location"},
+    "DescribeInstanceTypes": {
+        "current-generation",
+        "instance-type",
+        "processor-info.supported-architecture",
+        "vcpu-info.default-vcpus",
+    },
+    "DescribeKeyPairs": {"fingerprint", "key-name"},
+    "DescribeLaunchTemplates": {"launch-template-name"},
+    "DescribeSecurityGroups": {"description", "group-id", "group-name", "owner-id", "vpc-id"},
+    "DescribeSpotPriceHistory": {"availability-zone", "instance-type", "product-description"},
+    "DescribeSubnets": {"availability-zone", "cidr-block", "state", "subnet-id", "vpc-id"},
+    "DescribeTags": {"key", "resource-id", "resource-type", "value"},
+    "DescribeVpcs": {"cidr", "is-default", "state", "vpc-id"},
+}
+TAGGED = {
+    "DescribeImages",
+    "DescribeKeyPairs",
+    "DescribeLaunchTemplates",
+    "DescribeSecurityGroups",
+    "DescribeSubnets",
+    "DescribeVpcs",
+}
+
+
+def check_filters(action, values):
+    """Raises `Unsupported` for a filter that moto would not heed."""
+    for one in values.get("Filters", ()):
+        name = one.get("Name", "")
+        tag = action in TAGGED and (name == "tag-key" or name.startswith("tag:"))
+        if not tag and name not in FILTERS.get(action, ()):
+            raise Unsupported(f"the lab does not play the filter `{name}` of {action}")
+
+
+class Calls(EC2Response):
+    """One request. `lab` has the account and everything else; `values` are the parameters, read by the model."""
+
+    # moto calls every instance of a launch's answer pending, which is wrong for a repeated token.
+    RESPONSE_KEY_PATH_TO_TRANSFORMER = {
+        path: change
+        for path, change in EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER.items()
+        if not path.startswith("RunInstances.")
+    }
+
+    def __init__(self, lab, values):
+        super().__init__()
+        self._lab, self._values = lab, values
+
+    def run_instances(self):
+        values = self._values
+        if "LaunchTemplate" in values:
+            template, version = fleet.template_of(self._lab.world, values["LaunchTemplate"])
+            tags = fleet.merged(version.data.get("TagSpecifications", []), values.get("TagSpecifications", []))
+            values = {**version.data, **values, "TagSpecifications": tags}
+            extra = {"aws:ec2launchtemplate:id": template.id, "aws:ec2launchtemplate:version": str(version.number)}
+        else:
+            extra = {}
+        spec = Spec(values, self._lab.world)
+        self._stop_if_dry()
+        count = self._lab.launcher.room("RunInstances", spec, values["MinCount"], values["MaxCount"])
+        reservation = self._lab.launcher.launch("RunInstances", spec, count, values.get("ClientToken"), extra)
+        return lambda: ActionResult(self._reservation(reservation.id))
+
+    def create_fleet(self):
+        self._stop_if_dry()
+        result = fleet.create(self._lab.world, self._lab.launcher, self._values)
+        return lambda: ActionResult(result)
+
+    def describe_instances(self):
+        self._stop_if_dry()
+        account = self._lab.world
+        found = self._named() if self._values.get("InstanceIds") else views.listed(account, self._lab.settings)
+        found = lists.select(found, self._values.get("Filters"), views.instance_filters(account))
+        shown = views.reservations(account, found)
+        part, token = lists.page(
+            shown, self._values.get("MaxResults"), self._values.get("NextToken"), lambda one: one.reservation_id
+        )
+        return ActionResult({"Reservations": part, "NextToken": token})
+
+    def describe_instance_status(self):
+        self._stop_if_dry()
+        account = self._lab.world
+        found = self._named() if self._values.get("InstanceIds") else views.listed(account, self._lab.settings)
+        found = lists.select(found, self._values.get("Filters"), views.instance_filters(account))
+        if not self._values.get("IncludeAllInstances"):
+            found = [one for one in found if one.state == "running"]
+        part, token = lists.page(
+            found, self._values.get("MaxResults"), self._values.get("NextToken"), lambda one: one.id
+        )
+        return ActionResult({"InstanceStatuses": part, "NextToken": token})
+
+    def describe_volumes(self):
+        self._stop_if_dry()
+        volumes = self._lab.world.backend.volumes
+        wanted = self._values.get("VolumeIds")
+        for name in wanted or ():
+            if name not in volumes:
+                raise Refused("InvalidVolume.NotFound", f"The volume '{name}' does not exist.")
+        now = datetime.datetime.now(datetime.UTC)
+
+        def young(one):
+            return (now - one.create_time.replace(tzinfo=datetime.UTC)).total_seconds() < self._lab.settings.visible
+
+        found = [volumes[name] for name in wanted] if wanted else [one for one in volumes.values() if not young(one)]
+        found = lists.select(found, self._values.get("Filters"), views.VOLUME_FILTERS)
+        part, token = lists.page(
+            found, self._values.get("MaxResults"), self._values.get("NextToken"), lambda one: one.id
+        )
+        return ActionResult({"Volumes": part, "NextToken": token})
+
+    def terminate_instances(self):
+        found = self._named()
+        self._stop_if_dry()
+        answer = []
+        for instance in found:
+            if instance.disable_api_termination is True:
+                raise Refused(
+                    "OperationNotPermitted",
+                    f"The instance '{instance.id}' may not be terminated. Modify its 'disableApiTermination' "
+                    "instance attribute and try again.",
+                )
+        for instance in found:
+            before = {"Code": instance.state_code, "Name": instance.state}
+            self._lab.lives.end(instance)
+            now = {"Code": instance.state_code, "Name": instance.state}
+            answer.append({"InstanceId": instance.id, "CurrentState": now, "PreviousState": before})
+        return ActionResult({"TerminatingInstances": answer})
+
+    def get_console_output(self):
+        instance = self._named([self._values["InstanceId"]])[0]
+        self._stop_if_dry()
+        record = self._lab.world.records[instance.id]
+        # The text outlives the instance.
+        there = record.running_at is not None and time.monotonic() - record.running_at >= self._lab.settings.console
+        text = self._lab.machines.console(instance.id) if there else b""
+        now = datetime.datetime.now(datetime.UTC)
+        return ActionResult(
+            {"InstanceId": instance.id, "Output": base64.b64encode(text[-65536:]).decode(), "Timestamp": now}
+        )
+
+    def _reservation(self, identity):
+        """A reservation as it is now: what a repeated token answers, be its instances terminated."""
+        account = self._lab.world
+        inside = account.backend.reservations[identity].instances
+        return views.reservations(account, inside)[0]
+
+    def _named(self, wanted=None):
+        """The instances that a request names. Raises `Refused` if one is unknown, or too young to be known."""
+        account = self._lab.world
+        known = {one.id: one for one in account.instances() if visible(account.records[one.id], self._lab.settings)}
+        wanted = self._values.get("InstanceIds", []) if wanted is None else wanted
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            many = len(missing) > 1
+            raise Refused(
+                "InvalidInstanceID.NotFound",
+                f"The instance ID{'s' if many else ''} '{', '.join(missing)}' do{'' if many else 'es'} not exist",
+            )
+        return [known[name] for name in wanted]
+
+    def _stop_if_dry(self):
+        if self._values.get("DryRun"):
+            raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")

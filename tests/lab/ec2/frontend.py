@@ -1,0 +1,129 @@
+"""EC2 over HTTP: reads a request, judges it, lets faults and tokens have their say, and answers."""
+
+import sys
+import traceback
+import urllib.parse
+from functools import partial
+
+from moto.core.request import Request
+from moto.core.utils import camelcase_to_underscores
+from shared.exchange import Answer
+
+from . import errors, tokens, views, world
+from .calls import BY_MOTO, SUPPORTED, Calls, check_filters
+from .errors import Refused
+from .launch import Launcher, Unsupported
+from .lives import BY_SPOT, Lives
+from .model import Model, Wrong
+
+
+class Ec2:
+    """The front end, its account, and everything that a request needs of the lab."""
+
+    def __init__(self, settings, rules, exchanges, judge, timeline, machines, lock):
+        self.settings, self.machines = settings, machines
+        self._exchanges, self._judge = exchanges, judge
+        self._model = Model()
+        self._tokens = tokens.Tokens()
+        self.world = world.World()
+        self.lives = Lives(self.world, settings, timeline, machines, judge, lock)
+        self.launcher = Launcher(self.world, settings, rules, self.lives)
+
+    def reset(self):
+        self._tokens.clear()
+        self.world.reset()
+
+    def fits(self, request):
+        return request.path == "/" and request.method == "POST"
+
+    def handle(self, request):
+        body = request.get_data(cache=True)
+        form = dict(urllib.parse.parse_qsl(body.decode(), keep_blank_values=True))
+        action = form.get("Action", "")
+        try:
+            values = self._read(action, form, request.headers.get("Authorization", ""))
+        except Wrong as wrong:
+            if not wrong.innocent:
+                self._judge.accuse("ec2", action, f"{wrong.code}: {wrong.message}")
+            refusal = errors.answer(Refused(wrong.code, wrong.message))
+            return self._exchanges.pass_through("ec2", action, form, lambda: refusal, _of_fault)
+        act = partial(self._act, action, values, request, body)
+        return self._exchanges.pass_through("ec2", action, values, act, _of_fault)
+
+    def interrupt(self, name, reason=BY_SPOT):
+        """Reclaims an instance. Raises `KeyError` if there is none that lives."""
+        instance = next((one for one in self.world.live() if one.id == name), None)
+        if instance is None:
+            raise KeyError(name)
+        self.lives.end(instance, reason)
+
+    def truth(self):
+        return views.truth(self.world, self.machines)
+
+    def _read(self, action, form, authorization):
+        if action not in self._model.operations:
+            raise Wrong("InvalidAction", f"The action {action} is not valid for this web service.")
+        if f"/{world.REGION}/ec2/aws4_request" not in authorization:
+            raise Wrong("AuthFailure", f"the request must be signed for ec2 in {world.REGION}, the lab's region")
+        if action not in SUPPORTED:
+            raise Wrong(
+                "UnsupportedOperation", f"the cloud lab does not play {action}; it plays {', '.join(sorted(SUPPORTED))}"
+            )
+        return self._model.read(form)
+
+    def _act(self, action, values, request, body):
+        try:
+            if action in BY_MOTO:
+                check_filters(action, values)
+                if values.get("DryRun"):
+                    raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+            calls = Calls(self, values)
+            calls.setup_class(Request.from_primitives("POST", request.url, dict(request.headers), body))
+            if action in tokens.OPERATIONS:
+                return self._idempotent(calls, action, values)
+            return self._answered(calls)
+        except Refused as refused:
+            return errors.answer(refused)
+        except Unsupported as unsupported:
+            self._judge.accuse("ec2", action, str(unsupported))
+            return errors.answer(Refused("UnsupportedOperation", str(unsupported)))
+        except Exception as error:  # What moto cannot do must be loud: EC2 would have answered.
+            traceback.print_exc(file=sys.stderr)
+            self._judge.accuse("ec2", action, f"moto failed: {error!r}")
+            return errors.answer(Refused("InternalError", f"moto failed: {error!r}"))
+
+    def _idempotent(self, calls, action, values):
+        """A call with a token: a repeated one answers what became of the first."""
+        again = self._tokens.recall(action, values)
+        if again is None:
+            method = getattr(calls, camelcase_to_underscores(action))
+            if action in BY_MOTO:
+                answer = self._answered(calls)
+                again = lambda _calls: answer  # noqa: E731
+                if answer.status != 200:
+                    return answer
+            else:
+                make = method()
+                again = lambda calls: self._serialized(calls, make())  # noqa: E731
+            self._tokens.keep(action, values, again)
+        return again(calls)
+
+    def _serialized(self, calls, result):
+        status, headers, body = calls.serialized(result)
+        return _answer(status, headers, body)
+
+    def _answered(self, calls):
+        status, headers, body = calls.call_action()
+        return _answer(status, headers, body)
+
+
+def _of_fault(rule):
+    return errors.answer(errors.of_fault(rule))
+
+
+def _answer(status, headers, body):
+    body = body.encode() if isinstance(body, str) else body
+    code = None
+    if status != 200:
+        code = body.decode().partition("<Code>")[2].partition("</Code>")[0]
+    return Answer(status, body, headers.get("Content-Type", "text/xml"), code)

@@ -1,0 +1,250 @@
+"""Launches instances: checks that EC2 makes and moto does not, capacity and quotas, tokens' records, boot."""
+
+import time
+
+from moto.core.types import Base64EncodedString
+from moto.ec2.models.instances import InstanceState
+from shared import faults
+
+from . import errors, world
+from .errors import Refused
+from .model import user_data
+
+# What of a launch the lab passes on or acts on.
+SUPPORTED = {
+    "BlockDeviceMappings",
+    "ClientToken",
+    "DisableApiTermination",
+    "DryRun",
+    "EbsOptimized",
+    "IamInstanceProfile",
+    "ImageId",
+    "InstanceInitiatedShutdownBehavior",
+    "InstanceMarketOptions",
+    "InstanceType",
+    "KeyName",
+    "LaunchTemplate",
+    "MaxCount",
+    "MetadataOptions",
+    "MinCount",
+    "Monitoring",
+    "NetworkInterfaces",
+    "Placement",
+    "SecurityGroupIds",
+    "SubnetId",
+    "TagSpecifications",
+    "UserData",
+    "CreditSpecification",
+    "CpuOptions",
+}
+GIB_OF_ROOT = 8
+
+
+class Unsupported(Exception):
+    """A correct request that the lab does not play; the text says what."""
+
+
+class Spec:
+    """One launch's wishes, checked against the account. Raises `Refused` or `Unsupported`."""
+
+    def __init__(self, wanted, account):
+        strange = sorted(set(wanted) - SUPPORTED)
+        if strange:
+            raise Unsupported(f"the lab does not play {', '.join(strange)} of a launch")
+        self._wanted, self._world = wanted, account
+        self.kind = wanted.get("InstanceType", "m1.small")
+        self.image = self._image()
+        self.interface = self._interface()
+        self.subnet = self._subnet()
+        self.zone = self.subnet.availability_zone
+        self.spot = wanted.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
+        self.groups = self.interface.get("Groups") or wanted.get("SecurityGroupIds") or []
+        self.key = self._key()
+        self._check_place()
+        for group in self.groups:
+            if account.backend.get_security_group_from_id(group) is None:
+                raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
+        self.user_data = user_data(wanted.get("UserData"))
+        self.place = f"{self.kind}/{self.zone}" + ("/spot" if self.spot else "")
+
+    def _image(self):
+        image = self._wanted.get("ImageId")
+        if not image:
+            raise Refused("MissingParameter", "The request must contain the parameter ImageId")
+        if image not in self._world.backend.amis:
+            raise Refused("InvalidAMIID.NotFound", f"The image id '[{image}]' does not exist")
+        return self._world.backend.amis[image]
+
+    def _interface(self):
+        interfaces = self._wanted.get("NetworkInterfaces") or [{}]
+        if interfaces != [{}] and (self._wanted.get("SubnetId") or self._wanted.get("SecurityGroupIds")):
+            raise Refused(
+                "InvalidParameterCombination",
+                "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request",
+            )
+        if len(interfaces) > 1 or interfaces[0].get("DeviceIndex", 0) != 0 or "NetworkInterfaceId" in interfaces[0]:
+            raise Unsupported("the lab's instances have one network interface, made for them")
+        return interfaces[0]
+
+    def _subnet(self):
+        name = self._wanted.get("SubnetId") or self.interface.get("SubnetId")
+        if not name:
+            raise Refused("VPCIdNotSpecified", "No default VPC for this user")
+        found = self._world.backend.describe_subnets(filters={"subnet-id": [name]})
+        if not found:
+            raise Refused("InvalidSubnetID.NotFound", f"The subnet ID '{name}' does not exist")
+        return found[0]
+
+    def _key(self):
+        key = self._wanted.get("KeyName")
+        if key and key not in self._world.backend.key_pairs:
+            raise Refused("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        return self._world.backend.key_pairs[key] if key else None
+
+    def _check_place(self):
+        if not world.known(self.kind):
+            raise Refused("InvalidParameterValue", f"Invalid value '{self.kind}' for InstanceType.")
+        if self.image.architecture not in world.architectures(self.kind):
+            raise Refused(
+                "InvalidParameterValue",
+                f"The architecture '{self.image.architecture}' of the specified AMI does not match that of the instance "
+                f"type '{self.kind}'.",
+            )
+        placed = self._wanted.get("Placement", {}).get("AvailabilityZone")
+        if placed and placed != self.zone:
+            raise Refused(
+                "InvalidParameterValue", f"The availability zone {placed} is not that of the subnet, {self.zone}"
+            )
+        if not world.offered(self.kind, self.zone):
+            raise Refused(
+                "Unsupported",
+                f"Your requested instance type ({self.kind}) is not supported in your requested Availability Zone ({self.zone}).",
+            )
+
+    def candidate(self):
+        """What rules of the fault engine match on, for a launch and for each override of a fleet."""
+        return {
+            "InstanceType": self.kind,
+            "AvailabilityZone": self.zone,
+            "SubnetId": self.subnet.id,
+            "ImageId": self.image.id,
+            "Lifecycle": "spot" if self.spot else "on-demand",
+        }
+
+    def arguments(self):
+        """What moto's launch takes."""
+        tags = {
+            one["ResourceType"]: {tag["Key"]: tag.get("Value", "") for tag in one.get("Tags", ())}
+            for one in self._wanted.get("TagSpecifications", ())
+        }
+        encoded = self._wanted.get("UserData")
+        return {
+            "image_id": self.image.id,
+            "user_data": Base64EncodedString(encoded) if encoded else None,
+            "security_group_names": [],
+            "instance_type": self.kind,
+            "is_instance_type_default": False,
+            "region_name": world.REGION,
+            "subnet_id": self.subnet.id,
+            "key_name": self._wanted.get("KeyName"),
+            "security_group_ids": list(self.groups),
+            "tags": tags,
+            "ebs_optimized": self._wanted.get("EbsOptimized", False),
+            "associate_public_ip": False,
+            "disable_api_termination": self._wanted.get("DisableApiTermination", False),
+            "instance_initiated_shutdown_behavior": self._wanted.get("InstanceInitiatedShutdownBehavior"),
+            "metadata_options": self._wanted.get("MetadataOptions", {}),
+            "block_device_mappings": self._disks(),
+            "monitoring_state": "enabled" if self._wanted.get("Monitoring", {}).get("Enabled") else "disabled",
+            "instance_market_options": "spot" if self.spot else {},
+        }
+
+    def public(self):
+        asked = self.interface.get("AssociatePublicIpAddress")
+        return self.subnet.map_public_ip_on_launch is True if asked is None else asked
+
+    def interface_tags(self):
+        return [
+            tag
+            for one in self._wanted.get("TagSpecifications", ())
+            if one["ResourceType"] == "network-interface"
+            for tag in one["Tags"]
+        ]
+
+    def _disks(self):
+        """The disks asked for, and the root disk of the image where they leave it out."""
+        disks = []
+        for disk in self._wanted.get("BlockDeviceMappings", ()):
+            if "Ebs" not in disk or "SnapshotId" in disk["Ebs"]:
+                raise Unsupported("the lab's disks are EBS volumes without a snapshot")
+            root = disk.get("DeviceName") == self.image.root_device_name
+            # The image's root disk is marked to go with its instance; another one made at launch is not, unless asked.
+            ebs = {"VolumeSize": GIB_OF_ROOT, "VolumeType": "gp3", "DeleteOnTermination": root, **disk["Ebs"]}
+            disks.append({"DeviceName": disk["DeviceName"], "Ebs": ebs})
+        if not any(disk["DeviceName"] == self.image.root_device_name for disk in disks):
+            root = {"VolumeSize": GIB_OF_ROOT, "VolumeType": "gp3", "DeleteOnTermination": True}
+            disks.insert(0, {"DeviceName": self.image.root_device_name, "Ebs": root})
+        return disks
+
+
+class Launcher:
+    """Turns a checked launch into instances that boot."""
+
+    def __init__(self, account, settings, rules, lives):
+        self.world, self._settings, self._rules, self._lives = account, settings, rules, lives
+
+    def room(self, operation, spec, least, most):
+        """How many of `least` to `most` instances there is room for. Raises `Refused` where it is fewer than `least`."""
+        words = {"type": spec.kind, "zone": spec.zone, "spot": spec.spot}
+        rule = self._rules.take(operation, spec.candidate(), faults.OF_CANDIDATES)
+        if rule:
+            raise errors.of_fault(rule, **words)
+        live = self.world.live()
+        room = most
+        if spec.place in self._settings.capacity:
+            taken = sum(self.world.records[one.id].place == spec.place for one in live)
+            room = min(room, self._settings.capacity[spec.place] - taken)
+            if room < least:
+                raise errors.of_fault(faults.Rule("*", "capacity"), **words)
+        quota = self._settings.quotas.get("spot" if spec.spot else "on-demand")
+        if quota is not None:
+            used = sum(world.vcpus(one.instance_type) for one in live if self.world.records[one.id].spot == spec.spot)
+            room = min(room, (quota - used) // world.vcpus(spec.kind))
+            if room < least:
+                raise errors.of_fault(faults.Rule("*", "quota"), **words)
+        free = spec.subnet.available_ip_address_count
+        if min(room, free) < least:
+            raise Refused(
+                "InsufficientFreeAddressesInSubnet",
+                f"There are not enough free addresses in subnet '{spec.subnet.id}' to satisfy the requested number of instances.",
+            )
+        return min(room, free)
+
+    def launch(self, operation, spec, count, token, tags=None):
+        """Makes `count` instances and starts their lives; gives moto's reservation."""
+        reservation = self.world.backend.run_instances(count=count, **spec.arguments())
+        fate = self._rules.take(operation, spec.candidate(), faults.OF_INSTANCES)
+        for instance in reservation.instances:
+            record = world.Record(
+                time.monotonic(), token=token, spot=spec.spot, place=spec.place, user_data=spec.user_data
+            )
+            if spec.public():
+                record.public = instance.private_ip.replace("127.77.", "127.79.", 1)
+            self.world.records[instance.id] = record
+            instance._state = InstanceState("pending", 0)
+            instance.root_device_name = spec.image.root_device_name
+            instance.add_tags(tags or {})
+            for disk in instance.block_device_mapping.values():
+                # moto shows this with the instance, and not with the volume.
+                self.world.backend.volumes[disk.volume_id].attachment.delete_on_termination = disk.delete_on_termination
+            for interface in instance.nics.values():
+                interface.public_ip = record.public
+                interface.delete_on_termination = True
+                for tag in spec.interface_tags():
+                    interface.add_tag(tag["Key"], tag.get("Value", ""))
+            self._lives.begin(instance, spec.key, fate)
+        return reservation
+
+    def undo(self, instance):
+        """Ends an instance of a fleet that did not come to its minimum."""
+        self._lives.end(instance)

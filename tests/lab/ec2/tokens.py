@@ -1,0 +1,39 @@
+"""Client tokens: the same token with the same parameters gives the same result, with others an error."""
+
+from .errors import Refused
+
+# Operations that are idempotent by a token of the client's.
+OPERATIONS = {"CreateFleet", "CreateLaunchTemplate", "RunInstances"}
+
+
+class Tokens:
+    """Answers by operation and token, for as long as the lab lives: EC2 keeps them longer than any test."""
+
+    def __init__(self):
+        self._known = {}
+
+    def clear(self):
+        self._known.clear()
+
+    def recall(self, operation, parameters):
+        """What the token gave before; `None` for a new one. Raises `Refused` where the parameters differ."""
+        token = parameters.get("ClientToken")
+        if operation not in OPERATIONS or token is None or (operation, token) not in self._known:
+            return None
+        before, result = self._known[operation, token]
+        if before != _compared(parameters):
+            raise Refused(
+                "IdempotentParameterMismatch",
+                f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s) ({token}).",
+            )
+        return result
+
+    def keep(self, operation, parameters, result):
+        """Remembers what a token gave: only success is remembered, as EC2 does."""
+        token = parameters.get("ClientToken")
+        if operation in OPERATIONS and token is not None:
+            self._known[operation, token] = (_compared(parameters), result)
+
+
+def _compared(parameters):
+    return {key: value for key, value in parameters.items() if key != "DryRun"}

@@ -1,0 +1,121 @@
+"""The account that every test begins with: a network inside 127/8, images, a group; and a record of each instance."""
+
+import dataclasses
+import os
+
+# Read by moto when it is imported.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+
+from moto.ec2.models import ec2_backends  # noqa: E402
+from moto.ec2.models.amis import Ami  # noqa: E402
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES  # noqa: E402
+
+ACCOUNT = "123456789012"
+REGION = "eu-west-1"
+# moto does not object to these, and all of 127/8 is this machine: an instance's private address is reached as it is.
+NETWORK = "127.77.0.0/16"
+SUBNETS = {"a": "127.77.1.0/24", "b": "127.77.2.0/24", "c": "127.77.3.0/24"}
+# A subnet with eleven addresses, to be filled.
+SMALL = ("a", "127.77.9.0/28")
+IMAGES = {
+    "ami-0a000000000000001": ("debian-12-amd64", "x86_64"),
+    "ami-0a000000000000002": ("debian-12-arm64", "arm64"),
+}
+# States in which an instance is paid for, or about to be.
+LIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
+
+
+@dataclasses.dataclass
+class Record:
+    """What EC2 knows of an instance, and moto does not."""
+
+    # Lab time of the launch's answer, of running, of being terminated; seconds of the monotonic clock.
+    born: float
+    running_at: float | None = None
+    gone_at: float | None = None
+    token: str | None = None
+    spot: bool = False
+    # Where it takes capacity from: "type/zone", with "/spot" behind it for a spot instance.
+    place: str = ""
+    user_data: bytes = b""
+    # An address that stands for the public one; on the same machine.
+    public: str | None = None
+    # Why it ends, as (code, message), once it is shutting down.
+    reason: tuple | None = None
+
+
+class World:
+    """moto's backend for the lab's account and region, furnished."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        """Empties the account and furnishes it again, with new ids."""
+        self.backend = backend = ec2_backends[ACCOUNT][REGION]
+        backend.reset()
+        backend = self.backend = ec2_backends[ACCOUNT][REGION]
+        # Without a default network nothing can land on an address that is not this machine's.
+        backend.subnets.clear()
+        backend.vpcs.clear()
+        backend.groups.clear()
+        vpc = backend.create_vpc(NETWORK)
+        self.vpc = vpc.id
+        self.subnets = {
+            REGION + zone: backend.create_subnet(vpc.id, block, availability_zone=REGION + zone).id
+            for zone, block in SUBNETS.items()
+        }
+        self.small_subnet = backend.create_subnet(vpc.id, SMALL[1], availability_zone=REGION + SMALL[0]).id
+        self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
+        for image, (name, architecture) in IMAGES.items():
+            backend.amis[image] = Ami(
+                backend,
+                image,
+                name=name,
+                architecture=architecture,
+                owner_id=ACCOUNT,
+                public=False,
+                virtualization_type="hvm",
+                hypervisor="xen",
+                root_device_type="ebs",
+                root_device_name="/dev/xvda",
+                description=f"{name} of the lab",
+                region_name=REGION + "a",
+            )
+        self.records = {}
+
+    def described(self):
+        """What a test has to know of the account."""
+        return {
+            "region": REGION,
+            "account": ACCOUNT,
+            "vpc": self.vpc,
+            "subnets": self.subnets,
+            "small_subnet": self.small_subnet,
+            "security_group": self.group,
+            "images": {architecture: image for image, (_, architecture) in IMAGES.items()},
+        }
+
+    def instances(self):
+        """Every instance, the oldest first, whatever its state."""
+        return [one for reservation in self.backend.reservations.values() for one in reservation.instances]
+
+    def live(self):
+        return [one for one in self.instances() if one.state in LIVE]
+
+
+def vcpus(kind):
+    return INSTANCE_TYPES[kind]["VCpuInfo"]["DefaultVCpus"]
+
+
+def architectures(kind):
+    return INSTANCE_TYPES[kind]["ProcessorInfo"]["SupportedArchitectures"]
+
+
+def known(kind):
+    return kind in INSTANCE_TYPES
+
+
+def offered(kind, zone):
+    offers = INSTANCE_TYPE_OFFERINGS["availability-zone"][REGION]
+    return any(offer["InstanceType"] == kind and offer["Location"] == zone for offer in offers)

@@ -1,0 +1,61 @@
+"""The cloud lab: all its parts put together, and its settings wiped between tests."""
+
+import dataclasses
+import tempfile
+import threading
+
+from ec2.frontend import Ec2
+from shared.admin import Admin
+from shared.exchange import Exchanges
+from shared.faults import Faults
+from shared.judge import Judge
+from shared.machines import Machines
+from shared.server import Server
+from shared.settings import Settings
+from shared.timeline import Timeline
+
+
+class Lab:
+    """Two clouds, one account each, and the machines behind them. Made, it serves; `end` leaves nothing behind."""
+
+    def __init__(self, seed):
+        # Held by whoever reads or changes a cloud's state: requests, and what happens later.
+        self.lock = threading.RLock()
+        self.settings, self.judge, self.rules = Settings(), Judge(), Faults(seed)
+        self.exchanges = Exchanges(self.rules, self.lock)
+        self.timeline = Timeline(self.lock)
+        self._home = tempfile.TemporaryDirectory(prefix="cloud-lab-")
+        self.machines = Machines(self._home.name)
+        self.ec2 = Ec2(self.settings, self.rules, self.exchanges, self.judge, self.timeline, self.machines, self.lock)
+        self.front_ends = [self.ec2]
+        admin = Admin(self)
+        self.server = Server([(one.fits, one.handle) for one in (admin, *self.front_ends)], self.judge)
+        self.server.start()
+
+    def described(self):
+        """Where the lab is, and what its clouds hold from the start."""
+        return {
+            "url": self.server.url,
+            "ssh_port": self.machines.port,
+            "seed": self.rules.seed,
+            "ec2": self.ec2.world.described(),
+        }
+
+    def reset(self, seed=None):
+        """Ends every instance and forgets everything that a test did; the lab's lock is held."""
+        self.timeline.clear()
+        self.exchanges.clear()
+        self.machines.clear()
+        for field in dataclasses.fields(self.settings):
+            setattr(self.settings, field.name, getattr(Settings(), field.name))
+        self.rules.clear(seed)
+        self.judge.clear()
+        for front_end in self.front_ends:
+            front_end.reset()
+
+    def end(self):
+        self.exchanges.clear()
+        self.timeline.end()
+        self.machines.end()
+        self.server.end()
+        self._home.cleanup()
