@@ -1,0 +1,100 @@
+"""Tests the lab as a process: how it ends, two side by side, and what happens when it fails itself."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+import unittest
+from unittest import mock
+
+import trial
+from shared.timeline import Timeline
+from trial import Ec2Trial, end_lab, start_lab
+
+
+class Process(Ec2Trial):
+    """Here each test has a lab of its own, in place of the shared one."""
+
+    def setUp(self):
+        # A lab that is killed leaves its files.
+        folder = tempfile.TemporaryDirectory(prefix="lab-test-")
+        self.addCleanup(folder.cleanup)
+        self.process, world = start_lab(TMPDIR=folder.name)
+        shared = dict(trial._shared, lab=world)
+        patch = mock.patch.dict(trial._shared, shared)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.addCleanup(lambda: self.process.poll() is None and end_lab(self.process))
+        super().setUp()
+
+    def tearDown(self):
+        if self.process.poll() is None:
+            super().tearDown()
+
+    def running(self):
+        """An instance whose sshd answers."""
+        one = self.launch()[0]
+        self.until(lambda: self.listening(one["PrivateIpAddress"]))
+        return self.truth()[one["InstanceId"]]
+
+    def gone(self, instance):
+        return not self.listening(instance["address"]) and not os.path.exists(f"/proc/{instance['process']}")
+
+    def test_ends_with_its_standard_input_and_leaves_others_alone(self):
+        other, world = start_lab()
+        self.addCleanup(end_lab, other)
+        self.assertNotEqual(world["ssh_port"], self.ssh_port)
+        instance = self.running()
+        self.assertEqual(end_lab(self.process), 0)
+        self.assertTrue(self.gone(instance))
+        self.assertIsNone(other.poll())
+
+    def test_ends_on_sigterm(self):
+        instance = self.running()
+        self.process.terminate()
+        self.assertEqual(self.process.wait(20), 0)
+        self.assertTrue(self.gone(instance))
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def test_killed_it_leaves_no_instance(self):
+        instance = self.running()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.until(lambda: self.gone(instance))
+
+
+class InProcess(unittest.TestCase):
+    def test_a_crash_of_moto_is_loud(self):
+        from ec2.calls import Calls
+        from lab import Lab
+
+        lab = Lab(1)
+        try:
+            request = mock.Mock(url=lab.server.url + "/", headers={"Authorization": "x"})
+            with (
+                mock.patch.object(Calls, "describe_regions", side_effect=KeyError("region")),
+                mock.patch("traceback.print_exc"),
+            ):
+                answer = lab.ec2._act("DescribeRegions", {}, request, b"Action=DescribeRegions&Version=2016-11-15")
+            self.assertEqual((answer.status, answer.code), (500, "InternalError"))
+            self.assertIn("moto failed", lab.judge.found()[0]["what"])
+        finally:
+            lab.end()
+
+    def test_a_cleared_timeline_forgets_what_was_to_come(self):
+        timeline, happened = Timeline(threading.RLock()), []
+        timeline.after(0.05, happened.append, 1)
+        timeline.clear()
+        timeline.after(0.1, happened.append, 2)
+        while not happened:
+            time.sleep(0.01)
+        timeline.end()
+        self.assertEqual(happened, [2])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,223 @@
+"""What the lab's own tests share: one lab process for all, a client of each cloud, a look inside, a login."""
+
+import atexit
+import base64
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+HERE = pathlib.Path(__file__).resolve().parent
+_shared = {}
+
+
+def shared_lab():
+    """The lab that all tests use, started by the first of them and ended with the process."""
+    if "lab" not in _shared:
+        process, world = start_lab("--seed", "7")
+        atexit.register(end_lab, process)
+        _shared["lab"] = world
+    return _shared["lab"]
+
+
+def start_lab(*arguments, **environment):
+    """A lab of one's own: the process, and the line it prints when it is ready."""
+    environment = {**os.environ, **environment}
+    process = subprocess.Popen(
+        [sys.executable, HERE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    return process, json.loads(process.stdout.readline())
+
+
+def end_lab(process):
+    process.stdin.close()
+    process.stdout.close()
+    return process.wait(timeout=20)
+
+
+def http(method, url, body=None, headers=None, timeout=20):
+    """Status and parsed JSON of one request."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})}
+    request = urllib.request.Request(url, data, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return answer.status, json.loads(answer.read() or b"{}")
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read()
+        return error.code, json.loads(text) if text.startswith(b"{") else {"text": text.decode()}
+
+
+class Keys:
+    """A pair of SSH keys on disk."""
+
+    def __init__(self, home, name):
+        self.path = pathlib.Path(home) / name
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(self.path)]
+        subprocess.run(command, check=True)
+        self.private = self.path.read_text()
+        self.public = self.path.with_suffix(".pub").read_text().strip()
+
+
+class Trial(unittest.TestCase):
+    """A test against the shared lab. Violations at its end fail it, but for those that it took with `accused`."""
+
+    def setUp(self):
+        shared_lab()
+        self.lab("POST", "reset", {"seed": 7})
+        described = self.lab("GET", "world")
+        self.ssh_port = described["ssh_port"]
+        self.aws = described["ec2"]
+        self.gcp = described.get("gce")
+        folder = tempfile.TemporaryDirectory(prefix="lab-test-")
+        self.addCleanup(folder.cleanup)
+        self.home = folder.name
+        self._accused = 0
+
+    def tearDown(self):
+        left = self.lab("GET", "violations")["violations"][self._accused :]
+        self.assertEqual(left, [], "the judge found violations")
+
+    def lab(self, method, operation, body=None, status=200):
+        """One of the lab's own operations."""
+        got, answer = http(method, f"{_shared['lab']['url']}/_lab/{operation}", body)
+        self.assertEqual(got, status, answer)
+        return answer
+
+    def accused(self, text, count=1):
+        """Expects `count` new violations, each with `text` in it, and takes them."""
+        found = self.lab("GET", "violations")["violations"][self._accused :]
+        self.assertEqual(len(found), count, found)
+        for one in found:
+            self.assertIn(text, one["what"])
+        self._accused += count
+
+    def set(self, **settings):
+        self.lab("POST", "settings", settings)
+
+    def fault(self, operation, mode, **more):
+        self.lab("POST", "faults", {"operation": operation, "mode": mode, **more})
+
+    def truth(self, live=True):
+        """What instances there really are, by id."""
+        found = self.lab("GET", "instances")["instances"]
+        return {one["id"]: one for one in found if one["live"] or not live}
+
+    def counts(self, operation):
+        return self.lab("GET", "requests")["counts"].get(operation, 0)
+
+    def until(self, look, within=10.0):
+        """Looks until what is seen is true, and gives it."""
+        end = time.monotonic() + within
+        while True:
+            seen = look()
+            if seen:
+                return seen
+            self.assertLess(time.monotonic(), end, f"not within {within} s")
+            time.sleep(0.02)
+
+    def listening(self, address):
+        """Whether sshd answers there, as it does: with its version."""
+        try:
+            with socket.create_connection((address, self.ssh_port), 2) as connection:
+                connection.settimeout(2)
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+    def ssh(self, keys, address, command, user="root", host_key=None):
+        """Logs in as OpenSSH does. With `host_key`, no other is accepted."""
+        known = pathlib.Path(self.home) / "known_hosts"
+        known.write_text(f"[{address}]:{self.ssh_port} {host_key}\n" if host_key else "")
+        strict = "yes" if host_key else "no"
+        options = [
+            f"UserKnownHostsFile={known}",
+            f"StrictHostKeyChecking={strict}",
+            "LogLevel=ERROR",
+            "BatchMode=yes",
+            "IdentitiesOnly=yes",
+        ]
+        words = [word for option in options for word in ("-o", option)]
+        return subprocess.run(
+            ["ssh", "-F", "none", *words, "-i", str(keys.path), "-p", str(self.ssh_port), f"{user}@{address}", command],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+class Ec2Trial(Trial):
+    """A test of the EC2 front end, with botocore's client."""
+
+    def setUp(self):
+        super().setUp()
+        self.ec2 = self.client()
+
+    def client(self, attempts=1, **settings):
+        config = Config(
+            retries={"total_max_attempts": attempts, "mode": "standard"},
+            read_timeout=settings.pop("read_timeout", 20),
+            **settings,
+        )
+        session = _shared.setdefault("session", botocore.session.get_session())
+        return session.create_client(
+            "ec2",
+            region_name=self.aws["region"],
+            endpoint_url=_shared["lab"]["url"],
+            config=config,
+            aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
+            aws_secret_access_key="secret",
+        )
+
+    def wanted(self, zone="a", kind="m5.large", **more):
+        """A launch that nothing is wrong with."""
+        return {
+            "ImageId": self.aws["images"]["x86_64"],
+            "InstanceType": kind,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "SubnetId": self.aws["subnets"][self.aws["region"] + zone],
+            **more,
+        }
+
+    def launch(self, **wanted):
+        """Launches, and gives the instances of the answer."""
+        return self.ec2.run_instances(**self.wanted(**wanted))["Instances"]
+
+    def refused(self, code, call, status=None, **wanted):
+        """Expects a call to be refused with a code."""
+        with self.assertRaises(ClientError) as caught:
+            call(**wanted)
+        self.assertEqual(caught.exception.response["Error"]["Code"], code, caught.exception)
+        if status is not None:
+            self.assertEqual(caught.exception.response["ResponseMetadata"]["HTTPStatusCode"], status)
+        return caught.exception.response["Error"]["Message"]
+
+    def described(self, name):
+        return self.ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"][0]
+
+    def until_state(self, name, state):
+        return self.until(lambda: (lambda one: one if one["State"]["Name"] == state else None)(self.described(name)))
+
+    @staticmethod
+    def tags(kind="instance", **tags):
+        return [{"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+
+
+def encoded(text):
+    """Text as user data travels where no client encodes it."""
+    return base64.b64encode(text.encode()).decode()
