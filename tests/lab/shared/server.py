@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 import traceback
+from http import HTTPStatus
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request
@@ -14,7 +15,7 @@ from .exchange import Answer, Dropped
 
 
 class Handler(WSGIRequestHandler):
-    """Keeps connections open, as the clouds do, and logs nothing: the lab has a log of its own."""
+    """Logs nothing: the lab has a log of its own. Werkzeug closes each connection after its answer."""
 
     protocol_version = "HTTP/1.1"
 
@@ -59,7 +60,7 @@ class Server:
             self._judge.accuse("lab", request.path, f"the lab itself failed: {error!r}")
             answer = Answer(500, f"the cloud lab failed: {error!r}\n".encode(), "text/plain")
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
-        start_response(f"{answer.status} -", headers + list(answer.headers.items()))
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", headers + list(answer.headers.items()))
         return [answer.body]
 
     def _routed(self, request):
