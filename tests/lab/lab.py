@@ -5,6 +5,8 @@ import tempfile
 import threading
 
 from ec2.frontend import Ec2
+from gce import catalog
+from gce.frontend import Gce
 from shared.admin import Admin
 from shared.exchange import Exchanges
 from shared.faults import Faults
@@ -26,10 +28,13 @@ class Lab:
         self.timeline = Timeline(self.lock)
         self._home = tempfile.TemporaryDirectory(prefix="cloud-lab-")
         self.machines = Machines(self._home.name)
-        self.ec2 = Ec2(self.settings, self.rules, self.exchanges, self.judge, self.timeline, self.machines, self.lock)
-        self.front_ends = [self.ec2]
+        shared = (self.settings, self.rules, self.exchanges, self.judge, self.timeline, self.machines, self.lock)
+        self.ec2, self.gce = Ec2(*shared), Gce(*shared)
+        self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
-        self.server = Server([(one.fits, one.handle) for one in (admin, *self.front_ends)], self.judge)
+        self.server = Server(
+            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, *self.front_ends)], self.judge
+        )
         self.server.start()
 
     def described(self):
@@ -39,6 +44,7 @@ class Lab:
             "ssh_port": self.machines.port,
             "seed": self.rules.seed,
             "ec2": self.ec2.world.described(),
+            "gce": catalog.described(),
         }
 
     def reset(self, seed=None):

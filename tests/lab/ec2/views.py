@@ -123,6 +123,7 @@ def _told(account, machines, one):
     return {
         "cloud": "ec2",
         "id": one.id,
+        "machine": one.id,
         "state": one.state,
         "live": one.state in world.LIVE,
         "tags": _tags(one),

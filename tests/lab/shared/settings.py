@@ -22,6 +22,10 @@ class Settings:
     # Compute Engine: how long an operation is PENDING, and then RUNNING.
     operation_pending: float = 0.05
     operation_running: float = 0.1
+    # Compute Engine: how long a request waits for an operation at the most.
+    operation_wait: float = 120.0
+    # Compute Engine: seconds that pass for each second of an instance's longest run.
+    run_duration_scale: float = 1.0
     # Virtual processors that may be in use; `None` is no limit. By EC2's purchasing option, or Compute Engine's metric.
     quotas: dict = dataclasses.field(default_factory=dict)
     # Instances that a place still has, by "type/zone" or "type/zone/spot"; what is not named has no end.

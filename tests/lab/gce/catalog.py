@@ -1,0 +1,168 @@
+"""What every project of the lab holds from the start: regions, zones, machine types, images, a network."""
+
+import zlib
+
+from .errors import Refused
+
+PROJECT = "lab-project"
+# Projects whose images may be used.
+IMAGE_PROJECTS = (PROJECT, "debian-cloud")
+API = "https://www.googleapis.com/compute/v1/"
+SINCE = "2026-01-01T00:00:00.000-08:00"
+REGIONS = {"us-east1": ("b", "c", "d"), "europe-west1": ("b", "c")}
+ZONES = {f"{region}-{zone}": region for region, zones in REGIONS.items() for zone in zones}
+# Addresses of each region's subnetwork: 127/8, so that an instance's address is reached as it is.
+SUBNETWORKS = {"us-east1": "127.78.1", "europe-west1": "127.78.2"}
+# Machine type -> virtual processors, MiB, architecture.
+MACHINE_TYPES = {
+    "c3-standard-4": (4, 16384, "X86_64"),
+    "e2-medium": (2, 4096, "X86_64"),
+    "e2-standard-2": (2, 8192, "X86_64"),
+    "n2d-standard-2": (2, 8192, "X86_64"),
+    "n2d-standard-4": (4, 16384, "X86_64"),
+    "t2a-standard-2": (2, 8192, "ARM64"),
+}
+# Not every zone has every type.
+NOT_IN = {("t2a-standard-2", "us-east1-d"), ("c3-standard-4", "europe-west1-c")}
+# Image -> family, architecture.
+IMAGES = {
+    "debian-12-v20261001": ("debian-12", "X86_64"),
+    "debian-12-v20260901": ("debian-12", "X86_64"),
+    "debian-12-arm64-v20261001": ("debian-12-arm64", "ARM64"),
+}
+# Metrics of a region's quotas; their limits are settings of the lab.
+METRICS = ("CPUS", "PREEMPTIBLE_CPUS", "INSTANCES", "DISKS_TOTAL_GB")
+UNLIMITED = 1_000_000.0
+
+
+def number(text):
+    """An id that is the same for the same text."""
+    return str(zlib.crc32(text.encode()) + (1 << 40))
+
+
+def _resource(kind, path, **fields):
+    name = path.rsplit("/", 1)[1]
+    return {
+        "kind": f"compute#{kind}",
+        "id": number(path),
+        "name": name,
+        "selfLink": API + path,
+        "creationTimestamp": SINCE,
+        **fields,
+    }
+
+
+def project_path(path):
+    return f"projects/{PROJECT}/{path}"
+
+
+def url(path):
+    return API + project_path(path)
+
+
+def zone(name):
+    check_zone(name)
+    region = url(f"regions/{ZONES[name]}")
+    return _resource("zone", project_path(f"zones/{name}"), status="UP", region=region, description=name)
+
+
+def check_zone(name):
+    if name not in ZONES:
+        raise Refused("invalid", f"Invalid value for field 'zone': '{name}'. Unknown zone.")
+
+
+def region(name, quotas):
+    """A region with its quotas, as metric -> (limit, usage)."""
+    if name not in REGIONS:
+        raise Refused("notFound", f"The resource '{project_path(f'regions/{name}')}' was not found")
+    shown = [{"metric": metric, "limit": limit, "usage": usage} for metric, (limit, usage) in quotas.items()]
+    zones = [url(f"zones/{one}") for one, its in ZONES.items() if its == name]
+    return _resource(
+        "region", project_path(f"regions/{name}"), status="UP", zones=zones, quotas=shown, description=name
+    )
+
+
+def machine_type(zone_name, name):
+    check_zone(zone_name)
+    path = project_path(f"zones/{zone_name}/machineTypes/{name}")
+    if name not in MACHINE_TYPES or (name, zone_name) in NOT_IN:
+        raise Refused("notFound", f"The resource '{path}' was not found")
+    cpus, memory, architecture = MACHINE_TYPES[name]
+    return _resource(
+        "machineType",
+        path,
+        guestCpus=cpus,
+        memoryMb=memory,
+        architecture=architecture,
+        zone=zone_name,
+        isSharedCpu=name == "e2-medium",
+        maximumPersistentDisks=128,
+        maximumPersistentDisksSizeGb="263168",
+    )
+
+
+def machine_types(zone_name):
+    check_zone(zone_name)
+    return [machine_type(zone_name, name) for name in MACHINE_TYPES if (name, zone_name) not in NOT_IN]
+
+
+def image(project, name):
+    path = f"projects/{project}/global/images/{name}"
+    if project not in IMAGE_PROJECTS or name not in IMAGES:
+        raise Refused("notFound", f"The resource '{path}' was not found")
+    family, architecture = IMAGES[name]
+    return _resource(
+        "image",
+        path,
+        family=family,
+        architecture=architecture,
+        status="READY",
+        diskSizeGb="10",
+        sourceType="RAW",
+        archiveSizeBytes="1073741824",
+    )
+
+
+def images(project):
+    return [image(project, name) for name in IMAGES] if project in IMAGE_PROJECTS else []
+
+
+def newest(project, family):
+    """The newest image of a family."""
+    found = sorted(name for name, (its, _) in IMAGES.items() if its == family)
+    if project not in IMAGE_PROJECTS or not found:
+        raise Refused("notFound", f"The resource 'projects/{project}/global/images/family/{family}' was not found")
+    return image(project, found[-1])
+
+
+def subnetwork(region_name, name):
+    path = project_path(f"regions/{region_name}/subnetworks/{name}")
+    if region_name not in REGIONS or name != "default":
+        raise Refused("notFound", f"The resource '{path}' was not found")
+    prefix = SUBNETWORKS[region_name]
+    return _resource(
+        "subnetwork",
+        path,
+        network=url("global/networks/default"),
+        ipCidrRange=f"{prefix}.0/24",
+        gatewayAddress=f"{prefix}.1",
+        region=url(f"regions/{region_name}"),
+        privateIpGoogleAccess=False,
+        fingerprint="bGFiLXN1Ym5ldA==",
+        purpose="PRIVATE",
+        stackType="IPV4_ONLY",
+    )
+
+
+def described():
+    """What a test has to know of the project."""
+    return {
+        "project": PROJECT,
+        "zones": list(ZONES),
+        "machine_types": list(MACHINE_TYPES),
+        "images": {
+            "x86_64": f"projects/{PROJECT}/global/images/debian-12-v20261001",
+            "arm64": f"projects/{PROJECT}/global/images/debian-12-arm64-v20261001",
+        },
+        "image_family": f"projects/{PROJECT}/global/images/family/debian-12",
+    }

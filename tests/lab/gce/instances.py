@@ -1,0 +1,228 @@
+"""Instances and disks of the project: what exists, how it is shown, how it comes and goes."""
+
+import base64
+import dataclasses
+import ipaddress
+import json
+import time
+import zlib
+
+from . import catalog
+from .errors import Refused
+from .operations import now
+
+# States in which an instance takes capacity and quota.
+TAKING = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
+
+
+@dataclasses.dataclass
+class Instance:
+    """One instance: the resource as it is shown, and what is not shown."""
+
+    shown: dict
+    wish: object
+    # Lab time of its making; seconds of the monotonic clock.
+    born: float
+    # Where it takes capacity from: "type/zone", with "/spot" behind it.
+    place: str
+    address: str
+    public: str | None
+    # Why it ended, once it did so by itself.
+    reason: str | None = None
+
+    @property
+    def machine(self):
+        """Its name among the lab's machines: names are unique in a zone only."""
+        return f"{self.wish.zone}.{self.wish.name}"
+
+    @property
+    def target(self):
+        return self.shown["id"], self.shown["selfLink"]
+
+    def status(self, status):
+        self.shown["status"] = status
+
+
+class Project:
+    """Everything that exists. Runs under the lab's lock."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.instances, self.disks = {}, {}
+        self._made = 0
+
+    def clear(self):
+        self.instances.clear()
+        self.disks.clear()
+
+    def get(self, zone, name):
+        catalog.check_zone(zone)
+        if (zone, name) not in self.instances:
+            path = catalog.project_path(f"zones/{zone}/instances/{name}")
+            raise Refused("notFound", f"The resource '{path}' was not found")
+        return self.instances[zone, name]
+
+    def disk(self, zone, name):
+        catalog.check_zone(zone)
+        if (zone, name) not in self.disks:
+            raise Refused(
+                "notFound", f"The resource '{catalog.project_path(f'zones/{zone}/disks/{name}')}' was not found"
+            )
+        return self.disks[zone, name]
+
+    def make(self, wish):
+        """Makes an instance with its disks. Raises `Refused` where a name is taken."""
+        self._free_name("instances", self.instances, wish.zone, wish.name)
+        for disk in wish.disks:
+            self._free_name("disks", self.disks, wish.zone, disk["name"])
+        self._made += 1
+        address = self._address(catalog.ZONES[wish.zone])
+        wanted = wish.body["networkInterfaces"][0]
+        public = address.replace("127.78.", "127.80.", 1) if wanted.get("accessConfigs") else None
+        place = f"{wish.kind}/{wish.zone}" + ("/spot" if wish.spot else "")
+        instance = Instance(self._shown(wish, address, public), wish, time.monotonic(), place, address, public)
+        self.instances[wish.zone, wish.name] = instance
+        for disk in wish.disks:
+            self.disks[wish.zone, disk["name"]] = self._shown_disk(wish.zone, disk, instance)
+        return instance
+
+    def remove(self, instance):
+        """Removes an instance, and the disks that go with it; the others are let go."""
+        zone, name = instance.wish.zone, instance.wish.name
+        if self.instances.get((zone, name)) is not instance:
+            return
+        del self.instances[zone, name]
+        for disk in instance.wish.disks:
+            if disk["auto_delete"]:
+                self.disks.pop((zone, disk["name"]), None)
+            elif (zone, disk["name"]) in self.disks:
+                self.disks[zone, disk["name"]].pop("users", None)
+
+    def label(self, instance, labels, fingerprint):
+        """Raises `Refused` where somebody else was faster."""
+        if fingerprint != instance.shown["labelFingerprint"]:
+            raise Refused("conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
+        instance.shown.update(labels=labels, labelFingerprint=fingerprint_of(labels))
+
+    def quotas(self, region):
+        """Metric -> (limit, usage) of a region."""
+        inside = [
+            one
+            for one in self.instances.values()
+            if catalog.ZONES[one.wish.zone] == region and one.shown["status"] in TAKING
+        ]
+        cpus = lambda spot: sum(catalog.MACHINE_TYPES[one.wish.kind][0] for one in inside if one.wish.spot == spot)  # noqa: E731
+        size = sum(int(disk["sizeGb"]) for (zone, _), disk in self.disks.items() if catalog.ZONES[zone] == region)
+        usage = {"CPUS": cpus(False), "PREEMPTIBLE_CPUS": cpus(True), "INSTANCES": len(inside), "DISKS_TOTAL_GB": size}
+        return {
+            metric: (float(self._settings.quotas.get(metric, catalog.UNLIMITED)), float(usage[metric]))
+            for metric in catalog.METRICS
+        }
+
+    def taken(self, place):
+        return sum(one.place == place and one.shown["status"] in TAKING for one in self.instances.values())
+
+    def _free_name(self, kind, there, zone, name):
+        if (zone, name) in there:
+            path = catalog.project_path(f"zones/{zone}/{kind}/{name}")
+            raise Refused("alreadyExists", f"The resource '{path}' already exists")
+
+    def _address(self, region):
+        taken = {one.address for one in self.instances.values()}
+        network = ipaddress.ip_network(f"{catalog.SUBNETWORKS[region]}.0/24")
+        # The first of a network is its gateway, the last two are Google's.
+        free = (str(one) for one in list(network.hosts())[1:-1] if str(one) not in taken)
+        address = next(free, None)
+        if address is None:
+            raise Refused("invalid", f"IP space of subnetwork 'default' in {region} is exhausted.")
+        return address
+
+    def _shown(self, wish, address, public):
+        path = catalog.project_path(f"zones/{wish.zone}/instances/{wish.name}")
+        wanted = wish.body["networkInterfaces"][0]
+        labels, metadata = wish.body.get("labels", {}), wish.body.get("metadata", {"items": []})
+        interface = {
+            "kind": "compute#networkInterface",
+            "name": "nic0",
+            "networkIP": address,
+            "network": catalog.url("global/networks/default"),
+            "subnetwork": catalog.url(f"regions/{catalog.ZONES[wish.zone]}/subnetworks/default"),
+            "fingerprint": fingerprint_of(address),
+        }
+        if public:
+            access = wanted["accessConfigs"][0]
+            interface["accessConfigs"] = [
+                {
+                    "kind": "compute#accessConfig",
+                    "type": "ONE_TO_ONE_NAT",
+                    "name": access.get("name", "external-nat"),
+                    "natIP": public,
+                }
+            ]
+        disks = [
+            {
+                "kind": "compute#attachedDisk",
+                "type": "PERSISTENT",
+                "mode": "READ_WRITE",
+                "index": number,
+                "boot": number == 0,
+                "deviceName": f"persistent-disk-{number}",
+                "autoDelete": disk["auto_delete"],
+                "diskSizeGb": str(disk["size"]),
+                "source": catalog.url(f"zones/{wish.zone}/disks/{disk['name']}"),
+            }
+            for number, disk in enumerate(wish.disks)
+        ]
+        scheduling = {
+            "automaticRestart": not wish.spot,
+            "onHostMaintenance": "TERMINATE" if wish.spot else "MIGRATE",
+            "preemptible": wish.spot,
+            "provisioningModel": "SPOT" if wish.spot else "STANDARD",
+        }
+        kept = {
+            key: value
+            for key, value in wish.body.items()
+            if key in ("description", "tags", "serviceAccounts", "canIpForward")
+        }
+        return {
+            **kept,
+            "kind": "compute#instance",
+            "id": str((1 << 42) + self._made),
+            "name": wish.name,
+            "selfLink": catalog.API + path,
+            "creationTimestamp": now(),
+            "zone": catalog.url(f"zones/{wish.zone}"),
+            "status": "PROVISIONING",
+            "machineType": catalog.url(f"zones/{wish.zone}/machineTypes/{wish.kind}"),
+            "networkInterfaces": [interface],
+            "disks": disks,
+            "labels": labels,
+            "labelFingerprint": fingerprint_of(labels),
+            "fingerprint": fingerprint_of(path),
+            "metadata": {"kind": "compute#metadata", **metadata, "fingerprint": fingerprint_of(metadata)},
+            "scheduling": {**scheduling, **wish.body.get("scheduling", {})},
+        }
+
+    def _shown_disk(self, zone, disk, instance):
+        path = catalog.project_path(f"zones/{zone}/disks/{disk['name']}")
+        image = {"sourceImage": disk["image"]["selfLink"]} if disk["image"] else {}
+        return {
+            **image,
+            "kind": "compute#disk",
+            "id": str((1 << 43) + int(instance.shown["id"])),
+            "name": disk["name"],
+            "selfLink": catalog.API + path,
+            "creationTimestamp": now(),
+            "zone": catalog.url(f"zones/{zone}"),
+            "sizeGb": str(disk["size"]),
+            "status": "READY",
+            "labels": disk["labels"],
+            "labelFingerprint": fingerprint_of(disk["labels"]),
+            "type": catalog.url(f"zones/{zone}/diskTypes/pd-standard"),
+            "users": [instance.shown["selfLink"]],
+        }
+
+
+def fingerprint_of(value):
+    """A fingerprint as Compute Engine gives it: base64, another for another value."""
+    return base64.b64encode(zlib.crc32(json.dumps(value, sort_keys=True).encode()).to_bytes(8, "big")).decode()

@@ -1,0 +1,204 @@
+"""Reads what an insert asks for: checks it as Compute Engine does beyond its schemas."""
+
+import dataclasses
+import re
+
+from . import catalog
+from .errors import Refused
+from .filters import Unplayed
+
+# Fields of an instance that the lab acts on or keeps.
+PLAYED = {
+    "canIpForward",
+    "description",
+    "disks",
+    "labels",
+    "machineType",
+    "metadata",
+    "name",
+    "networkInterfaces",
+    "scheduling",
+    "serviceAccounts",
+    "shieldedInstanceConfig",
+    "tags",
+}
+LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
+LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
+# Seconds that a limited run may take.
+RUN = (30, 120 * 24 * 3600)
+LONGEST_METADATA = 256 * 1024
+
+
+@dataclasses.dataclass
+class Wish:
+    """An instance as it was asked for."""
+
+    name: str
+    zone: str
+    kind: str
+    # As in the request, checked.
+    body: dict
+    # For each disk: name, image (or `None`), GiB, labels, autoDelete.
+    disks: list
+    spot: bool
+    # STOP or DELETE: what a preemption or the end of a limited run does.
+    action: str
+    # Seconds, or `None`.
+    longest_run: float | None
+
+    def candidate(self):
+        """What rules of the fault engine match on."""
+        return {"machineType": self.kind, "zone": self.zone, "provisioningModel": "SPOT" if self.spot else "STANDARD"}
+
+    def metadata(self, key):
+        items = self.body.get("metadata", {}).get("items", [])
+        return next((item.get("value", "") for item in items if item.get("key") == key), None)
+
+
+def read(zone, body):
+    """Raises `Refused` or `Unplayed`."""
+    catalog.check_zone(zone)
+    strange = sorted(set(body) - PLAYED)
+    if strange:
+        raise Unplayed(f"the lab does not play {', '.join(strange)} of an instance")
+    kind = _machine_type(zone, body.get("machineType", ""))
+    disks = [_disk(number, disk, body["name"], kind) for number, disk in enumerate(body.get("disks", []))]
+    if not disks or [bool(disk.get("boot")) for disk in body["disks"]] != [True] + [False] * (len(disks) - 1):
+        raise invalid("disks", "", "Exactly one boot disk must be specified, as the first.")
+    _network(zone, body.get("networkInterfaces", []))
+    check_labels(body.get("labels", {}), "labels")
+    _metadata(body.get("metadata", {}).get("items", []))
+    scheduling = body.get("scheduling", {})
+    spot, longest = _scheduling(scheduling)
+    action = scheduling.get("instanceTerminationAction", "STOP")
+    return Wish(body["name"], zone, kind, body, disks, spot, action, longest)
+
+
+def invalid(field, value, why):
+    return Refused("invalid", f"Invalid value for field 'resource.{field}': '{value}'. {why}")
+
+
+def check_labels(labels, field):
+    """Raises `Refused` for what may not be a label."""
+    if len(labels) > 64:
+        raise invalid(field, "", "At most 64 labels are allowed.")
+    for key, value in labels.items():
+        if not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
+            raise invalid(
+                field,
+                f"{key}={value}",
+                "Label keys and values can only contain lowercase letters, digits, underscores and dashes.",
+            )
+
+
+def _tail(url, pattern):
+    """What a full or partial URL names."""
+    match = re.fullmatch(rf"(?:https://[^/]+/compute/v1/)?(?:projects/(?P<project>[^/]+)/)?{pattern}", url)
+    return match.groupdict() if match else None
+
+
+def _machine_type(zone, url):
+    found = _tail(url, r"zones/(?P<zone>[^/]+)/machineTypes/(?P<name>[^/]+)")
+    if found is None or found["zone"] != zone:
+        raise invalid("machineType", url, f"The URL must name a machine type of zone '{zone}'.")
+    try:
+        catalog.machine_type(zone, found["name"])
+    except Refused:
+        raise invalid(
+            "machineType", url, f"Machine type with name '{found['name']}' does not exist in zone '{zone}'."
+        ) from None
+    return found["name"]
+
+
+def _disk(number, disk, instance, kind):
+    wanted = disk.get("initializeParams")
+    if wanted is None or "source" in disk or "sourceSnapshot" in wanted:
+        raise Unplayed("the lab's disks are made with their instance, from an image or empty")
+    url, image = wanted.get("sourceImage"), None
+    if url:
+        named = _tail(url, r"global/images/(?P<name>[^/]+)")
+        family = _tail(url, r"global/images/family/(?P<name>[^/]+)")
+        try:
+            found = named or family or {"project": None, "name": ""}
+            look = catalog.newest if family else catalog.image
+            image = look(found["project"] or catalog.PROJECT, found["name"])
+        except Refused:
+            raise invalid(
+                f"disks[{number}].initializeParams.sourceImage", url, "The referenced image resource cannot be found."
+            ) from None
+        if image["architecture"] != catalog.MACHINE_TYPES[kind][2]:
+            raise invalid(
+                f"disks[{number}].initializeParams.sourceImage",
+                url,
+                f"The image's architecture is not that of machine type '{kind}'.",
+            )
+    elif disk.get("boot"):
+        raise invalid(f"disks[{number}]", "", "Boot disk must have a source specified")
+    check_labels(wanted.get("labels", {}), f"disks[{number}].initializeParams.labels")
+    name = wanted.get("diskName") or (instance if number == 0 else f"{instance}-{number}")
+    size = int(wanted.get("diskSizeGb") or disk.get("diskSizeGb") or (image or {}).get("diskSizeGb", 500))
+    return {
+        "name": name,
+        "image": image,
+        "size": size,
+        "labels": wanted.get("labels", {}),
+        "auto_delete": disk.get("autoDelete", False),
+    }
+
+
+def _network(zone, interfaces):
+    if len(interfaces) != 1:
+        raise invalid("networkInterfaces", "", "The lab's instances have exactly one network interface.")
+    wanted = interfaces[0]
+    if "networkIP" in wanted:
+        raise Unplayed("the lab chooses addresses itself")
+    if url := wanted.get("subnetwork"):
+        found = _tail(url, r"regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)")
+        if found is None or found["region"] != catalog.ZONES[zone] or found["name"] != "default":
+            raise invalid("networkInterfaces[0].subnetwork", url, "The referenced subnetwork resource cannot be found.")
+    elif url := wanted.get("network"):
+        found = _tail(url, r"global/networks/(?P<name>[^/]+)")
+        if found is None or found["name"] != "default":
+            raise invalid("networkInterfaces[0].network", url, "The referenced network resource cannot be found.")
+    else:
+        raise invalid("networkInterfaces[0]", "", "At least one of network or subnetwork must be specified.")
+
+
+def _metadata(items):
+    keys = [item.get("key", "") for item in items]
+    if len(keys) != len(set(keys)):
+        raise invalid("metadata", "", "Metadata has duplicate keys.")
+    for item in items:
+        if (
+            not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", item.get("key", ""))
+            or len(item.get("value", "")) > LONGEST_METADATA
+        ):
+            raise invalid("metadata.items", item.get("key", ""), "The key is malformed or the value too long.")
+
+
+def _scheduling(scheduling):
+    """Whether it is a spot instance, and how long it may run."""
+    spot = scheduling.get("provisioningModel") == "SPOT" or scheduling.get("preemptible", False)
+    if spot and (
+        scheduling.get("automaticRestart", False) or scheduling.get("onHostMaintenance", "TERMINATE") != "TERMINATE"
+    ):
+        raise invalid(
+            "scheduling",
+            "",
+            "Scheduling must have preemptible be false when AutomaticRestart is true or OnHostMaintenance is MIGRATE.",
+        )
+    duration = scheduling.get("maxRunDuration")
+    if duration is None:
+        if "instanceTerminationAction" in scheduling and not spot:
+            raise invalid(
+                "scheduling.instanceTerminationAction",
+                scheduling["instanceTerminationAction"],
+                "A termination action needs a spot instance or a limited run.",
+            )
+        return spot, None
+    seconds = int(duration.get("seconds", "0")) + duration.get("nanos", 0) / 1e9
+    if not RUN[0] <= seconds <= RUN[1]:
+        raise invalid("scheduling.maxRunDuration", seconds, f"It must be from {RUN[0]} seconds to {RUN[1]} seconds.")
+    if "instanceTerminationAction" not in scheduling:
+        raise invalid("scheduling.instanceTerminationAction", "", "A limited run needs a termination action.")
+    return spot, seconds
