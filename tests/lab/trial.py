@@ -37,7 +37,10 @@ def start_lab(*arguments, **environment):
     process = subprocess.Popen(
         [sys.executable, HERE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     )
-    return process, json.loads(process.stdout.readline())
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the lab did not start: exit status {process.wait()}")
+    return process, json.loads(line)
 
 
 def end_lab(process):
