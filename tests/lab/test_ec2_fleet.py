@@ -2,7 +2,7 @@
 
 import unittest
 
-from trial import Ec2Trial
+from trial import Ec2Trial, encoded
 
 
 class Fleet(Ec2Trial):
@@ -106,6 +106,29 @@ class Fleet(Ec2Trial):
         self.assertEqual(len(self.truth()), 2)
         wanted["TargetCapacitySpecification"]["TotalTargetCapacity"] = 3
         self.refused("IdempotentParameterMismatch", self.ec2.create_fleet, **wanted)
+
+    def test_a_template_that_says_everything(self):
+        interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "Groups": [self.aws["security_group"]]}
+        disk = {"DeviceName": "/dev/sdb", "Ebs": {"VolumeSize": 9, "DeleteOnTermination": False, "VolumeType": "gp3"}}
+        data = {
+            "ImageId": self.aws["images"]["x86_64"],
+            "UserData": encoded("#!/bin/sh\necho the template\n"),
+            "NetworkInterfaces": [interface],
+            "BlockDeviceMappings": [disk],
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpTokens": "required"},
+        }
+        made = self.ec2.create_launch_template(LaunchTemplateName="all", LaunchTemplateData=data)
+        self.template = made["LaunchTemplate"]["LaunchTemplateId"]
+        answer = self.ec2.create_fleet(**self.wanted(1, self.overrides("m5.large")))
+        self.assertEqual(answer["Errors"], [])
+        one = self.truth()[answer["Instances"][0]["InstanceIds"][0]]
+        self.assertEqual([disk["delete_on_termination"] for disk in one["volumes"]], [True, False])
+        self.until(lambda: self.listening(one["public_address"]))
+        self.assertIn("the template", self.lab("GET", f"console?id={one['machine']}")["console"])
+        shown = self.described(one["id"])
+        self.assertEqual(shown["MetadataOptions"]["HttpTokens"], "required")
+        self.assertEqual(shown["SecurityGroups"][0]["GroupId"], self.aws["security_group"])
 
     def test_what_is_not_played_is_said_and_kept(self):
         self.refused(

@@ -86,9 +86,14 @@ class InProcess(unittest.TestCase):
             lab.end()
 
     def test_a_cleared_timeline_forgets_what_was_to_come(self):
-        timeline, happened = Timeline(threading.RLock()), []
+        lock, happened = threading.RLock(), []
+        timeline = Timeline(lock)
         timeline.after(0.05, happened.append, 1)
-        timeline.clear()
+        with lock:
+            # Its time comes while the lock is held: it waits, and finds itself forgotten.
+            timeline.after(0.0, happened.append, 1)
+            time.sleep(0.05)
+            timeline.clear()
         timeline.after(0.1, happened.append, 2)
         while not happened:
             time.sleep(0.01)

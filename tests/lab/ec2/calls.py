@@ -117,8 +117,9 @@ class Calls(EC2Response):
         values = self._values
         if "LaunchTemplate" in values:
             template, version = fleet.template_of(self._lab.world, values["LaunchTemplate"])
-            tags = fleet.merged(version.data.get("TagSpecifications", []), values.get("TagSpecifications", []))
-            values = {**version.data, **values, "TagSpecifications": tags}
+            template_data = fleet.data_of(version)
+            tags = fleet.merged(template_data.get("TagSpecifications", []), values.get("TagSpecifications", []))
+            values = {**template_data, **values, "TagSpecifications": tags}
             extra = {"aws:ec2launchtemplate:id": template.id, "aws:ec2launchtemplate:version": str(version.number)}
         else:
             extra = {}

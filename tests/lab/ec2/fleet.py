@@ -32,7 +32,7 @@ class Override:
 
     def request(self, tags):
         """The launch that this override means."""
-        launch = copy.deepcopy(dict(self.version.data))
+        launch = data_of(self.version)
         strange = sorted(set(self.wanted) - OVERRIDABLE)
         if strange:
             raise Unsupported(f"the lab does not play {', '.join(strange)} of a fleet's override")
@@ -132,6 +132,12 @@ def template_of(account, specification):
         code,
         f"The specified launch template, with template {'ID' if identity else 'name'} {identity or name}, does not exist.",
     )
+
+
+def data_of(version):
+    """What a version of a launch template says, as a request would say it."""
+    data = copy.deepcopy(dict(version.data))
+    return {**data, "UserData": str(data["UserData"])} if data.get("UserData") else data
 
 
 def _fill(launcher, overrides, target, tags, fleet, options):

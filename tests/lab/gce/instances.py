@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import ipaddress
+import itertools
 import json
 import time
 import zlib
@@ -49,7 +50,7 @@ class Project:
     def __init__(self, settings):
         self._settings = settings
         self.instances, self.disks = {}, {}
-        self._made = 0
+        self._numbers = itertools.count((1 << 42) + 1)
 
     def clear(self):
         self.instances.clear()
@@ -75,7 +76,6 @@ class Project:
         self._free_name("instances", self.instances, wish.zone, wish.name)
         for disk in wish.disks:
             self._free_name("disks", self.disks, wish.zone, disk["name"])
-        self._made += 1
         address = self._address(catalog.ZONES[wish.zone])
         wanted = wish.body["networkInterfaces"][0]
         public = address.replace("127.78.", "127.80.", 1) if wanted.get("accessConfigs") else None
@@ -121,6 +121,9 @@ class Project:
 
     def taken(self, place):
         return sum(one.place == place and one.shown["status"] in TAKING for one in self.instances.values())
+
+    def _id(self):
+        return str(next(self._numbers))
 
     def _free_name(self, kind, there, zone, name):
         if (zone, name) in there:
@@ -187,7 +190,7 @@ class Project:
         return {
             **kept,
             "kind": "compute#instance",
-            "id": str((1 << 42) + self._made),
+            "id": self._id(),
             "name": wish.name,
             "selfLink": catalog.API + path,
             "creationTimestamp": now(),
@@ -209,7 +212,7 @@ class Project:
         return {
             **image,
             "kind": "compute#disk",
-            "id": str((1 << 43) + int(instance.shown["id"])),
+            "id": self._id(),
             "name": disk["name"],
             "selfLink": catalog.API + path,
             "creationTimestamp": now(),

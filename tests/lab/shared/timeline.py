@@ -15,6 +15,8 @@ class Timeline:
         self._lock = lock
         self._due = []
         self._numbers = itertools.count()
+        # Which actions still count: those from before `clear` do not, even if their time had come.
+        self._era = 0
         self._changed = threading.Condition()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="timeline", daemon=True)
@@ -23,12 +25,13 @@ class Timeline:
     def after(self, seconds, action, *arguments):
         """Calls `action` with `arguments` after `seconds`, from the timeline's own thread."""
         with self._changed:
-            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), action, arguments))
+            heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), self._era, action, arguments))
             self._changed.notify()
 
     def clear(self):
-        """Forgets everything that was to be done."""
+        """Forgets everything that was to be done; whoever holds the lab's lock sees none of it happen any more."""
         with self._changed:
+            self._era += 1
             self._due.clear()
 
     def end(self):
@@ -49,8 +52,10 @@ class Timeline:
 
     def _run(self):
         while (due := self._next()) is not None:
-            _, _, action, arguments = due
+            _, _, era, action, arguments = due
             with self._lock:
+                if era != self._era:
+                    continue
                 try:
                     action(*arguments)
                 except Exception:  # One action's fault must not end all that come after it.
