@@ -1,5 +1,6 @@
 """Tests how EC2's instances end, and that they can be logged in to while they live."""
 
+import os
 import textwrap
 import unittest
 
@@ -65,8 +66,13 @@ class Login(Ec2Trial):
         config = self.cloud_config()
         (_, one), (_, two) = self.reached(UserData=config), self.reached(UserData=config)
         self.assertNotEqual(one, two)
-        self.ssh(self.mine, one, "echo here >/etc/lab-was-here")
-        self.assertNotEqual(self.ssh(self.mine, two, "cat /etc/lab-was-here").returncode, 0)
+        places = ["/etc/lab-was-here", "/tmp/lab-was-here", "/lab-was-here", "/var/tmp/lab-was-here"]
+        done = self.ssh(self.mine, one, f"echo here | tee {' '.join(places)}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for place in places:
+            self.assertNotEqual(self.ssh(self.mine, two, f"cat {place}").returncode, 0)
+            self.assertFalse(os.path.exists(place))
+        self.assertEqual(self.ssh(self.mine, one, "ps -e -o comm=").stdout.split().count("sshd"), 2)
 
     def test_a_public_address(self):
         interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "SubnetId": self.aws["subnets"]["eu-west-1a"]}

@@ -169,10 +169,14 @@ class Ends(GceTrial):
         self.until_status("one", "TERMINATED")
         self.assertEqual(self.truth()["one"]["reason"], "compute.instances.guestTerminate")
 
-    def test_deletion_ends_the_machine_at_once(self):
+    def test_deletion_ends_the_machine_at_once_and_frees_its_name(self):
         address = self.reached("one")
-        self.call("DELETE", f"zones/{ZONE}/instances/one")
+        self.ssh(self.mine, address, "echo here >/etc/lab-was-here")
+        deleted = self.call("DELETE", f"zones/{ZONE}/instances/one")
         self.assertFalse(self.listening(address))
+        self.wait(deleted)
+        address = self.reached("one")
+        self.assertNotEqual(self.ssh(self.mine, address, "cat /etc/lab-was-here").returncode, 0)
 
 
 class Credentials(GceTrial):

@@ -1,97 +1,38 @@
 #!/bin/sh
-# Process 1 of an instance: a copy-on-write view of this machine, then what cloud-init does, then sshd.
+# Process 1 of an instance: puts a copy-on-write view of this machine together, and boots inside it.
 #
 #   machine.sh DIRECTORY PORT ADDRESS…    in process and mount namespaces of its own
 #
-# The namespace dies with this process. Exit status 77 says that the instance powered itself off.
+# Nothing that the instance does reaches this machine's files: its changes lie in memory and go with it.
 set -eu
-dir=$1 port=$2
-shift 2
-tools=$(dirname "$0")/power.sh
+dir=$1
+shift
+root=$dir/root
+changes=$dir/changes
 
-# Whatever the instance changes lies in memory and goes with it; /tmp and what is not listed here is the machine's own.
-mount -t tmpfs -o mode=755 lab "$dir/fs"
-for tree in etc root home usr var opt srv; do
-  [ -d "/$tree" ] || continue
-  mkdir "$dir/fs/$tree" "$dir/fs/$tree.work"
-  mount -t overlay -o "lowerdir=/$tree,upperdir=$dir/fs/$tree,workdir=$dir/fs/$tree.work" lab "/$tree"
+mkdir "$root" "$changes"
+mount -t tmpfs -o mode=755 lab "$root"
+mount -t tmpfs -o mode=755 lab "$changes"
+for place in /*; do
+  name=${place#/}
+  if [ -L "$place" ]; then
+    cp -P "$place" "$root/$name"
+    continue
+  fi
+  case $name in
+    bin | etc | home | lib* | opt | root | sbin | srv | usr | var)
+      mkdir "$root/$name" "$changes/$name" "$changes/$name.work"
+      mount -t overlay -o "lowerdir=$place,upperdir=$changes/$name,workdir=$changes/$name.work" lab "$root/$name"
+      ;;
+  esac
 done
-mount -t tmpfs -o mode=755 lab /run
-mkdir /run/sshd
-
-# What would end this machine ends the instance instead.
-for tool in shutdown poweroff halt reboot systemctl systemd-run; do
-  for place in /usr/local/sbin /usr/sbin /usr/bin; do
-    [ "$place" = /usr/local/sbin ] || [ -e "$place/$tool" ] || continue
-    rm -f "$place/$tool"
-    cp "$tools" "$place/$tool"
-    chmod 755 "$place/$tool"
-  done
-done
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-
-# Nobody's keys but the instance's own.
-mkdir -p /etc/ssh ~root/.ssh
-rm -f /etc/ssh/ssh_host_* ~root/.ssh/authorized_keys
-
-cut="-----"
-echo "[    0.000000] Linux version of the cloud lab, instance at $*"
-while read -r number mode how path; do
-  mkdir -p "$(dirname "$path")"
-  [ "$how" = append ] || rm -f "$path"
-  cat "$dir/files/$number" >>"$path"
-  chmod "$mode" "$path"
-done <"$dir/manifest"
-while read -r user; do
-  id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh "$user"
-  home=$(getent passwd "$user" | cut -d: -f6)
-  mkdir -p "$home/.ssh"
-  cat "$dir/keys/$user" >>"$home/.ssh/authorized_keys"
-  chown -R "$user:" "$home/.ssh"
-  chmod 700 "$home/.ssh"
-  chmod 600 "$home/.ssh/authorized_keys"
-  # A locked account may not log in, even by key.
-  sed -i "s/^$user:!*:/$user:*:/; s/^$user:![^:]*:/$user:*:/" /etc/shadow
-done <"$dir/users"
-for script in "$dir"/scripts/*; do
-  [ -e "$script" ] || continue
-  status=0
-  "$script" </dev/null || status=$?
-  [ ! -e /run/powered-off ] || exit 77
-  [ "$status" = 0 ] || echo "cloud-init: user data ended with exit status $status"
-done
-ls /etc/ssh/ssh_host_*_key >/dev/null 2>&1 || ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key
-chmod 600 /etc/ssh/ssh_host_*_key
-
-{
-  echo "Port $port"
-  for address; do echo "ListenAddress $address"; done
-  for key in /etc/ssh/ssh_host_*_key; do echo "HostKey $key"; done
-  echo "AuthorizedKeysFile .ssh/authorized_keys"
-  echo "PermitRootLogin prohibit-password"
-  echo "PasswordAuthentication no"
-  echo "KbdInteractiveAuthentication no"
-  echo "UsePAM no"
-  echo "UseDNS no"
-  echo "MaxStartups 200"
-  echo "MaxSessions 200"
-  echo "PidFile /run/sshd.pid"
-  echo "Subsystem sftp internal-sftp"
-} >/run/sshd_config
-
-# The host keys, as cloud-init prints them.
-echo "${cut}BEGIN SSH HOST KEY FINGERPRINTS${cut}"
-for key in /etc/ssh/ssh_host_*_key; do ssh-keygen -l -f "$key"; done
-echo "${cut}END SSH HOST KEY FINGERPRINTS${cut}"
-echo "${cut}BEGIN SSH HOST KEY KEYS${cut}"
-for key in /etc/ssh/ssh_host_*_key; do ssh-keygen -y -f "$key"; done
-echo "${cut}END SSH HOST KEY KEYS${cut}"
-echo "cloud-init: finished"
-
-/usr/sbin/sshd -D -f /run/sshd_config -E "$dir/sshd.log" &
-sshd=$!
-status=0
-wait "$sshd" || status=$?
-[ -e /run/powered-off ] && exit 77
-echo "sshd ended with exit status $status"
-exit 1
+mkdir "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/tmp"
+mount -t proc lab "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=755 lab "$root/run"
+mount -t tmpfs -o mode=1777 lab "$root/tmp"
+mkdir "$root/run/lab" "$root/run/sshd"
+mount --bind "$dir" "$root/run/lab"
+cp "$(dirname "$0")/boot.sh" "$(dirname "$0")/power.sh" "$root/run/"
+exec chroot "$root" /run/boot.sh "$@"

@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What machine.sh answers when the instance powered itself off.
+# What boot.sh answers when the instance powered itself off.
 POWERED_OFF = 77
 # An address that no instance gets: whoever holds its port keeps other labs from choosing the same.
 RESERVED = "127.77.255.254"
@@ -35,19 +35,11 @@ class Machines:
         `powered_off` is called with the name when the instance ended itself, from a thread of its own.
         """
         home = self._home / name
+        # A name may come again.
+        shutil.rmtree(home, ignore_errors=True)
         _lay_out(home, guest)
         # The kernel kills it with the thread that started it, and everything inside it with it.
-        command = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount",
-            "--mount-proc",
-        ]
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount"]
         command += [str(HERE / "machine.sh"), str(home), str(self.port), *addresses]
         with open(home / "console.log", "ab") as console:
             process = subprocess.Popen(
@@ -74,9 +66,12 @@ class Machines:
     def clear(self):
         """Ends every instance and removes what is on disk of them."""
         with self._guard:
-            names = list(self._running)
-        for name in names:
-            self.stop(name)
+            processes = list(self._running.values())
+            self._running.clear()
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        for process in processes:
+            process.wait()
         for home in self._home.iterdir():
             shutil.rmtree(home, ignore_errors=True)
 
@@ -108,8 +103,8 @@ class Machines:
 
 
 def _lay_out(home, guest):
-    """Writes down what machine.sh reads."""
-    for folder in ("files", "keys", "scripts", "fs"):
+    """Writes down what boot.sh reads."""
+    for folder in ("files", "keys", "scripts"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     manifest = []
     for number, file in enumerate(guest.files):
