@@ -10,7 +10,7 @@ import sys
 sys.dont_write_bytecode = True  # The checkout stays as it is.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from shared.machines import Unusable, check  # noqa: E402
+from shared.machines import Unusable, check
 
 
 def main():

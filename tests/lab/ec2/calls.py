@@ -112,6 +112,8 @@ class Calls(EC2Response):
     def __init__(self, lab, values):
         super().__init__()
         self._lab, self._values = lab, values
+        # The id of the reservation that this call has made.
+        self.reserved = None
 
     def run_instances(self):
         values = self._values
@@ -127,12 +129,12 @@ class Calls(EC2Response):
         self._stop_if_dry()
         count = self._lab.launcher.room("RunInstances", spec, values["MinCount"], values["MaxCount"])
         reservation = self._lab.launcher.launch("RunInstances", spec, count, values.get("ClientToken"), extra)
-        return lambda: ActionResult(self._reservation(reservation.id))
+        self.reserved = reservation.id
+        return self.reservation(reservation.id)
 
     def create_fleet(self):
         self._stop_if_dry()
-        result = fleet.create(self._lab.world, self._lab.launcher, self._values)
-        return lambda: ActionResult(result)
+        return ActionResult(fleet.create(self._lab.world, self._lab.launcher, self._values))
 
     def describe_instances(self):
         self._stop_if_dry()
@@ -206,11 +208,11 @@ class Calls(EC2Response):
             {"InstanceId": instance.id, "Output": base64.b64encode(text[-65536:]).decode(), "Timestamp": now}
         )
 
-    def _reservation(self, identity):
-        """A reservation as it is now: what a repeated token answers, be its instances terminated."""
+    def reservation(self, identity):
+        """A reservation as it is now: what a repeated token answers too, be its instances terminated."""
         account = self._lab.world
         inside = account.backend.reservations[identity].instances
-        return views.reservations(account, inside)[0]
+        return ActionResult(views.reservations(account, inside)[0])
 
     def _named(self, wanted=None):
         """The instances that a request names. Raises `Refused` if one is unknown, or too young to be known."""

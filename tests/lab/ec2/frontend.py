@@ -6,7 +6,6 @@ import urllib.parse
 from functools import partial
 
 from moto.core.request import Request
-from moto.core.utils import camelcase_to_underscores
 from shared.exchange import Answer
 
 from . import errors, tokens, views, world
@@ -93,28 +92,18 @@ class Ec2:
             return errors.answer(Refused("InternalError", f"moto failed: {error!r}"))
 
     def _idempotent(self, calls, action, values):
-        """A call with a token: a repeated one answers what became of the first."""
-        again = self._tokens.recall(action, values)
-        if again is None:
-            method = getattr(calls, camelcase_to_underscores(action))
-            if action in BY_MOTO:
-                answer = self._answered(calls)
-                again = lambda _calls: answer  # noqa: E731
-                if answer.status != 200:
-                    return answer
-            else:
-                make = method()
-                again = lambda calls: self._serialized(calls, make())  # noqa: E731
-            self._tokens.keep(action, values, again)
-        return again(calls)
-
-    def _serialized(self, calls, result):
-        status, headers, body = calls.serialized(result)
-        return _answer(status, headers, body)
+        """A call with a token: a repeated one makes nothing, and tells what became of what the first one made."""
+        before = self._tokens.recall(action, values)
+        if before is None:
+            answer = self._answered(calls)
+            if answer.status == 200:
+                self._tokens.keep(action, values, (answer, calls.reserved))
+            return answer
+        answer, reserved = before
+        return answer if reserved is None else _answer(*calls.serialized(calls.reservation(reserved)))
 
     def _answered(self, calls):
-        status, headers, body = calls.call_action()
-        return _answer(status, headers, body)
+        return _answer(*calls.call_action())
 
 
 def _of_fault(rule):

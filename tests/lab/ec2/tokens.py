@@ -29,7 +29,7 @@ class Tokens:
         return result
 
     def keep(self, operation, parameters, result):
-        """Remembers what a token gave: only success is remembered, as EC2 does."""
+        """Remembers what a token gave; to be called for successes only, as EC2 does."""
         token = parameters.get("ClientToken")
         if operation in OPERATIONS and token is not None:
             self._known[operation, token] = (_compared(parameters), result)

@@ -56,7 +56,10 @@ def _tags(item):
 def instance_filters(account):
     """EC2's filters of DescribeInstances that the lab plays."""
     record = account.records
-    there = lambda one: one.state != "terminated"  # noqa: E731
+
+    def there(one):
+        return one.state != "terminated"
+
     return {
         "tags": _tags,
         "architecture": lambda one: one.architecture,

@@ -6,9 +6,9 @@ import os
 # Read by moto when it is imported.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 
-from moto.ec2.models import ec2_backends  # noqa: E402
-from moto.ec2.models.amis import Ami  # noqa: E402
-from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES  # noqa: E402
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"

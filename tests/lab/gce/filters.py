@@ -50,17 +50,20 @@ def _parts(text):
 
 
 def _test(field, operator, value):
+    """A predicate on resources from one comparison."""
     value = re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value
-    if operator in ("eq", "ne"):
-        wanted = lambda found: re.fullmatch(value, found) is not None  # noqa: E731
-    elif operator == ":":
-        wanted = lambda found: value == "*" or value.lower() in found.lower()  # noqa: E731
-    else:
-        pattern = ".*".join(re.escape(part) for part in value.split("*"))
-        wanted = lambda found: re.fullmatch(pattern, found, re.S) is not None  # noqa: E731
+    path, wanted = field.split("."), _wanted(operator, value)
     if operator in ("!=", "ne"):
-        return lambda resource: not any(wanted(found) for found in _values(resource, field.split(".")))
-    return lambda resource: any(wanted(found) for found in _values(resource, field.split(".")))
+        return lambda resource: not any(wanted(found) for found in _values(resource, path))
+    return lambda resource: any(wanted(found) for found in _values(resource, path))
+
+
+def _wanted(operator, value):
+    """A predicate on one text, for an operator or its opposite."""
+    if operator == ":":
+        return lambda found: value == "*" or value.lower() in found.lower()
+    pattern = value if operator in ("eq", "ne") else ".*".join(re.escape(part) for part in value.split("*"))
+    return lambda found: re.fullmatch(pattern, found, re.S) is not None
 
 
 def _values(value, path):

@@ -106,12 +106,15 @@ class Project:
 
     def quotas(self, region):
         """Metric -> (limit, usage) of a region."""
+
+        def cpus(spot):
+            return sum(catalog.MACHINE_TYPES[one.wish.kind][0] for one in inside if one.wish.spot == spot)
+
         inside = [
             one
             for one in self.instances.values()
             if catalog.ZONES[one.wish.zone] == region and one.shown["status"] in TAKING
         ]
-        cpus = lambda spot: sum(catalog.MACHINE_TYPES[one.wish.kind][0] for one in inside if one.wish.spot == spot)  # noqa: E731
         size = sum(int(disk["sizeGb"]) for (zone, _), disk in self.disks.items() if catalog.ZONES[zone] == region)
         usage = {"CPUS": cpus(False), "PREEMPTIBLE_CPUS": cpus(True), "INSTANCES": len(inside), "DISKS_TOTAL_GB": size}
         return {

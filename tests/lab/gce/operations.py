@@ -88,8 +88,10 @@ class Operations:
     def wait(self, zone, name):
         """Returns when the operation is done, or the longest wait is over; lets go of the lab's lock meanwhile."""
         operation = self.get(zone, name)
-        over = lambda: operation["status"] == "DONE" or (zone, name) not in self._all  # noqa: E731
-        self._done.wait_for(over, self._settings.operation_wait)
+        there = (zone, name)
+        self._done.wait_for(
+            lambda: operation["status"] == "DONE" or there not in self._all, self._settings.operation_wait
+        )
         return operation
 
     def _run(self, operation, finish):
