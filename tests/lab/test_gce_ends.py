@@ -69,7 +69,7 @@ class Faults(GceTrial):
     def test_a_lost_answer_is_found_by_its_request_id(self):
         identity = str(uuid.uuid4())
         self.fault("compute.instances.insert", "lost")
-        with self.assertRaises((ConnectionResetError, http.client.RemoteDisconnected)):
+        with self.assertRaises(ConnectionResetError):
             self.insert("one", request_id=identity)
         self.assertEqual(list(self.truth()), ["one"])
         self.assertEqual(self.wait(self.insert("one", request_id=identity))["status"], "DONE")
@@ -81,7 +81,7 @@ class Faults(GceTrial):
         self.call("GET", f"zones/{ZONE}")
         self.assertGreaterEqual(time.monotonic() - began, 0.3)
         self.fault("compute.instances.insert", "hang", seconds=0.2, match={"resource.labels.pool": "linux"})
-        with self.assertRaises((ConnectionResetError, http.client.RemoteDisconnected)):
+        with self.assertRaises(ConnectionResetError):
             self.insert("one", labels={"pool": "linux"})
         self.assertEqual(self.truth(), {})
 

@@ -1,4 +1,4 @@
-"""The operations that the lab plays itself, in front of moto's own; the rest of what it lets through is named here too."""
+"""The operations that the lab plays itself, in front of moto's own."""
 
 import base64
 import datetime
@@ -9,94 +9,8 @@ from moto.ec2.responses import EC2Response
 
 from . import fleet, lists, views
 from .errors import Refused
-from .launch import Spec, Unsupported
+from .launch import Spec
 from .lives import visible
-
-# Played by moto as they are.
-BY_MOTO = {
-    "AuthorizeSecurityGroupIngress",
-    "CreateKeyPair",
-    "CreateLaunchTemplate",
-    "CreateSecurityGroup",
-    "CreateTags",
-    "DeleteKeyPair",
-    "DeleteLaunchTemplate",
-    "DeleteSecurityGroup",
-    "DeleteTags",
-    "DeleteVolume",
-    "DescribeAvailabilityZones",
-    "DescribeImages",
-    "DescribeInstanceTypeOfferings",
-    "DescribeInstanceTypes",
-    "DescribeKeyPairs",
-    "DescribeLaunchTemplateVersions",
-    "DescribeLaunchTemplates",
-    "DescribeRegions",
-    "DescribeSecurityGroups",
-    "DescribeSpotPriceHistory",
-    "DescribeSubnets",
-    "DescribeTags",
-    "DescribeVpcs",
-    "ImportKeyPair",
-    "ModifySubnetAttribute",
-    "DescribeInstanceAttribute",
-}
-BY_THE_LAB = {
-    "CreateFleet",
-    "DescribeInstanceStatus",
-    "DescribeInstances",
-    "DescribeVolumes",
-    "GetConsoleOutput",
-    "RunInstances",
-    "TerminateInstances",
-}
-SUPPORTED = BY_MOTO | BY_THE_LAB
-# Filters that EC2 has and moto heeds; it leaves others aside without a word, or fails on them.
-FILTERS = {
-    "DescribeAvailabilityZones": {"region-name", "state", "zone-id", "zone-name", "zone-type"},
-    "DescribeImages": {
-        "architecture",
-        "image-id",
-        "is-public",
-        "name",
-        "owner-alias",
-        "owner-id",
-        "root-device-type",
-        "state",
-        "virtualization-type",
-    },
-    "DescribeInstanceTypeOfferings": {"instance-type", "location"},
-    "DescribeInstanceTypes": {
-        "current-generation",
-        "instance-type",
-        "processor-info.supported-architecture",
-        "vcpu-info.default-vcpus",
-    },
-    "DescribeKeyPairs": {"fingerprint", "key-name"},
-    "DescribeLaunchTemplates": {"launch-template-name"},
-    "DescribeSecurityGroups": {"description", "group-id", "group-name", "owner-id", "vpc-id"},
-    "DescribeSpotPriceHistory": {"availability-zone", "instance-type", "product-description"},
-    "DescribeSubnets": {"availability-zone", "cidr-block", "state", "subnet-id", "vpc-id"},
-    "DescribeTags": {"key", "resource-id", "resource-type", "value"},
-    "DescribeVpcs": {"cidr", "is-default", "state", "vpc-id"},
-}
-TAGGED = {
-    "DescribeImages",
-    "DescribeKeyPairs",
-    "DescribeLaunchTemplates",
-    "DescribeSecurityGroups",
-    "DescribeSubnets",
-    "DescribeVpcs",
-}
-
-
-def check_filters(action, values):
-    """Raises `Unsupported` for a filter that moto would not heed."""
-    for one in values.get("Filters", ()):
-        name = one.get("Name", "")
-        tag = action in TAGGED and (name == "tag-key" or name.startswith("tag:"))
-        if not tag and name not in FILTERS.get(action, ()):
-            raise Unsupported(f"the lab does not play the filter `{name}` of {action}")
 
 
 class Calls(EC2Response):

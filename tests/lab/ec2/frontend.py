@@ -9,11 +9,12 @@ from moto.core.request import Request
 from shared.exchange import Answer
 
 from . import errors, tokens, views, world
-from .calls import BY_MOTO, SUPPORTED, Calls, check_filters
+from .calls import Calls
 from .errors import Refused
 from .launch import Launcher, Unsupported
 from .lives import BY_SPOT, Lives
 from .model import Model, Wrong
+from .played import BY_MOTO, SUPPORTED, check_filters
 
 
 class Ec2:
