@@ -77,6 +77,7 @@ class Login(Ec2Trial):
         interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True, "SubnetId": self.aws["subnets"]["eu-west-1a"]}
         wanted = {key: value for key, value in super().wanted().items() if key != "SubnetId"}
         one = self.ec2.run_instances(**wanted, NetworkInterfaces=[interface])["Instances"][0]
+        self.assertNotIn("PublicIpAddress", self.described(self.launch()[0]["InstanceId"]))
         public = self.described(one["InstanceId"])["PublicIpAddress"]
         self.assertNotEqual(public, one["PrivateIpAddress"])
         self.until(lambda: self.listening(public) and self.listening(one["PrivateIpAddress"]))

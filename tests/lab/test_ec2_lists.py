@@ -57,6 +57,12 @@ class Lists(Ec2Trial):
         self.assertEqual(shown[0]["InstanceState"]["Name"], "pending")
         self.until(lambda: self.ec2.describe_instance_status()["InstanceStatuses"])
 
+    def test_groups(self):
+        given, default = self.launch(SecurityGroupIds=[self.aws["security_group"]])[0], self.launch()[0]
+        self.assertEqual(given["SecurityGroups"], given["NetworkInterfaces"][0]["Groups"])
+        self.assertEqual(given["SecurityGroups"][0]["GroupId"], self.aws["security_group"])
+        self.assertEqual(default["SecurityGroups"][0]["GroupName"], "default")
+
     def test_tags_later(self):
         name = self.launch()[0]["InstanceId"]
         self.ec2.create_tags(Resources=[name], Tags=[{"Key": "late", "Value": "1"}])

@@ -3,6 +3,7 @@
 import sys
 import traceback
 import urllib.parse
+import uuid
 from functools import partial
 
 from moto.core.request import Request
@@ -112,8 +113,8 @@ def _of_fault(rule):
 
 
 def _answer(status, headers, body):
-    body = body.encode() if isinstance(body, str) else body
-    code = None
-    if status != 200:
-        code = body.decode().partition("<Code>")[2].partition("</Code>")[0]
-    return Answer(status, body, headers.get("Content-Type", "text/xml"), code)
+    text = body.decode() if isinstance(body, bytes) else body
+    # moto's serializer gives every answer the same id.
+    text = text.replace("<requestId>request-id</requestId>", f"<requestId>{uuid.uuid4()}</requestId>")
+    code = text.partition("<Code>")[2].partition("</Code>")[0] if status != 200 else None
+    return Answer(status, text.encode(), headers.get("Content-Type", "text/xml"), code)

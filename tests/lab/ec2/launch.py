@@ -58,7 +58,7 @@ class Spec:
         self.subnet = self._subnet()
         self.zone = self.subnet.availability_zone
         self.spot = wanted.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
-        self.groups = self.interface.get("Groups") or wanted.get("SecurityGroupIds") or []
+        self.groups = self.interface.get("Groups") or wanted.get("SecurityGroupIds") or [account.default_group]
         self.key = self._key()
         self._check_place()
         for group in self.groups:

@@ -61,11 +61,9 @@ class World:
         backend.groups.clear()
         vpc = backend.create_vpc(NETWORK)
         self.vpc = vpc.id
-        self.subnets = {
-            REGION + zone: backend.create_subnet(vpc.id, block, availability_zone=REGION + zone).id
-            for zone, block in SUBNETS.items()
-        }
-        self.small_subnet = backend.create_subnet(vpc.id, SMALL[1], availability_zone=REGION + SMALL[0]).id
+        self.subnets = {REGION + zone: self._subnet(zone, block) for zone, block in SUBNETS.items()}
+        self.small_subnet = self._subnet(*SMALL)
+        self.default_group = backend.get_security_group_from_name("default", vpc.id).id
         self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
         for image, (name, architecture) in IMAGES.items():
             backend.amis[image] = Ami(
@@ -83,6 +81,13 @@ class World:
                 region_name=REGION + "a",
             )
         self.records = {}
+
+    def _subnet(self, zone, block):
+        """A subnet whose instances get a public address only if they ask for one."""
+        subnet = self.backend.create_subnet(self.vpc, block, availability_zone=REGION + zone)
+        # moto takes the first subnet of a zone for the zone's default.
+        subnet.default_for_az = subnet.map_public_ip_on_launch = False
+        return subnet.id
 
     def described(self):
         """What a test has to know of the account."""
