@@ -137,6 +137,19 @@ class Fleet(Ec2Trial):
             **{**self.wanted(1, self.overrides("m5.large")), "Type": "maintain"},
         )
         self.accused("type `instant` only")
+        weighted = [{**self.overrides("m5.large")[0], "WeightedCapacity": 2.0}]
+        self.refused("UnsupportedOperation", self.ec2.create_fleet, **self.wanted(1, weighted))
+        self.accused("does not play WeightedCapacity of a fleet's override")
+        self.refused(
+            "UnsupportedOperation", self.ec2.run_instances, **Ec2Trial.wanted(self, Placement={"Tenancy": "dedicated"})
+        )
+        self.accused("does not play Tenancy of a launch's Placement")
+        persistent = {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": "persistent"}}
+        self.refused(
+            "UnsupportedOperation", self.ec2.run_instances, **Ec2Trial.wanted(self, InstanceMarketOptions=persistent)
+        )
+        self.accused("asked for once")
+        self.assertEqual(self.truth(), {})
 
 
 if __name__ == "__main__":

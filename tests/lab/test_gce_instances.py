@@ -136,6 +136,10 @@ class Lists(GceTrial):
         quotas = {one["metric"]: (one["limit"], one["usage"]) for one in self.call("GET", "regions/us-east1")["quotas"]}
         self.assertEqual((quotas["CPUS"], quotas["PREEMPTIBLE_CPUS"][1]), ((8.0, 2.0), 0.0))
         self.assertEqual(len(self.call("GET", "zones")["items"]), 5)
+        self.assertEqual(self.call("GET", "global/firewalls")["items"][0]["allowed"][0]["IPProtocol"], "tcp")
+        self.assertEqual(self.call("GET", "regions/us-east1/subnetworks")["items"][0]["name"], "default")
+        self.assertEqual(len(self.call("GET", "global/networks/default")["subnetworks"]), 2)
+        self.assertEqual(self.call("GET", "")["commonInstanceMetadata"]["items"], [])
 
 
 class Refusals(GceTrial):
@@ -191,6 +195,12 @@ class Refusals(GceTrial):
         self.accused("does not play GET")
         self.insert("one", status=501, guestAccelerators=[])
         self.accused("does not play guestAccelerators")
+        self.insert("one", status=501, scheduling={"terminationTime": "2027-01-01T00:00:00Z"})
+        self.accused("does not play terminationTime of scheduling")
+        self.insert(
+            "one", status=501, networkInterfaces=[{"network": "global/networks/default", "networkIP": "127.78.1.9"}]
+        )
+        self.accused("does not play networkIP of networkInterfaces")
         # What every client of Google's sends is fine.
         self.call("GET", f"zones/{ZONE}/instances", _alt="json", _apiVersion="2026-09-01")
 

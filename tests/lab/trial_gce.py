@@ -14,7 +14,8 @@ class GceTrial(Trial):
     def call(self, method, path, body=None, status=200, **query):
         """One request below the project. Query names are given with `_` for `$`."""
         query = {name.replace("_", "$", 1) if name.startswith("_") else name: value for name, value in query.items()}
-        url = f"{shared_lab()['url']}/compute/v1/projects/{self.gcp['project']}/{path}"
+        url = f"{shared_lab()['url']}/compute/v1/projects/{self.gcp['project']}"
+        url += f"/{path}" if path else ""
         url += "?" + urllib.parse.urlencode(query) if query else ""
         got, answer = http(method, url, body)
         self.assertEqual(got, status, answer)

@@ -9,33 +9,23 @@ from .launch import Spec, Unsupported
 # How overrides are walked: all at once in turn, or one until it is full. Prices are not played.
 IN_TURN = {"diversified"}
 BY_PRIORITY = {"prioritized", "capacity-optimized-prioritized", "capacityOptimizedPrioritized"}
-OVERRIDABLE = {
-    "AvailabilityZone",
-    "ImageId",
-    "InstanceType",
-    "MaxPrice",
-    "Placement",
-    "Priority",
-    "SubnetId",
-    "WeightedCapacity",
-}
+OVERRIDABLE = {"ImageId", "InstanceType", "MaxPrice", "Priority", "SubnetId"}
 
 
 class Override:
     """One way in which a fleet may get an instance, and what came of it."""
 
     def __init__(self, template, version, wanted, spot):
-        self.template, self.wanted, self.spot = template, wanted, spot
-        self.version = version
+        strange = sorted(set(wanted) - OVERRIDABLE)
+        if strange:
+            raise Unsupported(f"the lab does not play {', '.join(strange)} of a fleet's override")
+        self.template, self.version, self.wanted, self.spot = template, version, wanted, spot
         self.instances = []
         self.error = None
 
     def request(self, tags):
         """The launch that this override means."""
         launch = data_of(self.version)
-        strange = sorted(set(self.wanted) - OVERRIDABLE)
-        if strange:
-            raise Unsupported(f"the lab does not play {', '.join(strange)} of a fleet's override")
         for key in ("ImageId", "InstanceType", "SubnetId"):
             if key in self.wanted:
                 launch[key] = self.wanted[key]
@@ -77,13 +67,13 @@ def create(account, launcher, wanted):
     fleet = f"fleet-{uuid.uuid4()}"
     tags = [one for one in wanted.get("TagSpecifications", []) if one["ResourceType"] != "fleet"]
     least = options.get("MinTargetCapacity", 0)
-    _fill(launcher, overrides, target["TotalTargetCapacity"], tags, fleet, options)
-    got = sum(len(override.instances) for override in overrides)
-    if got < least:
-        for override in overrides:
-            for instance in override.instances:
-                launcher.undo(instance)
-            override.instances = []
+    try:
+        _fill(launcher, overrides, target["TotalTargetCapacity"], tags, fleet, options)
+    except Unsupported:
+        _undo(launcher, overrides)
+        raise
+    if sum(len(override.instances) for override in overrides) < least:
+        _undo(launcher, overrides)
     return {
         "FleetId": fleet,
         "Instances": [
@@ -101,6 +91,13 @@ def create(account, launcher, wanted):
             if override.error
         ],
     }
+
+
+def _undo(launcher, overrides):
+    for override in overrides:
+        for instance in override.instances:
+            launcher.undo(instance)
+        override.instances = []
 
 
 def _common(override):

@@ -44,6 +44,21 @@ class Unsupported(Exception):
     """A correct request that the lab does not play; the text says what."""
 
 
+# The same, one level down: other fields would be left aside without a word.
+SUPPORTED_INSIDE = {
+    "InstanceMarketOptions": {"MarketType", "SpotOptions"},
+    "NetworkInterfaces": {
+        "AssociatePublicIpAddress",
+        "DeleteOnTermination",
+        "Description",
+        "DeviceIndex",
+        "Groups",
+        "SubnetId",
+    },
+    "Placement": {"AvailabilityZone"},
+}
+
+
 class Spec:
     """One launch's wishes, checked against the account. Raises `Refused` or `Unsupported`."""
 
@@ -51,6 +66,17 @@ class Spec:
         strange = sorted(set(wanted) - SUPPORTED)
         if strange:
             raise Unsupported(f"the lab does not play {', '.join(strange)} of a launch")
+        for field, known in SUPPORTED_INSIDE.items():
+            inside = wanted.get(field, {})
+            for one in inside if isinstance(inside, list) else [inside]:
+                if strange := sorted(set(one) - known):
+                    raise Unsupported(f"the lab does not play {', '.join(strange)} of a launch's {field}")
+        spot = wanted.get("InstanceMarketOptions", {}).get("SpotOptions", {})
+        if (
+            spot.get("InstanceInterruptionBehavior", "terminate") != "terminate"
+            or spot.get("SpotInstanceType", "one-time") != "one-time"
+        ):
+            raise Unsupported("the lab's spot instances are asked for once, and end when they are taken away")
         self._wanted, self._world = wanted, account
         self.kind = wanted.get("InstanceType", "m1.small")
         self.image = self._image()
@@ -82,7 +108,7 @@ class Spec:
                 "InvalidParameterCombination",
                 "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request",
             )
-        if len(interfaces) > 1 or interfaces[0].get("DeviceIndex", 0) != 0 or "NetworkInterfaceId" in interfaces[0]:
+        if len(interfaces) > 1 or interfaces[0].get("DeviceIndex", 0) != 0:
             raise Unsupported("the lab's instances have one network interface, made for them")
         return interfaces[0]
 

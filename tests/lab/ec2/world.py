@@ -65,6 +65,8 @@ class World:
         self.small_subnet = self._subnet(*SMALL)
         self.default_group = backend.get_security_group_from_name("default", vpc.id).id
         self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
+        # Whoever may log in: every address of this machine. The network's default group lets nobody in.
+        backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", [{"CidrIp": "127.0.0.0/8"}])
         for image, (name, architecture) in IMAGES.items():
             backend.amis[image] = Ami(
                 backend,

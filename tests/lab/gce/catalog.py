@@ -154,6 +154,31 @@ def subnetwork(region_name, name):
     )
 
 
+def subnetworks(region_name):
+    return [subnetwork(region_name, "default")]
+
+
+def network(name):
+    path = project_path(f"global/networks/{name}")
+    if name != "default":
+        raise Refused("notFound", f"The resource '{path}' was not found")
+    inside = [url(f"regions/{one}/subnetworks/default") for one in REGIONS]
+    return _resource("network", path, autoCreateSubnetworks=False, subnetworks=inside, mtu=1460)
+
+
+def firewalls():
+    """One rule: every address of this machine may connect to every port."""
+    path = project_path("global/firewalls/lab-allow")
+    allowed = [{"IPProtocol": "tcp", "ports": ["1-65535"]}]
+    shown = {"direction": "INGRESS", "priority": 1000, "disabled": False, "network": url("global/networks/default")}
+    return [_resource("firewall", path, allowed=allowed, sourceRanges=["127.0.0.0/8"], **shown)]
+
+
+def project():
+    metadata = {"kind": "compute#metadata", "fingerprint": "bGFiLXByb2plY3Q=", "items": []}
+    return _resource("project", f"projects/{PROJECT}", commonInstanceMetadata=metadata, quotas=[])
+
+
 def described():
     """What a test has to know of the project."""
     return {

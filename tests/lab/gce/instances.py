@@ -172,7 +172,7 @@ class Project:
                 "mode": "READ_WRITE",
                 "index": number,
                 "boot": number == 0,
-                "deviceName": f"persistent-disk-{number}",
+                "deviceName": disk["device"],
                 "autoDelete": disk["auto_delete"],
                 "diskSizeGb": str(disk["size"]),
                 "source": catalog.url(f"zones/{wish.zone}/disks/{disk['name']}"),
@@ -224,7 +224,7 @@ class Project:
             "status": "READY",
             "labels": disk["labels"],
             "labelFingerprint": fingerprint_of(disk["labels"]),
-            "type": catalog.url(f"zones/{zone}/diskTypes/pd-standard"),
+            "type": disk["type"],
             "users": [instance.shown["selfLink"]],
         }
 

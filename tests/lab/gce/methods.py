@@ -15,6 +15,7 @@ class Methods:
             "compute.disks.delete": self._delete_disk,
             "compute.disks.get": lambda wanted, _: project.disk(wanted["zone"], wanted["disk"]),
             "compute.disks.list": lambda wanted, _: self._list("diskList", self._disks(wanted["zone"]), wanted),
+            "compute.firewalls.list": lambda wanted, _: self._list("firewallList", catalog.firewalls(), wanted),
             "compute.images.get": lambda wanted, _: catalog.image(wanted["project"], wanted["image"]),
             "compute.images.getFromFamily": lambda wanted, _: catalog.newest(wanted["project"], wanted["family"]),
             "compute.images.list": lambda wanted, _: self._list("imageList", catalog.images(wanted["project"]), wanted),
@@ -31,11 +32,16 @@ class Methods:
             "compute.machineTypes.list": lambda wanted, _: self._list(
                 "machineTypeList", catalog.machine_types(wanted["zone"]), wanted
             ),
+            "compute.networks.get": lambda wanted, _: catalog.network(wanted["network"]),
+            "compute.projects.get": lambda _wanted, _: catalog.project(),
             "compute.regions.get": lambda wanted, _: self._region(wanted["region"]),
             "compute.regions.list": lambda wanted, _: self._list(
                 "regionList", [self._region(one) for one in catalog.REGIONS], wanted
             ),
             "compute.subnetworks.get": lambda wanted, _: catalog.subnetwork(wanted["region"], wanted["subnetwork"]),
+            "compute.subnetworks.list": lambda wanted, _: self._list(
+                "subnetworkList", catalog.subnetworks(wanted["region"]), wanted
+            ),
             "compute.zoneOperations.get": lambda wanted, _: operations.get(wanted["zone"], wanted["operation"]),
             "compute.zoneOperations.list": lambda wanted, _: self._list(
                 "operationList", operations.of_zone(wanted["zone"]), wanted

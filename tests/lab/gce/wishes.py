@@ -22,6 +22,20 @@ PLAYED = {
     "shieldedInstanceConfig",
     "tags",
 }
+# The same, further down: other fields would be left aside without a word.
+PLAYED_INSIDE = {
+    "disks": {"autoDelete", "boot", "deviceName", "diskSizeGb", "initializeParams", "mode", "type"},
+    "initializeParams": {"description", "diskName", "diskSizeGb", "diskType", "labels", "sourceImage"},
+    "networkInterfaces": {"accessConfigs", "network", "nicType", "subnetwork"},
+    "scheduling": {
+        "automaticRestart",
+        "instanceTerminationAction",
+        "maxRunDuration",
+        "onHostMaintenance",
+        "preemptible",
+        "provisioningModel",
+    },
+}
 LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 # Seconds that a limited run may take.
@@ -38,7 +52,7 @@ class Wish:
     kind: str
     # As in the request, checked.
     body: dict
-    # For each disk: name, image (or `None`), GiB, labels, autoDelete.
+    # For each disk: name, image (or `None`), size in GiB, labels, auto_delete, device, type.
     disks: list
     spot: bool
     # STOP or DELETE: what a preemption or the end of a limited run does.
@@ -61,8 +75,12 @@ def read(zone, body):
     strange = sorted(set(body) - PLAYED)
     if strange:
         raise Unplayed(f"the lab does not play {', '.join(strange)} of an instance")
+    for field in ("disks", "networkInterfaces"):
+        for one in body.get(field, []):
+            _only_played(field, one)
+    _only_played("scheduling", body.get("scheduling", {}))
     kind = _machine_type(zone, body.get("machineType", ""))
-    disks = [_disk(number, disk, body["name"], kind) for number, disk in enumerate(body.get("disks", []))]
+    disks = [_disk(zone, number, disk, body["name"], kind) for number, disk in enumerate(body.get("disks", []))]
     if not disks or [bool(disk.get("boot")) for disk in body["disks"]] != [True] + [False] * (len(disks) - 1):
         raise invalid("disks", "", "Exactly one boot disk must be specified, as the first.")
     _network(zone, body.get("networkInterfaces", []))
@@ -72,6 +90,11 @@ def read(zone, body):
     spot, longest = _scheduling(scheduling)
     action = scheduling.get("instanceTerminationAction", "STOP")
     return Wish(body["name"], zone, kind, body, disks, spot, action, longest)
+
+
+def _only_played(field, value):
+    if strange := sorted(set(value) - PLAYED_INSIDE[field]):
+        raise Unplayed(f"the lab does not play {', '.join(strange)} of {field}")
 
 
 def invalid(field, value, why):
@@ -110,10 +133,11 @@ def _machine_type(zone, url):
     return found["name"]
 
 
-def _disk(number, disk, instance, kind):
+def _disk(zone, number, disk, instance, machine_type):
     wanted = disk.get("initializeParams")
-    if wanted is None or "source" in disk or "sourceSnapshot" in wanted:
+    if wanted is None:
         raise Unplayed("the lab's disks are made with their instance, from an image or empty")
+    _only_played("initializeParams", wanted)
     url, image = wanted.get("sourceImage"), None
     if url:
         named = _tail(url, r"global/images/(?P<name>[^/]+)")
@@ -126,23 +150,30 @@ def _disk(number, disk, instance, kind):
             raise invalid(
                 f"disks[{number}].initializeParams.sourceImage", url, "The referenced image resource cannot be found."
             ) from None
-        if image["architecture"] != catalog.MACHINE_TYPES[kind][2]:
+        if image["architecture"] != catalog.MACHINE_TYPES[machine_type][2]:
             raise invalid(
                 f"disks[{number}].initializeParams.sourceImage",
                 url,
-                f"The image's architecture is not that of machine type '{kind}'.",
+                f"The image's architecture is not that of machine type '{machine_type}'.",
             )
     elif disk.get("boot"):
         raise invalid(f"disks[{number}]", "", "Boot disk must have a source specified")
     check_labels(wanted.get("labels", {}), f"disks[{number}].initializeParams.labels")
     name = wanted.get("diskName") or (instance if number == 0 else f"{instance}-{number}")
     size = int(wanted.get("diskSizeGb") or disk.get("diskSizeGb") or (image or {}).get("diskSizeGb", 500))
+    kind = wanted.get("diskType") or f"zones/{zone}/diskTypes/pd-standard"
+    if _tail(kind, rf"zones/{zone}/diskTypes/[-a-z0-9]+") is None:
+        raise invalid(
+            f"disks[{number}].initializeParams.diskType", kind, f"The URL must name a disk type of zone '{zone}'."
+        )
     return {
         "name": name,
         "image": image,
         "size": size,
         "labels": wanted.get("labels", {}),
         "auto_delete": disk.get("autoDelete", False),
+        "device": disk.get("deviceName") or f"persistent-disk-{number}",
+        "type": catalog.url(kind[kind.index("zones/") :]),
     }
 
 
@@ -150,8 +181,6 @@ def _network(zone, interfaces):
     if len(interfaces) != 1:
         raise invalid("networkInterfaces", "", "The lab's instances have exactly one network interface.")
     wanted = interfaces[0]
-    if "networkIP" in wanted:
-        raise Unplayed("the lab chooses addresses itself")
     if url := wanted.get("subnetwork"):
         found = _tail(url, r"regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)")
         if found is None or found["region"] != catalog.ZONES[zone] or found["name"] != "default":
