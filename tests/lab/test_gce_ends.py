@@ -49,8 +49,9 @@ class Room(GceTrial):
 
     def test_an_operation_that_ends_in_an_error(self):
         self.fault("compute.instances.insert", "ends-in-error", code="INTERNAL_ERROR")
-        self.assertEqual(self.failure(self.insert("one"))[1], 500)
-        self.assertEqual(self.truth(), {})
+        disk = {"boot": True, "autoDelete": False, "initializeParams": {"sourceImage": self.gcp["images"]["x86_64"]}}
+        self.assertEqual(self.failure(self.insert("one", disks=[disk]))[1], 500)
+        self.assertEqual(self.lab("GET", "instances"), {"instances": [], "volumes": []})
 
 
 class Faults(GceTrial):

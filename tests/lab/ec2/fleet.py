@@ -1,4 +1,4 @@
-"""CreateFleet of type instant: spreads a target over overrides, launches what there is room for, and tells what failed."""
+"""CreateFleet of type instant: spreads a target over overrides, launches what there is room for, tells what failed."""
 
 import copy
 import uuid
@@ -127,7 +127,8 @@ def template_of(account, specification):
     code = "InvalidLaunchTemplateId.NotFound" if identity else "InvalidLaunchTemplateName.NotFoundException"
     raise Refused(
         code,
-        f"The specified launch template, with template {'ID' if identity else 'name'} {identity or name}, does not exist.",
+        f"The specified launch template, with template {'ID' if identity else 'name'} {identity or name}, "
+        "does not exist.",
     )
 
 

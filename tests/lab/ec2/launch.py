@@ -106,7 +106,8 @@ class Spec:
         if interfaces != [{}] and (self._wanted.get("SubnetId") or self._wanted.get("SecurityGroupIds")):
             raise Refused(
                 "InvalidParameterCombination",
-                "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same request",
+                "Network interfaces and an instance-level subnet ID or security groups may not be specified on the same "
+                "request",
             )
         if len(interfaces) > 1 or interfaces[0].get("DeviceIndex", 0) != 0:
             raise Unsupported("the lab's instances have one network interface, made for them")
@@ -133,8 +134,8 @@ class Spec:
         if self.image.architecture not in world.architectures(self.kind):
             raise Refused(
                 "InvalidParameterValue",
-                f"The architecture '{self.image.architecture}' of the specified AMI does not match that of the instance "
-                f"type '{self.kind}'.",
+                f"The architecture '{self.image.architecture}' of the specified AMI does not match that of the "
+                f"instance type '{self.kind}'.",
             )
         placed = self._wanted.get("Placement", {}).get("AvailabilityZone")
         if placed and placed != self.zone:
@@ -144,7 +145,8 @@ class Spec:
         if not world.offered(self.kind, self.zone):
             raise Refused(
                 "Unsupported",
-                f"Your requested instance type ({self.kind}) is not supported in your requested Availability Zone ({self.zone}).",
+                f"Your requested instance type ({self.kind}) is not supported in your requested Availability Zone "
+                f"({self.zone}).",
             )
 
     def candidate(self):
@@ -220,7 +222,7 @@ class Launcher:
         self.world, self._settings, self._rules, self._lives = account, settings, rules, lives
 
     def room(self, operation, spec, least, most):
-        """How many of `least` to `most` instances there is room for. Raises `Refused` where it is fewer than `least`."""
+        """How many of `least` to `most` instances there is room for. Raises `Refused` where it is fewer."""
         words = {"type": spec.kind, "zone": spec.zone, "spot": spec.spot}
         rule = self._rules.take(operation, spec.candidate(), faults.OF_CANDIDATES)
         if rule:
@@ -242,7 +244,8 @@ class Launcher:
         if min(room, free) < least:
             raise Refused(
                 "InsufficientFreeAddressesInSubnet",
-                f"There are not enough free addresses in subnet '{spec.subnet.id}' to satisfy the requested number of instances.",
+                f"There are not enough free addresses in subnet '{spec.subnet.id}' to satisfy the requested number of "
+                "instances.",
             )
         return min(room, free)
 

@@ -49,7 +49,7 @@ def _like(text, pattern):
 
 
 def page(items, most, token, identify):
-    """At most `most` items from `token` on, and the token of the next page. Raises `Refused` for a token never given."""
+    """At most `most` items from `token` on, and the next page's token. Raises `Refused` for a token never given."""
     start = 0
     if token:
         try:

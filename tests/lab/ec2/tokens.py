@@ -24,7 +24,8 @@ class Tokens:
         if before != _compared(parameters):
             raise Refused(
                 "IdempotentParameterMismatch",
-                f"Arguments on this idempotent request are inconsistent with arguments used in previous request(s) ({token}).",
+                "Arguments on this idempotent request are inconsistent with arguments used in previous request(s) "
+                f"({token}).",
             )
         return result
 

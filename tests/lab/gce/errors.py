@@ -65,7 +65,10 @@ def stockout(project, zone, kind, code=STOCKOUT, message=None):
             "Try a different zone, or try again later."
         )
         return {"code": code, "message": message or text}
-    text = f"The zone '{full}' does not have enough resources available to fulfill the request.  '(resource type:compute)'."
+    text = (
+        f"The zone '{full}' does not have enough resources available to fulfill the request.  "
+        "'(resource type:compute)'."
+    )
     info = {
         "reason": "resource_availability",
         "domain": "compute.googleapis.com",

@@ -24,8 +24,6 @@ class Instance:
     wish: object
     # Lab time of its making; seconds of the monotonic clock.
     born: float
-    # Where it takes capacity from: "type/zone", with "/spot" behind it.
-    place: str
     address: str
     public: str | None
     # Why it ended, once it did so by itself.
@@ -72,28 +70,30 @@ class Project:
         return self.disks[zone, name]
 
     def make(self, wish):
-        """Makes an instance with its disks. Raises `Refused` where a name is taken."""
-        self._free_name("instances", self.instances, wish.zone, wish.name)
-        for disk in wish.disks:
-            self._free_name("disks", self.disks, wish.zone, disk["name"])
+        """Makes an instance with its disks, whose names are free."""
         address = self._address(catalog.ZONES[wish.zone])
         wanted = wish.body["networkInterfaces"][0]
         public = address.replace("127.78.", "127.80.", 1) if wanted.get("accessConfigs") else None
-        place = f"{wish.kind}/{wish.zone}" + ("/spot" if wish.spot else "")
-        instance = Instance(self._shown(wish, address, public), wish, time.monotonic(), place, address, public)
+        instance = Instance(self._shown(wish, address, public), wish, time.monotonic(), address, public)
         self.instances[wish.zone, wish.name] = instance
         for disk in wish.disks:
             self.disks[wish.zone, disk["name"]] = self._shown_disk(wish.zone, disk, instance)
         return instance
 
-    def remove(self, instance):
-        """Removes an instance, and the disks that go with it; the others are let go."""
+    def check_names(self, wish):
+        """Raises `Refused` where a name is taken."""
+        self._free_name("instances", self.instances, wish.zone, wish.name)
+        for disk in wish.disks:
+            self._free_name("disks", self.disks, wish.zone, disk["name"])
+
+    def remove(self, instance, every_disk=False):
+        """Removes an instance, and the disks that go with it, or all of them; the others are let go."""
         zone, name = instance.wish.zone, instance.wish.name
         if self.instances.get((zone, name)) is not instance:
             return
         del self.instances[zone, name]
         for disk in instance.wish.disks:
-            if disk["auto_delete"]:
+            if disk["auto_delete"] or every_disk:
                 self.disks.pop((zone, disk["name"]), None)
             elif (zone, disk["name"]) in self.disks:
                 self.disks[zone, disk["name"]].pop("users", None)
@@ -123,7 +123,7 @@ class Project:
         }
 
     def taken(self, place):
-        return sum(one.place == place and one.shown["status"] in TAKING for one in self.instances.values())
+        return sum(one.wish.place == place and one.shown["status"] in TAKING for one in self.instances.values())
 
     def _id(self):
         return str(next(self._numbers))

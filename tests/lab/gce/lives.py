@@ -19,6 +19,7 @@ class Lives:
 
     def begin(self, wish):
         """Makes an instance, and gives it with what its operation is to do at its end."""
+        self._project.check_names(wish)
         error = self._lack(wish)
         fate = self._rules.take("compute.instances.insert", wish.candidate(), faults.OF_INSTANCES)
         if fate and fate.mode == "ends-in-error" and error is None:
@@ -30,7 +31,7 @@ class Lives:
 
         def finish():
             if error is not None:
-                self._project.remove(instance)
+                self._project.remove(instance, every_disk=True)
             elif instance.shown["status"] == "PROVISIONING":
                 instance.status("STAGING")
                 self._timeline.after(self._settings.boot, self._run, instance)
@@ -54,9 +55,8 @@ class Lives:
         """The error of an operation that finds no capacity or no quota; `None` if there is enough."""
         project = self._project
         rule = self._rules.take("compute.instances.insert", wish.candidate(), faults.OF_CANDIDATES)
-        place = f"{wish.kind}/{wish.zone}" + ("/spot" if wish.spot else "")
-        capacity = self._settings.capacity.get(place)
-        if (rule and rule.mode == "capacity") or (capacity is not None and project.taken(place) >= capacity):
+        capacity = self._settings.capacity.get(wish.place)
+        if (rule and rule.mode == "capacity") or (capacity is not None and project.taken(wish.place) >= capacity):
             code, message = (rule.code, rule.message) if rule else (None, None)
             return errors.stockout(catalog.PROJECT, wish.zone, wish.kind, code or errors.STOCKOUT, message)
         region = catalog.ZONES[wish.zone]

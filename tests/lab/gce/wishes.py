@@ -60,6 +60,11 @@ class Wish:
     # Seconds, or `None`.
     longest_run: float | None
 
+    @property
+    def place(self):
+        """Where it takes capacity from, as the setting `capacity` names it."""
+        return f"{self.kind}/{self.zone}" + ("/spot" if self.spot else "")
+
     def candidate(self):
         """What rules of the fault engine match on."""
         return {"machineType": self.kind, "zone": self.zone, "provisioningModel": "SPOT" if self.spot else "STANDARD"}

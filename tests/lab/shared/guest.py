@@ -58,7 +58,7 @@ class Guest:
 
 
 def read(user_data, default_user="root"):
-    """A guest from user data: nothing, `#cloud-config`, or a script that begins with `#!`; plain or compressed by gzip."""
+    """A guest from user data: nothing, `#cloud-config`, or a script that begins with `#!`; gzip is undone."""
     guest = Guest()
     if user_data[:2] == b"\x1f\x8b":
         try:
