@@ -64,22 +64,39 @@ class Process(Ec2Trial):
 
 
 class InProcess(unittest.TestCase):
+    """What goes wrong inside the lab, provoked in a lab of this process."""
+
+    @classmethod
+    def setUpClass(cls):
+        from lab import Lab  # Takes seconds.
+
+        cls.lab = Lab(1)
+        cls.addClassCleanup(cls.lab.end)
+
+    def accused(self):
+        """The only violation; taken."""
+        found = self.lab.judge.found()
+        self.lab.judge.clear()
+        self.assertEqual(len(found), 1)
+        return found[0]["what"]
+
     def test_a_crash_of_moto_is_loud(self):
         from ec2.calls import Calls
-        from lab import Lab
 
-        lab = Lab(1)
-        try:
-            request = mock.Mock(url=lab.server.url + "/", headers={"Authorization": "x"})
-            with (
-                mock.patch.object(Calls, "describe_regions", side_effect=KeyError("region")),
-                mock.patch("traceback.print_exc"),
-            ):
-                answer = lab.ec2._act("DescribeRegions", {}, request, b"Action=DescribeRegions&Version=2016-11-15")
-            self.assertEqual((answer.status, answer.code), (500, "InternalError"))
-            self.assertIn("moto failed", lab.judge.found()[0]["what"])
-        finally:
-            lab.end()
+        request = mock.Mock(url=self.lab.server.url + "/", headers={"Authorization": "x"})
+        crash = mock.patch.object(Calls, "describe_regions", side_effect=KeyError("region"))
+        with crash, mock.patch("traceback.print_exc"):
+            answer = self.lab.ec2._act("DescribeRegions", {}, request, b"Action=DescribeRegions&Version=2016-11-15")
+        self.assertEqual((answer.status, answer.code), (500, "InternalError"))
+        self.assertIn("moto failed", self.accused())
+
+    def test_the_lab_judges_its_own_answers(self):
+        gce = self.lab.gce
+        method, path = gce._discovery.route("GET", "/compute/v1/projects/lab-project/zones/us-east1-b")
+        for wrong in ({"id": 5}, {"nmae": "x"}, {"status": "AWAY"}):
+            with mock.patch.dict(gce._methods.played, {method.id: lambda *_, answer=wrong: answer}):
+                gce._act(method, path, None)
+            self.assertIn("the lab's own answer is wrong", self.accused())
 
     def test_a_cleared_timeline_forgets_what_was_to_come(self):
         lock, happened = threading.RLock(), []
