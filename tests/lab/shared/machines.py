@@ -139,11 +139,10 @@ def check():
     for program in ("/usr/sbin/sshd", "/usr/bin/unshare", "/usr/bin/setpriv", "/usr/bin/ssh-keygen"):
         if not os.access(program, os.X_OK):
             raise Unusable(f"{program} is missing (packages openssh-server, openssh-client, util-linux)")
-    mount = (
-        "mkdir /run/l /run/l/u /run/l/w && mount -t overlay -o lowerdir=/etc,upperdir=/run/l/u,workdir=/run/l/w l /etc"
-    )
+    mounts = "mount -t tmpfs l /run && mkdir /run/l /run/l/u /run/l/w && mount -t proc l /proc"
+    mounts += " && mount -t overlay -o lowerdir=/etc,upperdir=/run/l/u,workdir=/run/l/w l /etc"
     tried = subprocess.run(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount", "sh", "-c", f"mount -t tmpfs l /run && {mount}"],
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount", "sh", "-c", mounts],
         capture_output=True,
         text=True,
         check=False,
