@@ -97,6 +97,12 @@ class Login(Ec2Trial):
         self.assertEqual(gone["StateReason"]["Code"], "Server.SpotInstanceTermination")
         self.lab("POST", "interrupt", {"id": name}, status=404)
 
+    def test_another_reason_to_be_taken_away(self):
+        name = self.launch()[0]["InstanceId"]
+        self.lab("POST", "interrupt", {"id": name}, status=400)
+        self.lab("POST", "interrupt", {"id": name, "why": "Server.InternalError"})
+        self.assertEqual(self.until_state(name, "terminated")["StateReason"]["Code"], "Server.InternalError")
+
     def test_a_reclaim_by_fault(self):
         self.fault("RunInstances", "spot-reclaim", match={"Lifecycle": "spot"}, seconds=0.1)
         name = self.launch(InstanceMarketOptions={"MarketType": "spot"})[0]["InstanceId"]

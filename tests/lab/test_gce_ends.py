@@ -141,6 +141,15 @@ class Ends(GceTrial):
         )
         self.lab("POST", "interrupt", {"id": "kept"}, status=404)
 
+    def test_another_reason_to_be_taken_away(self):
+        self.fault("compute.instances.insert", "spot-reclaim")
+        self.running("one")
+        self.lab("POST", "interrupt", {"id": "one"}, status=400)
+        self.lab("POST", "interrupt", {"id": "one", "why": "compute.instances.hostError"})
+        self.until_status("one", "TERMINATED")
+        found = self.call("GET", f"zones/{ZONE}/operations", filter="operationType=compute.instances.hostError")
+        self.assertEqual(len(found["items"]), 1)
+
     def test_a_reclaim_by_fault(self):
         self.fault("compute.instances.insert", "spot-reclaim", seconds=0.1)
         self.running("one", scheduling=SPOT)

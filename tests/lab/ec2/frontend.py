@@ -51,12 +51,17 @@ class Ec2:
         act = partial(self._act, action, values, request, body)
         return self._exchanges.pass_through("ec2", action, values, act, _of_fault)
 
-    def interrupt(self, name, reason=BY_SPOT):
-        """Reclaims an instance. Raises `KeyError` if there is none that lives."""
+    def interrupt(self, name, why=None):
+        """Takes an instance away, with `why` as its state reason's code, else as a spot instance.
+
+        Raises `KeyError` if there is none that lives, `ValueError` if it cannot be reclaimed.
+        """
         instance = next((one for one in self.world.live() if one.id == name), None)
         if instance is None:
             raise KeyError(name)
-        self.lives.end(instance, reason)
+        if why is None and not self.world.records[name].spot:
+            raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
+        self.lives.end(instance, BY_SPOT if why is None else (why, f"{why}: taken away"))
 
     def truth(self):
         return views.truth(self.world, self.machines)

@@ -252,7 +252,8 @@ class Launcher:
     def launch(self, operation, spec, count, token, tags=None):
         """Makes `count` instances and starts their lives; gives moto's reservation."""
         reservation = self.world.backend.run_instances(count=count, **spec.arguments())
-        fate = self._rules.take(operation, spec.candidate(), faults.OF_INSTANCES)
+        fates = faults.OF_INSTANCES if spec.spot else faults.OF_LASTING_INSTANCES
+        fate = self._rules.take(operation, spec.candidate(), fates)
         for instance in reservation.instances:
             record = world.Record(
                 time.monotonic(), token=token, spot=spec.spot, place=spec.place, user_data=spec.user_data

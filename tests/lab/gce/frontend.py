@@ -11,7 +11,7 @@ from .discovery import BASE, Discovery
 from .errors import Refused
 from .filters import Unplayed
 from .instances import TAKING, Project
-from .lives import Lives
+from .lives import PREEMPTED, Lives
 from .metadata_server import MetadataServer
 from .methods import Methods
 from .operations import Operations
@@ -59,12 +59,18 @@ class Gce:
         logged = {**wanted, **({"resource": body} if body is not None else {})}
         return self._exchanges.pass_through("gce", method.id, logged, act, partial(_of_fault, method))
 
-    def interrupt(self, name):
-        """Preempts an instance, by its name. Raises `KeyError` if there is none that lives."""
-        for instance in self.project.instances.values():
-            if instance.wish.name == name and instance.shown["status"] in TAKING:
-                return self._lives.preempt(instance)
-        raise KeyError(name)
+    def interrupt(self, name, why=None):
+        """Takes an instance away by an operation of type `why`, else as a spot instance; by its name.
+
+        Raises `KeyError` if there is none that lives, `ValueError` if it cannot be preempted.
+        """
+        found = (one for one in self.project.instances.values() if one.wish.name == name)
+        instance = next((one for one in found if one.shown["status"] in TAKING), None)
+        if instance is None:
+            raise KeyError(name)
+        if why is None and not instance.wish.spot:
+            raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
+        self._lives.preempt(instance, why or PREEMPTED)
 
     def truth(self):
         """What exists: for the test, not for the client."""

@@ -21,7 +21,8 @@ class Lives:
         """Makes an instance, and gives it with what its operation is to do at its end."""
         self._project.check_names(wish)
         error = self._lack(wish)
-        fate = self._rules.take("compute.instances.insert", wish.candidate(), faults.OF_INSTANCES)
+        fates = faults.OF_INSTANCES if wish.spot else faults.OF_LASTING_INSTANCES
+        fate = self._rules.take("compute.instances.insert", wish.candidate(), fates)
         if fate and fate.mode == "ends-in-error" and error is None:
             error = {
                 "code": fate.code or "INTERNAL_ERROR",
@@ -47,9 +48,9 @@ class Lives:
         instance.status("STOPPING")
         return lambda: self._project.remove(instance)
 
-    def preempt(self, instance):
-        """Takes a spot instance away."""
-        self._end(instance, PREEMPTED, instance.wish.action)
+    def preempt(self, instance, why=PREEMPTED):
+        """Takes an instance away."""
+        self._end(instance, why, instance.wish.action)
 
     def _lack(self, wish):
         """The error of an operation that finds no capacity or no quota; `None` if there is enough."""

@@ -77,10 +77,10 @@ class Admin:
         return {"console": self._lab.machines.console(body["id"]).decode(errors="replace")}
 
     def _interrupt(self, body):
-        """Reclaims the instance `id`, as its cloud does with spot capacity."""
+        """Takes the instance `id` away, as its cloud does with spot capacity, or for the reason `why`."""
         for front_end in self._lab.front_ends:
             try:
-                return front_end.interrupt(body["id"])
+                return front_end.interrupt(body["id"], body.get("why"))
             except KeyError:
                 continue
         raise KeyError(body["id"])

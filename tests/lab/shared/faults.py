@@ -11,6 +11,8 @@ OF_REQUESTS = ("rejected", "lost", "hang", "slow", "throttled", "denied")
 OF_CANDIDATES = ("capacity", "quota")
 # What happens to an instance that was launched.
 OF_INSTANCES = ("spot-reclaim", "ends-in-error")
+# What of these may happen to an instance that is not a spot instance.
+OF_LASTING_INSTANCES = ("ends-in-error",)
 MODES = OF_REQUESTS + OF_CANDIDATES + OF_INSTANCES
 
 
