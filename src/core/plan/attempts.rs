@@ -2,6 +2,8 @@
 //!
 //! Whatever needs the lease is an effect; what can be judged from marks alone is an event.
 
+use std::time::Duration;
+
 use super::draft::Draft;
 use super::observed::Observed;
 use super::{Effect, assign};
@@ -42,6 +44,9 @@ struct Found {
     effects: Vec<Effect>,
     strays: Strays,
 }
+
+/// From the mark `closed` to the release a living `cleanup` takes milliseconds.
+const COMMITTING: Duration = Duration::from_secs(1);
 
 pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) -> Strays {
     let mut found = Found::default();
@@ -101,8 +106,12 @@ fn ended(
     (seen, closed): (&AttemptSeen, Stamp),
     grant: Option<&Grant>,
 ) {
-    if grant.is_some() {
-        // Its `cleanup` died between mark and release, or is just about to commit: whoever comes first.
+    let committing = closed.plus(COMMITTING);
+    if grant.is_some() && seen.lease_held && !draft.now.reached(committing) {
+        // By whom? A lease that a `run` holds costs the instance's use; one that `cleanup` itself holds, nothing.
+        draft.wake_at(committing);
+    } else if grant.is_some() {
+        // Its `cleanup` died between mark and release, or takes long: whoever comes first.
         let leaving = Leaving { how: End::CleanedUp, used: seen.used, lingering: seen.lease_held };
         found.changes.push(Change::Released { attempt: name.clone(), leaving });
     }

@@ -51,6 +51,8 @@ fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     assert_eq!(closed(|_| ()), "a7 leaves");
     assert_eq!(closed(|s| s.used = false), "a7 leaves unused");
     assert_eq!(closed(|s| s.lease_held = true), "a7 lingers");
+    // Its `cleanup` holds it, and is about to say how the attempt ended.
+    assert_eq!(closed(|s| (s.lease_held, s.closed) = (true, Some(ago(Duration::from_millis(999))))), "");
     let last = |w: &mut World| w.seen(7).closed = Some(NOW);
     let used_up = changed("uses 1 | held 5m by 7 uses 0", last);
     assert_eq!(used_up, "a7 leaves; i1 drains: usedup; terminate i1");
@@ -142,6 +144,8 @@ fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up()
     let unjudged = |w: &mut World| w.seen(7).runner = Sight::Unknown;
     assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
     assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(NOW)), seconds(20 * 60));
+    let cleanup_at_work = |w: &mut World| (w.seen(7).closed, w.seen(7).lease_held) = (Some(NOW), true);
+    assert_eq!(next("held 5m by 7", cleanup_at_work), seconds(1));
     let after_the_look = |w: &mut World| {
         w.observed.attempts.clear();
         w.observed.attempts_at = ago(Duration::from_secs(30));
