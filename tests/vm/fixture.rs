@@ -3,7 +3,9 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
@@ -33,8 +35,9 @@ pub(crate) struct VmFixture {
     keys: InstanceKeys,
     /// Lines for every provider's table.
     table: String,
+    program: PathBuf,
     /// For programs that QEMU's user has to reach.
-    slow: TempDir,
+    open: TempDir,
     own: Option<(TempDir, MutexGuard<'static, ()>)>,
 }
 
@@ -68,16 +71,33 @@ impl VmFixture {
 
     /// Another process's fixture, for one that is made to be killed: nothing is made here, and nobody ended.
     pub(crate) fn borrowed(state: &Path, pool: &str) -> Self {
-        let slow = tempfile::tempdir().unwrap();
+        let open = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();
         let (keys, pool) = (read_keys(state), PoolName::new(pool));
-        Self { state: state.to_owned(), pool, keys, table: String::new(), slow, own: None }
+        Self {
+            state: state.to_owned(),
+            pool,
+            keys,
+            table: String::new(),
+            program: GREENROOM.into(),
+            open,
+            own: None,
+        }
+    }
+
+    /// For machines whose QEMU starts our program: a checkout may lie in a home that is closed to its user.
+    pub(crate) fn with_open_program(table: &str) -> Self {
+        let mut fixture = Self::with(table);
+        fixture.program = fixture.open.path().join("greenroom");
+        std::fs::copy(GREENROOM, &fixture.program).unwrap();
+        fixture
     }
 
     pub(crate) fn context(&self) -> BuildContext {
         BuildContext {
             pool: self.pool(),
             state_dir: self.state.clone(),
-            program: PathBuf::from(GREENROOM),
+            program: self.program.clone(),
             clock: self.clock(),
         }
     }
@@ -121,11 +141,9 @@ impl VmFixture {
 
     /// Keys for a QEMU that comes up late. Its user may not enter our state directory.
     fn slow_qemu(&self) -> String {
-        let program = self.slow.path().join("qemu");
+        let program = self.open.path().join("qemu");
         std::fs::write(&program, "#!/bin/sh\nsleep 3.2\nexec qemu-system-x86_64 \"$@\"\n").unwrap();
-        for path in [self.slow.path(), &program] {
-            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        }
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
         format!("boot = \"direct\"\naccel = \"tcg\"\nqemu = \"{}\"", program.display())
     }
 

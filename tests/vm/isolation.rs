@@ -86,7 +86,8 @@ async fn an_open_guest_reaches_the_hosts_loopback_as_the_doctor_says() {
 #[tokio::test]
 async fn a_guest_with_a_proxy_reaches_that_and_nothing_else() {
     let (proxy, other) = (Server::new(), Server::new());
-    let fixture = VmFixture::with(&format!("network = \"proxy\"\nproxy = \"localhost:{}\"", proxy.port));
+    let table = format!("network = \"proxy\"\nproxy = \"localhost:{}\"", proxy.port);
+    let fixture = VmFixture::with_open_program(&table);
     let (_, guest) = fixture.one("").await;
     for _ in 0..2 {
         assert_eq!(reads(&guest, "10.0.2.100", 3128), "hello from outside");

@@ -146,7 +146,7 @@ async fn agent(socket: &Path, keys: &[&Path]) -> Agent {
     let agent =
         Command::new("ssh-agent").arg("-D").arg("-a").arg(socket).stdout(Stdio::null()).spawn().unwrap();
     let agent = Agent(agent);
-    eventually("the agent listens", || socket.exists()).await;
+    eventually("the agent listens", || std::os::unix::net::UnixStream::connect(socket).is_ok()).await;
     for key in keys {
         let added = Command::new("ssh-add").arg("-q").arg(key).env("SSH_AUTH_SOCK", socket).status().unwrap();
         assert!(added.success());
