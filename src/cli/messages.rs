@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cli::when::whole;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
@@ -36,6 +37,9 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         }
         WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } | WaitingOn::Rate { until } => {
             format!("waiting: {on}; next try in {}", Pretty(now.until(*until)))
+        }
+        WaitingOn::NoCandidate { until, .. } => {
+            format!("waiting: {on}, next try in {}", whole(now.until(*until)))
         }
         WaitingOn::Limit { .. }
         | WaitingOn::Room { .. }

@@ -67,9 +67,16 @@ impl Story {
     pub(crate) fn launched(&mut self, number: u32, seconds: f64) -> &mut Self {
         let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
         let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
-        let (instance, generation) = (id(number), Generation::new("7f3a"));
-        let intended =
-            Change::LaunchIntended { instance, generation, number, attempt: 1, capacity, uses_left };
+        let (instance, generation, candidate) = (id(number), Generation::new("7f3a"), None);
+        let intended = Change::LaunchIntended {
+            instance,
+            generation,
+            number,
+            attempt: 1,
+            capacity,
+            uses_left,
+            candidate,
+        };
         self.then(seconds, intended);
         let answer = Answer::Accepted { at: at(seconds + 1.4) };
         self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })

@@ -107,6 +107,7 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
 /// judged: a test that shortens one key is not made to name the other.
 const ORDERED: &[(&str, &str, &str)] = &[
     ("launch_backoff", "launch_backoff_max", "the first pause would be longer than the longest"),
+    ("stockout_backoff", "stockout_backoff_max", "the first pause would be longer than the longest"),
     ("ready_timeout", "launch_timeout", "the launch would be given up before its ready command has ended"),
     ("connect_timeout", "launch_timeout", "the launch would be given up while it is first connected to"),
     ("lease_touched", "lease_unused", "a living call would be taken for dead between two touches"),

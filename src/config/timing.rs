@@ -44,7 +44,7 @@ impl Default for HostTiming {
 pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
-    let fields: [(&str, &mut Duration); 30] = [
+    let fields: [(&str, &mut Duration); 33] = [
         ("acquire_timeout", &mut timing.acquire_timeout),
         ("launch_timeout", &mut timing.launch_timeout),
         ("relaunch_after", &mut timing.relaunch_after),
@@ -61,6 +61,9 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
         ("list_interval", &mut timing.list_interval),
         ("launch_backoff", &mut timing.launch_backoff),
         ("launch_backoff_max", &mut timing.launch_backoff_max),
+        ("stockout_backoff", &mut timing.stockout_backoff),
+        ("stockout_backoff_max", &mut timing.stockout_backoff_max),
+        ("quota_backoff", &mut timing.quota_backoff),
         ("connect_timeout", &mut timing.connect_timeout),
         ("ready_timeout", &mut timing.ready_timeout),
         ("clean_timeout", &mut timing.clean_timeout),

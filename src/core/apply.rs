@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, Generation, InstanceId, TrustDomain};
+use super::ids::{AttemptName, Candidate, InstanceId, TrustDomain};
 use super::instance::{Answer, DrainWhy, Holder, Instance, LaunchRecord, Leaving, Phase};
 use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
@@ -39,26 +40,25 @@ impl PoolState {
             Change::GenerationBegun { generation } => {
                 self.generations.entry(generation.clone()).or_insert(0);
             }
-            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left } => {
-                let launch = launch_record(generation, *number, *attempt, at);
+            Change::CandidatesNamed { candidates } => self.matrix.name(candidates),
+            Change::LaunchIntended {
+                instance,
+                generation,
+                number,
+                attempt,
+                capacity,
+                uses_left,
+                candidate,
+            } => {
+                let (generation, candidate) = (generation.clone(), candidate.clone());
+                let (number, attempt, answer) = (*number, *attempt, Answer::Pending);
+                let launch = LaunchRecord { generation, number, attempt, candidate, answer, asked: at };
                 return self.intend(instance, launch, *capacity, *uses_left, at);
             }
             Change::LaunchAnswered { instance, attempt, answer } => {
                 return self.answered(instance, *attempt, answer, at);
             }
-            Change::Reached { instance, endpoint } => {
-                let reached = self.change(instance)?;
-                if reached.phase != Phase::Launching || reached.is_refused() {
-                    return Err(WRONG_PHASE);
-                }
-                become_(reached, Phase::Checking, at)?;
-                reached.endpoint = Some(endpoint.clone());
-                if let Some(launch) = &mut reached.launch
-                    && matches!(launch.answer, Answer::Pending | Answer::Unknown { .. })
-                {
-                    launch.answer = Answer::Accepted { at };
-                }
-            }
+            Change::Reached { instance, endpoint } => return self.reached(instance, endpoint, at),
             Change::BecameReady { instance } => return self.became_ready(instance, at),
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
                 if self.instances.contains_key(instance) {
@@ -127,6 +127,7 @@ impl PoolState {
             Change::PoolResumed => {
                 self.drained = None;
                 self.launches.failures = 0;
+                self.matrix.forgive();
             }
         }
         Ok(())
@@ -180,8 +181,43 @@ impl PoolState {
             return Err(Misfit("an answer to another launch attempt"));
         }
         launch.answer = answer.clone();
-        if let Answer::Refused { failure, .. } = answer {
+        let (candidate, asked) = (launch.candidate.clone(), launch.asked);
+        match answer {
+            Answer::Refused { failure, .. } => self.refused(candidate.as_ref(), asked, failure, at),
+            Answer::Accepted { .. } => self.accepted(candidate.as_ref(), asked),
+            Answer::Pending | Answer::Unknown { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// A candidate that was refused made nothing and says nothing of the others: the next one follows at once.
+    fn refused(&mut self, candidate: Option<&Candidate>, asked: Stamp, failure: &Failure, at: Stamp) {
+        let of_candidate = candidate.is_some_and(|c| self.matrix.refuse(c, asked, failure, at));
+        if !of_candidate {
             self.launch_failed(failure.clone(), at);
+        } else if let Some(place) = self.launches.recent.iter().position(|then| *then == asked) {
+            self.launches.recent.remove(place);
+        }
+    }
+
+    fn accepted(&mut self, candidate: Option<&Candidate>, asked: Stamp) {
+        if let Some(candidate) = candidate {
+            self.matrix.accept(candidate, asked);
+        }
+    }
+
+    fn reached(&mut self, id: &InstanceId, endpoint: &Endpoint, at: Stamp) -> Result<(), Misfit> {
+        let reached = self.change(id)?;
+        if reached.phase != Phase::Launching || reached.is_refused() {
+            return Err(WRONG_PHASE);
+        }
+        become_(reached, Phase::Checking, at)?;
+        reached.endpoint = Some(endpoint.clone());
+        let Some(launch) = &mut reached.launch else { return Ok(()) };
+        if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
+            launch.answer = Answer::Accepted { at };
+            let (candidate, asked) = (launch.candidate.clone(), launch.asked);
+            self.accepted(candidate.as_ref(), asked);
         }
         Ok(())
     }
@@ -340,10 +376,6 @@ impl PoolState {
         }
         Ok(())
     }
-}
-
-fn launch_record(generation: &Generation, number: u32, attempt: u32, asked: Stamp) -> LaunchRecord {
-    LaunchRecord { generation: generation.clone(), number, attempt, answer: Answer::Pending, asked }
 }
 
 fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> Instance {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
-use super::ids::{AttemptName, Generation, InstanceId, TrustDomain};
+use super::ids::{AttemptName, Candidate, Generation, InstanceId, TrustDomain};
 use super::instance::{Answer, DrainWhy, Leaving};
 use super::job::JobFacts;
 use super::policy::Policy;
@@ -32,6 +32,10 @@ pub enum Change {
     GenerationBegun {
         generation: Generation,
     },
+    /// The provider can launch in these ways, the preferred one first, and in others than are recorded.
+    CandidatesNamed {
+        candidates: Vec<Candidate>,
+    },
     /// Intent: the launch call follows. A higher `attempt` of a recorded instance repeats a refused launch.
     LaunchIntended {
         instance: InstanceId,
@@ -40,6 +44,9 @@ pub enum Change {
         attempt: u32,
         capacity: u32,
         uses_left: Option<u32>,
+        /// In which of its ways the provider is to launch; `None`: it has one only.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        candidate: Option<Candidate>,
     },
     /// Outcome of launch attempt `attempt`.
     LaunchAnswered {
@@ -144,7 +151,7 @@ pub enum Change {
     },
     /// The operator stops the pool: no grants, no launches, every instance is drained.
     PoolDrained,
-    /// The operator lets the pool work again; also ends a pause after failed launches.
+    /// The operator lets the pool work again; also ends a pause after failed launches, and no candidate is passed over.
     PoolResumed,
 }
 

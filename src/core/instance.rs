@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::attempt::End;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
-use super::ids::{AttemptName, Generation, InstanceId, JobKey, TrustDomain};
+use super::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, TrustDomain};
 use super::time::Stamp;
 
 /// A recorded instance.
@@ -53,6 +53,9 @@ pub struct LaunchRecord {
     pub number: u32,
     /// Counts launch attempts of this instance, from 1. Part of the launch token.
     pub attempt: u32,
+    /// In which of its ways the provider is to launch it; `None`: it has one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Candidate>,
     pub answer: Answer,
     /// When the present attempt's intent was committed.
     pub asked: Stamp,

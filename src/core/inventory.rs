@@ -1,8 +1,9 @@
 //! What the provider listed, and how far it can be trusted.
 
-use super::ids::{Generation, InstanceId, OwnerId, PoolName};
+use super::ids::{Candidate, Generation, InstanceId, OwnerId, PoolName};
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The tags on everything we create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +62,7 @@ pub struct Listing {
 }
 
 /// What `plan` may know about a provider's powers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     /// Can instances be made and thrown away? Fixed hosts cannot: they are adopted and cleaned.
     pub launches: bool,
@@ -70,10 +71,12 @@ pub struct Capabilities {
     /// Do instances boot on this very machine, and how many at once before one takes the other's time? Refilling
     /// then yields to jobs that wait, and asking how far an instance has come costs nothing. `None`: elsewhere.
     pub boots_here: Option<u32>,
+    /// The ways in which it can launch, the preferred one first; each launch names one. Empty: there is one way only.
+    pub candidates: Arc<[Candidate]>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { launches: true, idempotent_launch: true, boots_here: None }
+        Self { launches: true, idempotent_launch: true, boots_here: None, candidates: Arc::default() }
     }
 }

@@ -9,7 +9,9 @@
 //! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `lingering 9`, `of b` (a job of
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), what the list says
 //! (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open attempt
-//! names it), `user 9` (the same, and a `run` came), `busy`, `trouble 5s`.
+//! names it), `user 9` (the same, and a `run` came), `busy`, `trouble 5s`,
+//! launched `as c2` (a candidate; `refused as c2`: for being out of stock). Settings of candidates: `candidates 3` (`c1` to `c3`), `out c1 30s` (refused then for
+//! being out of stock, `out c1 30s 4` for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +22,18 @@ use super::attempt::{AttemptSeen, End, Sight};
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use super::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, OwnerId, PoolName};
 use super::instance::{Answer, DrainWhy, Leaving};
 use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use super::job::JobFacts;
-use super::plan::{Effect, Fresh, Observed, Plan, Trouble, View, plan};
+use super::plan::{Fresh, Observed, Plan, Trouble, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
-use super::report::{Note, Report};
 use super::time::{BootId, Stamp};
+
+mod said;
+
+pub(crate) use said::{does, notes, render, render_events, told};
 
 /// Noon on a Monday, ten days after boot.
 pub(crate) const NOW: Stamp = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
@@ -56,6 +61,10 @@ pub(crate) fn world(text: &str) -> World {
     let policy = Arc::new(world.policy.clone());
     world.tell(NOW, Change::PolicySet { policy });
     world.tell(NOW, Change::GenerationBegun { generation: generation() });
+    let candidates = world.observed.capabilities.candidates.to_vec();
+    if !candidates.is_empty() {
+        world.tell(NOW, Change::CandidatesNamed { candidates });
+    }
     for item in items.split(';').map(str::trim).filter(|i| !i.is_empty()) {
         world.add(item);
     }
@@ -68,16 +77,6 @@ pub(crate) fn world(text: &str) -> World {
         listing.instances.clone_from(&world.listed);
     }
     world
-}
-
-/// What the plan for this world does, in one line.
-pub(crate) fn does(text: &str) -> String {
-    render(&world(text).plan())
-}
-
-/// What each waiting job is told.
-pub(crate) fn told(text: &str) -> String {
-    tells(&world(text).plan().report)
 }
 
 /// Compares `(given, expected)` pairs; says which one is wrong.
@@ -218,10 +217,14 @@ impl World {
             "hosts" => self.observed.capabilities.launches = false,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
             "here" => self.observed.capabilities.boots_here = Some(count()),
+            "candidates" => {
+                let candidate = |number| Candidate::new(format!("c{number}"));
+                self.observed.capabilities.candidates = (1..=count()).map(candidate).collect();
+            }
             "reap" => self.observed.launching = None,
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,
-            "drained" | "failures" | "recent" | "unlisted" | "list" => {}
+            "drained" | "failures" | "recent" | "unlisted" | "list" | "out" | "quota" => {}
             other => panic!("`{other}` is no setting"),
         }
     }
@@ -240,10 +243,28 @@ impl World {
                 let count: usize = words[1].parse().unwrap();
                 self.state.launches.recent = vec![ago(span(words[2])); count];
             }
+            "out" => {
+                let class = ErrorClass::NoCapacity { scope: "zone".into() };
+                self.refuse(
+                    words[1],
+                    class,
+                    words[2],
+                    words.get(3).map_or(1, |times| times.parse().unwrap()),
+                );
+            }
+            "quota" => self.refuse(words[1], ErrorClass::Quota, words[2], 1),
             "unlisted" => self.observed.listing = Err(failure(ErrorClass::Transient)),
             // `list 3s`: its age.
             "list" => self.listing().begun = ago(span(words[1])),
             _ => {}
+        }
+    }
+
+    fn refuse(&mut self, candidate: &str, class: ErrorClass, age: &str, times: u32) {
+        let (at, failure) = (ago(span(age)), failure(class));
+        for earlier in (0..times).rev() {
+            let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
+            self.state.matrix.refuse(&Candidate::new(candidate), at, &failure, at);
         }
     }
 
@@ -368,14 +389,24 @@ impl World {
             self.tell(at(created), Change::Adopted { instance, endpoint, capacity, uses_left });
         } else {
             let (generation, number) = (generation(), self.launched);
-            let intent =
-                Change::LaunchIntended { instance, generation, number, attempt: 1, capacity, uses_left };
+            let candidate = after(words, "as").map(Candidate::new);
+            let none_left = ErrorClass::NoCapacity { scope: "zone".into() };
+            let no = if candidate.is_some() { none_left } else { ErrorClass::Transient };
+            let intent = Change::LaunchIntended {
+                instance,
+                generation,
+                number,
+                attempt: 1,
+                capacity,
+                uses_left,
+                candidate,
+            };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));
             let answer = match words[0] {
                 "asked" => None,
                 "unknown" => Some(Answer::Unknown { at: when }),
-                "refused" => Some(Answer::Refused { at: when, failure: failure(ErrorClass::Transient) }),
+                "refused" => Some(Answer::Refused { at: when, failure: failure(no) }),
                 _ => Some(Answer::Accepted { at: when }),
             };
             if let Some(answer) = answer {
@@ -497,85 +528,8 @@ fn status(words: &[&str]) -> Option<Status> {
     })
 }
 
-fn short(text: &str) -> String {
-    text.replace("p-g-", "i")
-}
-
-/// Events first, then effects, in one line.
-pub(crate) fn render(plan: &Plan) -> String {
-    let events = plan.events.iter().map(|e| said(&e.change));
-    let effects = plan.effects.iter().map(Effect::to_string);
-    short(&events.chain(effects).collect::<Vec<_>>().join("; "))
-}
-
-/// A transaction's events in one line.
-pub(crate) fn render_events(events: &[Event]) -> String {
-    short(&events.iter().map(|e| said(&e.change)).collect::<Vec<_>>().join("; "))
-}
-
-pub(crate) fn tells(report: &Report) -> String {
-    let line = |(attempt, on): &(AttemptName, _)| format!("{attempt}: {on}");
-    short(&report.waiting.iter().map(line).collect::<Vec<_>>().join("; "))
-}
-
 fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<Stamp>) -> Listed {
     Listed { id: id.clone(), tags, status, created, detail: None, fixed: None }
-}
-
-/// What operators are told, by one word each.
-pub(crate) fn notes(text: &str) -> String {
-    let word = |note: &Note| match note {
-        Note::ListFailed { .. } => "list failed".to_owned(),
-        Note::ListIncomplete => "list incomplete".to_owned(),
-        Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
-        Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
-        Note::Trouble { instance, .. } => format!("trouble {instance}"),
-        Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
-        Note::Suspect { instance, .. } => format!("suspect {instance}"),
-        Note::BootFailed(boot) => format!("failed {}", boot.instance),
-        Note::ConfigInvalid { .. } => "config".to_owned(),
-        Note::Moved { problem } => problem.clone(),
-    };
-    short(&world(text).plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
-}
-
-fn said(change: &Change) -> String {
-    match change {
-        Change::PolicySet { .. } => "policy".to_owned(),
-        Change::GenerationBegun { generation } => format!("generation {generation}"),
-        Change::LaunchIntended { instance, attempt: 1, .. } => format!("{instance} intended"),
-        Change::LaunchIntended { instance, attempt, .. } => format!("{instance} intended ({attempt})"),
-        Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),
-        Change::Reached { instance, .. } => format!("{instance} reached"),
-        Change::BecameReady { instance } => format!("{instance} ready"),
-        Change::Adopted { instance, .. } => format!("{instance} adopted"),
-        Change::Resized { instance, capacity } => format!("{instance} holds {capacity}"),
-        Change::Readdressed { instance, .. } => format!("{instance} moved"),
-        Change::Doubted { instance, .. } => format!("{instance} doubted"),
-        Change::Requested { attempt, .. } => format!("{attempt} asks"),
-        Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
-        Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
-        Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
-        Change::Released { attempt, leaving } if leaving.lingering => format!("{attempt} lingers"),
-        Change::Released { attempt, leaving } if leaving.used => format!("{attempt} leaves"),
-        Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
-        Change::Departed { attempt } => format!("{attempt} departs"),
-        Change::CleaningBegun { instance } => format!("{instance} to clean"),
-        Change::Cleaned { instance } => format!("{instance} cleaned"),
-        Change::SetAside { instance, .. } => format!("{instance} aside"),
-        Change::Restored { instance } => format!("{instance} restored"),
-        Change::DrainingBegun { instance, why } => format!("{instance} drains: {}", word(why)),
-        Change::Missed { instance, .. } => format!("{instance} missed"),
-        Change::Seen { instance } => format!("{instance} seen"),
-        Change::Forgotten { instance } => format!("{instance} forgotten"),
-        Change::PoolDrained => "pool drained".to_owned(),
-        Change::PoolResumed => "pool resumed".to_owned(),
-    }
-}
-
-fn word(why: &DrainWhy) -> String {
-    let debug = format!("{why:?}");
-    debug.split(' ').next().unwrap_or_default().to_lowercase()
 }
 
 #[cfg(test)]

@@ -133,6 +133,16 @@ pub struct Timing {
     pub launch_backoff_max: Duration,
     /// Launches that fail in a row before the pool pauses. Default 5.
     pub breaker_failures: u32,
+    /// A candidate that is out of stock is passed over this long; doubles each further time in a row. Default 2 min.
+    #[serde(with = "millis", default = "stockout_backoff")]
+    pub stockout_backoff: Duration,
+    /// Longest such time. Default 30 min.
+    #[serde(with = "millis", default = "stockout_backoff_max")]
+    pub stockout_backoff_max: Duration,
+    /// A candidate that was refused for a quota, for a missing permission or as invalid is passed over this long.
+    /// Default 15 min.
+    #[serde(with = "millis", default = "quota_backoff")]
+    pub quota_backoff: Duration,
     /// How long connecting and checking an instance may take. Default 10 s.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
@@ -178,6 +188,9 @@ impl Default for Timing {
             launch_backoff: s(5),
             launch_backoff_max: m(5),
             breaker_failures: 5,
+            stockout_backoff: stockout_backoff(),
+            stockout_backoff_max: stockout_backoff_max(),
+            quota_backoff: quota_backoff(),
             connect_timeout: s(10),
             ready_timeout: m(2),
             clean_timeout: clean_timeout(),
@@ -193,6 +206,18 @@ impl Default for Timing {
 
 fn clean_timeout() -> Duration {
     Duration::from_mins(10)
+}
+
+fn stockout_backoff() -> Duration {
+    Duration::from_mins(2)
+}
+
+fn stockout_backoff_max() -> Duration {
+    Duration::from_mins(30)
+}
+
+fn quota_backoff() -> Duration {
+    Duration::from_mins(15)
 }
 
 fn health_interval() -> Duration {

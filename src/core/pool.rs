@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey};
 use super::instance::Instance;
+use super::matrix::Matrix;
 use super::policy::Policy;
 use super::reservation::{Place, Reservation, Ticket};
 use super::time::Stamp;
@@ -34,6 +35,9 @@ pub struct PoolState {
     /// Every generation that ever began here, with the highest number it launched.
     pub generations: BTreeMap<Generation, u32>,
     pub launches: LaunchHealth,
+    /// The ways to launch, and which of them were refused lately.
+    #[serde(default, skip_serializing_if = "Matrix::is_empty")]
+    pub matrix: Matrix,
     /// The operator's order to stand still, and since when.
     pub drained: Option<Stamp>,
 }

@@ -126,7 +126,8 @@ impl Engine {
             number: launch.number,
         };
         let token = format!("{id}/{}", launch.attempt);
-        setup.provider.launch(&LaunchRequest { instance: id.clone(), token, tags, keys }).await
+        let (instance, candidate) = (id.clone(), launch.candidate.clone());
+        setup.provider.launch(&LaunchRequest { instance, token, tags, candidate, keys }).await
     }
 
     /// Tries to reach an instance until it answers or the next pass is due; then runs the ready command.

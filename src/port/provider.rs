@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{Candidate, InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Tags};
 
 /// One launch attempt, complete: a repeat after an unknown answer is the same, byte for byte.
@@ -19,6 +19,9 @@ pub struct LaunchRequest {
     /// Instance id and attempt number: the provider's idempotency token.
     pub token: String,
     pub tags: Tags,
+    /// Which of `Capabilities::candidates` to launch; `None` where there are none. Committed before the call, so it may be
+    /// one of an earlier configuration: a provider that knows it no more says `Invalid`.
+    pub candidate: Option<Candidate>,
     pub keys: InstanceKeys,
 }
 

@@ -69,7 +69,7 @@ impl Machine {
 /// What will happen without anybody's doing.
 #[derive(Debug, Clone)]
 pub enum Due {
-    Launch { request: LaunchRequest, plan: BootPlan, lie: bool },
+    Launch { request: Box<LaunchRequest>, plan: BootPlan, lie: bool },
     Terminate { id: InstanceId },
     Gone { id: InstanceId },
 }

@@ -83,7 +83,7 @@ impl SimProvider {
         let at = world.now + under_way;
         let in_flight = (request.instance.clone(), request.tags.pool.clone());
         world.truth.in_flight.insert(request.token.clone(), in_flight);
-        world.cloud.later(at, Due::Launch { request: request.clone(), plan, lie });
+        world.cloud.later(at, Due::Launch { request: Box::new(request.clone()), plan, lie });
         match (lie, lost) {
             (true, _) => refused(ErrorClass::Transient, "internal error, nothing was made"),
             (_, true) => refused(ErrorClass::Unknown, "connection reset"),
@@ -192,7 +192,7 @@ impl Provider for SimProvider {
     fn capabilities(&self) -> Capabilities {
         let mut world = self.proc.world.borrow_mut();
         world.cover.call("provider.capabilities");
-        world.scenario.pools[&self.pool].capabilities
+        world.scenario.pools[&self.pool].capabilities.clone()
     }
 }
 

@@ -151,7 +151,7 @@ fn cloud_pool(rng: &mut Rng) -> PoolPlan {
     PoolPlan {
         name: PoolName::new("cloud"),
         policy: Arc::new(policy),
-        capabilities: Capabilities { launches: true, idempotent_launch, boots_here },
+        capabilities: Capabilities { idempotent_launch, boots_here, ..Capabilities::default() },
         hosts: 0,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cli::ui::plural;
 use crate::cli::when::whole;
 use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::ids::{AttemptName, Candidate, InstanceId};
 use crate::core::instance::{Answer, Instance};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -33,9 +33,14 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         Change::GenerationBegun { generation } => {
             format!("a keeper began to launch (generation {generation})")
         }
-        Change::LaunchIntended { instance, attempt: 1, .. } => format!("{instance} asked of the provider"),
-        Change::LaunchIntended { instance, attempt, .. } => {
-            format!("{instance} asked of the provider again, launch attempt {attempt}")
+        Change::CandidatesNamed { candidates } => named(candidates),
+        Change::LaunchIntended { instance, attempt, candidate, .. } => {
+            let again = match attempt {
+                1 => String::new(),
+                _ => format!(" again, launch attempt {attempt}"),
+            };
+            let chosen = candidate.as_ref().map(|candidate| chosen(before, candidate, at));
+            format!("{instance} asked of the provider{again}{}", chosen.unwrap_or_default())
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
         Change::Reached { instance, endpoint } => {
@@ -127,6 +132,30 @@ fn who(before: &PoolState, attempt: &AttemptName) -> String {
 
 fn place(before: &PoolState, attempt: &AttemptName) -> String {
     instance_of(before, attempt).map_or("its instance".to_owned(), |i| i.id.to_string())
+}
+
+/// In which ways the provider can launch from now on.
+fn named(candidates: &[Candidate]) -> String {
+    if candidates.is_empty() {
+        return "the pool has no candidates any more".to_owned();
+    }
+    let names: Vec<&str> = candidates.iter().map(Candidate::as_str).collect();
+    format!("candidates, the preferred one first: {}", names.join("; "))
+}
+
+/// The candidate that a launch took, and why none of those before it.
+fn chosen(before: &PoolState, taken: &Candidate, at: Stamp) -> String {
+    let Some(policy) = before.policy.as_deref() else { return format!(" as {taken}") };
+    let earlier = before.matrix.named().iter().take_while(|candidate| *candidate != taken);
+    let earlier: Vec<&Candidate> = earlier.collect();
+    let passed = before.matrix.passed_over(&policy.timing, at).filter(|p| earlier.contains(&&p.candidate));
+    let reasons: Vec<String> = passed
+        .map(|passed| format!("{passed}, refused {} before", whole(at.since(passed.refusal.at))))
+        .collect();
+    if reasons.is_empty() {
+        return format!(" as {taken}");
+    }
+    format!(" as {taken}, instead of {}", reasons.join("; "))
 }
 
 fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stamp) -> String {

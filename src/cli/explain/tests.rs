@@ -153,6 +153,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
             attempt: 1,
             capacity: 1,
             uses_left: Some(1),
+            candidate: None,
         },
     );
     let answer = Answer::Refused { at: at(442.0), failure };

@@ -56,6 +56,7 @@ fn intended(short: &str, number: u32, tries: u32) -> Change {
         attempt: tries,
         capacity: 3,
         uses_left: Some(9),
+        candidate: None,
     }
 }
 
@@ -459,7 +460,9 @@ fn policies_and_generations_are_recorded() {
     let policy = Arc::new(Policy { max_instances: 99, ..world.policy.clone() });
     after(&mut world, Change::PolicySet { policy: Arc::clone(&policy) });
     assert_eq!(world.state.policy, Some(policy));
-    let begin = |generation: &str| Change::GenerationBegun { generation: Generation::new(generation) };
+    let begin = |generation: &str| Change::GenerationBegun {
+        generation: crate::core::ids::Generation::new(generation),
+    };
     after(&mut world, intended("i4", 4, 1));
     after(&mut world, begin("g"));
     after(&mut world, begin("h"));

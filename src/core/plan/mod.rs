@@ -90,6 +90,10 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     if view.recorded.policy.as_deref() != Some(policy) {
         draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
     }
+    let candidates = &view.observed.capabilities.candidates;
+    if view.recorded.matrix.named() != &**candidates {
+        draft.emit(Change::CandidatesNamed { candidates: candidates.to_vec() });
+    }
     let strays = attempts::step(&mut draft, view.observed, policy);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);

@@ -11,6 +11,7 @@ use super::{Aim, Effect};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainWhy, Instance};
+use crate::core::matrix::Choice;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::time::Stamp;
@@ -80,6 +81,16 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
             return 0;
         }
     }
+    if let Choice::Wait { first, count } = choice(draft, aim) {
+        draft.wake_at(first.until);
+        wish.blocked = Some(WaitingOn::NoCandidate {
+            until: first.until,
+            candidate: first.candidate,
+            failure: first.refusal.failure,
+            count,
+        });
+        return 0;
+    }
     let at_most = aim.policy.max_launching.min(aim.observed.capabilities.boots_here.unwrap_or(u32::MAX));
     let slots = at_most.saturating_sub(under_way);
     if slots < allowed {
@@ -93,6 +104,11 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
         allowed = rate;
     }
     allowed
+}
+
+/// In which of its ways the provider is to launch next.
+fn choice(draft: &Draft<'_>, aim: &Aim<'_>) -> Choice {
+    draft.state().matrix.choice(&aim.policy.timing, draft.now)
 }
 
 /// Launches that `launches_per_minute` still allows, and when the next one falls due.
@@ -110,6 +126,9 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
     if aim.observed.launching.is_none() {
         return 0;
     }
+    if matches!(choice(draft, aim), Choice::Wait { .. }) {
+        return 0;
+    }
     let needed = aim.lack.instances;
     match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
         Brake::Off => needed,
@@ -120,6 +139,10 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
 
 /// Intent first; the effect follows its commit.
 fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
+    let candidate = match choice(draft, aim) {
+        Choice::Take(candidate) => Some(candidate),
+        Choice::Only | Choice::Wait { .. } => None,
+    };
     let state = draft.state();
     let refused = state.instances.values().find(|i| census::is_repeatable(i, draft, aim));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
@@ -137,6 +160,7 @@ fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
         attempt,
         capacity: aim.policy.capacity_per_instance,
         uses_left: aim.policy.max_use_count,
+        candidate,
     });
     act(draft, aim.observed, Effect::Launch { instance });
     draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));

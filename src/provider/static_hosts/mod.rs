@@ -189,6 +189,6 @@ impl Provider for StaticHosts {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { launches: false, idempotent_launch: false, boots_here: None }
+        Capabilities { launches: false, idempotent_launch: false, ..Capabilities::default() }
     }
 }

@@ -103,7 +103,8 @@ pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
     let instance = InstanceId::launched(&pool, &generation, number);
     let tags = Tags { pool, owner: OwnerId::new("owner-1"), generation, number };
-    LaunchRequest { token: format!("{instance}-1"), instance, tags, keys: fixture.keys() }
+    let candidate = good(fixture).capabilities().candidates.first().cloned();
+    LaunchRequest { token: format!("{instance}-1"), instance, tags, candidate, keys: fixture.keys() }
 }
 
 pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {

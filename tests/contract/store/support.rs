@@ -51,8 +51,16 @@ pub(super) fn request(name: &str, ms: u64) -> Event {
 
 pub(super) fn intend(name: &str, number: u32) -> Event {
     let (instance, generation) = (InstanceId::new(name), Generation::new("3f9a"));
-    Change::LaunchIntended { instance, generation, number, attempt: 1, capacity: 1, uses_left: Some(1) }
-        .at(at(u64::from(number)))
+    Change::LaunchIntended {
+        instance,
+        generation,
+        number,
+        attempt: 1,
+        capacity: 1,
+        uses_left: Some(1),
+        candidate: None,
+    }
+    .at(at(u64::from(number)))
 }
 
 /// Names of the waiting attempts, sorted.

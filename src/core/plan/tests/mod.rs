@@ -4,6 +4,7 @@ mod assign;
 mod attempts;
 mod brake;
 mod laws;
+mod matrix;
 mod random;
 mod reconcile;
 mod request;

@@ -1,0 +1,201 @@
+//! The capacity matrix: the ways in which a provider can launch, and which of them it refused lately.
+//!
+//! A pool of a provider that names candidates goes through them in their order. One that is refused is passed over for
+//! a while, by all launches; what is no candidate's fault (throttling, a passing fault, no answer) is the brake's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::failure::{ErrorClass, Failure};
+use super::ids::Candidate;
+use super::policy::Timing;
+use super::time::Stamp;
+
+/// What is recorded of a pool's candidates. Nothing, where the provider has one way to launch only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Matrix {
+    /// As the provider names them, the preferred one first.
+    named: Vec<Candidate>,
+    /// Of those, what was said last to each that was refused and has not been accepted since.
+    refusals: BTreeMap<Candidate, Refusal>,
+}
+
+/// Why a candidate was refused, and how often in a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The last time.
+    pub at: Stamp,
+    /// Launches that were under way together count once.
+    pub times: u32,
+    pub failure: Failure,
+}
+
+/// A candidate that is passed over, until when, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    pub candidate: Candidate,
+    pub refusal: Refusal,
+    pub until: Stamp,
+}
+
+/// What the next launch is to take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// There is nothing to choose from.
+    Only,
+    /// The first that is not passed over.
+    Take(Candidate),
+    /// All `count` are passed over; this one for the shortest time.
+    Wait { first: PassedOver, count: u32 },
+}
+
+/// What a refusal says about its candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    /// There are none left of it, which comes and goes.
+    Stock,
+    /// It is not to be had until somebody changes something: a limit, a permission, a name.
+    Terms,
+    /// Nothing: any other candidate would be refused as well.
+    None,
+}
+
+/// The one place where the class of a refusal decides whether its candidate is passed over.
+///
+/// Limits, permissions and even a wrong name often concern one candidate only (a limit of one family of machines, a
+/// type that one zone does not have), so the others are tried. Where it does concern all of them, each is asked once and
+/// then the pool waits.
+fn blame(class: &ErrorClass) -> Blame {
+    match class {
+        ErrorClass::NoCapacity { .. } => Blame::Stock,
+        ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::NotFound => Blame::Terms,
+        ErrorClass::Throttled { .. } | ErrorClass::Transient | ErrorClass::Unknown => Blame::None,
+    }
+}
+
+impl Refusal {
+    /// How long its candidate is passed over.
+    fn lasts(&self, timing: &Timing) -> Duration {
+        match blame(&self.failure.class) {
+            Blame::Stock => {
+                let factor = 1_u32 << self.times.saturating_sub(1).min(20);
+                timing.stockout_backoff.saturating_mul(factor).min(timing.stockout_backoff_max)
+            }
+            Blame::Terms => timing.quota_backoff,
+            Blame::None => Duration::ZERO,
+        }
+    }
+}
+
+impl Matrix {
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.refusals.is_empty()
+    }
+
+    /// The preferred one first.
+    pub fn named(&self) -> &[Candidate] {
+        &self.named
+    }
+
+    /// What was said of the candidate when it was refused, unless it has been accepted since.
+    pub fn refusal(&self, candidate: &Candidate) -> Option<&Refusal> {
+        self.refusals.get(candidate)
+    }
+
+    /// The candidates that are passed over now, in their order.
+    pub fn passed_over(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = PassedOver> {
+        self.named.iter().filter_map(move |candidate| {
+            let refusal = self.refusals.get(candidate)?;
+            // A wall clock that was set back a day before a reboot must not make it a pause of a day.
+            let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
+            let (candidate, refusal) = (candidate.clone(), refusal.clone());
+            (!now.reached(until)).then_some(PassedOver { candidate, refusal, until })
+        })
+    }
+
+    /// What the next launch is to take.
+    pub fn choice(&self, timing: &Timing, now: Stamp) -> Choice {
+        if self.named.is_empty() {
+            return Choice::Only;
+        }
+        let passed: Vec<PassedOver> = self.passed_over(timing, now).collect();
+        // Both are in the same order.
+        let mut others = passed.iter().map(|p| &p.candidate).peekable();
+        let free = self.named.iter().find(|candidate| others.next_if_eq(candidate).is_none());
+        if let Some(free) = free {
+            return Choice::Take(free.clone());
+        }
+        let count = u32::try_from(passed.len()).unwrap_or(u32::MAX);
+        let first = passed.into_iter().min_by_key(|p| now.until(p.until));
+        first.map_or(Choice::Only, |first| Choice::Wait { first, count })
+    }
+
+    /// These are the candidates from now on; what was said of others is forgotten.
+    pub(super) fn name(&mut self, named: &[Candidate]) {
+        self.named = named.to_vec();
+        self.refusals.retain(|candidate, _| named.contains(candidate));
+    }
+
+    /// All may be asked at once.
+    pub(super) fn forgive(&mut self) {
+        self.refusals.clear();
+    }
+
+    /// A launch of the candidate was refused. False if that says nothing about it.
+    pub(super) fn refuse(
+        &mut self,
+        candidate: &Candidate,
+        asked: Stamp,
+        failure: &Failure,
+        at: Stamp,
+    ) -> bool {
+        if !self.named.contains(candidate) || blame(&failure.class) == Blame::None {
+            return false;
+        }
+        let times = match self.refusals.get(candidate) {
+            Some(before) if is_news(before, asked) => before.times.saturating_add(1),
+            Some(before) => before.times,
+            None => 1,
+        };
+        self.refusals.insert(candidate.clone(), Refusal { at, times, failure: failure.clone() });
+        true
+    }
+
+    /// A launch of the candidate was accepted.
+    pub(super) fn accept(&mut self, candidate: &Candidate, asked: Stamp) {
+        if self.refusals.get(candidate).is_some_and(|before| is_news(before, asked)) {
+            self.refusals.remove(candidate);
+        }
+    }
+}
+
+/// Was the launch asked for after the refusal? One that was under way by then tells nothing new.
+fn is_news(before: &Refusal, asked: Stamp) -> bool {
+    !before.at.reached(asked)
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.candidate, said(&self.refusal.failure))
+    }
+}
+
+/// A refusal in the words that people use of goods: a provider's own say no more when none are left.
+pub fn said(failure: &Failure) -> String {
+    match failure.class {
+        ErrorClass::NoCapacity { .. } => "out of stock".to_owned(),
+        ErrorClass::NotFound
+        | ErrorClass::Quota
+        | ErrorClass::Denied
+        | ErrorClass::Invalid
+        | ErrorClass::Throttled { .. }
+        | ErrorClass::Transient
+        | ErrorClass::Unknown => failure.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

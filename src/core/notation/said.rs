@@ -1,0 +1,100 @@
+//! Plans, events and reports as one line of text.
+
+use crate::core::event::{Change, Event};
+use crate::core::ids::AttemptName;
+use crate::core::instance::DrainWhy;
+use crate::core::plan::{Effect, Plan};
+use crate::core::report::{Note, Report};
+
+use super::world;
+
+/// What the plan for this world does, in one line.
+pub(crate) fn does(text: &str) -> String {
+    render(&world(text).plan())
+}
+
+/// What each waiting job is told.
+pub(crate) fn told(text: &str) -> String {
+    tells(&world(text).plan().report)
+}
+
+fn short(text: &str) -> String {
+    text.replace("p-g-", "i")
+}
+
+/// Events first, then effects, in one line.
+pub(crate) fn render(plan: &Plan) -> String {
+    let events = plan.events.iter().map(|e| said(&e.change));
+    let effects = plan.effects.iter().map(Effect::to_string);
+    short(&events.chain(effects).collect::<Vec<_>>().join("; "))
+}
+
+/// A transaction's events in one line.
+pub(crate) fn render_events(events: &[Event]) -> String {
+    short(&events.iter().map(|e| said(&e.change)).collect::<Vec<_>>().join("; "))
+}
+
+pub(crate) fn tells(report: &Report) -> String {
+    let line = |(attempt, on): &(AttemptName, _)| format!("{attempt}: {on}");
+    short(&report.waiting.iter().map(line).collect::<Vec<_>>().join("; "))
+}
+
+/// What operators are told, by one word each.
+pub(crate) fn notes(text: &str) -> String {
+    let word = |note: &Note| match note {
+        Note::ListFailed { .. } => "list failed".to_owned(),
+        Note::ListIncomplete => "list incomplete".to_owned(),
+        Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
+        Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
+        Note::Trouble { instance, .. } => format!("trouble {instance}"),
+        Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
+        Note::Suspect { instance, .. } => format!("suspect {instance}"),
+        Note::BootFailed(boot) => format!("failed {}", boot.instance),
+        Note::ConfigInvalid { .. } => "config".to_owned(),
+        Note::Moved { problem } => problem.clone(),
+    };
+    short(&world(text).plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
+}
+
+fn said(change: &Change) -> String {
+    match change {
+        Change::PolicySet { .. } => "policy".to_owned(),
+        Change::GenerationBegun { generation } => format!("generation {generation}"),
+        Change::CandidatesNamed { candidates } => format!("{} candidates", candidates.len()),
+        Change::LaunchIntended { instance, attempt, candidate, .. } => {
+            let again = if *attempt == 1 { String::new() } else { format!(" ({attempt})") };
+            let chosen = candidate.as_ref().map(|c| format!(" as {c}")).unwrap_or_default();
+            format!("{instance} intended{again}{chosen}")
+        }
+        Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),
+        Change::Reached { instance, .. } => format!("{instance} reached"),
+        Change::BecameReady { instance } => format!("{instance} ready"),
+        Change::Adopted { instance, .. } => format!("{instance} adopted"),
+        Change::Resized { instance, capacity } => format!("{instance} holds {capacity}"),
+        Change::Readdressed { instance, .. } => format!("{instance} moved"),
+        Change::Doubted { instance, .. } => format!("{instance} doubted"),
+        Change::Requested { attempt, .. } => format!("{attempt} asks"),
+        Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
+        Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
+        Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
+        Change::Released { attempt, leaving } if leaving.lingering => format!("{attempt} lingers"),
+        Change::Released { attempt, leaving } if leaving.used => format!("{attempt} leaves"),
+        Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
+        Change::Departed { attempt } => format!("{attempt} departs"),
+        Change::CleaningBegun { instance } => format!("{instance} to clean"),
+        Change::Cleaned { instance } => format!("{instance} cleaned"),
+        Change::SetAside { instance, .. } => format!("{instance} aside"),
+        Change::Restored { instance } => format!("{instance} restored"),
+        Change::DrainingBegun { instance, why } => format!("{instance} drains: {}", word(why)),
+        Change::Missed { instance, .. } => format!("{instance} missed"),
+        Change::Seen { instance } => format!("{instance} seen"),
+        Change::Forgotten { instance } => format!("{instance} forgotten"),
+        Change::PoolDrained => "pool drained".to_owned(),
+        Change::PoolResumed => "pool resumed".to_owned(),
+    }
+}
+
+fn word(why: &DrainWhy) -> String {
+    let debug = format!("{why:?}");
+    debug.split(' ').next().unwrap_or_default().to_lowercase()
+}
