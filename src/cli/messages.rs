@@ -4,18 +4,24 @@ use std::time::Duration;
 
 use crate::cli::when::whole;
 use crate::core::ids::{InstanceId, PoolName};
+use crate::core::matrix::PassedOver;
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
+
+/// So many candidates that a launch passed over are named.
+const CANDIDATES_NAMED: usize = 3;
 
 /// One line for each thing worth knowing.
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
-        Progress::Boot { instance, step, after } => {
-            let word = match step {
-                BootStep::Launched => "launched",
-                BootStep::Reachable => "reachable",
+        Progress::PassedOver(candidates) => passed_over(candidates, now),
+        Progress::Boot { instance, candidate, step, after } => {
+            let word = match (step, candidate) {
+                (BootStep::Launched, Some(candidate)) => format!("launched ({candidate})"),
+                (BootStep::Launched, None) => "launched".to_owned(),
+                (BootStep::Reachable, _) => "reachable".to_owned(),
             };
             format!("{instance} {word} after {}", Pretty(*after))
         }
@@ -53,6 +59,17 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
     }
 }
 
+/// The candidates that a launch did not take; the first few stand for many.
+fn passed_over(candidates: &[PassedOver], now: Stamp) -> String {
+    let tell = |passed: &PassedOver| format!("{passed}, next try in {}", whole(now.until(passed.until)));
+    let mut told: Vec<String> = candidates.iter().take(CANDIDATES_NAMED).map(tell).collect();
+    let more = candidates.len().saturating_sub(CANDIDATES_NAMED);
+    if more > 0 {
+        told.push(format!("and {more} more"));
+    }
+    told.join("; ")
+}
+
 /// What became of an instance that was on its way, and the end of its console, line by line.
 fn failed(boot: &FailedBoot) -> String {
     let mut text = boot.sentence();
@@ -79,7 +96,9 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
 mod tests {
     use super::*;
     use crate::core::failure::{ErrorClass, Failure};
+    use crate::core::ids::Candidate;
     use crate::core::instance::DrainWhy;
+    use crate::core::matrix::Refusal;
     use crate::core::time::BootId;
 
     fn now() -> Stamp {
@@ -107,6 +126,7 @@ mod tests {
         assert_eq!(say(boot, None), "no idle instance in pool `linux`: booting linux-1");
         let step = Progress::Boot {
             instance: InstanceId::new("linux-1"),
+            candidate: None,
             step: BootStep::Reachable,
             after: Duration::from_millis(23_940),
         };
@@ -127,6 +147,41 @@ mod tests {
         assert!(say(&boot).ends_with("; its console ends:\n  | no root\n  | panic"), "{}", say(&boot));
         boot.console.clear();
         assert_eq!(say(&boot), format!("linux-1 did not come up: {}", DrainWhy::NeverReady));
+    }
+
+    #[test]
+    fn a_launch_says_which_candidate_it_took_and_why_none_before() {
+        let candidate = |number: u32| Candidate::new(format!("us-east1-{number} n2d-standard-4"));
+        let out = |number, class| PassedOver {
+            candidate: candidate(number),
+            refusal: Refusal { at: now(), times: 1, failure: Failure { class, message: "no".to_owned() } },
+            until: now().plus(Duration::from_millis(130_700)),
+        };
+        let stock = || ErrorClass::NoCapacity { scope: "zone".into() };
+        let tell = |step: Progress| progress(&PoolName::new("linux"), &step, now());
+        assert_eq!(
+            tell(Progress::PassedOver(vec![out(1, stock()), out(2, ErrorClass::Quota)])),
+            "us-east1-1 n2d-standard-4: out of stock, next try in 2m 10s; us-east1-2 n2d-standard-4: quota reached: no, \
+             next try in 2m 10s"
+        );
+        let many = tell(Progress::PassedOver((0..9).map(|number| out(number, stock())).collect()));
+        assert!(many.ends_with("; and 6 more"), "{many}");
+        let boot = |step| Progress::Boot {
+            instance: InstanceId::new("linux-1"),
+            candidate: Some(candidate(3)),
+            step,
+            after: Duration::from_millis(3_240),
+        };
+        assert_eq!(
+            tell(boot(BootStep::Launched)),
+            "linux-1 launched (us-east1-3 n2d-standard-4) after 3.2 s"
+        );
+        assert_eq!(tell(boot(BootStep::Reachable)), "linux-1 reachable after 3.2 s");
+        let PassedOver { candidate, refusal, until } = out(4, stock());
+        assert_eq!(
+            say(WaitingOn::NoCandidate { until, candidate, failure: refusal.failure, count: 2 }, None),
+            "waiting: all 2 candidates were refused; us-east1-4 n2d-standard-4: out of stock, next try in 2m 10s"
+        );
     }
 
     #[test]

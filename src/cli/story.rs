@@ -9,9 +9,11 @@ use crate::cli::when::When;
 use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName};
+use crate::core::failure::Failure;
+use crate::core::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, PoolName};
 use crate::core::instance::{Answer, Leaving};
 use crate::core::job::JobFacts;
+use crate::core::matrix::Choice;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
@@ -63,23 +65,39 @@ impl Story {
         self
     }
 
+    /// These can be launched, the preferred one first.
+    pub(crate) fn offers(&mut self, candidates: &[&str]) -> &mut Self {
+        let candidates = candidates.iter().map(Candidate::new).collect();
+        self.then(0.0, Change::CandidatesNamed { candidates })
+    }
+
     /// Asked for, answered after a second, not reached yet.
     pub(crate) fn launched(&mut self, number: u32, seconds: f64) -> &mut Self {
-        let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
-        let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
-        let (instance, generation, candidate) = (id(number), Generation::new("7f3a"), None);
-        let intended = Change::LaunchIntended {
-            instance,
-            generation,
-            number,
-            attempt: 1,
-            capacity,
-            uses_left,
-            candidate,
-        };
-        self.then(seconds, intended);
+        self.intended(number, 1, seconds);
         let answer = Answer::Accepted { at: at(seconds + 1.4) };
         self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })
+    }
+
+    /// Asked for as the next candidate, refused after a second.
+    pub(crate) fn refused(&mut self, number: u32, attempt: u32, failure: Failure, seconds: f64) -> &mut Self {
+        self.intended(number, attempt, seconds);
+        let answer = Answer::Refused { at: at(seconds + 1.0), failure };
+        self.then(seconds + 1.0, Change::LaunchAnswered { instance: id(number), attempt, answer })
+    }
+
+    /// Asked for as the next candidate.
+    pub(crate) fn intended(&mut self, number: u32, attempt: u32, seconds: f64) -> &mut Self {
+        let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
+        let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
+        let timing = self.state.policy.as_ref().map(|p| p.timing.clone()).unwrap_or_default();
+        let candidate = match self.state.matrix.choice(&timing, at(seconds)) {
+            Choice::Take(candidate) => Some(candidate),
+            Choice::Only | Choice::Wait { .. } => None,
+        };
+        let (instance, generation) = (id(number), Generation::new("7f3a"));
+        let intended =
+            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left, candidate };
+        self.then(seconds, intended)
     }
 
     /// Launched, reached after 23.9 s, ready after 24.7 s.

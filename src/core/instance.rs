@@ -233,6 +233,11 @@ impl Instance {
         }
     }
 
+    /// In which of the provider's ways it was launched, where there are several.
+    pub fn candidate(&self) -> Option<&Candidate> {
+        self.launch.as_ref()?.candidate.as_ref()
+    }
+
     pub fn is_fixed(&self) -> bool {
         self.launch.is_none()
     }

@@ -7,8 +7,9 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
-use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::ids::{AttemptName, Candidate, InstanceId};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Leaving, Phase};
+use crate::core::matrix::PassedOver;
 use crate::core::plan::{
     self,
     request::{self, Ask},
@@ -27,8 +28,10 @@ use crate::port::store::StoreError;
 pub enum Progress {
     /// A new reason to wait.
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
-    /// The instance on its way came a step further.
-    Boot { instance: InstanceId, step: BootStep, after: Duration },
+    /// Its launch did not take these, which it would have preferred.
+    PassedOver(Vec<PassedOver>),
+    /// The instance on its way came a step further. `candidate`: how it was launched, where there are several ways.
+    Boot { instance: InstanceId, candidate: Option<Candidate>, step: BootStep, after: Duration },
     /// The instance that was on its way never will be there.
     BootFailed(FailedBoot),
     /// The instance is there, but nobody acts for the pool: it is not refilled.
@@ -104,6 +107,8 @@ struct Call<'a> {
     say: &'a mut dyn FnMut(Progress),
     said: Option<WaitingOn>,
     step: Option<(InstanceId, BootStep)>,
+    /// The refusals of candidates that were told.
+    refusals: Vec<(Candidate, Stamp)>,
     /// Instances that were on their way for this job, as it was told.
     awaited: Vec<InstanceId>,
 }
@@ -128,8 +133,16 @@ impl Engine {
         possible(&record, &policy)?;
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
         let state = self.request(&ask, &known).await?;
-        let mut call =
-            Call { engine: self, attempt, began, say, said: None, step: None, awaited: Vec::new() };
+        let mut call = Call {
+            engine: self,
+            attempt,
+            began,
+            say,
+            said: None,
+            step: None,
+            refusals: Vec::new(),
+            awaited: Vec::new(),
+        };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
             Ok((assignment, idle_for, granted_after)) => {
@@ -293,14 +306,31 @@ impl Call<'_> {
         }
         if let WaitingOn::Boot { instance } = &on
             && let Some(known) = state.instance(instance)
-            && let Some(step) = boot_step(known)
-            && self.step != Some((instance.clone(), step))
         {
-            self.step = Some((instance.clone(), step));
-            let after = self.engine.now().since(known.created);
-            (self.say)(Progress::Boot { instance: instance.clone(), step, after });
+            self.tell_passed_over(state, known);
+            if let Some(step) = boot_step(known)
+                && self.step != Some((instance.clone(), step))
+            {
+                self.step = Some((instance.clone(), step));
+                let (candidate, after) = (known.candidate().cloned(), self.engine.now().since(known.created));
+                (self.say)(Progress::Boot { instance: instance.clone(), candidate, step, after });
+            }
         }
         Ok(())
+    }
+
+    /// Why the launch did not take the candidates before its own; each refusal once.
+    fn tell_passed_over(&mut self, state: &PoolState, known: &Instance) {
+        let (Some(taken), Some(policy)) = (known.candidate(), state.policy.as_deref()) else { return };
+        let preferred: Vec<&Candidate> = state.matrix.named().iter().take_while(|c| *c != taken).collect();
+        let passed = state.matrix.passed_over(&policy.timing, self.engine.now());
+        let is_told = |p: &PassedOver| self.refusals.contains(&(p.candidate.clone(), p.refusal.at));
+        let news: Vec<PassedOver> =
+            passed.filter(|p| preferred.contains(&&p.candidate) && !is_told(p)).collect();
+        if !news.is_empty() {
+            self.refusals.extend(news.iter().map(|p| (p.candidate.clone(), p.refusal.at)));
+            (self.say)(Progress::PassedOver(news));
+        }
     }
 
     /// After an error nothing stays with this attempt; the job keeps its place for a retry.

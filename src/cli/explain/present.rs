@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Chapter;
-use crate::cli::pool::status::{Halt, KeeperSight, halts, on_what, view};
+use crate::cli::pool::status::{Halt, KeeperSight, halts, on_what, passed_over, until_tried, view};
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::ids::JobKey;
@@ -65,6 +65,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
     )];
     now.extend(view.why);
+    now.extend(known.candidate().map(|candidate| format!("launched as {candidate}")));
     now.extend(view.detail.map(str::to_owned));
     now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
     let Some(report) = chapter.report else { return now };
@@ -101,6 +102,8 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     )];
     let mut obstacles: Vec<String> =
         halts(state, when.now()).iter().map(|halt| halted(chapter, halt, when)).collect();
+    let passed = passed_over(state, when.now());
+    obstacles.extend(passed.iter().map(|passed| until_tried(passed, when)));
     if *chapter.keeper == KeeperSight::Absent && !state.waiting.is_empty() {
         obstacles.push("no keeper runs: `greenroom reap` starts one".to_owned());
     }

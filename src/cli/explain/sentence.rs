@@ -145,7 +145,7 @@ fn named(candidates: &[Candidate]) -> String {
 
 /// The candidate that a launch took, and why none of those before it.
 fn chosen(before: &PoolState, taken: &Candidate, at: Stamp) -> String {
-    let Some(policy) = before.policy.as_deref() else { return format!(" as {taken}") };
+    let Some(policy) = before.policy.as_deref() else { return format!(", as {taken}") };
     let earlier = before.matrix.named().iter().take_while(|candidate| *candidate != taken);
     let earlier: Vec<&Candidate> = earlier.collect();
     let passed = before.matrix.passed_over(&policy.timing, at).filter(|p| earlier.contains(&&p.candidate));
@@ -153,9 +153,9 @@ fn chosen(before: &PoolState, taken: &Candidate, at: Stamp) -> String {
         .map(|passed| format!("{passed}, refused {} before", whole(at.since(passed.refusal.at))))
         .collect();
     if reasons.is_empty() {
-        return format!(" as {taken}");
+        return format!(", as {taken}");
     }
-    format!(" as {taken}, instead of {}", reasons.join("; "))
+    format!(", as {taken} instead of {}", reasons.join("; "))
 }
 
 fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stamp) -> String {

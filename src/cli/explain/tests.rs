@@ -277,3 +277,36 @@ fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
         assert!(!answer.json(&when).to_string().contains("SECRET"));
     }
 }
+
+#[test]
+fn an_instance_says_which_candidate_it_took_and_why_none_before() {
+    let mut story = Story::of(policy());
+    let refused = |class, message: &str| Failure { class, message: message.to_owned() };
+    let none_left = refused(ErrorClass::NoCapacity { scope: "zone-a".into() }, "exhausted");
+    story.offers(&["zone-a small spot", "zone-b small spot", "zone-b small"]);
+    story.refused(1, 1, none_left, 10.0).refused(1, 2, refused(ErrorClass::Quota, "8 vCPU"), 11.0);
+    story.intended(1, 3, 12.5).launched(2, 500.0);
+    let (name, when) = (pool(), when(13.0));
+    let told = |what: &str| {
+        let chapter = chapter(&name, &story, None, &KeeperSight::Runs);
+        explain(what, vec![chapter], &when).unwrap().text(&when, 400)
+    };
+    let text = told("linux-7f3a-1");
+    for line in [
+        "linux-7f3a-1 asked of the provider, as zone-a small spot\n",
+        "the launch of linux-7f3a-1 was refused after 1 s: no capacity (zone-a): exhausted\n",
+        "linux-7f3a-1 asked of the provider again, launch attempt 2, as zone-b small spot instead of zone-a small spot: \
+         out of stock, refused 0 ms before\n",
+        "launch attempt 3, as zone-b small instead of zone-a small spot: out of stock, refused 1 s before; zone-b small \
+         spot: quota reached: 8 vCPU, refused 500 ms before\n",
+        "now: launched as zone-b small\n",
+    ] {
+        assert!(text.contains(line), "{line}{text}");
+    }
+    let later = told("linux-7f3a-2");
+    assert!(later.contains("linux-7f3a-2 asked of the provider, as zone-a small spot\n"), "{later}");
+    let text = told("linux");
+    let named = "candidates, the preferred one first: zone-a small spot; zone-b small spot; zone-b small";
+    assert!(text.contains(named), "{text}");
+    assert!(text.contains("now: zone-b small spot: quota reached: 8 vCPU, next try in 14m 59s\n"), "{text}");
+}

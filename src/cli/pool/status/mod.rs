@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::cli::when::When;
 
 pub(crate) use json::tag;
-pub(crate) use model::{Halt, halts, on_what, view};
+pub(crate) use model::{Halt, halts, on_what, passed_over, until_tried, view};
 pub use model::{KeeperSight, Sight};
 
 use model::Overview;

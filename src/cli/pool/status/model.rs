@@ -4,8 +4,9 @@ use crate::cli::pool::status::until::until;
 use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
 use crate::core::failure::Failure;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{Candidate, InstanceId, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
+use crate::core::matrix::PassedOver;
 use crate::core::plan::brake::{self, Brake};
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::pool::PoolState;
@@ -52,6 +53,8 @@ pub(super) struct Overview<'a> {
     pub(super) slots: u32,
     /// What stands still, and the command that ends it.
     pub(super) halts: Vec<Halt>,
+    /// In the order of preference.
+    pub(super) candidates: Vec<CandidateView<'a>>,
     /// In the order in which they are shown.
     pub(super) instances: Vec<InstanceView<'a>>,
     pub(super) waiting: Vec<Waiting<'a>>,
@@ -73,6 +76,13 @@ pub(crate) enum Halt {
     Drained { since: Stamp },
     Paused { until: Stamp, failures: u32, failure: Failure },
     Backoff { until: Stamp, failure: Failure },
+}
+
+/// A way to launch, and why it is passed over now.
+#[derive(Debug)]
+pub(super) struct CandidateView<'a> {
+    pub(super) candidate: &'a Candidate,
+    pub(super) passed_over: Option<PassedOver>,
 }
 
 #[derive(Debug)]
@@ -123,6 +133,7 @@ impl<'a> Overview<'a> {
             in_use,
             slots,
             halts,
+            candidates: candidates(state, now),
             instances,
             waiting,
         }
@@ -173,6 +184,26 @@ pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
         Brake::Off | Brake::OneTry { .. } => {}
     }
     halts
+}
+
+fn candidates<'a>(state: &'a PoolState, now: Stamp) -> Vec<CandidateView<'a>> {
+    let mut passed = passed_over(state, now);
+    let view = |candidate: &'a Candidate| {
+        let place = passed.iter().position(|p| p.candidate == *candidate);
+        CandidateView { candidate, passed_over: place.map(|place| passed.remove(place)) }
+    };
+    state.matrix.named().iter().map(view).collect()
+}
+
+/// The candidates that no launch takes now.
+pub(crate) fn passed_over(state: &PoolState, now: Stamp) -> Vec<PassedOver> {
+    let timing = state.policy.as_deref().map(|policy| &policy.timing);
+    timing.map_or(Vec::new(), |timing| state.matrix.passed_over(timing, now).collect())
+}
+
+/// Why one of them is passed over, and for how long.
+pub(crate) fn until_tried(passed: &PassedOver, when: &When) -> String {
+    format!("{passed}, next try {}", when.left(passed.until))
 }
 
 /// What there is to say about one instance.
@@ -253,6 +284,7 @@ pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String 
         WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
             format!("{on}, {}", when.until(*until))
         }
+        WaitingOn::NoCandidate { until, .. } => format!("{on}, next try {}", when.left(*until)),
         _ => on.to_string(),
     }
 }
