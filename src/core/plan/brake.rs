@@ -49,8 +49,9 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
     let doubled = exponential(failures, timing);
     match class {
         ErrorClass::Throttled { until: Some(until) } => {
-            let own = at.plus(doubled);
-            if own.reached(*until) { own } else { *until }
+            // One of an earlier boot is over, whatever the wall clock did between.
+            let (own, until) = (at.plus(doubled), until.seen_from(at));
+            if own.reached(until) { own } else { until }
         }
         ErrorClass::Throttled { until: None } | ErrorClass::Transient | ErrorClass::Unknown => {
             at.plus(doubled)
