@@ -174,7 +174,7 @@ impl Matrix {
 
 /// Was the launch asked for after the refusal? One that was under way by then tells nothing new.
 fn is_news(before: &Refusal, asked: Stamp) -> bool {
-    !before.at.reached(asked)
+    !before.at.seen_from(asked).reached(asked)
 }
 
 impl fmt::Display for PassedOver {

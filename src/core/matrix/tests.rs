@@ -121,6 +121,9 @@ fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
     let passed = matrix.passed_over(&Timing::default(), rebooted).next().unwrap();
     assert_eq!(rebooted.until(passed.until), Duration::from_secs(30));
     assert_eq!(matrix.passed_over(&Timing::default(), at(120)).next(), None);
+    let mut accepted = matrix;
+    accepted.accept(&candidate(1), rebooted);
+    assert_eq!(accepted.refusal(&candidate(1)), None);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Aim, Effect};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainWhy, Instance};
-use crate::core::matrix::Choice;
+use crate::core::matrix::{Choice, PassedOver};
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::time::Stamp;
@@ -40,6 +40,10 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
     let wanted = wanted(draft, aim);
     drop_refused(draft, aim, wanted);
     let mut wish = Wish::default();
+    if let Some(on) = no_candidate(draft, aim, wanted) {
+        (report.launches, wish.blocked) = (Some(on.clone()), Some(on));
+        return wish;
+    }
     let Some(fresh) = &aim.observed.launching else { return wish };
     for _ in 0..allowed(draft, aim, wanted, &mut wish) {
         launch(draft, aim, fresh);
@@ -54,7 +58,7 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
         return 0;
     }
     let census = Census::of(draft, aim);
-    let room = aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim));
+    let room = room(draft, aim, &census);
     wish.limit_reached = room < wanted;
     let mut allowed = wanted.min(room);
     if allowed == 0 {
@@ -81,16 +85,6 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
             return 0;
         }
     }
-    if let Choice::Wait { first, count } = choice(draft, aim) {
-        draft.wake_at(first.until);
-        wish.blocked = Some(WaitingOn::NoCandidate {
-            until: first.until,
-            candidate: first.candidate,
-            failure: first.refusal.failure,
-            count,
-        });
-        return 0;
-    }
     let at_most = aim.policy.max_launching.min(aim.observed.capabilities.boots_here.unwrap_or(u32::MAX));
     let slots = at_most.saturating_sub(under_way);
     if slots < allowed {
@@ -104,6 +98,22 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
         allowed = rate;
     }
     allowed
+}
+
+/// How many instances may be launched before the pool is at its limit.
+fn room(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+    aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim))
+}
+
+/// What is wanted, and would fit, has to wait for a candidate; also where this pass may not launch: the next one may.
+fn no_candidate(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingOn> {
+    if wanted == 0 || room(draft, aim, &Census::of(draft, aim)) == 0 {
+        return None;
+    }
+    let Choice::Wait { first, count } = choice(draft, aim) else { return None };
+    let PassedOver { candidate, refusal, until } = first;
+    draft.wake_at(until);
+    Some(WaitingOn::NoCandidate { until, candidate, failure: refusal.failure, count })
 }
 
 /// In which of its ways the provider is to launch next.

@@ -49,6 +49,11 @@ fn a_pool_whose_candidates_are_all_passed_over_waits_for_the_first_and_says_whic
     assert_eq!(NOW.until(*until), std::time::Duration::from_mins(1));
     assert_eq!(report.next, Some(*until));
     assert_eq!(world(&of(" |")).plan().report.launches, None, "nothing is wanted");
+    // Told also by who may not launch, but not before what holds for a full pool.
+    let told = "a8: all 2 candidates were refused; c2: quota reached";
+    table(self::told, &[(&of(", reap | waits 8"), told)]);
+    let full = "a8: all 1 instances in use, limit 1 (`max_instances`)";
+    table(self::told, &[(&of(", max 1 | held 5m by 7; waits 8"), full)]);
 }
 
 #[test]
