@@ -3,6 +3,7 @@
 //! Knows nothing of `plan`: it compares what really exists with what was asked for and recorded. What the engine
 //! believes does not count here.
 
+use super::choosing;
 use super::keeping;
 use super::steps::Pid;
 use super::truth::{Live, Session};
@@ -69,7 +70,9 @@ pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRe
     }
     let intended = |state: &PoolState| {
         let launch = state.instance(id).and_then(|i| i.launch.as_ref());
-        launch.is_some_and(|l| format!("{id}/{}", l.attempt) == request.token)
+        launch.is_some_and(|l| {
+            format!("{id}/{}", l.attempt) == request.token && l.candidate == request.candidate
+        })
     };
     let journal = world.managers[machine].journal(pool);
     if !intended(journal.state()) {
@@ -203,6 +206,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     let state = world.managers[machine].journal(pool).state().clone();
     let boot = world.managers[machine].boot();
     for event in events {
+        choosing::committed(world, machine, pool, event);
         match &event.change {
             Change::LaunchIntended { instance, .. } => {
                 // A refused launch is only a name: nothing was made.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::choosing;
 use super::cloud::{BootPlan, Machine};
 use super::fault::Fault;
 use super::process::{Exit, Kind, Proc, Shared};
@@ -214,6 +215,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             let newest = directory.attempts.keys().next_back().cloned();
             newest.map(|name| directory.attempts.remove(&name));
         }
+        choosing::records_lost(&mut world);
         world.tell("power", format_args!("cut, {lost} records lost"));
     }
     proc.pause(20_000 + dice % 60_000).await;

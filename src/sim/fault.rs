@@ -38,6 +38,12 @@ faults! {
     NoCapacity = "no-capacity",
     /// The account's limit is reached.
     QuotaReached = "quota-reached",
+    /// One candidate is out of stock for a while.
+    CandidateOut = "candidate-out",
+    /// The limit of one candidate is reached.
+    CandidateQuota = "candidate-quota",
+    /// The provider cannot make one candidate at all, until somebody mends that.
+    CandidateInvalid = "candidate-invalid",
     /// A launch is refused for good, and the instance is there all the same.
     RefusedYetThere = "refused-yet-there",
     /// A complete list lacks an instance that exists.

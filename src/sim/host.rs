@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::choosing;
 use super::fault::Fault;
 use super::keeping;
 use super::process::{Kind, Proc};
@@ -279,6 +280,7 @@ impl Host for SimHost {
             world.cover.row(*row);
         }
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
+        choosing::reported(&mut world, self.proc.machine, pool, report);
         let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));
         world.say(self.proc.pid, format_args!("host.write_report {pool} {}{blocked}", rows.join(" ")));
         directory.borrow_mut().reports.insert(pool.clone(), report.clone());

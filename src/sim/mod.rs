@@ -5,6 +5,7 @@
 //! from outside.
 
 pub mod check;
+pub mod choosing;
 pub mod cloud;
 pub mod connector;
 pub mod cover;
@@ -24,6 +25,7 @@ pub mod rng;
 pub mod run;
 pub mod scenario;
 pub mod steps;
+pub mod stock;
 pub mod story;
 pub mod study;
 pub mod truth;

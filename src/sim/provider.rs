@@ -68,6 +68,12 @@ impl SimProvider {
         let mut world = self.proc.world.borrow_mut();
         check::launch_asked(&mut world, self.proc.machine, request);
         let refused = |class, words: &str| Err(ProviderError::new(class, words));
+        let stock = &world.config[&self.pool].stock;
+        let refusal = request.candidate.as_ref().and_then(|candidate| stock.refuses(candidate, world.now));
+        if let Some((fault, class)) = refusal {
+            world.cover.fault(fault);
+            return refused(class, "not to be had");
+        }
         if world.strikes(Fault::NoCapacity) {
             return refused(ErrorClass::NoCapacity { scope: "zone a".into() }, "none left");
         }

@@ -11,6 +11,7 @@ use super::exec::PlannedKill;
 use super::fault::{Fault, WINDOWED, Windows};
 use super::process::Kind;
 use super::rng::Rng;
+use super::stock::Stock;
 use crate::core::ids::{JobKey, PoolName};
 use crate::core::inventory::Capabilities;
 use crate::core::job::JobFacts;
@@ -27,6 +28,8 @@ pub struct PoolPlan {
     pub capabilities: Capabilities,
     /// Hosts of a pool that launches nothing.
     pub hosts: u32,
+    /// When its candidates are to be had.
+    pub stock: Stock,
 }
 
 /// One job as GitLab knows it.
@@ -75,10 +78,12 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "scenario");
         let mut faults = Rng::new(seed, "fault plan");
-        let cloud = cloud_pool(&mut rng);
+        let mut cloud = cloud_pool(&mut rng);
         let metal = metal_pool(&mut rng);
         let jobs = draw_jobs(seed, &mut faults);
         let calm = jobs.last().map_or(0, |job| job.comes);
+        cloud.stock = Stock::draw(seed, calm);
+        cloud.capabilities.candidates = cloud.stock.candidates.clone();
         let chosen = choose(&mut faults);
         let windows = Windows::draw(&chosen, calm, &mut faults);
         // Keepers leave a few times in a world only: whoever is to come between has to be given the time.
@@ -115,6 +120,9 @@ fn timing(rng: &mut Rng) -> Timing {
         pass_interval: ms(rng.within(5_000..15_000)),
         probe_interval: ms(rng.within(1_000..5_000)),
         launch_backoff_max: Duration::from_mins(2),
+        stockout_backoff: Duration::from_secs(30),
+        stockout_backoff_max: Duration::from_mins(4),
+        quota_backoff: Duration::from_mins(3),
         acquire_timeout: Duration::from_mins(rng.within(20..40)),
         ..Timing::default()
     }
@@ -153,6 +161,7 @@ fn cloud_pool(rng: &mut Rng) -> PoolPlan {
         policy: Arc::new(policy),
         capabilities: Capabilities { idempotent_launch, boots_here, ..Capabilities::default() },
         hosts: 0,
+        stock: Stock::default(),
     }
 }
 
@@ -173,6 +182,7 @@ fn metal_pool(rng: &mut Rng) -> PoolPlan {
         policy: Arc::new(policy),
         capabilities: Capabilities { launches: false, ..Capabilities::default() },
         hosts,
+        stock: Stock::default(),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::choosing::Said;
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::job::JobFacts;
@@ -60,6 +61,8 @@ pub struct Truth {
     pub guests: BTreeMap<InstanceId, Guests>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
+    /// What launches of candidates met with.
+    pub said: BTreeMap<PoolName, Said>,
     /// Every launch ever sent, by its token.
     pub asked: BTreeMap<String, LaunchRequest>,
     pub verdicts: BTreeMap<u64, Verdict>,
