@@ -171,7 +171,7 @@ each link, which takes a second where one does not answer, and adds `links` to t
         #[arg(long)]
         dry_run: bool,
     },
-    /// Let a drained pool work again, end a pause, or bring back an instance that was set aside
+    /// Let a drained pool work again, end a pause, ask refused candidates anew, or bring back an instance that was set aside
     Resume {
         /// The pool [default: the only one]
         pool: Option<String>,

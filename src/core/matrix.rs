@@ -95,6 +95,11 @@ impl Matrix {
         self.named.is_empty() && self.refusals.is_empty()
     }
 
+    /// Was one refused, and not accepted since?
+    pub fn has_refusals(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
     /// The preferred one first.
     pub fn named(&self) -> &[Candidate] {
         &self.named

@@ -98,9 +98,10 @@ fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
             let instance = state.instance(id).filter(|i| resumable(i));
             instance.map(|_| Change::Restored { instance: id.clone() }.at(now)).into_iter().collect()
         }
-        Target::Pool if state.drained.is_some() || state.launches.failures > 0 => {
-            vec![Change::PoolResumed.at(now)]
+        Target::Pool => {
+            let stands =
+                state.drained.is_some() || state.launches.failures > 0 || state.matrix.has_refusals();
+            stands.then(|| Change::PoolResumed.at(now)).into_iter().collect()
         }
-        Target::Pool => Vec::new(),
     }
 }

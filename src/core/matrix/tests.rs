@@ -109,6 +109,9 @@ fn what_the_provider_names_no_more_is_forgotten() {
     assert_eq!(matrix.refusal(&candidate(1)), None);
     assert!(matrix.refusal(&candidate(3)).is_some());
     assert!(!matrix.refuse(&candidate(1), NOW, &stock_out(), NOW), "a late answer brings nothing back");
+    assert!(matrix.has_refusals());
+    matrix.forgive();
+    assert!(!matrix.has_refusals() && !matrix.is_empty());
     matrix.name(&[]);
     assert!(matrix.is_empty());
 }
