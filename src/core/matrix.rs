@@ -112,13 +112,26 @@ impl Matrix {
 
     /// The candidates that are passed over now, in their order.
     pub fn passed_over(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = PassedOver> {
-        self.named.iter().filter_map(move |candidate| {
-            let refusal = self.refusals.get(candidate)?;
-            // A wall clock that was set back a day before a reboot must not make it a pause of a day.
-            let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
-            let (candidate, refusal) = (candidate.clone(), refusal.clone());
-            (!now.reached(until)).then_some(PassedOver { candidate, refusal, until })
-        })
+        self.named.iter().filter_map(move |candidate| self.pass(candidate, timing, now))
+    }
+
+    /// Of those, the ones that a launch would have preferred to the candidate that it took.
+    pub fn preferred_to(
+        &self,
+        taken: &Candidate,
+        timing: &Timing,
+        now: Stamp,
+    ) -> impl Iterator<Item = PassedOver> {
+        let preferred = self.named.iter().take_while(move |candidate| *candidate != taken);
+        preferred.filter_map(move |candidate| self.pass(candidate, timing, now))
+    }
+
+    fn pass(&self, candidate: &Candidate, timing: &Timing, now: Stamp) -> Option<PassedOver> {
+        let refusal = self.refusals.get(candidate)?;
+        // A wall clock that was set back a day before a reboot must not make it a pause of a day.
+        let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
+        let (candidate, refusal) = (candidate.clone(), refusal.clone());
+        (!now.reached(until)).then_some(PassedOver { candidate, refusal, until })
     }
 
     /// What the next launch is to take.

@@ -322,11 +322,9 @@ impl Call<'_> {
     /// Why the launch did not take the candidates before its own; each refusal once.
     fn tell_passed_over(&mut self, state: &PoolState, known: &Instance) {
         let (Some(taken), Some(policy)) = (known.candidate(), state.policy.as_deref()) else { return };
-        let preferred: Vec<&Candidate> = state.matrix.named().iter().take_while(|c| *c != taken).collect();
-        let passed = state.matrix.passed_over(&policy.timing, self.engine.now());
+        let passed = state.matrix.preferred_to(taken, &policy.timing, self.engine.now());
         let is_told = |p: &PassedOver| self.refusals.contains(&(p.candidate.clone(), p.refusal.at));
-        let news: Vec<PassedOver> =
-            passed.filter(|p| preferred.contains(&&p.candidate) && !is_told(p)).collect();
+        let news: Vec<PassedOver> = passed.filter(|p| !is_told(p)).collect();
         if !news.is_empty() {
             self.refusals.extend(news.iter().map(|p| (p.candidate.clone(), p.refusal.at)));
             (self.say)(Progress::PassedOver(news));

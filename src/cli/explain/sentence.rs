@@ -146,10 +146,9 @@ fn named(candidates: &[Candidate]) -> String {
 /// The candidate that a launch took, and why none of those before it.
 fn chosen(before: &PoolState, taken: &Candidate, at: Stamp) -> String {
     let Some(policy) = before.policy.as_deref() else { return format!(", as {taken}") };
-    let earlier = before.matrix.named().iter().take_while(|candidate| *candidate != taken);
-    let earlier: Vec<&Candidate> = earlier.collect();
-    let passed = before.matrix.passed_over(&policy.timing, at).filter(|p| earlier.contains(&&p.candidate));
-    let reasons: Vec<String> = passed
+    let reasons: Vec<String> = before
+        .matrix
+        .preferred_to(taken, &policy.timing, at)
         .map(|passed| format!("{passed}, refused {} before", whole(at.since(passed.refusal.at))))
         .collect();
     if reasons.is_empty() {
