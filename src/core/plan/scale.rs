@@ -107,10 +107,10 @@ fn room(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
 
 /// What is wanted, and would fit, has to wait for a candidate; also where this pass may not launch: the next one may.
 fn no_candidate(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingOn> {
+    let Choice::Wait { first, count } = choice(draft, aim) else { return None };
     if wanted == 0 || room(draft, aim, &Census::of(draft, aim)) == 0 {
         return None;
     }
-    let Choice::Wait { first, count } = choice(draft, aim) else { return None };
     let PassedOver { candidate, refusal, until } = first;
     draft.wake_at(until);
     Some(WaitingOn::NoCandidate { until, candidate, failure: refusal.failure, count })
