@@ -127,7 +127,11 @@ impl Engine {
         };
         let token = format!("{id}/{}", launch.attempt);
         let (instance, candidate) = (id.clone(), launch.candidate.clone());
-        setup.provider.launch(&LaunchRequest { instance, token, tags, candidate, keys }).await
+        // The recorded lifetime counts from ready: what boots slowly must not end under a job that it was promised to.
+        let timing = &setup.policy.timing;
+        let lifetime = setup.policy.max_lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
+        let request = LaunchRequest { instance, token, tags, candidate, keys, lifetime };
+        setup.provider.launch(&request).await
     }
 
     /// Tries to reach an instance until it answers or the next pass is due; then runs the ready command.

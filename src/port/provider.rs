@@ -4,6 +4,7 @@
 //! capability. The contract suite in tests/contract/provider.rs says when a provider is done.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -23,6 +24,9 @@ pub struct LaunchRequest {
     /// one of an earlier configuration: a provider that knows it no more says `Invalid`.
     pub candidate: Option<Candidate>,
     pub keys: InstanceKeys,
+    /// The instance ends itself this long after its boot, where the provider can see to that: a manager that is gone for
+    /// good costs no more than that. `None`: it runs until somebody ends it.
+    pub lifetime: Option<Duration>,
 }
 
 /// The keys an instance starts with.

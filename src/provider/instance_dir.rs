@@ -32,7 +32,7 @@ pub struct Launched {
 
 impl Launched {
     pub fn new(request: &LaunchRequest, created: Stamp) -> Self {
-        let LaunchRequest { instance, token, tags, candidate: _, keys: _ } = request.clone();
+        let LaunchRequest { instance, token, tags, .. } = request.clone();
         Self { instance, token, tags, created }
     }
 }

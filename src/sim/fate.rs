@@ -350,8 +350,14 @@ async fn twin(proc: &Proc, dice: u64) {
             host_key_public: "ssh-ed25519 twin".to_owned(),
         };
         let tags = Tags { pool, owner, generation, number };
-        let request =
-            LaunchRequest { instance: id.clone(), token: format!("{id}/1"), tags, candidate: None, keys };
+        let request = LaunchRequest {
+            instance: id.clone(),
+            token: format!("{id}/1"),
+            tags,
+            candidate: None,
+            keys,
+            lifetime: None,
+        };
         let plan = BootPlan { takes: Some(10_000), passes: true, goes: 1_000 };
         let now = world.now;
         world.cloud.make(&request, plan, now, false);

@@ -104,7 +104,8 @@ pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let instance = InstanceId::launched(&pool, &generation, number);
     let tags = Tags { pool, owner: OwnerId::new("owner-1"), generation, number };
     let candidate = good(fixture).capabilities().candidates.first().cloned();
-    LaunchRequest { token: format!("{instance}-1"), instance, tags, candidate, keys: fixture.keys() }
+    let (token, keys) = (format!("{instance}-1"), fixture.keys());
+    LaunchRequest { token, instance, tags, candidate, keys, lifetime: Some(Duration::from_hours(1)) }
 }
 
 pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {
