@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::args::{DEFAULT_CONFIG, Place};
 use super::error::CliError;
+use super::program;
 use super::setup::{FileSetup, Surroundings};
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::{LinkSettings, Linked};
@@ -38,9 +39,8 @@ impl Context {
         let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let state = StateDir::open(&state_path)?;
         let place = Place { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
-        let command = KeeperCommand::new(std::env::current_exe()?, keeper_args(&place), || {
-            std::env::vars_os().collect()
-        });
+        let command =
+            KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect());
         // A person's Ctrl-C ends a person's command; a driver call or keeper lets it pass.
         let signals = if role == Role::Operator { Signals::default_actions() } else { Signals::install()? };
         let mut host = LocalHost::open(state, role, command, signals)?;
@@ -109,7 +109,7 @@ impl Context {
         let host = Rc::clone(&self.host);
         let settings = LinkSettings {
             dir: links_dir(&self.state_path, pool),
-            program: Box::new(|| detached_command(&std::env::current_exe()?)),
+            program: Box::new(|| detached_command(&program::driver()?)),
             runner: Box::new(move || host.runner_pidfd()),
             mailbox: self.host.mailbox(pool),
         };
@@ -127,7 +127,7 @@ impl Context {
     pub(super) fn surroundings(&self) -> Result<Surroundings, CliError> {
         Ok(Surroundings {
             state_dir: self.state_path.clone(),
-            program: std::env::current_exe()?,
+            program: program::driver()?,
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
         })
     }

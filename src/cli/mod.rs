@@ -14,6 +14,7 @@ mod messages;
 pub mod near;
 mod orders;
 pub mod pool;
+mod program;
 pub mod rows;
 mod runner_args;
 mod setup;
@@ -33,6 +34,13 @@ use crate::gitlab::env::JobEnv;
 use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall};
 use error::CliError;
 
+/// The same, with the calls to clouds that were built in.
+#[cfg(feature = "clouds")]
+pub fn run_with_clouds(args: impl Iterator<Item = OsString>) -> ExitCode {
+    crate::provider::install(crate::provider::WITH_CLOUDS);
+    run(args)
+}
+
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
@@ -50,6 +58,10 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(problem.exit_code()).unwrap_or(2));
         }
     };
+    if let Err(error) = program::go_on(&place, &command) {
+        ui::err(&error.for_operator());
+        return ExitCode::from(2);
+    }
     match command {
         Command::Runner(call) => called_by_runner(&place, &call),
         Command::Operator(command) => called_by_operator(&place, command),

@@ -14,7 +14,7 @@ use fs_err as fs;
 
 use super::args::{Place, TryOptions};
 use super::error::CliError;
-use super::ui;
+use super::{program, ui};
 use crate::core::time::Pretty;
 
 /// Plays one job on a pool.
@@ -26,7 +26,7 @@ pub(super) async fn try_job(place: &Place, options: TryOptions) -> Result<bool, 
         }
     }
     let TryOptions { pool, script } = options;
-    Trial { program: std::env::current_exe()?, place: given, pool, script }.run().await
+    Trial { program: program::driver()?, place: given, pool, script }.run().await
 }
 
 /// What to try.

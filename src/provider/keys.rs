@@ -96,6 +96,33 @@ impl<'a> Keys<'a> {
         value.as_str().ok_or_else(|| KeyError::kind(&self.name(key), "a text", value)).map(Some)
     }
 
+    /// A list of texts, none of them empty; one text alone is a list of one.
+    pub fn texts(&mut self, key: &'static str) -> Result<Option<Vec<&'a str>>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(None) };
+        let wrong = || KeyError::kind(&self.name(key), "a text or a list of texts", value);
+        let texts: Vec<&str> = match value {
+            Value::String(one) => vec![one],
+            Value::Array(list) => list.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(wrong)?,
+            _ => return Err(wrong()),
+        };
+        if texts.is_empty() || texts.iter().any(|text| text.trim().is_empty()) {
+            return Err(KeyError::new(self.name(key), "is empty, or has an empty text in it"));
+        }
+        Ok(Some(texts))
+    }
+
+    /// A table of texts under names of the operator's choosing.
+    pub fn map_of_texts(&mut self, key: &'static str) -> Result<Vec<(String, String)>, KeyError> {
+        let Some(value) = self.value(key) else { return Ok(Vec::new()) };
+        let table =
+            value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table of texts", value))?;
+        let inner = |(name, value): (&String, &'a Value)| {
+            let wrong = || KeyError::kind(&self.name(&format!("{key}.{name}")), "a text", value);
+            Ok((name.clone(), value.as_str().ok_or_else(wrong)?.to_owned()))
+        };
+        table.iter().map(inner).collect()
+    }
+
     /// A duration in words (`"1m 30s"`, `"1.5h"`, `"7d"` with days of 24 hours), never negative.
     pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };

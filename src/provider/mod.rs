@@ -1,11 +1,12 @@
 //! Adapters that make instances; one folder each, and the list of them.
 //!
-//! Adding one: a folder beside this file, a line in `PROVIDERS`, a fixture in tests/contract/provider.rs.
+//! Adding one: a folder beside this file, a line in `WITHOUT_CLOUDS`, a fixture in tests/contract/provider.rs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
@@ -13,6 +14,8 @@ use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
 
+pub mod aws_ec2;
+pub mod cloud;
 pub mod console;
 pub mod halt;
 pub mod instance_dir;
@@ -29,8 +32,36 @@ pub mod supervisor;
 
 use keys::KeyError;
 
-/// Every provider, by kind.
-pub const PROVIDERS: &[Registration] = &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION];
+/// Every provider, those of clouds without their calls: what a program has that is to start fast.
+pub const WITHOUT_CLOUDS: &[Registration] =
+    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::REGISTRATION];
+
+/// Every provider, with the calls to clouds that were built in.
+#[cfg(feature = "clouds")]
+pub const WITH_CLOUDS: &[Registration] =
+    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::REGISTRATION];
+
+/// What this program has.
+static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
+
+/// Says what this program has; the first one counts. Without it: `WITHOUT_CLOUDS`.
+pub fn install(providers: &'static [Registration]) {
+    PROVIDERS.set(providers).ok();
+}
+
+/// Every provider that this program has.
+pub fn all() -> &'static [Registration] {
+    PROVIDERS.get().copied().unwrap_or(WITHOUT_CLOUDS)
+}
+
+/// Who makes the calls of a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// This program.
+    Here,
+    /// `greenroom-clouds`, which lies beside it.
+    Elsewhere,
+}
 
 /// A provider, or the key that is in its way.
 pub type Built = Result<Rc<dyn Provider>, KeyError>;
@@ -44,6 +75,7 @@ pub struct Registration {
     pub summary: &'static str,
     /// A pool's provider table with every key, commented; it parses and builds (`allow_root` aside).
     pub example: &'static str,
+    pub calls: Calls,
     /// Checks the table and makes the provider. Touches nothing outside.
     pub build: fn(&BuildContext, &toml::Table) -> Built,
     /// Where jobs build on instances that share this machine's file system, from the state directory; `None` where
@@ -125,8 +157,8 @@ pub fn instance(arguments: &[OsString]) -> ExitCode {
 
 /// The provider of a kind, or what may have been meant.
 pub fn find(kind: &str) -> Result<&'static Registration, KeyError> {
-    PROVIDERS.iter().find(|known| known.kind == kind).ok_or_else(|| {
-        let kinds: Vec<&str> = PROVIDERS.iter().map(|known| known.kind).collect();
+    all().iter().find(|known| known.kind == kind).ok_or_else(|| {
+        let kinds: Vec<&str> = all().iter().map(|known| known.kind).collect();
         KeyError::choice("provider", kind, &kinds)
     })
 }
@@ -139,15 +171,14 @@ mod tests {
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = find("locla").unwrap_err().to_string();
-        let said =
-            "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\": did you mean \"local\"?";
+        let said = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\": did you mean \"local\"?";
         assert_eq!(error, said);
     }
 
     #[test]
     fn kinds_are_unique_and_examples_parse() {
-        for (at, provider) in PROVIDERS.iter().enumerate() {
-            assert!(PROVIDERS[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
+        for (at, provider) in all().iter().enumerate() {
+            assert!(all()[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
             assert!(provider.example.parse::<toml::Table>().is_ok(), "{}", provider.kind);
         }
     }

@@ -28,6 +28,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bin", &["cli"]),
 ];
 
+/// Folders of a family that are no adapter, but what some of its adapters have in common.
+const COMMONS: &[&str] = &["provider/cloud"];
+
 /// Families of adapters.
 const FAMILIES: &[&str] = &["provider", "connector", "store", "host"];
 
@@ -39,6 +42,7 @@ pub(crate) fn adapters<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<Str
         if let [family, name, ..] = module.as_slice()
             && FAMILIES.contains(&family.as_str())
             && (module.len() > 2 || file.ends_with("/mod.rs") || name == "memory")
+            && !COMMONS.contains(&format!("{family}/{name}").as_str())
         {
             adapters.insert(format!("{family}/{name}"));
         }

@@ -7,7 +7,7 @@ use super::keeper::UNIT_DIRS;
 use crate::cli::args::{DoctorOptions, Place};
 use crate::cli::context::config_path;
 use crate::cli::error::CliError;
-use crate::cli::ui;
+use crate::cli::{program, ui};
 
 /// Systemd runs this machine if this is there: `sd_booted(3)`.
 const SYSTEMD: &str = "/run/systemd/system";
@@ -22,7 +22,7 @@ pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Re
         Some(noted) => noted,
         None => place.config_file()?,
     };
-    let program = std::env::current_exe()?;
+    let program = program::driver()?;
     let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
     let ground = Ground {
         config: &config,

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use super::instance_dir::{InstanceDir, Launched};
 use super::launch::Server;
 use super::supervised::Supervised;
-use super::{BuildContext, Built, GuestDirs, Registration};
+use super::{BuildContext, Built, Calls, GuestDirs, Registration};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
@@ -35,6 +35,7 @@ pub const REGISTRATION: Registration = Registration {
     kind: "local",
     summary: "processes on this machine, without isolation: to try out, to rehearse, to test",
     example: include_str!("example.toml"),
+    calls: Calls::Here,
     build,
     guest_dirs: Some(guest_dirs),
     fixed: None,

@@ -14,7 +14,7 @@ use super::instance_dir::{InstanceDir, Launched, Life};
 use super::launch::{Admitted, Recipe, Server};
 use super::process::boot_id;
 use super::supervised::Supervised;
-use super::{BuildContext, Built, Registration};
+use super::{BuildContext, Built, Calls, Registration};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -38,6 +38,7 @@ pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
     summary: "virtual machines on this machine, through QEMU: a whole machine for each job, without a cloud",
     example: include_str!("example.toml"),
+    calls: Calls::Here,
     build,
     guest_dirs: None,
     fixed: None,

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use super::keys::KeyError;
-use super::{BuildContext, Built, FixedHosts, NamedHost, Registration};
+use super::{BuildContext, Built, Calls, FixedHosts, NamedHost, Registration};
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -28,6 +28,7 @@ pub const REGISTRATION: Registration = Registration {
     kind: "static",
     summary: "hosts of your own, Linux or macOS, reached over SSH and cleaned between jobs",
     example: include_str!("example.toml"),
+    calls: Calls::Here,
     build,
     guest_dirs: None,
     fixed: Some(FixedHosts { named, clean: clean::script }),

@@ -1,0 +1,141 @@
+//! What a pool's table says about EC2.
+
+use crate::provider::cloud::offers::{Market, Words};
+use crate::provider::cloud::settings::{AddressKind, Common, UserData};
+use crate::provider::keys::{KeyError, Keys};
+
+const WORDS: Words = Words { types: "instance_types", places: &["subnets", "zones"] };
+
+/// The table, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) common: Common,
+    /// `None`: what the usual places say (`AWS_REGION`, the profile).
+    pub(super) region: Option<String>,
+    /// A profile of the credentials; `None`: the default one.
+    pub(super) profile: Option<String>,
+    /// Empty: the default group of the network.
+    pub(super) security_groups: Vec<String>,
+    /// What the machine itself may do in the account; `None`: nothing.
+    pub(super) instance_profile: Option<String>,
+    /// Does it get a public address? `None`: as the subnet says.
+    pub(super) public_ip: Option<bool>,
+    /// The most that an hour of a spot machine may cost, in dollars; `None`: the price on demand.
+    pub(super) spot_price: Option<String>,
+}
+
+impl Settings {
+    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
+        let mut keys = Keys::of(table);
+        let common = Common::read(&mut keys, &WORDS, UserData::CloudInit)?;
+        let texts =
+            |list: Option<Vec<&str>>| list.unwrap_or_default().into_iter().map(str::to_owned).collect();
+        let settings = Self {
+            common,
+            region: keys.text("region")?.map(str::to_owned),
+            profile: keys.text("profile")?.map(str::to_owned),
+            security_groups: texts(keys.texts("security_groups")?),
+            instance_profile: keys.text("instance_profile")?.map(str::to_owned),
+            public_ip: keys.flag("public_ip")?,
+            spot_price: keys.text("spot_price")?.map(str::to_owned),
+        };
+        keys.finish()?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), KeyError> {
+        for offer in &self.common.offers {
+            if !is_id(&offer.image, "ami-") {
+                let why =
+                    format!("is {:?}, expected the id of an image (`ami-0123456789abcdef0`)", offer.image);
+                return Err(KeyError::new("image", why));
+            }
+        }
+        for group in &self.security_groups {
+            if !is_id(group, "sg-") {
+                let why = format!("has {group:?} in it, expected ids of groups (`sg-0123456789abcdef0`)");
+                return Err(KeyError::new("security_groups", why));
+            }
+        }
+        if self.common.address == AddressKind::Public && self.public_ip == Some(false) {
+            return Err(KeyError::new("public_ip", "is false, but `address` wants the public one"));
+        }
+        if let Some(price) = &self.spot_price {
+            if !price.parse::<f64>().is_ok_and(|dollars| dollars > 0.0) {
+                return Err(KeyError::new(
+                    "spot_price",
+                    format!("is {price:?}, expected dollars such as \"0.05\""),
+                ));
+            }
+            if self.common.offers.iter().all(|offer| offer.market == Market::OnDemand) {
+                return Err(KeyError::new("spot_price", "has no effect without `market = \"spot\"`"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_id(text: &str, prefix: &str) -> bool {
+    text.strip_prefix(prefix)
+        .is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str =
+        "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n";
+
+    fn read(text: &str) -> Result<Settings, String> {
+        Settings::read(&format!("{LEAST}{text}").parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_least_table_is_one_candidate_on_demand() {
+        let settings = read("").unwrap();
+        assert_eq!(settings.common.offers[0].candidate.as_str(), "subnet-0a1b2c3d m7i.large");
+        assert_eq!((settings.region, settings.public_ip), (None, None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, said) in [
+            ("security_groups = \"default\"", "`security_groups` has \"default\" in it, expected ids"),
+            (
+                "address = \"public\"\npublic_ip = false",
+                "`public_ip` is false, but `address` wants the public one",
+            ),
+            ("spot_price = \"cheap\"\nmarket = \"spot\"", "`spot_price` is \"cheap\", expected dollars"),
+            ("spot_price = \"0.1\"", "has no effect without `market = \"spot\"`"),
+            (
+                "machine_types = \"x\"",
+                "`machine_types` is no key of this table: did you mean `instance_types`?",
+            ),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let image =
+            Settings::read(&"image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap());
+        assert!(
+            image.unwrap_err().to_string().contains("`image` is \"debian\", expected the id of an image")
+        );
+    }
+
+    #[test]
+    fn the_example_shows_every_key() {
+        let shown: Vec<&str> =
+            super::super::REGISTRATION.example.lines().map(|line| line.trim_start_matches("# ")).collect();
+        for key in "region profile endpoint credentials_file image instance_types subnets zones market spot_price candidate \
+                    security_groups instance_profile public_ip address user ssh_port user_data disk disk_type tags"
+            .split_whitespace()
+        {
+            let names = |line: &&&str| line.starts_with(&format!("{key} = ")) || line.contains(&format!("provider.{key}]"));
+            assert!(shown.iter().find(names).is_some(), "{key}");
+        }
+        let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
+        assert_eq!(Settings::read(&table).unwrap().common.offers.len(), 8);
+    }
+}

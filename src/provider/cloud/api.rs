@@ -1,0 +1,54 @@
+//! What a cloud is asked: one call each, no decision.
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::machine::{Handle, Machine};
+use super::offers::Offer;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::{LaunchRequest, ProviderError};
+
+/// One look at all machines of a pool.
+#[derive(Debug, Clone, Default)]
+pub struct Machines {
+    pub all: Vec<Machine>,
+    /// Was nothing cut off? A zone that could not be asked makes it false.
+    pub complete: bool,
+}
+
+/// What a cloud answers to a creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    pub handle: Handle,
+    /// Is it certain that there is a place for it? Some clouds say yes first, and look for one then.
+    pub placed: bool,
+}
+
+/// A cloud's interface, as far as one pool needs it. Errors are `Unknown` where no answer came to a call that makes
+/// something; the cloud's own retries are off, for the engine decides about those.
+#[async_trait(?Send)]
+pub trait Api {
+    /// All that a creation says, complete: kept before the call, so that a repeat says the same.
+    type Order: Serialize + DeserializeOwned;
+
+    /// What a launch will say. Asks nobody.
+    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Self::Order, ProviderError>;
+
+    /// Makes one machine. The same order again finds the same machine, never a second one.
+    async fn create(&self, order: &Self::Order) -> Result<Created, ProviderError>;
+
+    /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
+    async fn machines(&self) -> Result<Machines, ProviderError>;
+
+    /// Why a machine that was accepted is there no more before it had a place (`Standing::Asked`).
+    async fn refusal(&self, _order: &Self::Order) -> ProviderError {
+        ProviderError::new(ErrorClass::Transient, "it was accepted and then was gone")
+    }
+
+    /// Asks for the end of a machine, with its disks.
+    async fn delete(&self, machine: &Handle) -> Result<(), ProviderError>;
+
+    /// What it wrote on its console.
+    async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
+}

@@ -1,0 +1,54 @@
+//! A cloud whose calls another program makes.
+//!
+//! The vendors' libraries make a program slow to start, and driver calls start a dozen times a job. So `greenroom` checks the
+//! table of a cloud's pool, and knows its candidates; `greenroom-clouds` has the calls.
+
+use async_trait::async_trait;
+
+use super::offers::Offer;
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Listing};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+
+/// Knows what a pool may launch, and can ask nobody.
+#[derive(Debug)]
+pub struct Elsewhere {
+    pub offers: Vec<Offer>,
+}
+
+impl Elsewhere {
+    fn nobody<T>() -> Result<T, ProviderError> {
+        let why = "this program makes no calls to clouds: `greenroom-clouds`, which does, must lie beside it";
+        Err(ProviderError::new(ErrorClass::Denied, why))
+    }
+}
+
+#[async_trait(?Send)]
+impl Provider for Elsewhere {
+    async fn launch(&self, _request: &LaunchRequest) -> Result<(), ProviderError> {
+        Self::nobody()
+    }
+
+    async fn terminate(&self, _id: &InstanceId) -> Result<(), ProviderError> {
+        Self::nobody()
+    }
+
+    async fn list(&self, _pool: &PoolName) -> Result<Listing, ProviderError> {
+        Self::nobody()
+    }
+
+    async fn endpoint(&self, _id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        Self::nobody()
+    }
+
+    async fn console(&self, _id: &InstanceId) -> Result<String, ProviderError> {
+        Self::nobody()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let candidates = self.offers.iter().map(|offer| offer.candidate.clone()).collect();
+        Capabilities { candidates, ..Capabilities::default() }
+    }
+}

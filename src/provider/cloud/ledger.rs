@@ -1,0 +1,164 @@
+//! Orders as they were given, one file for each instance that may exist.
+//!
+//! `launches/POOL/INSTANCE.json` is on disk before the cloud is asked, so that a repeat after an unknown answer says the
+//! same, byte for byte, whatever the configuration says by then. It holds the instance's host key: private like `keys/`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::machine::Handle;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::time::Stamp;
+use crate::port::provider::LaunchRequest;
+
+/// One instance's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Entry<O> {
+    pub(super) token: String,
+    /// The public half, in OpenSSH form: what the instance answers with.
+    pub(super) host_key: String,
+    /// When it was asked for first.
+    pub(super) asked: Stamp,
+    /// What the cloud is asked; nothing once it has said yes.
+    pub(super) order: Option<O>,
+    /// What it answered.
+    pub(super) made: Option<Handle>,
+}
+
+/// A pool's folder.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    dir: PathBuf,
+}
+
+impl<O> Entry<O> {
+    pub(super) fn new(request: &LaunchRequest, order: O, asked: Stamp) -> Self {
+        let host_key = request.keys.host_key_public.trim().to_owned();
+        Self { token: request.token.clone(), host_key, asked, order: Some(order), made: None }
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(state_dir: &Path, pool: &PoolName) -> Self {
+        Self { dir: state_dir.join("launches").join(pool.as_str()) }
+    }
+
+    /// `None`: nothing is known of it.
+    pub(super) fn read<O: DeserializeOwned>(&self, id: &InstanceId) -> io::Result<Option<Entry<O>>> {
+        let Some(path) = self.file(id) else { return Ok(None) };
+        match fs::read(path) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Is on disk when this returns: what is asked of a cloud after it outlives a power cut.
+    pub(super) fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
+        let path = self.file(id).ok_or_else(|| io::Error::other(format!("`{id}` is no name of ours")))?;
+        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+            .create(&self.dir)?;
+        let fresh = path.with_extension("new");
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        io::Write::write_all(&mut file, &serde_json::to_vec(entry)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &path)?;
+        fs::File::open(&self.dir)?.sync_all()
+    }
+
+    /// It is gone: nobody will ask for it again.
+    pub(super) fn forget(&self, id: &InstanceId) {
+        if let Some(path) = self.file(id) {
+            fs::remove_file(path).ok();
+        }
+    }
+
+    /// Removes what is older than `age` and of none of the instances. CRASH: a process that was killed between the last
+    /// answer and `forget` leaves it.
+    pub(super) fn sweep(&self, lives: impl Fn(&InstanceId) -> bool, age: Duration) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let id = name.to_str().and_then(|name| name.split('.').next()).map(InstanceId::new);
+            let old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            if id.is_some_and(|id| !lives(&id)) && old().is_some_and(|elapsed| elapsed > age) {
+                fs::remove_file(entry.path()).ok();
+            }
+        }
+    }
+
+    /// Only names that we give: they are file names.
+    fn file(&self, id: &InstanceId) -> Option<PathBuf> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let ours = !id.as_str().is_empty() && id.as_str().bytes().all(plain);
+        ours.then(|| self.dir.join(format!("{id}.json")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::core::time::BootId;
+
+    fn entry(token: &str) -> Entry<Vec<u8>> {
+        Entry {
+            token: token.to_owned(),
+            host_key: "ssh-ed25519 AAAA".to_owned(),
+            asked: Stamp { wall_ms: 1, boot: BootId(2), uptime_ms: 3 },
+            order: Some(vec![1, 2]),
+            made: None,
+        }
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_was_written_by_us_alone() {
+        let state = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let id = InstanceId::new("linux-c0ffee-1");
+        assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+        ledger.write(&id, &entry("a")).unwrap();
+        ledger.write(&id, &entry("b")).unwrap();
+        let read = ledger.read::<Vec<u8>>(&id).unwrap().unwrap();
+        assert_eq!((read.token.as_str(), read.order), ("b", Some(vec![1, 2])));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&ledger.file(&id).unwrap()), 0o600);
+        assert_eq!(mode(&ledger.dir), 0o700);
+        ledger.forget(&id);
+        ledger.forget(&id);
+        assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+    }
+
+    #[test]
+    fn no_name_leaves_the_folder() {
+        let state = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        for name in ["", "..", "../up", "a/b", "a.b"] {
+            assert!(ledger.write(&InstanceId::new(name), &entry("a")).is_err(), "{name}");
+            assert!(ledger.read::<Vec<u8>>(&InstanceId::new(name)).unwrap().is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_old_and_of_nobody_is_swept() {
+        let state = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let (lives, dead) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
+        for id in [&lives, &dead] {
+            ledger.write(id, &entry("a")).unwrap();
+        }
+        ledger.sweep(|id| *id == lives, Duration::from_hours(1));
+        assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_some(), "it is young");
+        ledger.sweep(|id| *id == lives, Duration::ZERO);
+        assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_none());
+        assert!(ledger.read::<Vec<u8>>(&lives).unwrap().is_some());
+    }
+}

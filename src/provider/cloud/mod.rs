@@ -1,0 +1,19 @@
+//! What the providers of clouds have in common.
+//!
+//! A cloud is an `Api`: a few calls, each asked once, without waiting or deciding. `Cloud` makes a `Provider` of it: it keeps
+//! orders as they were given, asks for one list where many want to know, and spares an account that is asked too much.
+
+pub mod api;
+mod budget;
+pub mod doctor;
+pub mod elsewhere;
+mod ledger;
+pub mod machine;
+pub mod offers;
+mod provider;
+pub mod settings;
+mod sight;
+pub mod tags;
+pub mod user_data;
+
+pub use provider::Cloud;

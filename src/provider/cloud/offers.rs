@@ -1,0 +1,246 @@
+//! The ways in which a pool may launch: machine types, places, spot or on demand, images.
+//!
+//! A table lists types, places and markets; all combinations are tried, the first of each list first, and the places of
+//! one type before the next type. `[[candidate]]` tables do the same one after another, each with what it does not say
+//! itself taken from the table around it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::ids::Candidate;
+use crate::provider::keys::{KeyError, Keys};
+
+/// More would not be tried in a day, and each is recorded when it is refused.
+const MOST: usize = 200;
+
+/// How a machine is paid for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Market {
+    OnDemand,
+    /// Cheaper, and taken away when the cloud wants it back.
+    Spot,
+}
+
+/// One way to launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    pub candidate: Candidate,
+    pub machine_type: String,
+    /// A zone, or a subnet.
+    pub place: String,
+    pub market: Market,
+    pub image: String,
+}
+
+/// What a cloud calls the lists.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// `instance_types`, `machine_types`.
+    pub types: &'static str,
+    /// Where machines may be: one of these keys names the places.
+    pub places: &'static [&'static str],
+}
+
+/// What a table says, its gaps included.
+#[derive(Debug, Clone, Default)]
+struct Lists {
+    types: Option<Vec<String>>,
+    places: Option<Vec<String>>,
+    markets: Option<Vec<Market>>,
+    image: Option<String>,
+}
+
+/// Reads all offers of a provider's table, the preferred one first.
+pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offer>, KeyError> {
+    let common = Lists::read(keys, words)?;
+    let mut groups = Vec::new();
+    for mut table in keys.tables("candidate")? {
+        let group = Lists::read(&mut table, words)?.or(&common);
+        groups.push((group, table.name("")));
+        table.finish()?;
+    }
+    if groups.is_empty() {
+        groups.push((common, String::new()));
+    }
+    let mut offers: Vec<Offer> = Vec::new();
+    for (group, name) in &groups {
+        for offer in group.offers(name, words)? {
+            if !offers.iter().any(|known| known.is_same(&offer)) {
+                offers.push(offer);
+            }
+        }
+    }
+    if offers.len() > MOST {
+        let why = format!("and places make {} candidates, {MOST} are the most", offers.len());
+        return Err(KeyError::new(words.types, why));
+    }
+    name(&mut offers);
+    Ok(offers)
+}
+
+impl Lists {
+    fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Self, KeyError> {
+        let types = keys.texts(words.types)?.map(owned);
+        let mut places: Option<(&str, Vec<String>)> = None;
+        for key in words.places {
+            let Some(named) = keys.texts(key)? else { continue };
+            if let Some((other, _)) = &places {
+                let why = format!("stands beside `{other}`: say one of the two");
+                return Err(KeyError::new(keys.name(key), why));
+            }
+            places = Some((key, owned(named)));
+        }
+        let markets = match keys.texts("market")? {
+            Some(texts) => Some(
+                texts.into_iter().map(|text| market(&keys.name("market"), text)).collect::<Result<_, _>>()?,
+            ),
+            None => None,
+        };
+        let image = keys.text("image")?.map(str::to_owned);
+        Ok(Self { types, places: places.map(|(_, named)| named), markets, image })
+    }
+
+    fn or(self, other: &Self) -> Self {
+        Self {
+            types: self.types.or_else(|| other.types.clone()),
+            places: self.places.or_else(|| other.places.clone()),
+            markets: self.markets.or_else(|| other.markets.clone()),
+            image: self.image.or_else(|| other.image.clone()),
+        }
+    }
+
+    /// All combinations. `table` is the name of the table with its dot, for messages.
+    fn offers(&self, table: &str, words: &Words) -> Result<Vec<Offer>, KeyError> {
+        let missing =
+            |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
+        let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
+        let image = image.ok_or_else(|| missing("image", "what machines boot from"))?;
+        let types =
+            self.types.as_ref().ok_or_else(|| missing(words.types, "a list, the preferred one first"))?;
+        let places = self.places.as_ref().ok_or_else(|| {
+            missing(words.places[0], &format!("where machines may be ({})", words.places.join(" or ")))
+        })?;
+        let markets = self.markets.clone().unwrap_or_else(|| vec![Market::OnDemand]);
+        let mut offers = Vec::new();
+        for market in markets {
+            for machine_type in types {
+                for place in places {
+                    offers.push(Offer {
+                        candidate: Candidate::new(""),
+                        machine_type: machine_type.clone(),
+                        place: place.clone(),
+                        market,
+                        image: image.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(offers)
+    }
+}
+
+impl Offer {
+    fn is_same(&self, other: &Self) -> bool {
+        let Self { candidate: _, machine_type, place, market, image } = other;
+        (&self.machine_type, &self.place, self.market, &self.image) == (machine_type, place, *market, image)
+    }
+}
+
+/// Each by what people call it; the image is named only where there are several.
+fn name(offers: &mut [Offer]) {
+    let several = offers.windows(2).any(|two| two[0].image != two[1].image);
+    for offer in offers {
+        let Offer { machine_type, place, .. } = &*offer;
+        let market = if offer.market == Market::Spot { " spot" } else { "" };
+        let image = if several { format!(" {}", offer.image) } else { String::new() };
+        offer.candidate = Candidate::new(format!("{place} {machine_type}{market}{image}"));
+    }
+}
+
+fn owned(texts: Vec<&str>) -> Vec<String> {
+    texts.into_iter().map(|text| text.trim().to_owned()).collect()
+}
+
+fn market(key: &str, text: &str) -> Result<Market, KeyError> {
+    match text {
+        "spot" => Ok(Market::Spot),
+        "on-demand" => Ok(Market::OnDemand),
+        other => Err(KeyError::choice(key, other, &["spot", "on-demand"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: Words = Words { types: "machine_types", places: &["zones", "subnets"] };
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let table: toml::Table = text.parse().unwrap();
+        let mut keys = Keys::of(&table);
+        let offers = read(&mut keys, &WORDS).and_then(|offers| keys.finish().map(|()| offers));
+        let name = |offer: &Offer| offer.candidate.to_string();
+        offers.map(|offers| offers.iter().map(name).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_preferred_one_of_each_list_comes_first() {
+        let text = "image = \"i\"\nmachine_types = [\"big\", \"small\"]\nzones = [\"a\", \"b\"]\n\
+                    market = [\"spot\", \"on-demand\"]\n";
+        let wanted = [
+            "a big spot",
+            "b big spot",
+            "a small spot",
+            "b small spot",
+            "a big",
+            "b big",
+            "a small",
+            "b small",
+        ];
+        assert_eq!(names(text).unwrap(), wanted);
+        assert_eq!(names("image = \"i\"\nmachine_types = \"big\"\nsubnets = \"s\"\n").unwrap(), ["s big"]);
+    }
+
+    #[test]
+    fn candidates_follow_one_another_and_take_what_they_do_not_say() {
+        let text = "image = \"i\"\nzones = [\"a\", \"b\"]\n[[candidate]]\nmachine_types = \"arm\"\nimage = \"j\"\n\
+                    zones = \"b\"\n[[candidate]]\nmachine_types = \"x86\"\nmarket = \"spot\"\n\
+                    [[candidate]]\nmachine_types = \"x86\"\nmarket = [\"spot\", \"on-demand\"]\nzones = \"a\"\n";
+        assert_eq!(
+            names(text).unwrap(),
+            ["b arm j", "a x86 spot i", "b x86 spot i", "a x86 i"],
+            "none twice"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        for (text, said) in [
+            ("", "`image` is missing: what machines boot from"),
+            ("image = \"i\"", "`machine_types` is missing"),
+            (
+                "image = \"i\"\nmachine_types = \"a\"",
+                "`zones` is missing: where machines may be (zones or subnets)",
+            ),
+            ("zones = \"a\"\nsubnets = \"b\"", "`subnets` stands beside `zones`"),
+            (
+                "market = \"spto\"",
+                "`market` is \"spto\", expected \"spot\" or \"on-demand\": did you mean \"spot\"?",
+            ),
+            ("machine_types = []", "`machine_types` is empty"),
+            ("machine_types = [\"a\", \" \"]", "`machine_types` is empty"),
+            ("machine_types = [1]", "expected a text or a list of texts"),
+            ("image = \"i\"\n[[candidate]]\nzones = \"a\"", "`candidate.0.machine_types` is missing"),
+            (
+                "[[candidate]]\nzone = \"a\"",
+                "`candidate.0.zone` is no key of this table: did you mean `zones`?",
+            ),
+        ] {
+            let error = names(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let many: Vec<String> = (0..=MOST).map(|n| format!("\"t{n}\"")).collect();
+        let text = format!("image = \"i\"\nzones = \"a\"\nmachine_types = [{}]", many.join(","));
+        assert!(names(&text).unwrap_err().contains("200 are the most"));
+    }
+}

@@ -1,0 +1,300 @@
+//! A provider out of a cloud's calls.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::api::Api;
+use super::budget::Budget;
+use super::ledger::{Entry, Ledger};
+use super::machine::{Handle, Machine, Standing};
+use super::settings::Common;
+use super::sight::{LastSight, Sight};
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::inventory::{Capabilities, Listed, Listing};
+use crate::core::time::Stamp;
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::provider::BuildContext;
+
+/// How old a look may be for who waits for something: a boot, an end, an answer. A second is little beside a boot in a
+/// cloud, and hundreds that wait ask once in it.
+const WAITING: Duration = Duration::from_secs(1);
+/// How old it may be for an address that was known before: it does not change, and whether anybody answers there is
+/// found out by going there.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How long a list may lack what was made just now: clouds tell of new things late, by seconds as a rule.
+const VISIBLE: Duration = Duration::from_secs(20);
+/// From one look to the next, for a machine that was accepted and has no place yet.
+const PLACING: Duration = Duration::from_millis(500);
+/// When an order that nobody needs any more is removed at last.
+const ORDERS_KEPT: Duration = Duration::from_hours(24);
+
+/// One pool's machines in a cloud.
+pub struct Cloud<A> {
+    context: BuildContext,
+    settings: Common,
+    api: A,
+    budget: Rc<Budget>,
+    ledger: Ledger,
+    last: LastSight,
+}
+
+impl<A> std::fmt::Debug for Cloud<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cloud").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl<A: Api> Cloud<A> {
+    /// `account`: all pools with the same one share its budget of calls.
+    pub fn new(context: &BuildContext, settings: Common, account: &str, api: A) -> Self {
+        Self {
+            ledger: Ledger::new(&context.state_dir, &context.pool),
+            context: context.clone(),
+            settings,
+            api,
+            budget: Budget::of(account),
+            last: LastSight::default(),
+        }
+    }
+
+    fn now(&self) -> Stamp {
+        self.context.clock.now()
+    }
+
+    /// One call, on the account's budget.
+    async fn ask<T>(&self, call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
+        self.budget.admit(self.now())?;
+        self.budget.heard(call.await, self.now())
+    }
+
+    /// All machines, as they were at most `age` ago.
+    async fn sight(&self, age: Duration) -> Result<Rc<Sight>, ProviderError> {
+        let look = async {
+            let begun = self.now();
+            let machines = self.ask(self.api.machines()).await?;
+            Ok(Sight { begun, complete: machines.complete, machines: machines.all })
+        };
+        self.last.within(age, self.now(), look).await
+    }
+
+    fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::Order>>, ProviderError> {
+        self.ledger.read(id).map_err(|error| unwritten(id, &error))
+    }
+
+    /// What an order says, kept before it is given. A repeat says what was kept.
+    fn order(&self, request: &LaunchRequest) -> Result<Entry<A::Order>, ProviderError> {
+        let id = &request.instance;
+        match self.entry(id)? {
+            Some(entry) if entry.token == request.token => return Ok(entry),
+            Some(entry) if entry.made.is_some() => {
+                let why = format!("`{id}` was launched before, with another token");
+                return Err(ProviderError::new(ErrorClass::Invalid, why));
+            }
+            _ => {}
+        }
+        let offer = request
+            .candidate
+            .as_ref()
+            .and_then(|named| self.settings.offers.iter().find(|offer| offer.candidate == *named));
+        let offer = offer.ok_or_else(|| {
+            let named = request.candidate.as_ref().map_or("none", |named| named.as_str());
+            let why = format!("the configuration knows no candidate `{named}` any more");
+            ProviderError::new(ErrorClass::Invalid, why)
+        })?;
+        let entry = Entry::new(request, self.api.order(request, offer)?, self.now());
+        self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))?;
+        Ok(entry)
+    }
+
+    /// Waits until the machine has a place, which is when some clouds learn that they have none left.
+    async fn placed(&self, id: &InstanceId, order: &A::Order) -> Result<(), ProviderError> {
+        let asked = self.now();
+        loop {
+            // A look that fails says nothing about the machine.
+            let sight = match self.sight(PLACING).await {
+                Ok(sight) => sight,
+                Err(error) => return Err(ProviderError::new(ErrorClass::Unknown, error.to_string())),
+            };
+            match sight.best(id).map(|machine| machine.standing) {
+                Some(Standing::Starting | Standing::Running) => return Ok(()),
+                Some(Standing::Gone | Standing::Ending) => return Err(self.api.refusal(order).await),
+                None if sight.complete && self.now().since(asked) > VISIBLE => {
+                    return Err(self.api.refusal(order).await);
+                }
+                Some(Standing::Asked) | None => {}
+            }
+            tokio::time::sleep(PLACING).await;
+        }
+    }
+
+    /// A machine that exists, by what was answered or seen.
+    async fn handle(&self, id: &InstanceId) -> Result<Handle, ProviderError> {
+        let sight = self.sight(SETTLED).await?;
+        let seen = sight.best(id).map(|machine| machine.handle.clone());
+        let answered = || Ok::<_, ProviderError>(self.entry(id)?.and_then(|entry| entry.made));
+        seen.map_or_else(answered, |seen| Ok(Some(seen)))?.ok_or_else(|| not_found(id))
+    }
+
+    /// Was it asked for so lately that a list may not tell of it yet?
+    fn is_young(&self, entry: &Entry<A::Order>) -> bool {
+        self.now().since(entry.asked) < VISIBLE
+    }
+
+    fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
+        let Common { user, ssh_port, address, .. } = &self.settings;
+        if machine.standing != Standing::Running {
+            return Err(ProviderError::new(ErrorClass::Transient, "it is not running yet"));
+        }
+        let address = machine.addresses.of(*address).ok_or_else(|| {
+            let why = "it runs, but has no address of the kind that `address` wants";
+            ProviderError::new(ErrorClass::Transient, why)
+        })?;
+        let (address, user) = (address.to_owned(), user.clone());
+        Ok(Endpoint { address, port: *ssh_port, user, host_key, key: None, jump: None })
+    }
+
+    /// Asks for the end of what is not ending yet. What was ending before is no news.
+    async fn end(&self, machine: &Machine) -> Result<(), ProviderError> {
+        if machine.standing == Standing::Ending {
+            return Ok(());
+        }
+        self.ask(self.api.delete(&machine.handle)).await?;
+        self.last.ends(&machine.handle).await;
+        Ok(())
+    }
+}
+
+fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
+    Some(Listed {
+        id: machine.instance.clone(),
+        tags: Some(machine.tags.clone()),
+        status: machine.status()?,
+        created: machine.created(now),
+        detail: Some(machine.why.clone().unwrap_or_else(|| machine.what.clone())),
+        fixed: None,
+    })
+}
+
+fn unwritten(id: &InstanceId, error: &io::Error) -> ProviderError {
+    ProviderError::new(ErrorClass::Transient, format!("the order for `{id}` cannot be kept: {error}"))
+}
+
+fn not_found(id: &InstanceId) -> ProviderError {
+    ProviderError::new(ErrorClass::NotFound, format!("there is no machine for `{id}`"))
+}
+
+#[async_trait(?Send)]
+impl<A: Api> Provider for Cloud<A> {
+    async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
+        let id = &request.instance;
+        let mut entry = self.order(request)?;
+        let (None, Some(order)) = (&entry.made, &entry.order) else { return Ok(()) };
+        let answer = match self.ask(self.api.create(order)).await {
+            Ok(created) if created.placed => Ok(created.handle),
+            Ok(created) => self.placed(id, order).await.map(|()| created.handle),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(made) => {
+                // The end of a call that the engine gave up would be unknown to it, but not to us.
+                entry.made = Some(made);
+                entry.order = None;
+                self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))
+            }
+            Err(error) => {
+                if error.class().is_definite() {
+                    self.ledger.forget(id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+        let sight = self.sight(WAITING).await?;
+        let living: Vec<&Machine> =
+            sight.of(id).filter(|machine| machine.standing != Standing::Gone).collect();
+        for machine in &living {
+            self.end(machine).await?;
+        }
+        if !living.is_empty() {
+            return Ok(());
+        }
+        let entry = self.entry(id)?;
+        if let Some(young) = entry.filter(|entry| self.is_young(entry) && sight.of(id).next().is_none()) {
+            // No list tells of it yet. Asked again until one does, or it is no longer young.
+            return match &young.made {
+                Some(handle) => self.ask(self.api.delete(handle)).await,
+                None => Ok(()),
+            };
+        }
+        if !sight.complete {
+            return Err(ProviderError::new(
+                ErrorClass::Transient,
+                "not all of the pool's machines could be seen",
+            ));
+        }
+        self.ledger.forget(id);
+        Err(not_found(id))
+    }
+
+    async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
+        if *pool != self.context.pool {
+            return Ok(Listing { begun: self.now(), complete: true, instances: Vec::new() });
+        }
+        let sight = self.sight(Duration::ZERO).await?;
+        let now = self.now();
+        let mut machines: Vec<&Machine> = sight.machines.iter().collect();
+        // One of an instance's, the furthest from its end.
+        machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.standing.cmp(&a.standing)));
+        machines.dedup_by(|later, first| later.instance == first.instance);
+        if sight.complete {
+            self.ledger.sweep(|id| sight.best(id).is_some(), ORDERS_KEPT);
+        }
+        let instances = machines.into_iter().filter_map(|machine| listed(machine, now)).collect();
+        Ok(Listing { begun: sight.begun, complete: sight.complete, instances })
+    }
+
+    async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
+        let runs =
+            |sight: &Sight| sight.best(id).is_some_and(|machine| machine.standing == Standing::Running);
+        let mut sight = self.sight(SETTLED).await?;
+        if !runs(&sight) {
+            sight = self.sight(WAITING).await?;
+        }
+        let entry = self.entry(id)?;
+        let machine = sight.best(id).filter(|machine| machine.standing != Standing::Gone);
+        match (machine, entry) {
+            (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
+            (None, Some(entry)) if self.is_young(&entry) && sight.best(id).is_none() => {
+                Err(ProviderError::new(ErrorClass::Transient, "no list tells of it yet"))
+            }
+            (None, _) if !sight.complete => {
+                Err(ProviderError::new(ErrorClass::Transient, "not all of the pool's machines could be seen"))
+            }
+            (Some(_), None) => {
+                let why = "its order is gone, and its host key with it: it cannot be trusted";
+                Err(ProviderError::new(ErrorClass::Invalid, why))
+            }
+            (None, _) => Err(not_found(id)),
+        }
+    }
+
+    async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
+        let handle = self.handle(id).await?;
+        self.ask(self.api.console(&handle)).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let candidates = self.settings.offers.iter().map(|offer| offer.candidate.clone()).collect();
+        Capabilities { candidates, ..Capabilities::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The common provider over a cloud that does what a test says.
+
+use std::cell::{Cell, RefCell};
+
+use super::*;
+use crate::core::ids::{Candidate, Generation, OwnerId};
+use crate::core::inventory::{Status, Tags};
+use crate::core::time::BootId;
+use crate::port::clock::Clock;
+use crate::port::provider::InstanceKeys;
+use crate::provider::cloud::api::{Created, Machines};
+use crate::provider::cloud::machine::tests::machine;
+use crate::provider::cloud::offers::{Offer, Words};
+use crate::provider::cloud::settings::UserData;
+use crate::provider::keys::Keys;
+
+const WORDS: Words = Words { types: "types", places: &["zones"] };
+
+/// Time passes only where a test says so.
+#[derive(Debug, Default)]
+struct Hands(Cell<u64>);
+
+impl Clock for Hands {
+    fn now(&self) -> Stamp {
+        let ms = self.0.get();
+        Stamp { wall_ms: i64::try_from(ms).unwrap(), boot: BootId(1), uptime_ms: ms }
+    }
+}
+
+#[derive(Debug, Default)]
+struct World {
+    machines: RefCell<Vec<Machine>>,
+    /// Orders as they came, and what is answered to the next ones, instead of a machine.
+    orders: RefCell<Vec<String>>,
+    answers: RefCell<Vec<ErrorClass>>,
+    looks: Cell<u32>,
+    deletes: Cell<u32>,
+    hidden: Cell<bool>,
+}
+
+#[async_trait(?Send)]
+impl Api for Rc<World> {
+    type Order = String;
+
+    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<String, ProviderError> {
+        Ok(format!("{} {} {}", request.token, offer.machine_type, offer.image))
+    }
+
+    async fn create(&self, order: &String) -> Result<Created, ProviderError> {
+        self.orders.borrow_mut().push(order.clone());
+        if let Some(class) = self.answers.borrow_mut().pop() {
+            return Err(ProviderError::new(class, "as the test says"));
+        }
+        let id = order.split('/').next().unwrap();
+        let made = machine(id, Standing::Running);
+        if !self.machines.borrow().contains(&made) {
+            self.machines.borrow_mut().push(made.clone());
+        }
+        Ok(Created { handle: made.handle, placed: true })
+    }
+
+    async fn machines(&self) -> Result<Machines, ProviderError> {
+        self.looks.set(self.looks.get() + 1);
+        let all = if self.hidden.get() { Vec::new() } else { self.machines.borrow().clone() };
+        Ok(Machines { all, complete: true })
+    }
+
+    async fn delete(&self, handle: &Handle) -> Result<(), ProviderError> {
+        self.deletes.set(self.deletes.get() + 1);
+        let mut machines = self.machines.borrow_mut();
+        let found = machines.iter_mut().find(|machine| machine.handle == *handle);
+        found
+            .map(|machine| machine.standing = Standing::Ending)
+            .ok_or_else(|| not_found(&InstanceId::new("?")))
+    }
+
+    async fn console(&self, _machine: &Handle) -> Result<String, ProviderError> {
+        Ok("booted".to_owned())
+    }
+}
+
+struct Stage {
+    world: Rc<World>,
+    hands: Rc<Hands>,
+    state: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { world: Rc::default(), hands: Rc::default(), state: tempfile::tempdir().unwrap() }
+    }
+
+    fn cloud(&self, image: &str) -> Cloud<Rc<World>> {
+        let table =
+            format!("image = \"{image}\"\ntypes = [\"big\", \"small\"]\nzones = \"a\"\n").parse().unwrap();
+        let settings = Common::read(&mut Keys::of(&table), &WORDS, UserData::CloudInit).unwrap();
+        let context = BuildContext {
+            pool: PoolName::new("linux"),
+            state_dir: self.state.path().to_owned(),
+            program: "/bin/true".into(),
+            clock: Rc::clone(&self.hands) as Rc<dyn Clock>,
+        };
+        let account = self.state.path().display().to_string();
+        Cloud::new(&context, settings, &account, Rc::clone(&self.world))
+    }
+
+    fn pass(&self, time: Duration) {
+        self.hands.0.set(self.hands.0.get() + u64::try_from(time.as_millis()).unwrap());
+    }
+
+    fn answer(&self, class: ErrorClass) {
+        self.world.answers.borrow_mut().push(class);
+    }
+}
+
+fn request(id: &str, attempt: u32) -> LaunchRequest {
+    let tags = Tags {
+        pool: PoolName::new("linux"),
+        owner: OwnerId::new("owner"),
+        generation: Generation::new("c0ffee"),
+        number: 1,
+    };
+    let keys = InstanceKeys {
+        authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
+        host_key: "secret".to_owned(),
+        host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
+    };
+    let candidate = Some(Candidate::new("a small"));
+    let (instance, token) = (InstanceId::new(id), format!("{id}/{attempt}"));
+    LaunchRequest { instance, token, tags, candidate, keys, lifetime: None }
+}
+
+fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
+    answer.unwrap_err().class().clone()
+}
+
+#[tokio::test]
+async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
+    let stage = Stage::new();
+    stage.answer(ErrorClass::Unknown);
+    assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Unknown);
+    stage.cloud("new").launch(&request("x", 1)).await.unwrap();
+    stage.cloud("new").launch(&request("x", 1)).await.unwrap();
+    assert_eq!(
+        *stage.world.orders.borrow(),
+        ["x/1 small old", "x/1 small old"],
+        "once it is made, nobody is asked"
+    );
+}
+
+#[tokio::test]
+async fn after_a_refusal_the_next_attempt_is_another_order() {
+    let stage = Stage::new();
+    stage.answer(ErrorClass::Quota);
+    assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Quota);
+    stage.cloud("new").launch(&request("x", 2)).await.unwrap();
+    assert_eq!(stage.world.orders.borrow()[1], "x/2 small new");
+    assert_eq!(class(stage.cloud("new").launch(&request("x", 3)).await), ErrorClass::Invalid);
+    let gone = LaunchRequest { candidate: Some(Candidate::new("b huge")), ..request("y", 1) };
+    assert_eq!(class(stage.cloud("new").launch(&gone).await), ErrorClass::Invalid);
+}
+
+#[tokio::test]
+async fn many_that_wait_are_one_list_and_a_list_is_always_new() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    for number in 0..5 {
+        cloud.launch(&request(&format!("x-{number}"), 1)).await.unwrap();
+    }
+    for number in 0..5 {
+        let endpoint = cloud.endpoint(&InstanceId::new(format!("x-{number}"))).await.unwrap();
+        assert_eq!(
+            (endpoint.address.as_str(), endpoint.host_key.as_str()),
+            ("10.0.0.7", "ssh-ed25519 AAAAhost")
+        );
+    }
+    assert_eq!(stage.world.looks.get(), 1);
+    let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
+    assert_eq!((listing.instances.len(), stage.world.looks.get()), (5, 2));
+    assert_eq!(cloud.list(&PoolName::new("other")).await.unwrap().instances, []);
+}
+
+#[tokio::test]
+async fn an_end_is_asked_for_once() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    for _ in 0..3 {
+        cloud.terminate(&id).await.unwrap();
+    }
+    assert_eq!((stage.world.deletes.get(), stage.world.looks.get()), (1, 1));
+    let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
+    assert_eq!(listing.instances[0].status, Status::Stopping);
+    stage.world.machines.borrow_mut()[0].standing = Standing::Gone;
+    stage.pass(Duration::from_secs(2));
+    assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
+    assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::NotFound);
+    assert_eq!(cloud.list(&PoolName::new("linux")).await.unwrap().instances, []);
+}
+
+#[tokio::test]
+async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    stage.world.hidden.set(true);
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::Transient);
+    cloud.terminate(&id).await.unwrap();
+    assert_eq!(stage.world.deletes.get(), 1, "it is known by its answer");
+    stage.pass(VISIBLE);
+    assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    stage.world.machines.borrow_mut()[0].standing = Standing::Gone;
+    stage.world.machines.borrow_mut()[0].why = Some("was reclaimed".to_owned());
+    let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
+    assert_eq!(listing.instances[0].detail.as_deref(), Some("was reclaimed"));
+    stage.answer(ErrorClass::Throttled { until: None });
+    assert!(matches!(class(cloud.launch(&request("y", 1)).await), ErrorClass::Throttled { until: Some(_) }));
+    assert!(matches!(class(cloud.launch(&request("z", 1)).await), ErrorClass::Throttled { .. }));
+    assert_eq!(stage.world.orders.borrow().len(), 2, "the third was not asked");
+}
