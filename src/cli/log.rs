@@ -29,7 +29,14 @@ pub(super) fn start(state_dir: &Path, background: bool) -> Result<(), CliError> 
     } else {
         registry.with(plain.with_writer(io::stderr)).try_init()
     };
-    started.map_err(CliError::system)
+    started.map_err(CliError::system)?;
+    // A keeper in the background has no other place to say it.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |bug| {
+        tracing::error!("a bug ends this keeper: {bug}");
+        told(bug);
+    }));
+    Ok(())
 }
 
 /// A log file that moves itself aside when it is full.

@@ -39,7 +39,7 @@ pub const WITHOUT_CLOUDS: &[Registration] =
 /// Every provider, with the calls to clouds that were built in.
 #[cfg(feature = "clouds")]
 pub const WITH_CLOUDS: &[Registration] =
-    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::REGISTRATION];
+    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::WITH_CALLS];
 
 /// What this program has.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();

@@ -7,6 +7,8 @@ use super::cloud::elsewhere::Elsewhere;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::port::finding::Finding;
 
+#[cfg(feature = "aws-ec2")]
+mod calls;
 mod settings;
 
 use settings::Settings;
@@ -24,6 +26,13 @@ pub const REGISTRATION: Registration = Registration {
     fixed: None,
     doctor: doctor_without_calls,
 };
+
+/// With the calls.
+#[cfg(feature = "aws-ec2")]
+pub const WITH_CALLS: Registration =
+    Registration { calls: Calls::Here, build: calls::build, doctor: doctor_of_table, ..REGISTRATION };
+#[cfg(not(feature = "aws-ec2"))]
+pub const WITH_CALLS: Registration = REGISTRATION;
 
 fn build_without_calls(_context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(Elsewhere { offers: Settings::read(table)?.common.offers }))

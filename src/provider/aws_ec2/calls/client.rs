@@ -1,0 +1,72 @@
+//! The client of EC2: where it goes, who it is, how long it waits.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, Region};
+use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
+use aws_sdk_ec2::Client;
+use aws_smithy_http_client::Builder;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
+
+use super::super::settings::Settings;
+
+/// To an open connection. EC2 is asked from anywhere in the world.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For a whole answer. RunInstances takes seconds when EC2 looks for a place; the libraries have no limit of their own.
+const ANSWER: Duration = Duration::from_secs(30);
+/// What this program was tested with: later versions of the libraries keep these habits.
+fn habits() -> BehaviorVersion {
+    BehaviorVersion::v2026_01_12()
+}
+
+/// Looks up the credentials, and is quick otherwise.
+pub(super) async fn open(settings: &Settings) -> Client {
+    let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_with_resolver(Names);
+    let region = settings.region.clone().map(Region::new);
+    let mut loader = aws_config::defaults(habits())
+        .http_client(http.clone())
+        .timeout_config(TimeoutConfig::builder().connect_timeout(CONNECT).operation_timeout(ANSWER).build())
+        // Whether a call is made again, and with which candidate, is decided by its answer: InsufficientInstanceCapacity is
+        // a 500, which the libraries would repeat.
+        .retry_config(RetryConfig::disabled());
+    if let Some(region) = region.clone() {
+        loader = loader.region(region);
+    }
+    if let Some(profile) = &settings.profile {
+        loader = loader.profile_name(profile);
+    }
+    if let Some(file) = &settings.common.credentials_file {
+        let files = EnvConfigFiles::builder().with_file(EnvConfigFileKind::Credentials, file).build();
+        let around = ProviderConfig::without_region().with_region(region).with_http_client(http);
+        let mut named = ProfileFileCredentialsProvider::builder().configure(&around).profile_files(files);
+        if let Some(profile) = &settings.profile {
+            named = named.profile_name(profile);
+        }
+        loader = loader.credentials_provider(named.build());
+    }
+    let shared = loader.load().await;
+    let mut config = aws_sdk_ec2::config::Builder::from(&shared);
+    if let Some(url) = &settings.common.endpoint {
+        config = config.endpoint_url(url);
+    }
+    Client::from_conf(config.build())
+}
+
+/// Names are looked up as everywhere in this program.
+#[derive(Debug, Clone)]
+struct Names;
+
+impl ResolveDns for Names {
+    fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
+        DnsFuture::new(async move {
+            let found = crate::names::look_up(name, 0).await.map_err(ResolveDnsError::new)?;
+            Ok(found.into_iter().map(|address| address.ip()).collect::<Vec<IpAddr>>())
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! What EC2's errors mean.
+
+use std::error::Error;
+use std::fmt::Debug;
+
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+
+use crate::core::failure::ErrorClass;
+use crate::core::text::clean_line;
+use crate::port::provider::ProviderError;
+
+/// The most of EC2's own words that is told, in characters: a denial carries a kilobyte of encoded reasons.
+const WORDS: usize = 300;
+
+/// A token was used before, with another order.
+pub(super) const MISMATCH: &str = "IdempotentParameterMismatch";
+
+/// An error of a call, by its class. `place`: what has no capacity where that is the answer.
+pub(super) fn read<E>(error: &SdkError<E, HttpResponse>, place: &str) -> ProviderError
+where
+    E: ProvideErrorMetadata + Error + Debug + 'static,
+{
+    if let SdkError::ServiceError(answer) = error {
+        let status = answer.raw().status().as_u16();
+        let (code, words) = (answer.err().code(), answer.err().message().unwrap_or_default());
+        let words = words.split("Encoded authorization failure message").next().unwrap_or_default();
+        let told = format!("{}: {}", code.unwrap_or("an answer that nobody understands"), words.trim());
+        return ProviderError::new(class(code, status, place), clean_line(told.as_bytes(), WORDS));
+    }
+    let causes = chain(error);
+    let told = |causes: &[String]| clean_line(causes.join(": ").as_bytes(), WORDS);
+    if has_no_credentials(error) {
+        return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {}", told(&causes)));
+    }
+    match error {
+        SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, told(&causes)),
+        // Whether it was carried out, nobody knows.
+        _ => ProviderError::new(ErrorClass::Unknown, told(&causes)),
+    }
+}
+
+/// The code of an answer that is an error.
+pub(super) fn code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Option<&str> {
+    error.as_service_error()?.code()
+}
+
+fn chain(error: &dyn Error) -> Vec<String> {
+    let mut causes = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if causes.last() != Some(&text) {
+            causes.push(text);
+        }
+        source = cause.source();
+    }
+    causes
+}
+
+fn has_no_credentials(error: &(dyn Error + 'static)) -> bool {
+    let mut source = Some(error);
+    while let Some(cause) = source {
+        if cause.is::<CredentialsError>() {
+            return true;
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// By code, from EC2's reference ("Error codes for the Amazon EC2 API"); by status where there is none that we know.
+fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
+    let scope = || place.to_owned();
+    match code.unwrap_or_default() {
+        "InsufficientInstanceCapacity"
+        | "InsufficientHostCapacity"
+        | "InsufficientReservedInstanceCapacity"
+        | "InsufficientCapacity"
+        | "InsufficientFreeAddressesInSubnet"
+        | "SpotMaxPriceTooLow" => ErrorClass::NoCapacity { scope: scope() },
+        "RequestLimitExceeded"
+        | "Throttling"
+        | "ThrottlingException"
+        | "RequestThrottled"
+        | "SlowDown"
+        | "BandwidthLimitExceeded"
+        | "EC2ThrottledException" => ErrorClass::Throttled { until: None },
+        "UnauthorizedOperation"
+        | "AuthFailure"
+        | "AccessDenied"
+        | "AccessDeniedException"
+        | "OptInRequired"
+        | "Blocked"
+        | "PendingVerification"
+        | "InvalidClientTokenId"
+        | "SignatureDoesNotMatch"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "RequestExpired"
+        | "UnrecognizedClientException" => ErrorClass::Denied,
+        "InvalidInstanceID.NotFound" | "InvalidVolume.NotFound" => ErrorClass::NotFound,
+        "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => ErrorClass::Unknown,
+        other if other.ends_with("LimitExceeded") || other == "MaxSpotInstanceCountExceeded" => {
+            ErrorClass::Quota
+        }
+        _ if status == 429 => ErrorClass::Throttled { until: None },
+        _ if status >= 500 => ErrorClass::Unknown,
+        _ => ErrorClass::Invalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_has_the_class_that_decides_what_happens_next() {
+        let scope = "zone a".to_owned();
+        for (code, status, wanted) in [
+            ("InsufficientInstanceCapacity", 500, ErrorClass::NoCapacity { scope: scope.clone() }),
+            ("InsufficientFreeAddressesInSubnet", 400, ErrorClass::NoCapacity { scope }),
+            ("VcpuLimitExceeded", 400, ErrorClass::Quota),
+            ("MaxSpotInstanceCountExceeded", 400, ErrorClass::Quota),
+            ("InstanceLimitExceeded", 400, ErrorClass::Quota),
+            ("RequestLimitExceeded", 503, ErrorClass::Throttled { until: None }),
+            ("UnauthorizedOperation", 403, ErrorClass::Denied),
+            ("InvalidInstanceID.NotFound", 400, ErrorClass::NotFound),
+            ("InvalidAMIID.NotFound", 400, ErrorClass::Invalid),
+            ("Unsupported", 400, ErrorClass::Invalid),
+            ("InternalError", 500, ErrorClass::Unknown),
+            ("SomethingNew", 502, ErrorClass::Unknown),
+            ("SomethingNew", 400, ErrorClass::Invalid),
+        ] {
+            assert_eq!(class(Some(code), status, "zone a"), wanted, "{code}");
+        }
+        assert_eq!(class(None, 503, ""), ErrorClass::Unknown, "a proxy's error page");
+    }
+}

@@ -1,0 +1,57 @@
+//! The disks of images: asked once for each, since images do not change.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use aws_sdk_ec2::Client;
+
+use super::errors;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::ProviderError;
+
+/// A disk that an image brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Disk {
+    /// `/dev/xvda`.
+    pub(super) device: String,
+    pub(super) is_root: bool,
+}
+
+/// What is known of images.
+#[derive(Debug, Default)]
+pub(super) struct Images(RefCell<BTreeMap<String, Rc<[Disk]>>>);
+
+impl Images {
+    /// The disks of an image. `Invalid` if there is no such image; never `Unknown`: nothing was asked for yet.
+    pub(super) async fn disks(&self, client: &Client, image: &str) -> Result<Rc<[Disk]>, ProviderError> {
+        if let Some(known) = self.0.borrow().get(image) {
+            return Ok(Rc::clone(known));
+        }
+        let answer = client.describe_images().image_ids(image).send().await;
+        let answer = answer.map_err(|error| definite(errors::read(&error, image)))?;
+        let Some(found) = answer.images().first() else {
+            let why = format!("there is no image {image} that this account may use");
+            return Err(ProviderError::new(ErrorClass::Invalid, why));
+        };
+        let root = found.root_device_name().unwrap_or_default();
+        let of_ebs = found.block_device_mappings().iter().filter(|disk| disk.ebs().is_some());
+        let mut devices: Vec<&str> = of_ebs.filter_map(|disk| disk.device_name()).collect();
+        if !root.is_empty() && !devices.contains(&root) {
+            devices.push(root);
+        }
+        let disks: Rc<[Disk]> = devices
+            .into_iter()
+            .map(|device| Disk { device: device.to_owned(), is_root: device == root })
+            .collect();
+        self.0.borrow_mut().insert(image.to_owned(), Rc::clone(&disks));
+        Ok(disks)
+    }
+}
+
+fn definite(error: ProviderError) -> ProviderError {
+    match error.class() {
+        ErrorClass::Unknown => ProviderError::new(ErrorClass::Transient, error.failure.message),
+        _ => error,
+    }
+}

@@ -1,0 +1,149 @@
+//! Instances as EC2 tells of them.
+
+use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName};
+
+use crate::core::text::clean_line;
+use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
+use crate::provider::cloud::tags;
+
+/// The most of EC2's own words, in characters.
+const WORDS: usize = 200;
+
+/// `None`: it is not ours, though it has our pool's tag.
+pub(super) fn read(instance: &Instance) -> Option<Machine> {
+    let value_of = |name: &str| {
+        let tag = instance.tags().iter().find(|tag| tag.key() == Some(name))?;
+        tag.value()
+    };
+    let (id, tags) = tags::read(value_of)?;
+    let standing = standing(instance.state().and_then(|state| state.name())?);
+    let text = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    Some(Machine {
+        handle: Handle { name: instance.instance_id()?.to_owned(), zone: String::new() },
+        instance: id,
+        tags,
+        standing,
+        created_ms: instance.launch_time().and_then(|time| time.to_millis().ok()),
+        addresses: Addresses {
+            private: text(instance.private_ip_address()),
+            public: text(instance.public_ip_address()),
+            ipv6: text(instance.ipv6_address()),
+        },
+        what: what(instance),
+        why: why(instance).filter(|_| standing <= Standing::Ending),
+    })
+}
+
+fn standing(state: &InstanceStateName) -> Standing {
+    match state {
+        InstanceStateName::Pending => Standing::Starting,
+        InstanceStateName::Running => Standing::Running,
+        InstanceStateName::Terminated => Standing::Gone,
+        // Stopped machines still cost their disks.
+        _ => Standing::Ending,
+    }
+}
+
+fn what(instance: &Instance) -> String {
+    let kind = instance.instance_type().map_or("unknown type", |kind| kind.as_str());
+    let zone =
+        instance.placement().and_then(|placement| placement.availability_zone()).unwrap_or("unknown zone");
+    format!(
+        "{kind}{}, {zone}, {}",
+        if is_spot(instance) { " spot" } else { "" },
+        instance.instance_id().unwrap_or("")
+    )
+}
+
+fn is_spot(instance: &Instance) -> bool {
+    instance.instance_lifecycle() == Some(&InstanceLifecycleType::Spot)
+}
+
+/// Why it ended, as what follows on "instance X"; `None` where somebody asked for it, or nothing is said.
+fn why(instance: &Instance) -> Option<String> {
+    let reason = instance.state_reason()?;
+    let (code, words) = (reason.code()?, reason.message().unwrap_or_default());
+    let at = instance.state_transition_reason().and_then(time).map(|time| format!(" at {time} UTC"));
+    let at = at.unwrap_or_default();
+    let words = clean_line(words.trim_start_matches(code).trim_start_matches(": ").as_bytes(), WORDS);
+    match code {
+        "Client.UserInitiatedShutdown" | "Client.UserInitiatedHibernate" => None,
+        "Client.InstanceInitiatedShutdown" => Some(format!("switched itself off{at}")),
+        "Server.SpotInstanceTermination" | "Server.SpotInstanceShutdown" => {
+            Some(format!("was reclaimed by EC2{at} (spot)"))
+        }
+        server if server.starts_with("Server.") => Some(format!("was ended by EC2{at} ({server}: {words})")),
+        client => Some(format!("could not be started by EC2 ({client}: {words})")),
+    }
+}
+
+/// The time of day out of `User initiated (2026-11-21 14:03:07 GMT)`.
+fn time(transition: &str) -> Option<&str> {
+    let inside = transition.rsplit_once('(')?.1.strip_suffix(')')?;
+    let time = inside.split(' ').nth(1)?;
+    (time.len() == 8 && time.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_ec2::types::{InstanceState, StateReason, Tag};
+
+    use super::*;
+
+    fn instance(state: InstanceStateName, code: &str, transition: &str) -> Instance {
+        let tag = |name: &str, value: &str| Tag::builder().key(name).value(value).build();
+        Instance::builder()
+            .instance_id("i-0abc")
+            .state(InstanceState::builder().name(state).build())
+            .state_reason(StateReason::builder().code(code).message(format!("{code}: no luck")).build())
+            .state_transition_reason(transition)
+            .instance_lifecycle(InstanceLifecycleType::Spot)
+            .tags(tag("greenroom-pool", "linux"))
+            .tags(tag("greenroom-owner", "owner"))
+            .tags(tag("greenroom-generation", "c0ffee"))
+            .tags(tag("greenroom-number", "7"))
+            .build()
+    }
+
+    #[test]
+    fn an_end_is_told_in_words_that_follow_its_name() {
+        use InstanceStateName::{Running, Terminated};
+        let spot = "Server.SpotInstanceTermination";
+        for (state, code, transition, said) in [
+            (
+                Terminated,
+                spot,
+                "Server.SpotInstanceTermination (2026-11-21 14:03:07 GMT)",
+                Some("was reclaimed by EC2 at 14:03:07 UTC (spot)"),
+            ),
+            (Terminated, spot, "", Some("was reclaimed by EC2 (spot)")),
+            (Running, spot, "", None),
+            (Terminated, "Client.UserInitiatedShutdown", "", None),
+            (Terminated, "Client.InstanceInitiatedShutdown", "", Some("switched itself off")),
+            (
+                Terminated,
+                "Server.InternalError",
+                "",
+                Some("was ended by EC2 (Server.InternalError: no luck)"),
+            ),
+            (
+                Terminated,
+                "Client.VolumeLimitExceeded",
+                "",
+                Some("could not be started by EC2 (Client.VolumeLimitExceeded: no luck)"),
+            ),
+        ] {
+            let machine = read(&instance(state, code, transition)).unwrap();
+            assert_eq!(machine.why.as_deref(), said, "{code}");
+            assert_eq!(machine.instance.as_str(), "linux-c0ffee-7");
+        }
+    }
+
+    #[test]
+    fn what_lacks_one_of_our_tags_is_not_ours() {
+        let mut tags = instance(InstanceStateName::Running, "", "").tags().to_vec();
+        tags.pop();
+        let stranger = Instance::builder().instance_id("i-1").set_tags(Some(tags)).build();
+        assert!(read(&stranger).is_none());
+    }
+}

@@ -1,0 +1,130 @@
+//! EC2's calls, through the vendor's own library.
+
+use std::rc::Rc;
+
+use async_trait::async_trait;
+use aws_sdk_ec2::Client;
+use aws_sdk_ec2::types::{Filter, Reservation};
+use base64ct::{Base64, Encoding as _};
+use tokio::sync::OnceCell;
+
+use super::settings::Settings;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::PoolName;
+use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::provider::cloud::api::{Api, Created, Machines};
+use crate::provider::cloud::machine::Handle;
+use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::{Cloud, tags};
+use crate::provider::{BuildContext, Built};
+
+mod client;
+mod errors;
+mod images;
+mod machines;
+mod order;
+
+use images::Images;
+use order::Order;
+
+/// The most of a console that is told, in bytes: its end says why a boot failed.
+const CONSOLE: usize = 64 << 10;
+
+pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let settings = Settings::read(table)?;
+    // One budget for all pools of an account and region, as far as they can be told apart from here.
+    let place = [&settings.region, &settings.profile, &settings.common.endpoint];
+    let account = place
+        .iter()
+        .fold("aws-ec2".to_owned(), |text, part| format!("{text} {}", part.as_deref().unwrap_or_default()));
+    let common = settings.common.clone();
+    let api =
+        Ec2 { pool: context.pool.clone(), settings, client: OnceCell::new(), images: Images::default() };
+    Ok(Rc::new(Cloud::new(context, common, &account, api)))
+}
+
+/// One pool's.
+#[derive(Debug)]
+struct Ec2 {
+    pool: PoolName,
+    settings: Settings,
+    client: OnceCell<Client>,
+    images: Images,
+}
+
+impl Ec2 {
+    async fn client(&self) -> &Client {
+        self.client.get_or_init(|| client::open(&self.settings)).await
+    }
+
+    /// The machine that an order has made, asked by its token.
+    async fn made_by(&self, token: &str) -> Result<Option<Handle>, ProviderError> {
+        let by_token = Filter::builder().name("client-token").values(token).build();
+        let answer = self.client().await.describe_instances().filters(by_token).send().await;
+        let answer = answer.map_err(|error| errors::read(&error, ""))?;
+        let mut found = answer.reservations().iter().flat_map(Reservation::instances);
+        Ok(found.find_map(|instance| instance.instance_id()).map(handle))
+    }
+}
+
+fn handle(id: &str) -> Handle {
+    Handle { name: id.to_owned(), zone: String::new() }
+}
+
+#[async_trait(?Send)]
+impl Api for Ec2 {
+    type Order = Order;
+
+    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Order, ProviderError> {
+        Order::new(&self.settings, request, offer)
+    }
+
+    async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
+        let client = self.client().await;
+        let disks = self.images.disks(client, &order.image).await?;
+        let answer = order.call(client, &disks).send().await;
+        let made = match answer {
+            Ok(answer) => answer.instances().first().and_then(|instance| instance.instance_id()).map(handle),
+            // The image's disks were told differently last time, or an older version of us asked: it was made then.
+            Err(error) if errors::code(&error) == Some(errors::MISMATCH) => {
+                self.made_by(&order.token).await?
+            }
+            Err(error) => return Err(errors::read(&error, &order.scope())),
+        };
+        let handle = made.ok_or_else(|| {
+            ProviderError::new(ErrorClass::Unknown, "EC2 accepted the launch, and named no instance")
+        })?;
+        Ok(Created { handle, placed: true })
+    }
+
+    async fn machines(&self) -> Result<Machines, ProviderError> {
+        let ours = Filter::builder().name(format!("tag:{}", tags::POOL)).values(self.pool.as_str()).build();
+        let mut pages = self.client().await.describe_instances().filters(ours).into_paginator().send();
+        let mut all = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| errors::read(&error, ""))?;
+            let instances = page.reservations().iter().flat_map(Reservation::instances);
+            all.extend(instances.filter_map(machines::read));
+        }
+        Ok(Machines { all, complete: true })
+    }
+
+    async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {
+        let answer = self.client().await.terminate_instances().instance_ids(&machine.name).send().await;
+        answer.map(drop).map_err(|error| errors::read(&error, ""))
+    }
+
+    async fn console(&self, machine: &Handle) -> Result<String, ProviderError> {
+        let answer = self.client().await.get_console_output().instance_id(&machine.name).send().await;
+        let answer = answer.map_err(|error| errors::read(&error, ""))?;
+        let encoded: String = answer.output().unwrap_or_default().split_whitespace().collect();
+        let text = Base64::decode_vec(&encoded).map_err(|_| {
+            ProviderError::new(ErrorClass::Transient, "EC2 sent a console that cannot be decoded")
+        })?;
+        if text.is_empty() {
+            return Err(ProviderError::new(ErrorClass::Transient, "EC2 has no console of it yet"));
+        }
+        let from = text.len().saturating_sub(CONSOLE);
+        Ok(String::from_utf8_lossy(&text[from..]).into_owned())
+    }
+}

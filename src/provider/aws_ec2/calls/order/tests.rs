@@ -1,0 +1,101 @@
+//! Orders, as they would be said to EC2.
+
+use super::*;
+use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use crate::core::inventory::Tags;
+use crate::port::provider::InstanceKeys;
+
+fn settings(more: &str) -> Settings {
+    let text = format!(
+        "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n{more}"
+    );
+    Settings::read(&text.parse().unwrap()).unwrap()
+}
+
+fn request(owner: &str) -> LaunchRequest {
+    let tags = Tags {
+        pool: PoolName::new("linux"),
+        owner: OwnerId::new(owner),
+        generation: Generation::new("c0ffee"),
+        number: 7,
+    };
+    let keys = InstanceKeys {
+        authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
+        host_key: "private".to_owned(),
+        host_key_public: "ssh-ed25519 AAAAhost".to_owned(),
+    };
+    let instance = InstanceId::new("linux-c0ffee-7");
+    LaunchRequest { token: format!("{instance}/1"), instance, tags, candidate: None, keys, lifetime: None }
+}
+
+fn order(more: &str) -> Order {
+    let settings = settings(more);
+    Order::new(&settings, &request("owner"), &settings.common.offers[0]).unwrap()
+}
+
+fn client() -> Client {
+    let config = aws_sdk_ec2::Config::builder().behavior_version(aws_config::BehaviorVersion::v2026_01_12());
+    Client::from_conf(config.build())
+}
+
+#[test]
+fn a_token_is_the_same_for_the_same_launch_of_the_same_owner_only() {
+    let (one, again, other) = (request("a"), request("a"), request("b"));
+    assert_eq!(token(&one), token(&again));
+    assert_ne!(token(&one), token(&other));
+    let next = LaunchRequest { token: "linux-c0ffee-7/2".to_owned(), ..request("a") };
+    assert_ne!(token(&one), token(&next));
+    assert!(token(&one).len() <= 64 && token(&one).is_ascii());
+}
+
+#[test]
+fn everything_that_is_made_has_the_tags_and_goes_with_its_machine() {
+    let disks = [
+        Disk { device: "/dev/xvda".to_owned(), is_root: true },
+        Disk { device: "/dev/sdb".to_owned(), is_root: false },
+    ];
+    let call = order("market = \"spot\"\ndisk = \"50G\"\nspot_price = \"0.05\"\ntags = { team = \"ci\" }")
+        .call(&client(), &disks);
+    let input = call.as_input();
+    let kinds: Vec<&str> = input
+        .get_tag_specifications()
+        .iter()
+        .flatten()
+        .filter_map(|one| one.resource_type())
+        .map(ResourceType::as_str)
+        .collect();
+    assert_eq!(kinds, ["instance", "volume", "network-interface", "spot-instances-request"]);
+    for tagged in input.get_tag_specifications().iter().flatten() {
+        let names: Vec<&str> = tagged.tags().iter().filter_map(Tag::key).collect();
+        assert_eq!(
+            names,
+            ["Name", "greenroom-pool", "greenroom-owner", "greenroom-generation", "greenroom-number", "team"]
+        );
+    }
+    let mappings = input.get_block_device_mappings().as_deref().unwrap();
+    let of = |at: usize| mappings[at].ebs().unwrap();
+    assert_eq!((of(0).volume_size(), of(1).volume_size()), (Some(50), None));
+    assert!(mappings.iter().all(|one| one.ebs().unwrap().delete_on_termination() == Some(true)));
+    assert_eq!(input.get_instance_initiated_shutdown_behavior(), &Some(ShutdownBehavior::Terminate));
+    let spot = input.get_instance_market_options().as_ref().unwrap().spot_options().unwrap();
+    assert_eq!(spot.max_price(), Some("0.05"));
+}
+
+#[test]
+fn a_public_address_needs_an_interface_of_its_own_and_a_zone_a_placement() {
+    let plain = order("security_groups = \"sg-0a1b2c3d\"");
+    let call = plain.call(&client(), &[]);
+    let input = call.as_input();
+    assert_eq!(input.get_subnet_id().as_deref(), Some("subnet-1"));
+    assert_eq!(input.get_security_group_ids().as_deref(), Some(["sg-0a1b2c3d".to_owned()].as_slice()));
+    let public = order("public_ip = true").call(&client(), &[]);
+    let interface = &public.as_input().get_network_interfaces().as_deref().unwrap()[0];
+    assert_eq!(
+        (interface.subnet_id(), interface.associate_public_ip_address()),
+        (Some("subnet-1"), Some(true))
+    );
+    assert_eq!(public.as_input().get_subnet_id(), &None);
+    let zone = Order { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
+    let placement = zone.as_input().get_placement().as_ref().unwrap();
+    assert_eq!(placement.availability_zone(), Some("eu-west-1a"));
+}
