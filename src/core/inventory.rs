@@ -3,6 +3,7 @@
 use super::ids::{Candidate, Generation, InstanceId, OwnerId, PoolName};
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// The tags on everything we create.
@@ -61,6 +62,67 @@ pub struct Listing {
     pub instances: Vec<Listed>,
 }
 
+/// What kind of thing a provider keeps for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceKind {
+    Instance,
+    Volume,
+    /// By its word for people, in lower case: `address`, `snapshot`.
+    Other(&'static str),
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Instance => "instance",
+            Self::Volume => "volume",
+            Self::Other(word) => word,
+        })
+    }
+}
+
+/// One thing that bills, or counts against a quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    pub kind: ResourceKind,
+    /// The provider's own id for it, unique in its pool, as its console and its tools show it: `i-0a1b2c3d`.
+    pub name: String,
+    /// The instance that it is, or was made for, where the provider knows; tags say as much.
+    pub instance: Option<InstanceId>,
+    /// `None`: not of our making, or it cannot carry tags.
+    pub tags: Option<Tags>,
+    /// When the provider made it, if it says so.
+    pub created: Option<Stamp>,
+    /// What more there is to say, in a few words: its type and zone, how large it is.
+    pub detail: Option<String>,
+}
+
+/// Everything that a provider keeps for a pool, in one answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resources {
+    /// When the first call began; what happened later may be missing.
+    pub begun: Stamp,
+    /// False if anything was cut off: then there may be more of it.
+    pub complete: bool,
+    pub found: Vec<Resource>,
+}
+
+impl From<Listing> for Resources {
+    /// The instances that were made for us; the operator's own hosts are no resources.
+    fn from(Listing { begun, complete, instances }: Listing) -> Self {
+        let made = instances.into_iter().filter(|listed| listed.tags.is_some());
+        let resource = |Listed { id, tags, created, detail, .. }: Listed| Resource {
+            kind: ResourceKind::Instance,
+            name: id.to_string(),
+            instance: Some(id),
+            tags,
+            created,
+            detail,
+        };
+        Self { begun, complete, found: made.map(resource).collect() }
+    }
+}
+
 /// What `plan` may know about a provider's powers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -78,5 +140,40 @@ pub struct Capabilities {
 impl Default for Capabilities {
     fn default() -> Self {
         Self { launches: true, idempotent_launch: true, boots_here: None, candidates: Arc::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_names_the_instances_that_bill_and_no_host_of_the_operators() {
+        let at = crate::core::notation::NOW;
+        let tags = Tags {
+            pool: PoolName::new("linux"),
+            owner: OwnerId::new("o"),
+            generation: Generation::new("3f9a"),
+            number: 1,
+        };
+        let listed = |id: &str, tags: Option<Tags>| Listed {
+            id: InstanceId::new(id),
+            tags,
+            status: Status::Running,
+            created: Some(at),
+            detail: None,
+            fixed: None,
+        };
+        let instances = vec![listed("linux-3f9a-1", Some(tags.clone())), listed("mac-1", None)];
+        let resources = Resources::from(Listing { begun: at, complete: false, instances });
+        let made = Resource {
+            kind: ResourceKind::Instance,
+            name: "linux-3f9a-1".to_owned(),
+            instance: Some(InstanceId::new("linux-3f9a-1")),
+            tags: Some(tags),
+            created: Some(at),
+            detail: None,
+        };
+        assert_eq!(resources, Resources { begun: at, complete: false, found: vec![made] });
     }
 }

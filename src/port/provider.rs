@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Candidate, InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listing, Tags};
+use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
+use crate::port::finding::Finding;
 
 /// One launch attempt, complete: a repeat after an unknown answer is the same, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +65,16 @@ impl ProviderError {
     }
 }
 
+/// What a pool asks of its provider at most: an examination measures quotas and addresses against it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demand {
+    pub max_instances: u32,
+    /// Instances on record: what they take of a quota, they take already.
+    pub recorded: u32,
+    /// No instance lives longer; `None`: for as long as it is good.
+    pub max_lifetime: Option<Duration>,
+}
+
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. Same token again: the
@@ -81,6 +92,39 @@ pub trait Provider {
 
     /// What the instance wrote while booting, newest last, for the job's author when a boot fails.
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError>;
+
+    /// Everything of our pool, of any owner, that bills or counts against a quota: instances, and what outlives one
+    /// whose termination was cut off. What is being deleted need not be named.
+    ///
+    /// Asked now and then by a person, never by a pass: it may take several calls, and seconds.
+    async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
+        Ok(self.list(pool).await?.into())
+    }
+
+    /// Asks for the deletion of one of `resources` and returns at once. Called until it answers `NotFound`.
+    ///
+    /// What is still in use by a living instance is refused (`Transient`), not taken from it.
+    async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
+        match (resource.kind, &resource.instance) {
+            (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
+            (kind, _) => {
+                let problem = format!(
+                    "this provider deletes instances only, and `{}` is no such: {kind}",
+                    resource.name
+                );
+                Err(ProviderError::new(ErrorClass::Invalid, problem))
+            }
+        }
+    }
+
+    /// What can be found out by asking: would a launch be allowed (a dry run), is the image there, are addresses and
+    /// quota left for `demand`, does its clock agree with ours? Launches nothing, changes nothing, and costs nothing.
+    ///
+    /// May take as long as it needs: `doctor` gives up after a time of its own. What its table alone says wrong is
+    /// left to the provider's `doctor`. Codes begin with the kind, and stand in its doctor.rs.
+    async fn examine(&self, _demand: &Demand) -> Vec<Finding> {
+        Vec::new()
+    }
 
     fn capabilities(&self) -> Capabilities;
 }

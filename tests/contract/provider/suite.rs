@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::failure::ErrorClass;
 use greenroom::core::ids::{Generation, InstanceId, OwnerId, PoolName};
-use greenroom::core::inventory::{Listed, Status, Tags};
+use greenroom::core::inventory::{Listed, Resource, ResourceKind, Status, Tags};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider, ProviderError};
 
@@ -72,6 +72,7 @@ macro_rules! provider_contract {
             a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see,
             an_instance_that_broke_is_not_running_and_can_be_terminated,
             the_console_tells_of_the_boot,
+            resources_are_everything_of_the_pool_and_are_deleted_one_by_one,
         }
     };
     ($fixture:expr; $($test:ident),* $(,)?) => { $(
@@ -156,6 +157,13 @@ pub(crate) async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &In
     until("dead", Duration::from_secs(5), async || (!fixture.living().contains(name)).then_some(())).await;
 }
 
+/// Everything of the pool that bills.
+async fn resources(provider: &dyn Provider, pool: &PoolName) -> Vec<Resource> {
+    let resources = provider.resources(pool).await.unwrap();
+    assert!(resources.complete);
+    resources.found
+}
+
 /// The end of every test: what is listed is terminated, and then there is nothing.
 pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
     let provider = good(fixture);
@@ -163,6 +171,10 @@ pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
         gone(fixture, &*provider, &instance.id).await;
     }
     assert_eq!(listed(&*provider, &fixture.pool()).await, []);
+    until("nothing bills", Duration::from_secs(30), async || {
+        resources(&*provider, &fixture.pool()).await.is_empty().then_some(())
+    })
+    .await;
     until("nothing lives", Duration::from_secs(5), async || fixture.living().is_empty().then_some(())).await;
     assert_eq!(fixture.remains(), Vec::<String>::new());
 }
@@ -413,4 +425,46 @@ pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
     assert!(!text.is_empty() && text.len() <= 64 * 1024, "{} bytes", text.len());
     let secret = request.keys.host_key.lines().nth(1).unwrap();
     assert!(!text.contains(secret), "the host key is on the console");
+}
+
+pub(crate) async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_one(fixture: &dyn Fixture) {
+    let provider = good(fixture);
+    let (own, mut foreign) = (request(fixture, 1), request(fixture, 2));
+    foreign.tags.owner = OwnerId::new("somebody-else");
+    for request in [&own, &foreign] {
+        provider.launch(request).await.unwrap();
+        running(fixture, &*provider, &request.instance).await;
+    }
+    let pool = fixture.pool();
+    let found = resources(&*good(fixture), &pool).await;
+    for request in [&own, &foreign] {
+        let of_it = found.iter().filter(|one| one.tags.as_ref() == Some(&request.tags));
+        let instances: Vec<_> = of_it.filter(|one| one.kind == ResourceKind::Instance).collect();
+        assert_eq!(instances.len(), 1, "{found:?}");
+        assert_eq!(instances[0].instance.as_ref(), Some(&request.instance));
+    }
+    let names: BTreeSet<_> = found.iter().map(|one| (one.kind, one.name.as_str())).collect();
+    assert_eq!(names.len(), found.len(), "a name is not unique: {found:?}");
+    let mut ours: Vec<_> = found.iter().filter(|one| one.tags.as_ref() == Some(&own.tags)).collect();
+    // What an instance uses is refused as long as that is there: instances go first.
+    ours.sort_by_key(|one| one.kind);
+    for resource in ours {
+        until("deleted", Duration::from_mins(1), async || match provider.delete(resource).await {
+            Ok(()) => None,
+            Err(error) if *error.class() == ErrorClass::Transient => None,
+            Err(error) => {
+                assert_eq!(error.class(), &ErrorClass::NotFound, "{error}");
+                Some(())
+            }
+        })
+        .await;
+    }
+    until("only the other's are left", Duration::from_secs(30), async || {
+        let left = resources(&*provider, &pool).await;
+        assert!(left.iter().any(|one| one.tags.as_ref() == Some(&foreign.tags)), "{left:?}");
+        left.iter().all(|one| one.tags.as_ref() == Some(&foreign.tags)).then_some(())
+    })
+    .await;
+    assert_eq!(fixture.living(), BTreeSet::from([foreign.instance.to_string()]));
+    assert!(resources(&*provider, &PoolName::new("another")).await.is_empty());
 }
