@@ -20,6 +20,7 @@ pub mod instance;
 pub mod invariants;
 pub mod inventory;
 pub mod job;
+pub mod leftover;
 pub mod matrix;
 #[cfg(test)]
 mod notation;

@@ -8,6 +8,7 @@ mod boot;
 mod effect;
 mod exit;
 pub mod keeper;
+pub mod leaks;
 pub mod operate;
 mod pass;
 pub mod reap;

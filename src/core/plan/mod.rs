@@ -20,6 +20,7 @@ mod scale;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod whose;
 mod why;
 
 use std::fmt;

@@ -77,9 +77,4 @@ impl Observed {
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
         !self.busy.contains(id) && self.troubles.get(id).is_none_or(|t| now.reached(t.until))
     }
-
-    /// Does an open attempt's directory name it? Then it is in use, whatever the journal says.
-    pub(super) fn is_named(&self, id: &InstanceId) -> bool {
-        self.attempts.values().any(|a| a.closed.is_none() && a.instance.as_ref() == Some(id))
-    }
 }

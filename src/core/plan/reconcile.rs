@@ -8,6 +8,7 @@ use super::draft::Draft;
 use super::fixed;
 use super::observed::Observed;
 use super::table::{self, Age, Recorded, Sight, Unrecorded, Verdict};
+use super::whose::Makings;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Phase};
@@ -352,7 +353,7 @@ fn unrecorded(
     let mut ours = 0;
     let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
     for listed in others {
-        let kind = kind_of(draft, observed, listed);
+        let kind = Makings::seen_by(draft.state(), observed).whose(&listed.id, listed.tags.as_ref());
         ours += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
         let due = grace_ends(listed, observed, policy, draft.now);
         let late = draft.now.reached(due);
@@ -403,22 +404,4 @@ fn grace_ends(listed: &Listed, observed: &Observed, policy: &Policy, now: Stamp)
     let grace = policy.timing.reap_grace;
     let (by_birth, by_sight) = (listed.created.unwrap_or(known).plus(grace), known.plus(grace));
     if now.until(by_birth) < now.until(by_sight) { by_birth } else { by_sight }
-}
-
-fn kind_of(draft: &Draft<'_>, observed: &Observed, listed: &Listed) -> Unrecorded {
-    let Some(tags) = &listed.tags else { return Unrecorded::Fixed };
-    if tags.owner != observed.owner {
-        return Unrecorded::Foreign;
-    }
-    let recorded = draft.state().generations.get(&tags.generation).copied();
-    let highest = match recorded {
-        Some(highest) => highest,
-        // Begun here, but not yet in this pool's journal: no number was given out.
-        None if observed.generations.contains(&tags.generation) => 0,
-        None => return Unrecorded::Stranger,
-    };
-    if tags.number > highest {
-        return Unrecorded::Stranger;
-    }
-    if observed.is_named(&listed.id) { Unrecorded::OursHeld } else { Unrecorded::Ours }
 }

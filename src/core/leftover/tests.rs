@@ -1,0 +1,132 @@
+//! Each standing, from a line of text.
+
+use super::*;
+use crate::core::ids::{Generation, OwnerId, PoolName};
+use crate::core::notation::{NOW, World, ago, generation, span, world};
+use crate::core::plan::Observed;
+
+/// `volume 3 1h`: made for launch 3 an hour ago. With `ageless`, `nameless` (the provider knows no instance of it),
+/// `them` (another owner), `untagged`, `elsewhen` (a generation of which nothing is known).
+fn resource(text: &str) -> Resource {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let has = |word: &str| words.contains(&word);
+    let kind = match words[0] {
+        "instance" => ResourceKind::Instance,
+        "volume" => ResourceKind::Volume,
+        _ => ResourceKind::Other("address"),
+    };
+    let number = words[1].parse().unwrap();
+    let generation = if has("elsewhen") { Generation::new("x") } else { generation() };
+    let owner = OwnerId::new(if has("them") { "them" } else { "us" });
+    let tags = Tags { pool: PoolName::new("p"), owner, generation, number };
+    let instance = InstanceId::launched(&tags.pool, &tags.generation, number);
+    Resource {
+        kind,
+        name: format!("{}-{number}", words[0]),
+        instance: (!has("nameless")).then_some(instance),
+        tags: (!has("untagged")).then_some(tags),
+        created: (!has("ageless")).then(|| ago(span(words[2]))),
+        detail: None,
+    }
+}
+
+/// Nine launches were ever made, `reap_grace` is five minutes.
+fn judged(mut seen: World, before: &World, resource: &Resource) -> Standing {
+    seen.state.generations.insert(generation(), 9);
+    let Observed { owner, generations, attempts, denied, .. } = &seen.observed;
+    let makings = Makings { recorded: &seen.state, owner, generations, attempts };
+    let known = Knowledge { makings, before: &before.state, denied, grace: span("5m"), now: NOW };
+    judge(resource, &known)
+}
+
+/// After `;;` instances that were recorded a moment before.
+fn standing(recorded: &str, text: &str) -> Standing {
+    let (recorded, before) = recorded.split_once(";;").unwrap_or((recorded, ""));
+    judged(world(recorded), &world(before), &resource(text))
+}
+
+#[test]
+fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
+    use Standing::{Foreign, Left, Recorded, Stranger, Untagged, Young};
+    let rows = [
+        ("", "instance 3 1h", Left(Why::Unrecorded)),
+        ("", "instance 3 5m", Left(Why::Unrecorded)),
+        ("", "instance 3 299s", Young),
+        ("", "instance 3 1h ageless", Left(Why::Unrecorded)),
+        ("", "instance 3 1h nameless", Left(Why::Unrecorded)),
+        ("", "instance 9 1h", Left(Why::Unrecorded)),
+        ("", "instance 10 1h", Stranger),
+        ("", "instance 3 1h elsewhen", Stranger),
+        ("", "instance 3 1s elsewhen", Stranger),
+        ("", "instance 3 1h them", Foreign),
+        ("", "instance 10 1h them", Foreign),
+        ("", "instance 3 1h untagged", Untagged),
+        ("", "instance 3 1h untagged nameless", Untagged),
+        ("idle 1h", "instance 1 1h", Recorded),
+        ("asked 10s", "instance 1 1h", Recorded),
+        ("draining 1h denied", "instance 1 1h", Recorded),
+        // It was terminated and forgotten while the provider was asked.
+        (";; draining 1h", "instance 1 1h", Recorded),
+        ("", "volume 3 1h", Left(Why::InstanceUnrecorded)),
+        ("", "volume 3 1h nameless", Left(Why::InstanceUnrecorded)),
+        ("", "address 3 1h", Left(Why::InstanceUnrecorded)),
+        ("", "volume 3 10s", Young),
+        ("", "volume 3 1h them", Foreign),
+        ("", "volume 3 1h untagged", Untagged),
+        ("", "volume 10 1h", Stranger),
+        ("idle 1h", "volume 1 1h", Recorded),
+        ("idle 1h", "volume 1 1h untagged", Recorded),
+        // One list that lacks an instance says nothing; `endpoint` has to deny it.
+        ("idle 1h missing 1m", "volume 1 1h", Recorded),
+        ("idle 1h denied", "volume 1 1h", Left(Why::InstanceGone)),
+        ("idle 1h denied", "volume 1 1m", Young),
+        ("idle 1h denied", "volume 1 1h them", Foreign),
+        ("aside 1h denied", "volume 1 1h", Left(Why::InstanceGone)),
+        ("held 1h by 7 denied", "volume 1 1h", Recorded),
+        ("asked 1m denied", "volume 1 1h", Recorded),
+        ("draining 1h denied", "volume 1 1h", Recorded),
+        (";; draining 1h", "volume 1 1h", Recorded),
+    ];
+    for (recorded, text, expected) in rows {
+        assert_eq!(standing(recorded, text), expected, "given `{recorded}` and `{text}`");
+    }
+}
+
+#[test]
+fn what_an_open_attempt_names_is_in_use() {
+    let instance = Resource { instance: Some(InstanceId::new("u1")), ..resource("instance 3 1h") };
+    let volume = Resource { kind: ResourceKind::Volume, ..instance.clone() };
+    for resource in [instance, volume] {
+        let standing = |text| judged(world(text), &world(""), &resource);
+        assert_eq!(standing("orphan 1h named 7"), Standing::Held);
+        assert_eq!(standing("orphan 1h user 7"), Standing::Held);
+        assert!(matches!(standing("orphan 1h"), Standing::Left(_)));
+    }
+}
+
+#[test]
+fn only_what_is_ours_and_not_in_use_is_ever_left_over() {
+    let recorded =
+        ["", "idle 1h", "held 1h by 7", "asked 1m", "draining 1h", "idle 1h denied", "held 1h by 7 denied"];
+    for text in
+        ["instance 1 9h them", "volume 1 9h them", "volume 1 9h elsewhen", "instance 99 9h", "volume 99 9h"]
+    {
+        for recorded in recorded {
+            assert!(
+                !matches!(standing(recorded, text), Standing::Left(_)),
+                "given `{recorded}` and `{text}`"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_instance_is_doubtful_when_something_of_it_is_there_and_it_is_not() {
+    let seen = world("idle 1h; idle 1h; asked 1m; draining 1h; idle 1h");
+    let found: Vec<Resource> =
+        ["instance 1 1h", "volume 1 1h", "volume 2 1h nameless", "volume 3 1m", "volume 4 1h", "volume 8 1h"]
+            .map(resource)
+            .into();
+    let doubtful = doubtful(&found, &seen.state);
+    assert_eq!(doubtful, BTreeSet::from([InstanceId::new("p-g-2")]));
+}

@@ -1,0 +1,50 @@
+//! Whose is what no record knows?
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::observed::Observed;
+use super::table::Unrecorded;
+use crate::core::attempt::AttemptSeen;
+use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId};
+use crate::core::inventory::Tags;
+use crate::core::pool::PoolState;
+
+/// What a state directory knows of its own making.
+#[derive(Debug, Clone, Copy)]
+pub struct Makings<'a> {
+    pub recorded: &'a PoolState,
+    pub owner: &'a OwnerId,
+    /// Generations that began in this directory.
+    pub generations: &'a BTreeSet<Generation>,
+    pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
+}
+
+impl<'a> Makings<'a> {
+    pub(super) fn seen_by(recorded: &'a PoolState, observed: &'a Observed) -> Self {
+        let Observed { owner, generations, attempts, .. } = observed;
+        Self { recorded, owner, generations, attempts }
+    }
+
+    /// Judges an instance without a record by its tags.
+    pub fn whose(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
+        let Some(tags) = tags else { return Unrecorded::Fixed };
+        if tags.owner != *self.owner {
+            return Unrecorded::Foreign;
+        }
+        let highest = match self.recorded.generations.get(&tags.generation) {
+            Some(highest) => *highest,
+            // Begun here, but not yet in this pool's journal: no number was given out.
+            None if self.generations.contains(&tags.generation) => 0,
+            None => return Unrecorded::Stranger,
+        };
+        if tags.number > highest {
+            return Unrecorded::Stranger;
+        }
+        if self.is_named(id) { Unrecorded::OursHeld } else { Unrecorded::Ours }
+    }
+
+    /// Does an open attempt's directory name it? Then it is in use, whatever the journal says.
+    fn is_named(&self, id: &InstanceId) -> bool {
+        self.attempts.values().any(|a| a.closed.is_none() && a.instance.as_ref() == Some(id))
+    }
+}

@@ -1,0 +1,137 @@
+//! What the provider has beside the record, for `pool leaks`: looked at as a whole, and deleted when asked to.
+//!
+//! Needs no keeper and disturbs none: what it deletes, no record knows.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Engine, Trouble};
+use crate::core::failure::ErrorClass;
+use crate::core::inventory::{Resource, ResourceKind};
+use crate::core::leftover::{self, Knowledge, Standing, instance_of};
+use crate::core::plan::whose::Makings;
+use crate::core::time::Pretty;
+use crate::port::provider::ProviderError;
+use crate::port::setup::PoolSetup;
+
+/// Why nothing can be said about what is left over.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    #[error("the provider could not say what there is: {0}")]
+    Provider(#[from] ProviderError),
+    #[error("the provider's answer is incomplete: there may be more than it names")]
+    Incomplete,
+    #[error("{problem}")]
+    Moved { problem: String },
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+/// How a leftover that was to be deleted ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deleted {
+    /// The provider does not find it any more.
+    Gone,
+    /// Why it is still there: a refusal that asking again does not change, or the time was up.
+    Stays(String),
+}
+
+impl Engine {
+    /// Everything that the provider has for the pool, and how each stands to the record.
+    pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Standing)>, LookError> {
+        let identity = self.host.identity().await.map_err(Trouble::from)?;
+        if let Some(problem) = identity.moved {
+            return Err(LookError::Moved { problem });
+        }
+        // RACE: read before and after: what is launched or terminated meanwhile has its record in one of the two.
+        let before = self.store.load().await.map_err(Trouble::from)?;
+        let resources = setup.provider.resources(&self.pool).await?;
+        if !resources.complete {
+            return Err(LookError::Incomplete);
+        }
+        let recorded = self.store.load().await.map_err(Trouble::from)?;
+        let mut denied = BTreeSet::new();
+        for id in leftover::doubtful(&resources.found, &recorded) {
+            if setup.provider.endpoint(&id).await.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
+                denied.insert(id);
+            }
+        }
+        let attempts = self.host.attempts(&self.pool).await.map_err(Trouble::from)?;
+        let makings = Makings {
+            recorded: &recorded,
+            owner: &identity.owner,
+            generations: &identity.generations,
+            attempts: &attempts,
+        };
+        let grace = setup.policy.timing.reap_grace;
+        let known = Knowledge { makings, before: &before, denied: &denied, grace, now: self.now() };
+        let judged = resources.found.into_iter().map(|one| {
+            let standing = leftover::judge(&one, &known);
+            (one, standing)
+        });
+        Ok(judged.collect())
+    }
+
+    /// Deletes what was judged to be left over, instances first; asks again and again until nothing is found, for
+    /// `within` at most. `tell` hears of each end.
+    pub async fn delete(
+        &self,
+        setup: &PoolSetup,
+        leftovers: Vec<Resource>,
+        within: Duration,
+        tell: &mut dyn FnMut(&Resource, &Deleted),
+    ) {
+        let until = self.now().plus(within);
+        let mut pending = leftovers;
+        pending.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        loop {
+            let is_late = self.now().reached(until);
+            let mut left: Vec<Resource> = Vec::new();
+            for resource in pending {
+                // What an instance uses may go along with it.
+                let is_used = left.iter().any(|other| is_instance_of(other, &resource));
+                let answer = if is_used { Ok(()) } else { self.delete_once(setup, &resource).await };
+                match end(answer, is_late.then_some(within)) {
+                    Some(end) => tell(&resource, &end),
+                    None => left.push(resource),
+                }
+            }
+            if left.is_empty() {
+                return;
+            }
+            pending = left;
+            self.host.pause(setup.policy.timing.probe_interval).await;
+        }
+    }
+
+    async fn delete_once(&self, setup: &PoolSetup, resource: &Resource) -> Result<(), ProviderError> {
+        if let (ResourceKind::Instance, Some(id)) = (resource.kind, &resource.instance) {
+            self.connector.discard_keys(id).await;
+        }
+        setup.provider.delete(resource).await
+    }
+}
+
+fn is_instance_of(instance: &Resource, other: &Resource) -> bool {
+    let is_one = |resource: &Resource| resource.kind == ResourceKind::Instance;
+    is_one(instance) && !is_one(other) && instance_of(instance) == instance_of(other)
+}
+
+/// `None`: to be asked again. `late`: nothing is, for it was asked for so long.
+fn end(answer: Result<(), ProviderError>, late: Option<Duration>) -> Option<Deleted> {
+    match (answer, late) {
+        (Err(error), _) if *error.class() == ErrorClass::NotFound => Some(Deleted::Gone),
+        (Err(error), None) if may_pass(error.class()) => None,
+        (Err(error), _) => Some(Deleted::Stays(error.to_string())),
+        (Ok(()), None) => None,
+        (Ok(()), Some(within)) => Some(Deleted::Stays(format!(
+            "its deletion was asked for, and it is still there after {}",
+            Pretty(within)
+        ))),
+    }
+}
+
+/// May the same call succeed a moment later?
+fn may_pass(class: &ErrorClass) -> bool {
+    matches!(class, ErrorClass::Transient | ErrorClass::Throttled { .. } | ErrorClass::Unknown)
+}
