@@ -157,6 +157,16 @@ each link, which takes a second where one does not answer, and adds `links` to t
         #[arg(long)]
         json: bool,
     },
+    /// What the provider has and no record knows: instances, volumes and others that bill for nothing
+    #[command(
+        after_help = "Each pool's provider is asked for all that it has. Left over is what has our owner and no record, \
+and what was made for an instance that is not recorded or gone, if it is older than `reap_grace`. What another state \
+directory made, what is younger, and what an open attempt of a job names is named, not counted, and left alone. Things of \
+ours that were never launched from here mean that somebody works with a copy of the state directory, or that a part of it \
+is lost: as long as there are any, nothing of their pool is deleted. Exit status: 0 nothing is left over; 1 something is, or \
+there are such things; 2 it could not be found out."
+    )]
+    Leaks(LeaksOptions),
     /// No new jobs; instances are terminated when their present jobs have ended
     Drain {
         /// The pool [default: the only one]
@@ -182,6 +192,21 @@ each link, which takes a second where one does not answer, and adds `links` to t
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+#[derive(Debug, Default, Args)]
+pub struct LeaksOptions {
+    /// Only this pool
+    pub pool: Option<String>,
+    /// Delete what is left over, and wait until it is gone
+    #[arg(long)]
+    pub terminate: bool,
+    /// With --terminate: print what would be deleted, and delete nothing
+    #[arg(long, requires = "terminate")]
+    pub dry_run: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -119,6 +119,9 @@ async fn ask(place: &Place, command: OperatorCommand) -> Result<bool, CliError> 
         OperatorCommand::Pool(PoolCommand::Status { pool, wide, watch, json }) => {
             pool::status::command::status(place, pool.as_deref(), wide, watch, json).await
         }
+        OperatorCommand::Pool(PoolCommand::Leaks(options)) => {
+            pool::leaks::command::leaks(place, &options).await
+        }
         OperatorCommand::Explain { what, json } => explain::command::tell(place, &what, json).await,
         OperatorCommand::Doctor(options) => doctor::command::doctor(place, &options).await,
         OperatorCommand::Try(options) => trial::try_job(place, options).await,

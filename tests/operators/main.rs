@@ -1,4 +1,4 @@
-//! `pool status`, `explain` and `doctor`: the real binary on a real pool.
+//! `pool status`, `pool leaks`, `explain` and `doctor`: the real binary on a real pool.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking, in helpers too")]
 
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-#[path = "support/settled.rs"]
+mod leaks;
+#[path = "../support/settled.rs"]
 mod settled;
 use settled::await_settled;
 
@@ -81,7 +82,7 @@ impl Home {
     fn keep(&self) -> Keeper<'_> {
         let log = fs::File::create(self.path("keep.log")).unwrap();
         let child = self.command(&["keep"]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let keeper = Keeper { home: self, child };
+        let keeper = Keeper { home: Some(self), child };
         self.until("an instance is ready", || self.ready().is_some());
         keeper
     }
@@ -91,6 +92,12 @@ impl Home {
         let instances = status["pools"][0]["instances"].as_array().cloned().unwrap_or_default();
         let ready = instances.iter().find(|i| i["phase"] == "ready")?;
         Some(ready["instance"].as_str().unwrap().to_owned())
+    }
+
+    /// Ends what a keeper left.
+    fn empty(&self) {
+        let drained = self.run(&["pool", "drain", "--wait"]);
+        assert_eq!(drained.code, 0, "{drained:?}");
     }
 
     fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
@@ -105,7 +112,8 @@ impl Home {
 
 /// Ends what it kept, whatever happens to the test.
 struct Keeper<'a> {
-    home: &'a Home,
+    /// Its pool is emptied before it ends.
+    home: Option<&'a Home>,
     child: Child,
 }
 
@@ -115,9 +123,18 @@ impl Drop for Home {
     }
 }
 
+impl Keeper<'_> {
+    /// Ends it, and leaves what it kept.
+    fn leave(mut self) {
+        self.home = None;
+    }
+}
+
 impl Drop for Keeper<'_> {
     fn drop(&mut self) {
-        self.home.run(&["pool", "drain", "--wait"]);
+        if let Some(home) = self.home {
+            home.run(&["pool", "drain", "--wait"]);
+        }
         signal(&self.child, Signal::TERM);
         self.child.wait().unwrap();
     }

@@ -1,0 +1,136 @@
+//! The command `pool leaks`.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::json::json as as_json;
+use super::text::{self, named};
+use super::{Deletion, Seen};
+use crate::cli::args::{LeaksOptions, Place};
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::ui;
+use crate::cli::when::When;
+use crate::config::PoolConfig;
+use crate::engine::Engine;
+use crate::engine::leaks::{Deleted, LookError};
+use crate::host::local::Role;
+use crate::port::setup::PoolSetup;
+use crate::port::store::Store as _;
+use crate::store::file;
+
+/// A cloud takes a minute or two to delete an instance, and a volume is not free before that.
+const DELETED_WITHIN: Duration = Duration::from_mins(10);
+
+/// What was found in one pool, and deleted there.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) seen: Seen,
+    /// `None`: nobody asked for it.
+    pub(super) deletion: Option<Deletion>,
+    /// Nothing is left over (any more).
+    pub(super) is_clean: bool,
+}
+
+/// Compares what providers have with what is recorded; false if something is left over.
+pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let only = options.pool.as_deref().map(|name| context.the_pool(Some(name))).transpose()?;
+    let (mut documents, mut is_clean) = (Vec::new(), true);
+    let mut unknown = if only.is_none() { unconfigured(&context).await? } else { Vec::new() };
+    for pool in
+        context.config()?.pools.values().filter(|pool| only.as_ref().is_none_or(|only| pool.name == *only))
+    {
+        match of_pool(&context, pool, options).await {
+            Ok(looked) => {
+                is_clean &= looked.is_clean;
+                documents.push(json!(as_json(&looked.seen, looked.deletion.as_ref())));
+            }
+            Err(error) => {
+                documents.push(json!({ "pool": pool.name.as_str(), "error": error.in_a_line() }));
+                unknown.push(format!("pool `{}`: {}", pool.name, error.in_a_line()));
+            }
+        }
+    }
+    if options.json {
+        ui::out(&format!("{:#}\n", json!({ "pools": documents })));
+    }
+    if unknown.is_empty() {
+        return Ok(is_clean);
+    }
+    Err(CliError::say(format!("what is left over is not known: {}", unknown.join("; "))))
+}
+
+async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
+    let kept = context.pool(pool)?;
+    let (setup, _) = kept.setup.current().await;
+    let say = |text: &str| {
+        if !options.json {
+            ui::out(text);
+        }
+    };
+    look(&kept.engine, &setup, options, &say).await.map_err(CliError::system)
+}
+
+/// Pools with instances on record whose provider nobody knows any more.
+async fn unconfigured(context: &Context) -> Result<Vec<String>, CliError> {
+    let config = context.config()?;
+    let mut unknown = Vec::new();
+    for name in file::open_dir(&context.state_path)?.pools()? {
+        if config.pools.contains_key(&name) {
+            continue;
+        }
+        let recorded = context.store(&name)?.load().await?.alive();
+        if recorded > 0 {
+            let instances = ui::plural(recorded as usize, "instance");
+            unknown.push(format!(
+                "pool `{name}` has {instances} on record, and the configuration does not name it"
+            ));
+        }
+    }
+    Ok(unknown)
+}
+
+/// Looks at one pool, and deletes what is left over if that was asked for. `say` is told what people read.
+pub(super) async fn look(
+    engine: &Engine,
+    setup: &PoolSetup,
+    options: &LeaksOptions,
+    say: &dyn Fn(&str),
+) -> Result<Looked, LookError> {
+    let seen = see(engine, setup).await?;
+    say(&text::found(&seen, &When::local(seen.at), ui::width()));
+    let leftovers = seen.leftovers();
+    let (is_clean, wanted) = (seen.is_clean(), options.terminate && !seen.has_strangers());
+    if !wanted {
+        return Ok(Looked { seen, deletion: None, is_clean });
+    }
+    let mut deletion = Deletion { dry: options.dry_run, ..Deletion::default() };
+    if options.dry_run || leftovers.is_empty() {
+        deletion.gone = leftovers;
+        say(&text::plan(&deletion));
+        return Ok(Looked { seen, deletion: Some(deletion), is_clean });
+    }
+    engine
+        .delete(setup, leftovers, DELETED_WITHIN, &mut |resource, end| match end {
+            Deleted::Gone => {
+                say(&format!("deleted {}\n", named(resource)));
+                deletion.gone.push(resource.clone());
+            }
+            Deleted::Stays(why) => {
+                say(&format!("not deleted: {}: {why}\n", named(resource)));
+                deletion.stays.push((resource.clone(), why.clone()));
+            }
+        })
+        .await;
+    // What went is not what is there: a volume may have come to light behind its instance.
+    let after = see(engine, setup).await?;
+    say(&text::head(&after));
+    Ok(Looked { seen, deletion: Some(deletion), is_clean: after.is_clean() })
+}
+
+async fn see(engine: &Engine, setup: &PoolSetup) -> Result<Seen, LookError> {
+    let found = engine.resources(setup).await?;
+    Ok(Seen { pool: engine.pool.clone(), at: engine.clock.now(), found })
+}

@@ -1,0 +1,98 @@
+//! Leftovers for scripts.
+//!
+//! Field names are stable: a field may be added, none is renamed or removed within a major version. Moments are
+//! RFC 3339 in UTC; fields that end in `_s` are whole seconds.
+
+use serde::Serialize;
+
+use super::{Deletion, Seen};
+use crate::cli::when::rfc3339;
+use crate::core::inventory::Resource;
+use crate::core::leftover::{Standing, instance_of};
+use crate::core::time::Stamp;
+
+/// One pool.
+#[derive(Debug, Serialize)]
+pub(super) struct PoolJson {
+    pool: String,
+    at: String,
+    /// How many of `found` are left over.
+    left_over: usize,
+    /// How many have our owner and were never launched from here: as long as there are any, nothing is deleted.
+    unknown_generation: usize,
+    /// All that the provider has, what is recorded included.
+    found: Vec<ThingJson>,
+    /// With `--terminate` what became of the leftovers; null without it. `found` is then what was there before.
+    deletion: Option<DeletionJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct ThingJson {
+    /// `instance`, `volume`, or another word of the provider's.
+    kind: String,
+    /// The provider's own id.
+    name: String,
+    /// The instance that it is or was made for, by our name for it.
+    instance: Option<String>,
+    /// `left-over`, `unknown-generation`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
+    standing: &'static str,
+    why: String,
+    owner: Option<String>,
+    generation: Option<String>,
+    created: Option<String>,
+    age_s: Option<u64>,
+    detail: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeletionJson {
+    /// Nothing was deleted; `gone` is what would be.
+    dry_run: bool,
+    /// Names of what is gone.
+    gone: Vec<String>,
+    stays: Vec<StaysJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct StaysJson {
+    name: String,
+    why: String,
+}
+
+pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {
+    let things = seen.found.iter().map(|(resource, standing)| thing(resource, *standing, seen.at));
+    PoolJson {
+        pool: seen.pool.to_string(),
+        at: rfc3339(seen.at),
+        left_over: seen.leftovers().len(),
+        unknown_generation: seen.that_are(|standing| standing == Standing::Stranger).count(),
+        found: things.collect(),
+        deletion: deletion.map(ended),
+    }
+}
+
+fn thing(resource: &Resource, standing: Standing, now: Stamp) -> ThingJson {
+    let tags = resource.tags.as_ref();
+    ThingJson {
+        kind: resource.kind.to_string(),
+        name: resource.name.clone(),
+        instance: instance_of(resource).map(|id| id.to_string()),
+        standing: standing.word(),
+        why: standing.to_string(),
+        owner: tags.map(|tags| tags.owner.to_string()),
+        generation: tags.map(|tags| tags.generation.to_string()),
+        created: resource.created.map(rfc3339),
+        age_s: resource.created.map(|at| now.since(at).as_secs()),
+        detail: resource.detail.clone(),
+    }
+}
+
+fn ended(deletion: &Deletion) -> DeletionJson {
+    let stays =
+        |(resource, why): &(Resource, String)| StaysJson { name: resource.name.clone(), why: why.clone() };
+    DeletionJson {
+        dry_run: deletion.dry,
+        gone: deletion.gone.iter().map(|resource| resource.name.clone()).collect(),
+        stays: deletion.stays.iter().map(stays).collect(),
+    }
+}

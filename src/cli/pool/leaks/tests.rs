@@ -1,0 +1,342 @@
+//! The whole command over a provider that is told what it has.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::command::{Looked, look};
+use super::*;
+use crate::cli::args::LeaksOptions;
+use crate::cli::context;
+use crate::cli::story::{Story, id, pool};
+use crate::cli::when::When;
+use crate::core::endpoint::Endpoint;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::{Generation, InstanceId, OwnerId};
+use crate::core::inventory::{Capabilities, Listing, ResourceKind, Resources, Tags};
+use crate::core::leftover::Why;
+use crate::core::policy::{Policy, Timing};
+use crate::core::time::BootId;
+use crate::engine::Engine;
+use crate::engine::leaks::LookError;
+use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
+use crate::port::clock::Clock as _;
+use crate::port::host::Host as _;
+use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::setup::PoolSetup;
+use crate::port::store::Store as _;
+use crate::store::memory::MemoryStore;
+
+/// A cloud with volumes: a deletion takes three calls, and a volume is kept as long as its instance is there.
+#[derive(Debug, Default)]
+struct Cloud {
+    has: RefCell<Vec<(Resource, u8)>>,
+    is_cut_off: bool,
+    /// By name: these are never deleted.
+    keeps: Option<(&'static str, ErrorClass)>,
+    asked: RefCell<Vec<String>>,
+}
+
+fn no(class: ErrorClass) -> ProviderError {
+    ProviderError::new(class, "said the cloud")
+}
+
+#[async_trait(?Send)]
+impl Provider for Cloud {
+    async fn launch(&self, _: &LaunchRequest) -> Result<(), ProviderError> {
+        Err(no(ErrorClass::Denied))
+    }
+
+    async fn terminate(&self, _: &InstanceId) -> Result<(), ProviderError> {
+        Err(no(ErrorClass::Denied))
+    }
+
+    async fn list(&self, _: &PoolName) -> Result<Listing, ProviderError> {
+        Err(no(ErrorClass::Denied))
+    }
+
+    async fn endpoint(&self, _: &InstanceId) -> Result<Endpoint, ProviderError> {
+        Err(no(ErrorClass::NotFound))
+    }
+
+    async fn console(&self, _: &InstanceId) -> Result<String, ProviderError> {
+        Err(no(ErrorClass::Denied))
+    }
+
+    async fn resources(&self, _: &PoolName) -> Result<Resources, ProviderError> {
+        let found = self.has.borrow().iter().map(|(resource, _)| resource.clone()).collect();
+        Ok(Resources { begun: crate::cli::story::at(0.0), complete: !self.is_cut_off, found })
+    }
+
+    async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
+        self.asked.borrow_mut().push(resource.name.clone());
+        if let Some((name, class)) = &self.keeps
+            && *name == resource.name
+        {
+            return Err(no(class.clone()));
+        }
+        let mut has = self.has.borrow_mut();
+        let is_used = resource.kind != ResourceKind::Instance
+            && has.iter().any(|(other, _)| {
+                other.kind == ResourceKind::Instance && other.instance == resource.instance
+            });
+        if is_used {
+            return Err(no(ErrorClass::Transient));
+        }
+        let Some(at) = has.iter().position(|(other, _)| other == resource) else {
+            return Err(no(ErrorClass::NotFound));
+        };
+        has[at].1 += 1;
+        if has[at].1 == 2 {
+            has.remove(at);
+        }
+        Ok(())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+}
+
+struct Bench {
+    _home: tempfile::TempDir,
+    host: Rc<LocalHost>,
+    owner: OwnerId,
+    engine: Engine,
+    /// What people would have read.
+    said: RefCell<String>,
+}
+
+impl Bench {
+    /// Nine launches; 1 is ready, the other eight are on no record any more.
+    async fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let nothing: [&str; 0] = [];
+        let command = KeeperCommand::new("/no/such/greenroom", nothing, Vec::new);
+        let state = StateDir::open(&home.path().join("state")).unwrap();
+        let root = state.root().to_owned();
+        let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap();
+        let host = Rc::new(host);
+        let store = MemoryStore::new();
+        let mut story = Story::of(Policy { max_instances: 9, ..Policy::default() });
+        story.ready(1, 1.0);
+        for number in 2..=9 {
+            story.launched(number, 1.0);
+            let why = crate::core::instance::DrainWhy::Ordered;
+            let drains = crate::core::event::Change::DrainingBegun { instance: id(number), why };
+            story.then(3.0, drains);
+            story.then(4.0, crate::core::event::Change::Forgotten { instance: id(number) });
+        }
+        store.transact(&mut |_| story.events.clone()).await.unwrap();
+        let owner = host.identity().await.unwrap().owner;
+        let engine = Engine {
+            pool: pool(),
+            store: Rc::new(store),
+            host: Rc::clone(&host) as Rc<dyn crate::port::host::Host>,
+            connector: Rc::new(context::ssh(Path::new(&root))),
+            clock: Rc::clone(&host) as Rc<dyn crate::port::clock::Clock>,
+        };
+        Self { _home: home, host, owner, engine, said: RefCell::default() }
+    }
+
+    fn thing(&self, kind: ResourceKind, name: &str, number: u32, age: Duration) -> Resource {
+        let generation = Generation::new("7f3a");
+        Resource {
+            kind,
+            name: name.to_owned(),
+            instance: Some(id(number)),
+            tags: Some(Tags { pool: pool(), owner: self.owner.clone(), generation, number }),
+            // As a cloud's clock says it: this machine may not have run for so long.
+            created: Some(Stamp {
+                boot: BootId(0),
+                uptime_ms: 0,
+                ..When::local(self.host.now()).before(age)
+            }),
+            detail: None,
+        }
+    }
+
+    /// A recorded instance with its volume, two that are left over with a volume each, one that is young, and two things of
+    /// others.
+    fn cloud(&self) -> Cloud {
+        use ResourceKind::{Instance, Other, Volume};
+        let hour = Duration::from_hours(1);
+        let mut foreign = self.thing(Instance, "i-6", 6, hour);
+        foreign.tags.as_mut().unwrap().owner = OwnerId::new("somebody");
+        let untagged =
+            Resource { tags: None, instance: None, ..self.thing(Other("address"), "ip-7", 7, hour) };
+        let large = Resource { detail: Some("m7i.large".into()), ..self.thing(Instance, "i-2", 2, hour) };
+        let things = [
+            self.thing(Volume, "vol-2", 2, hour),
+            large,
+            self.thing(Instance, "i-1", 1, hour),
+            self.thing(Volume, "vol-1", 1, hour),
+            self.thing(Volume, "vol-4", 4, hour * 30),
+            self.thing(Instance, "i-5", 5, Duration::from_secs(12)),
+            foreign,
+            untagged,
+        ];
+        Cloud { has: RefCell::new(things.map(|thing| (thing, 0)).into()), ..Cloud::default() }
+    }
+
+    async fn look(&self, cloud: &Rc<Cloud>, options: &LeaksOptions) -> Result<Looked, LookError> {
+        let timing = Timing { probe_interval: Duration::from_millis(1), ..Timing::default() };
+        let setup = PoolSetup {
+            policy: Arc::new(Policy { timing, ..Policy::default() }),
+            provider: Rc::clone(cloud) as Rc<dyn Provider>,
+            ready_command: None,
+            clean_script: None,
+            clean_command: None,
+        };
+        let say = |text: &str| self.said.borrow_mut().push_str(text);
+        look(&self.engine, &setup, options, &say).await
+    }
+}
+
+fn terminate() -> LeaksOptions {
+    LeaksOptions { terminate: true, ..LeaksOptions::default() }
+}
+
+fn names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Vec<&'a str> {
+    resources.into_iter().map(|resource| resource.name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn leftovers_are_told_from_what_is_recorded_young_or_somebody_elses() {
+    let bench = Bench::new().await;
+    let cloud = Rc::new(bench.cloud());
+    let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();
+    assert!(!looked.is_clean && looked.deletion.is_none());
+    assert_eq!(names(&looked.seen.leftovers()), ["vol-2", "i-2", "vol-4"]);
+    assert!(cloud.asked.borrow().is_empty());
+    let when = When::in_zone(looked.seen.at, jiff::tz::TimeZone::UTC);
+    let somebody = "`somebody`";
+    let expected = format!(
+        "\
+pool linux: 3 things are left over, 2 things are recorded
+KIND      NAME   INSTANCE      AGE
+volume    vol-2  linux-7f3a-2  1h
+    no record knows the instance that it was made for
+instance  i-2    linux-7f3a-2  1h
+    no record knows it (m7i.large)
+volume    vol-4  linux-7f3a-4  1d 6h
+    no record knows the instance that it was made for
+
+not counted, and left alone:
+KIND      NAME  INSTANCE      AGE
+instance  i-5   linux-7f3a-5  12 s
+    perhaps being launched right now: it is younger than `reap_grace`
+instance  i-6   linux-7f3a-6  1h
+    it has another owner, {somebody}
+address   ip-7  -             1h
+    it has no tags of ours
+"
+    );
+    assert_eq!(text::found(&looked.seen, &when, 80), expected);
+}
+
+#[tokio::test]
+async fn json_names_every_thing_and_how_it_stands() {
+    let bench = Bench::new().await;
+    let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
+    let json = serde_json::to_value(json::json(&looked.seen, looked.deletion.as_ref())).unwrap();
+    assert_eq!(
+        (&json["pool"], &json["left_over"], &json["unknown_generation"]),
+        (&"linux".into(), &3.into(), &0.into())
+    );
+    let things = json["found"].as_array().unwrap();
+    assert_eq!(things.len(), 8);
+    let volume = things.iter().find(|thing| thing["name"] == "vol-4").unwrap();
+    assert_eq!((&volume["kind"], &volume["standing"]), (&"volume".into(), &"left-over".into()));
+    assert_eq!((&volume["instance"], &volume["age_s"]), (&"linux-7f3a-4".into(), &108_000.into()));
+    assert!(json["deletion"].is_null());
+}
+
+#[tokio::test]
+async fn what_is_left_over_is_deleted_and_nothing_else() {
+    let bench = Bench::new().await;
+    let cloud = Rc::new(bench.cloud());
+    let dry = LeaksOptions { dry_run: true, ..terminate() };
+    let looked = bench.look(&cloud, &dry).await.unwrap();
+    let planned = looked.deletion.unwrap();
+    assert!(!looked.is_clean && planned.dry && cloud.asked.borrow().is_empty());
+    assert_eq!(
+        text::plan(&planned),
+        "would delete volume vol-2 (linux-7f3a-2)\nwould delete instance i-2 (linux-7f3a-2)\nwould delete volume vol-4 \
+         (linux-7f3a-4)\n"
+    );
+
+    let looked = bench.look(&cloud, &terminate()).await.unwrap();
+    assert!(looked.is_clean);
+    let deletion = looked.deletion.unwrap();
+    assert_eq!(deletion.stays, []);
+    let mut gone = names(&deletion.gone);
+    gone.sort_unstable();
+    assert_eq!(gone, ["i-2", "vol-2", "vol-4"]);
+    let said = bench.said.borrow();
+    assert!(said.contains("\ndeleted instance i-2 (linux-7f3a-2)\n"), "{said}");
+    assert!(said.ends_with("\npool linux: nothing is left over, 2 things are recorded\n"), "{said}");
+    let left: Vec<String> = cloud.has.borrow().iter().map(|(thing, _)| thing.name.clone()).collect();
+    assert_eq!(left, ["i-1", "vol-1", "i-5", "i-6", "ip-7"]);
+    // A volume that an instance uses is not even asked for.
+    let asked = cloud.asked.borrow();
+    let last_of_instance = asked.iter().rposition(|name| name == "i-2").unwrap();
+    assert!(asked.iter().position(|name| name == "vol-2").unwrap() > last_of_instance, "{asked:?}");
+}
+
+#[tokio::test]
+async fn what_the_provider_does_not_delete_is_named_with_its_words() {
+    let bench = Bench::new().await;
+    let cloud = Rc::new(Cloud { keeps: Some(("vol-4", ErrorClass::Denied)), ..bench.cloud() });
+    let looked = bench.look(&cloud, &terminate()).await.unwrap();
+    assert!(!looked.is_clean);
+    let deletion = looked.deletion.unwrap();
+    assert_eq!(deletion.gone.len(), 2);
+    assert_eq!(
+        (deletion.stays[0].0.name.as_str(), deletion.stays[0].1.as_str()),
+        ("vol-4", "denied: said the cloud")
+    );
+    let said = bench.said.borrow();
+    assert!(said.contains("\nnot deleted: volume vol-4 (linux-7f3a-4): denied: said the cloud\n"), "{said}");
+}
+
+#[tokio::test]
+async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted() {
+    let bench = Bench::new().await;
+    let mut cloud = bench.cloud();
+    cloud.has.get_mut().push((bench.thing(ResourceKind::Instance, "i-10", 10, Duration::from_secs(1)), 0));
+    let cloud = Rc::new(cloud);
+    let looked = bench.look(&cloud, &terminate()).await.unwrap();
+    assert!(!looked.is_clean && looked.deletion.is_none() && cloud.asked.borrow().is_empty());
+    let when = When::in_zone(looked.seen.at, jiff::tz::TimeZone::UTC);
+    let said = text::found(&looked.seen, &when, 80);
+    assert!(said.contains("it has our owner, and was never launched from here"), "{said}");
+    assert!(said.contains("error: somebody works with a copy of this state directory"), "{said}");
+
+    cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "i-10");
+    let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();
+    assert!(!looked.is_clean, "what cannot be told is no good answer");
+    assert_eq!(looked.seen.found[0].1, Standing::Stranger);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_off_is_none() {
+    let bench = Bench::new().await;
+    let cloud = Rc::new(Cloud { is_cut_off: true, ..bench.cloud() });
+    let error = bench.look(&cloud, &terminate()).await.unwrap_err();
+    assert!(matches!(error, LookError::Incomplete), "{error}");
+    assert!(cloud.asked.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_whose_instance_is_recorded_and_gone_is_left_over() {
+    let bench = Bench::new().await;
+    let cloud = bench.cloud();
+    cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "vol-1");
+    let looked = bench.look(&Rc::new(cloud), &LeaksOptions::default()).await.unwrap();
+    assert_eq!(looked.seen.found[0].1, Standing::Left(Why::InstanceGone));
+}

@@ -1,0 +1,78 @@
+//! Leftovers for a terminal.
+
+use super::{Deletion, Seen};
+use crate::cli::rows::{Rows, wrapped};
+use crate::cli::ui::plural;
+use crate::cli::when::When;
+use crate::core::inventory::Resource;
+use crate::core::leftover::{Standing, instance_of};
+
+/// What was found: leftovers first, then what is not counted; what is recorded is only counted.
+pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
+    let mut text = head(seen);
+    text.push_str(&table(seen, when, width, |standing| matches!(standing, Standing::Left(_))));
+    let others =
+        table(seen, when, width, |standing| !matches!(standing, Standing::Left(_) | Standing::Recorded));
+    if !others.is_empty() {
+        text.push_str("\nnot counted, and left alone:\n");
+        text.push_str(&others);
+    }
+    if seen.has_strangers() {
+        let said = "error: somebody works with a copy of this state directory, or a part of it is lost: nothing of this \
+                    pool is deleted as long as such things are there. If they are nobody's, delete them at the provider";
+        text.push('\n');
+        text.push_str(&wrapped(said, width, "  ", "    "));
+    }
+    text
+}
+
+/// The answer in a line.
+pub(super) fn head(seen: &Seen) -> String {
+    let is = |count: usize| format!("{} {}", plural(count, "thing"), if count == 1 { "is" } else { "are" });
+    let recorded = seen.that_are(|standing| standing == Standing::Recorded).count();
+    let left = match seen.leftovers().len() {
+        0 => "nothing is".to_owned(),
+        count => is(count),
+    };
+    format!("pool {}: {left} left over, {} recorded\n", seen.pool, is(recorded))
+}
+
+fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Standing) -> bool) -> String {
+    let mut rows = Rows::new(&["KIND", "NAME", "INSTANCE", "AGE"]);
+    for (resource, standing) in seen.that_are(is) {
+        let instance = instance_of(resource).map_or("-".to_owned(), |id| id.to_string());
+        let age = resource.created.map_or("-".to_owned(), |at| when.age(at).to_string());
+        let cells = vec![resource.kind.to_string(), resource.name.clone(), instance, age];
+        rows.row(cells, vec![why(resource, *standing)]);
+    }
+    if rows.is_empty() { String::new() } else { rows.render(width) }
+}
+
+/// In one sentence, with what the provider has to say.
+fn why(resource: &Resource, standing: Standing) -> String {
+    let mut why = standing.to_string();
+    if let (Standing::Foreign, Some(tags)) = (standing, &resource.tags) {
+        why = format!("{why}, `{}`", tags.owner);
+    }
+    match &resource.detail {
+        Some(detail) => format!("{why} ({detail})"),
+        None => why,
+    }
+}
+
+/// `instance i-0a1b2c3d (linux-7f3a01c2-12)`.
+pub(super) fn named(resource: &Resource) -> String {
+    let Resource { kind, name, .. } = resource;
+    match instance_of(resource) {
+        Some(id) if id.as_str() != name => format!("{kind} {name} ({id})"),
+        _ => format!("{kind} {name}"),
+    }
+}
+
+/// The plan of a dry run.
+pub(super) fn plan(deletion: &Deletion) -> String {
+    deletion
+        .gone
+        .iter()
+        .fold(String::new(), |text, resource| text + "would delete " + &named(resource) + "\n")
+}
