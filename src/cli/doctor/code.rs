@@ -72,6 +72,7 @@ codes! {
     CONFIG_WRITABLE Warning "config-writable" "Others may change the configuration, and with it run commands as us.";
     CONFIG_NOT_IN_FORCE Note "config-not-in-force" "The recorded policy of a pool is not what the configuration says.";
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names a provider that does not exist.";
+    PROVIDER_SILENT Warning "provider-silent" "A provider did not answer what doctor asked it within half a minute.";
 
     KEEPER_NEEDED Error "keeper-needed" "There is work, and no keeper runs.";
     KEEPER_SILENT Error "keeper-silent" "A keeper runs, and has not looked at a pool when it meant to.";

@@ -5,10 +5,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::clock::ClockSight;
 use super::keeper::KeepingSight;
 use super::pools::PoolSight;
-use super::provider::Around;
+use super::provider::{Around, Checked};
 use super::runner::{PoolNeeds, RunnerSight};
 use super::{
     Examination, clock, config, hosts, keeper, links, mend, place, pools, provider, recorded, runner, trial,
@@ -29,7 +31,9 @@ use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
 use crate::port::clock::Clock;
+use crate::port::finding::Finding;
 use crate::port::host::Host as _;
+use crate::port::provider::{Demand, Provider};
 use crate::provider::BuildContext;
 use crate::store::file::{self, FileStore, Options};
 
@@ -77,9 +81,9 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
         examined.add("state directory", trial::check(state.root()));
     }
     let machine = SystemClock::new();
-    let policies = match &machine {
+    let (policies, built) = match &machine {
         Ok(clock) => providers(ground, config.as_ref(), &state_path, *clock, &mut examined),
-        Err(_) => BTreeMap::new(),
+        Err(_) => Default::default(),
     };
     if let (Some(config), Ok(clock)) = (&config, &machine) {
         for pool in config.pools.values().filter(|pool| has_hosts(pool)) {
@@ -93,16 +97,19 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
             examined.add("hosts", hosts::check(pool, &context, &ssh).await);
         }
     }
-    let mut newest = None;
+    let mut seen = Vec::new();
     if let (Some(state), Ok(clock)) = (state, &machine) {
         let look =
             Look { ground, config: config.as_ref(), policies: &policies, when: When::local(clock.now()) };
-        newest = look.at_state(state, options, &mut examined).await?;
+        seen = look.at_state(state, options, &mut examined).await?;
+    }
+    if !built.is_empty() {
+        examined.add("providers", ask(&built, &policies, &seen).await);
     }
     let sight = ClockSight {
         now: machine.map(|clock| clock.now()).map_err(|error| error.to_string()),
         installed_ms: installed(ground.program),
-        newest,
+        newest: newest(&seen),
     };
     examined.add("clocks", clock::check(&sight));
     let needs = config.as_ref().map(needs).unwrap_or_default();
@@ -117,22 +124,40 @@ fn has_hosts(pool: &PoolConfig) -> bool {
     crate::provider::find(&pool.provider.kind).is_ok_and(|known| known.fixed.is_some())
 }
 
-/// What each pool's provider says, and the policy that goes with it.
+type Policies = BTreeMap<PoolName, Policy>;
+type Built = BTreeMap<PoolName, Rc<dyn Provider>>;
+
+/// What each pool's provider says, the policy that goes with it, and those that can be asked more.
 fn providers(
     ground: &Ground<'_>,
     config: Option<&Config>,
     state_dir: &Path,
     clock: SystemClock,
     examined: &mut Examination,
-) -> BTreeMap<PoolName, Policy> {
-    let Some(config) = config else { return BTreeMap::new() };
+) -> (Policies, Built) {
+    let (mut policies, mut built) = (Policies::new(), Built::new());
     let around = Around { state_dir, program: ground.program, clock: Rc::new(clock) };
-    let checked = config.pools.values().map(|pool| {
-        let (policy, found) = provider::check(config, pool, &around);
+    for (config, pool) in
+        config.iter().flat_map(|config| config.pools.values().map(move |pool| (config, pool)))
+    {
+        let Checked { policy, found, provider } = provider::check(config, pool, &around);
         examined.add("providers", found);
-        (pool.name.clone(), policy)
+        policies.insert(pool.name.clone(), policy);
+        built.extend(provider.map(|provider| (pool.name.clone(), provider)));
+    }
+    (policies, built)
+}
+
+/// What the providers find out by asking their side, all at once.
+async fn ask(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> {
+    let asked = built.iter().filter_map(|(name, provider)| Some((name, provider, policies.get(name)?)));
+    let asked = asked.map(async |(name, provider, policy)| {
+        let recorded = seen.iter().find(|pool| pool.name == *name).map_or(0, |pool| pool.state.alive());
+        let max_lifetime = policy.max_lifetime.map(|limit| limit.0);
+        let demand = Demand { max_instances: policy.max_instances, recorded, max_lifetime };
+        provider::ask(name, &**provider, &demand, provider::ASKED_WITHIN).await
     });
-    checked.collect()
+    join_all(asked).await.concat()
 }
 
 /// What the checks of the recorded state share.
@@ -144,13 +169,13 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Mends, then looks at everything in the state directory. Returns the newest moment that is recorded.
+    /// Mends, then looks at everything in the state directory.
     async fn at_state(
         &self,
         state: StateDir,
         options: &DoctorOptions,
         examined: &mut Examination,
-    ) -> Result<Option<Stamp>, CliError> {
+    ) -> Result<Vec<Pool>, CliError> {
         let root = state.root().to_owned();
         let nothing: [&str; 0] = [];
         // Doctor starts no keeper; asked to, it would say that there is no such program.
@@ -189,7 +214,7 @@ impl Look<'_> {
             Err(error) => KeeperSight::Unknown(error.to_string()),
         };
         self.at_rest(&seen, keeper, examined);
-        Ok(newest(&seen))
+        Ok(seen)
     }
 
     async fn at_pool(

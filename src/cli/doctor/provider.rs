@@ -2,13 +2,20 @@
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::code;
 use crate::config::{Config, PoolConfig};
+use crate::core::ids::PoolName;
 use crate::core::policy::Policy;
+use crate::core::time::Pretty;
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
+use crate::port::provider::{Demand, Provider};
 use crate::provider::{self, BuildContext};
+
+/// What a provider may take to ask its side.
+pub(super) const ASKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What providers are built from, beside their tables.
 #[derive(Clone)]
@@ -18,14 +25,23 @@ pub(super) struct Around<'a> {
     pub(super) clock: Rc<dyn Clock>,
 }
 
-/// The pool's policy as its provider makes it, and what there is to say. Launches nothing.
-pub(super) fn check(config: &Config, pool: &PoolConfig, around: &Around<'_>) -> (Policy, Vec<Finding>) {
+/// A pool as its provider makes it.
+pub(super) struct Checked {
+    pub(super) policy: Policy,
+    pub(super) found: Vec<Finding>,
+    /// `None`: its table is wrong.
+    pub(super) provider: Option<Rc<dyn Provider>>,
+}
+
+/// Looks at a pool's provider on this side only. Launches nothing.
+pub(super) fn check(config: &Config, pool: &PoolConfig, around: &Around<'_>) -> Checked {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,
         Err(error) => {
             let what = format!("pool `{}`: {error}", pool.name);
             let remedy = format!("correct `kind` under `{}`", pool.provider.path);
-            return (pool.policy.clone(), vec![code::PROVIDER_UNKNOWN.found(what, remedy)]);
+            let found = vec![code::PROVIDER_UNKNOWN.found(what, remedy)];
+            return Checked { policy: pool.policy.clone(), found, provider: None };
         }
     };
     let context = BuildContext {
@@ -36,21 +52,46 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &Around<'_>) -> 
     };
     let mut found = (registration.doctor)(&context, &pool.provider.table);
     let Ok(provider) = (registration.build)(&context, &pool.provider.table) else {
-        return (pool.policy.clone(), found);
+        return Checked { policy: pool.policy.clone(), found, provider: None };
     };
     let disposable = provider.capabilities().launches;
     found.extend(config.objection(pool, disposable).map(|objection| {
         let what = format!("the configuration is wrong: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
-    (pool.policy_where(disposable), found)
+    Checked { policy: pool.policy_where(disposable), found, provider: Some(provider) }
+}
+
+/// Has the provider ask its side: that may take a while, and is given up then.
+pub(super) async fn ask(
+    pool: &PoolName,
+    provider: &dyn Provider,
+    demand: &Demand,
+    within: Duration,
+) -> Vec<Finding> {
+    tokio::time::timeout(within, provider.examine(demand)).await.unwrap_or_else(|_| {
+        let what = format!(
+            "the provider of pool `{pool}` did not answer what doctor asks it within {}",
+            Pretty(within)
+        );
+        vec![
+            code::PROVIDER_SILENT
+                .found(what, "see that this machine reaches it: its address, a proxy, its status page"),
+        ]
+    })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use async_trait::async_trait;
+
     use super::*;
     use crate::cli::story::at;
+    use crate::core::endpoint::Endpoint;
+    use crate::core::ids::InstanceId;
+    use crate::core::inventory::{Capabilities, Listing};
     use crate::core::time::Stamp;
+    use crate::port::provider::{LaunchRequest, ProviderError};
 
     #[derive(Debug)]
     struct Fixed;
@@ -67,7 +108,64 @@ pub(super) mod tests {
         let program = std::env::current_exe().unwrap();
         let around = Around { state_dir: Path::new("/s"), program: &program, clock: Rc::new(Fixed) };
         let pool = config.pools.values().next().unwrap();
-        check(&config, pool, &around).1
+        check(&config, pool, &around).found
+    }
+
+    /// One that finds something, and one that never comes back.
+    #[derive(Debug)]
+    struct Asked {
+        answers: bool,
+    }
+
+    #[async_trait(?Send)]
+    impl Provider for Asked {
+        async fn launch(&self, _: &LaunchRequest) -> Result<(), ProviderError> {
+            unreachable!("doctor launches nothing")
+        }
+
+        async fn terminate(&self, _: &InstanceId) -> Result<(), ProviderError> {
+            unreachable!("doctor terminates nothing")
+        }
+
+        async fn list(&self, _: &PoolName) -> Result<Listing, ProviderError> {
+            unreachable!("not asked")
+        }
+
+        async fn endpoint(&self, _: &InstanceId) -> Result<Endpoint, ProviderError> {
+            unreachable!("not asked")
+        }
+
+        async fn console(&self, _: &InstanceId) -> Result<String, ProviderError> {
+            unreachable!("not asked")
+        }
+
+        async fn examine(&self, demand: &Demand) -> Vec<Finding> {
+            if !self.answers {
+                std::future::pending::<()>().await;
+            }
+            let left = demand.max_instances - demand.recorded;
+            vec![code::PROVIDER_UNKNOWN.noted(format!("{left} more are wanted"))]
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::default()
+        }
+    }
+
+    async fn asked(answers: bool) -> Vec<Finding> {
+        let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
+        ask(&PoolName::new("linux"), &Asked { answers }, &demand, Duration::from_millis(10)).await
+    }
+
+    #[tokio::test]
+    async fn a_provider_is_asked_and_given_up_in_time() {
+        assert_eq!(asked(true).await[0].what, "5 more are wanted");
+        let silent = asked(false).await;
+        assert_eq!(silent[0].code, "provider-silent");
+        assert!(
+            silent[0].what.contains("pool `linux` did not answer what doctor asks it within 10 ms"),
+            "{silent:?}"
+        );
     }
 
     #[test]
@@ -79,13 +177,17 @@ pub(super) mod tests {
     }
 
     /// One finding of each code.
-    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+    pub(in crate::cli::doctor) async fn provoked() -> Vec<Finding> {
+        [unknown(), asked(false).await].concat()
+    }
+
+    fn unknown() -> Vec<Finding> {
         checked("kind = \"locla\"")
     }
 
     #[test]
     fn an_unknown_kind_is_told_the_nearest() {
-        let found = provoked();
+        let found = unknown();
         assert_eq!(found[0].code, "provider-unknown");
         assert!(found[0].what.contains("did you mean \"local\"?"), "{}", found[0].what);
     }

@@ -85,7 +85,7 @@ async fn provoked() -> Vec<Finding> {
     all.extend(keeper::tests::provoked());
     all.extend(links::tests::provoked());
     all.extend(pools::tests::provoked());
-    all.extend(provider::tests::provoked());
+    all.extend(provider::tests::provoked().await);
     all.extend(recorded::tests::provoked().await);
     all.extend(runner::tests::provoked());
     all.extend(trial::tests::provoked());
