@@ -119,7 +119,8 @@ Exit status: 0 explained; 1 nothing by that name is known; 2 something else went
         after_help = "Things are tried for real: a file is written and locked in the state directory, each \
 pool's lock is taken, every record is read, the runner's stanza is read the way its calls will be. Without a flag \
 nothing is changed. Each finding has a stable code, explained in docs/doctor.md. Exit status: 0 no errors (there may \
-be warnings); 1 errors; 2 doctor could not do what it was told."
+be warnings), or the instance of `--boot` came up and is gone; 1 errors, or it did not come up; 2 doctor could not do \
+what it was told."
     )]
     Doctor(DoctorOptions),
     /// Play GitLab Runner's part: a whole job, in front of your eyes
@@ -163,7 +164,8 @@ each link, which takes a second where one does not answer, and adds `links` to t
 and what was made for an instance that is not recorded or gone, if it is older than `reap_grace`. What another state \
 directory made, what is younger, and what an open attempt of a job names is named, not counted, and left alone. Things of \
 ours that were never launched from here mean that somebody works with a copy of the state directory, or that a part of it \
-is lost: as long as there are any, nothing of their pool is deleted. Exit status: 0 nothing is left over; 1 something is, or \
+is lost: as long as there are any, nothing of their pool is deleted. A `doctor --boot` that was cut off is left over, \
+too. Exit status: 0 nothing is left over; 1 something is, or \
 there are such things; 2 it could not be found out."
     )]
     Leaks(LeaksOptions),
@@ -233,6 +235,9 @@ pub struct DoctorOptions {
     /// With --pin: do not ask, and replace a key that was pinned before
     #[arg(long, requires = "pin")]
     pub yes: bool,
+    /// Start an instance of this pool for real, and say how long each stage takes until it is gone again
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["repair", "take_over", "new_owner", "json", "pin"])]
+    pub boot: Option<String>,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+mod boot;
 mod leaks;
 #[path = "../support/settled.rs"]
 mod settled;

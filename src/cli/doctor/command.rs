@@ -17,6 +17,9 @@ pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Re
     if let Some(host) = &options.pin {
         return super::pin::pin(place, options, host).await;
     }
+    if let Some(pool) = &options.boot {
+        return super::boot::boot(place, pool).await;
+    }
     let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
     let config = match noted {
         Some(noted) => noted,

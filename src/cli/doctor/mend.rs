@@ -92,6 +92,7 @@ mod tests {
             take_over,
             new_owner,
             pin: None,
+            boot: None,
             pool: None,
             yes: false,
             json: false,

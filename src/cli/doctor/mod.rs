@@ -1,5 +1,6 @@
 //! `doctor`: what is wrong, or will go wrong, and what to do about it.
 
+pub(in crate::cli) mod boot;
 pub mod clock;
 pub mod code;
 pub(in crate::cli) mod command;

@@ -70,6 +70,7 @@ impl Bench {
         };
         let mut given = DoctorOptions {
             pin: None,
+            boot: None,
             pool: None,
             yes: false,
             runner_config: self.path("config.toml"),

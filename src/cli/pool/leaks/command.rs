@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::json::json as as_json;
+use super::json::{BootJson, json as as_json};
 use super::text::{self, named};
 use super::{Deletion, Seen};
 use crate::cli::args::{LeaksOptions, Place};
 use crate::cli::context::Context;
+use crate::cli::doctor::boot;
 use crate::cli::error::CliError;
 use crate::cli::ui;
 use crate::cli::when::When;
 use crate::config::PoolConfig;
+use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::leaks::{Deleted, LookError};
 use crate::host::local::Role;
@@ -37,8 +39,9 @@ pub(super) struct Looked {
 pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let only = options.pool.as_deref().map(|name| context.the_pool(Some(name))).transpose()?;
-    let (mut documents, mut is_clean) = (Vec::new(), true);
+    let mut documents = Vec::new();
     let mut unknown = if only.is_none() { unconfigured(&context).await? } else { Vec::new() };
+    let (mut is_clean, boots) = unfinished(&context, only.as_ref(), options).await?;
     for pool in
         context.config()?.pools.values().filter(|pool| only.as_ref().is_none_or(|only| pool.name == *only))
     {
@@ -54,7 +57,7 @@ pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Resu
         }
     }
     if options.json {
-        ui::out(&format!("{:#}\n", json!({ "pools": documents })));
+        ui::out(&format!("{:#}\n", json!({ "pools": documents, "boots": boots })));
     }
     if unknown.is_empty() {
         return Ok(is_clean);
@@ -65,12 +68,35 @@ pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Resu
 async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
     let kept = context.pool(pool)?;
     let (setup, _) = kept.setup.current().await;
-    let say = |text: &str| {
-        if !options.json {
-            ui::out(text);
+    look(&kept.engine, &setup, options, &|text| options.say(text)).await.map_err(CliError::system)
+}
+
+/// Boots of `doctor --boot` that were cut off; finished off if that was asked for. False if any is left; with it, their
+/// documents.
+async fn unfinished(
+    context: &Context,
+    only: Option<&PoolName>,
+    options: &LeaksOptions,
+) -> Result<(bool, Vec<BootJson>), CliError> {
+    let (mut is_clean, mut documents) = (true, Vec::new());
+    for left in boot::ground::unfinished(context).await? {
+        if only.is_some() && left.pool.as_ref() != only {
+            continue;
         }
-    };
-    look(&kept.engine, &setup, options, &say).await.map_err(CliError::system)
+        documents.push(BootJson::of(&left));
+        is_clean &= match (options.terminate, options.dry_run) {
+            (true, false) => boot::finish(context, &left, &|text| options.say(text)).await?,
+            (is_wanted, _) => {
+                options.say(&if is_wanted {
+                    format!("would end {left}\n")
+                } else {
+                    format!("left over: {left}\n")
+                });
+                false
+            }
+        };
+    }
+    Ok((is_clean, documents))
 }
 
 /// Pools with instances on record whose provider nobody knows any more.
@@ -128,6 +154,15 @@ pub(super) async fn look(
     let after = see(engine, setup).await?;
     say(&text::head(&after));
     Ok(Looked { seen, deletion: Some(deletion), is_clean: after.is_clean() })
+}
+
+impl LeaksOptions {
+    /// To people only.
+    fn say(&self, text: &str) {
+        if !self.json {
+            ui::out(text);
+        }
+    }
 }
 
 async fn see(engine: &Engine, setup: &PoolSetup) -> Result<Seen, LookError> {

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use super::{Deletion, Seen};
+use crate::cli::doctor::boot::ground::Unfinished;
 use crate::cli::when::rfc3339;
 use crate::core::inventory::Resource;
 use crate::core::leftover::{Standing, instance_of};
@@ -57,6 +58,25 @@ struct DeletionJson {
 struct StaysJson {
     name: String,
     why: String,
+}
+
+/// A `doctor --boot` that was cut off, and has left what it recorded.
+#[derive(Debug, Serialize)]
+pub(super) struct BootJson {
+    directory: String,
+    /// Null: nothing was launched yet.
+    pool: Option<String>,
+    instances: Vec<String>,
+}
+
+impl BootJson {
+    pub(super) fn of(left: &Unfinished) -> Self {
+        Self {
+            directory: left.path.display().to_string(),
+            pool: left.pool.as_ref().map(ToString::to_string),
+            instances: left.instances.iter().map(ToString::to_string).collect(),
+        }
+    }
 }
 
 pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {

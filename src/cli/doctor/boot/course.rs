@@ -1,0 +1,119 @@
+//! The course of a boot, as its journal tells it: a row for each stage.
+
+use crate::core::event::{Change, Event};
+use crate::core::ids::InstanceId;
+use crate::core::instance::{Answer, DrainWhy};
+use crate::core::time::{Pretty, Stamp};
+
+/// What stands above the rows.
+pub(super) const HEADER: &str = "    AFTER       TOOK  STAGE\n";
+
+/// How far it has come.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// Events that were taken already.
+    pub(super) taken: usize,
+    /// The instance that was launched, once that is accepted.
+    pub(super) accepted: Option<InstanceId>,
+    /// Why it will not become ready.
+    pub(super) given_up: Option<DrainWhy>,
+    /// Does a ready command come before it is ready?
+    pub(super) has_ready_command: bool,
+    begun: Option<Stamp>,
+    last: Option<Stamp>,
+}
+
+impl Course {
+    /// The row of an event; `None`: it is no stage.
+    pub(super) fn take(&mut self, event: &Event) -> Option<String> {
+        self.taken += 1;
+        let stage = match &event.change {
+            Change::LaunchIntended { instance, candidate, .. } => {
+                let how = candidate.as_ref().map(|candidate| format!(" ({candidate})"));
+                format!("launch of {instance} asked for{}", how.unwrap_or_default())
+            }
+            Change::LaunchAnswered { instance, answer, .. } => match answer {
+                Answer::Accepted { .. } => {
+                    self.accepted = Some(instance.clone());
+                    "launch accepted".to_owned()
+                }
+                Answer::Refused { failure, .. } => format!("launch refused: {failure}"),
+                Answer::Unknown { .. } => "no answer to the launch: it is asked for once more".to_owned(),
+                Answer::Pending => return None,
+            },
+            Change::Reached { .. } => "reachable by SSH".to_owned(),
+            Change::BecameReady { .. } if self.has_ready_command => "ready command passed".to_owned(),
+            Change::BecameReady { .. } => "ready".to_owned(),
+            Change::DrainingBegun { why: DrainWhy::Ordered, .. } => "termination asked for".to_owned(),
+            Change::DrainingBegun { why, .. } => {
+                self.given_up = Some(why.clone());
+                format!("given up: {why}")
+            }
+            Change::Forgotten { .. } => "gone".to_owned(),
+            _ => return None,
+        };
+        Some(self.row(event.at, &stage))
+    }
+
+    /// A row of something that the journal does not know.
+    pub(super) fn row(&mut self, at: Stamp, stage: &str) -> String {
+        let begun = *self.begun.get_or_insert(at);
+        let last = self.last.replace(at).unwrap_or(at);
+        let (after, took) = (Pretty(at.since(begun)).to_string(), Pretty(at.since(last)).to_string());
+        format!("{after:>9}  {took:>9}  {stage}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::story::{Story, at, id};
+    use crate::core::failure::{ErrorClass, Failure};
+    use crate::core::policy::Policy;
+
+    fn told(story: &Story, has_ready_command: bool) -> String {
+        let mut course = Course { has_ready_command, ..Course::default() };
+        story.events.iter().filter_map(|event| course.take(event)).collect()
+    }
+
+    #[test]
+    fn each_stage_has_a_row_with_its_time() {
+        let mut story = Story::of(Policy::default());
+        story.ready(1, 0.0);
+        story.then(30.0, Change::PoolDrained);
+        story.then(30.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::Ordered });
+        story.then(92.0, Change::Forgotten { instance: id(1) });
+        let expected = "     0 ms       0 ms  launch of linux-7f3a-1 asked for
+    1.4 s      1.4 s  launch accepted
+   23.9 s     22.5 s  reachable by SSH
+   24.7 s     800 ms  ready command passed
+     30 s      5.3 s  termination asked for
+   1m 32s      1m 2s  gone
+";
+        assert_eq!(told(&story, true), expected);
+        assert!(told(&story, false).contains("  ready\n"));
+    }
+
+    #[test]
+    fn a_refusal_and_what_follows_are_told() {
+        let mut story = Story::of(Policy::default());
+        story.offers(&["a spot", "b"]);
+        let none =
+            Failure { class: ErrorClass::NoCapacity { scope: "a".into() }, message: "none left".into() };
+        story.refused(1, 1, none, 0.0).intended(1, 2, 1.0);
+        let why = DrainWhy::NeverReady;
+        story.then(601.0, Change::DrainingBegun { instance: id(1), why });
+        let told = told(&story, false);
+        assert!(told.contains("launch of linux-7f3a-1 asked for (a spot)\n"), "{told}");
+        assert!(told.contains("launch refused: no capacity (a): none left\n"), "{told}");
+        assert!(told.contains("launch of linux-7f3a-1 asked for (b)\n"), "{told}");
+        assert!(told.ends_with("given up: not ready within `launch_timeout`\n"), "{told}");
+    }
+
+    #[test]
+    fn what_was_measured_beside_the_journal_stands_between_its_rows() {
+        let mut course = Course::default();
+        course.row(at(0.0), "asked");
+        assert_eq!(course.row(at(2.5), "has an address"), "    2.5 s      2.5 s  has an address\n");
+    }
+}

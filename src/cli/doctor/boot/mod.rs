@@ -1,0 +1,143 @@
+//! `doctor --boot`: starts an instance for real, and says how long each stage takes.
+
+mod course;
+pub(in crate::cli) mod ground;
+mod play;
+
+use std::io;
+
+use course::Course;
+use ground::Unfinished;
+use play::{Boot, End, unfinished};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::args::Place;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::ui;
+use crate::core::report::FailedBoot;
+use crate::host::local::Role;
+
+/// Boots an instance of a pool; false if it did not come up, or something of it stays.
+pub(super) async fn boot(place: &Place, pool: &str) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let pool = context.the_pool(Some(pool))?;
+    if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_fixed_hosts() {
+        return Err(CliError::say(format!("the hosts of pool `{pool}` are your own: nothing is booted"))
+            .hint("`greenroom doctor` tries each of them"));
+    }
+    for left in ground::unfinished(&context).await? {
+        finish(&context, &left, &ui::out).await?;
+    }
+    let path = ground::make(&context.state_path)?;
+    let boot = Boot::open(&context, &context.config()?.pools[&pool], &path, 1)?;
+    boot.kept(tried(&boot)).await
+}
+
+/// Boots, and ends it whatever came of it.
+async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
+    let mut interrupts = Interrupts::new()?;
+    let mut course = Course::default();
+    let end = tokio::select! {
+        end = boot.boot(&mut course, &ui::out) => Some(end),
+        () = interrupts.next() => None,
+    };
+    if end.is_none() {
+        ui::err("greenroom: interrupted: terminating what was started (once more leaves it as it is)\n");
+    }
+    let is_clean = tokio::select! {
+        ended = boot.end(&mut course, &ui::out) => ended?,
+        () = interrupts.next() => {
+            return Err(CliError::say("interrupted: what was started is left").hint(unfinished()));
+        }
+    };
+    let answer = match end {
+        None => Err(CliError::say("interrupted; what was started is gone")),
+        Some(Ok(End::Up)) => Ok(is_clean),
+        Some(Ok(End::Failed(why))) => {
+            ui::out(&failed(&why, boot.last_words().await.as_ref()));
+            Ok(false)
+        }
+        Some(Err(error)) => Err(error),
+    };
+    if is_clean {
+        boot.remove()?;
+    }
+    answer
+}
+
+/// Ends what a boot whose process died has left; true if nothing of it stays.
+pub(in crate::cli) async fn finish(
+    context: &Context,
+    left: &Unfinished,
+    say: &dyn Fn(&str),
+) -> Result<bool, CliError> {
+    let Some(name) = &left.pool else {
+        ground::remove(&left.path)?;
+        return Ok(true);
+    };
+    let Some(pool) = context.config()?.pools.get(name) else {
+        let what =
+            format!("a `doctor --boot` of pool `{name}` was cut off, and that pool is configured no more");
+        return Err(CliError::say(what).hint(format!("configure it again, or see `{}`", left.path.display())));
+    };
+    say(&format!("ending what is left of {left}\n"));
+    let boot = Boot::open(context, pool, &left.path, 0)?;
+    let is_clean = boot.kept(boot.end(&mut boot.course_so_far()?, say)).await?;
+    if is_clean {
+        boot.remove()?;
+    }
+    Ok(is_clean)
+}
+
+fn failed(why: &str, told: Option<&FailedBoot>) -> String {
+    let cause = told.and_then(|boot| boot.cause.as_ref()).map(|cause| format!(": it {cause}"));
+    let head = format!("the boot failed: {why}{}\n", cause.unwrap_or_default());
+    match told {
+        Some(FailedBoot { console, .. }) if !console.is_empty() => {
+            let lines = console.iter().map(|line| format!("  | {line}\n")).collect::<Vec<String>>().concat();
+            format!("{head}the end of its console:\n{lines}")
+        }
+        _ => head,
+    }
+}
+
+/// SIGINT and SIGTERM, one after the other.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::story::{at, id};
+    use crate::core::instance::DrainWhy;
+
+    #[test]
+    fn a_failed_boot_is_told_with_the_end_of_its_console() {
+        let console = vec!["Kernel panic".to_owned(), "rebooting".to_owned()];
+        let why = DrainWhy::Stopped;
+        let boot = FailedBoot { instance: id(1), at: at(9.0), why, cause: Some("panicked".into()), console };
+        let expected = "the boot failed: the provider stopped it: it panicked\nthe end of its console:\n  | Kernel panic\n  \
+                        | rebooting\n";
+        assert_eq!(failed("the provider stopped it", Some(&boot)), expected);
+        assert_eq!(
+            failed("the launch was refused: denied", None),
+            "the boot failed: the launch was refused: denied\n"
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! One boot, from its launch until nothing of it is left, by the engine that serves jobs.
+
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::course::{Course, HEADER};
+use super::ground;
+use crate::cli::args::Place;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::setup;
+use crate::config::PoolConfig;
+use crate::core::ids::InstanceId;
+use crate::core::instance::Phase;
+use crate::core::inventory::{Resource, ResourceKind};
+use crate::core::leftover::Standing;
+use crate::core::matrix::Choice;
+use crate::core::policy::{IdlePolicy, Policy};
+use crate::core::pool::PoolState;
+use crate::core::report::{FailedBoot, Note};
+use crate::core::text::clean_line;
+use crate::core::time::Pretty;
+use crate::engine::keeper::{self, Keeping, Pool};
+use crate::engine::leaks::Deleted;
+use crate::engine::operate::Target;
+use crate::host::local::Role;
+use crate::port::connector::StageEnd;
+use crate::port::host::Host;
+use crate::port::setup::{PoolSetup, Setup};
+use crate::port::store::Store as _;
+use crate::store::file::FileStore;
+
+/// From one look at the journal to the next.
+const LOOK: Duration = Duration::from_millis(50);
+/// Beyond `launch_timeout` and `ready_timeout`, for passes and calls in between.
+const SLACK: Duration = Duration::from_mins(1);
+/// A cloud takes a minute or two to delete an instance.
+const GONE_WITHIN: Duration = Duration::from_mins(10);
+/// The report that quotes a console is written by the pass after the termination.
+const REPORTED_WITHIN: Duration = Duration::from_secs(3);
+/// Something that every instance has.
+const COMMAND: &str = "uname -sr";
+/// What is shown of its answer, in characters.
+const ANSWER: usize = 60;
+
+/// How far a boot came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Ready, and a command ran on it.
+    Up,
+    /// Why not.
+    Failed(String),
+}
+
+/// A pool once more, with a state and an owner of its own. Its provider works where it always does.
+pub(super) struct Boot<'a> {
+    path: &'a Path,
+    host: Rc<dyn Host>,
+    pool: Pool,
+    store: FileStore,
+    setup: PoolSetup,
+    take_over: Duration,
+}
+
+/// What a boot goes by does not change under its hands.
+struct Fixed(PoolSetup);
+
+#[async_trait(?Send)]
+impl Setup for Fixed {
+    async fn current(&self) -> (PoolSetup, Option<String>) {
+        (self.0.clone(), None)
+    }
+}
+
+/// One instance at most and no second try, whatever the pool's own policy wants. Without a job it is an idle instance that
+/// is wanted, or none.
+fn single(policy: &Policy, wanted: u32) -> Policy {
+    let idle = IdlePolicy { idle_count: wanted, scale_factor: 0.0, scale_factor_limit: 0, ..policy.idle };
+    let mut single = Policy { max_instances: 1, capacity_per_instance: 1, idle, ..policy.clone() };
+    single.schedules.clear();
+    single.timing.breaker_failures = 1;
+    single
+}
+
+impl<'a> Boot<'a> {
+    /// In a directory that `ground` made, now or for one that died. `wanted`: how many instances are to be booted.
+    pub(super) fn open(
+        outer: &Context,
+        pool: &PoolConfig,
+        path: &'a Path,
+        wanted: u32,
+    ) -> Result<Self, CliError> {
+        let config = outer.config()?;
+        let mut setup = setup::build(config, pool, &outer.surroundings()?)?;
+        setup.policy = Arc::new(single(&setup.policy, wanted));
+        let place = Place { config: Some(outer.config_path()), state_dir: Some(path.to_owned()) };
+        let inner = Context::open(&place, Role::Operator)?;
+        Ok(Self {
+            path,
+            host: Rc::clone(&inner.host) as Rc<dyn Host>,
+            pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
+            store: inner.store(&pool.name)?,
+            setup,
+            take_over: config.host_timing.keeper_start,
+        })
+    }
+
+    /// Does something while a keeper of this boot works in this process.
+    pub(super) async fn kept<T>(
+        &self,
+        work: impl Future<Output = Result<T, CliError>>,
+    ) -> Result<T, CliError> {
+        let pools = std::slice::from_ref(&self.pool);
+        let keeping = Box::pin(keeper::keep(&self.host, pools, Keeping::AsService, self.take_over));
+        let work = Box::pin(async {
+            // An order that finds no keeper starts one, and that would be another process.
+            while !self.host.keeper_lives().await? {
+                self.host.pause(LOOK).await;
+            }
+            work.await
+        });
+        tokio::select! {
+            done = work => done,
+            ended = keeping => {
+                let ended = ended?;
+                Err(CliError::say(format!("the keeper of this boot ended by itself ({ended:?})")).hint(unfinished()))
+            }
+        }
+    }
+
+    /// Waits until the instance is ready, and runs a command on it.
+    pub(super) async fn boot(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<End, CliError> {
+        let engine = &self.pool.engine;
+        let timing = &self.setup.policy.timing;
+        let within = timing.launch_timeout + timing.ready_timeout + SLACK;
+        let until = engine.clock.now().plus(within);
+        course.has_ready_command = self.setup.ready_command.is_some();
+        say(HEADER);
+        let mut has_address = false;
+        loop {
+            // RACE: the course is read second, so that it knows of all that the state shows.
+            let state = self.store.load().await?;
+            self.follow(course, say)?;
+            if let Some(why) = self.failure(&state, course) {
+                return Ok(End::Failed(why));
+            }
+            if let Some(ready) = state.instances.values().find(|instance| instance.phase == Phase::Ready) {
+                return self.command(course, &ready.id, say).await;
+            }
+            if let Some(id) = course.accepted.as_ref().filter(|_| !has_address)
+                && state.instance(id).is_some_and(|known| known.phase == Phase::Launching)
+                && let Ok(endpoint) = self.setup.provider.endpoint(id).await
+            {
+                has_address = true;
+                say(&course.row(engine.clock.now(), &format!("has an address, {}", endpoint.address)));
+            }
+            if engine.clock.now().reached(until) {
+                return Ok(End::Failed(format!("it was not ready after {}", Pretty(within))));
+            }
+            self.host.pause(LOOK).await;
+        }
+    }
+
+    /// Why there will be no instance; `None`: it may yet come.
+    fn failure(&self, state: &PoolState, course: &Course) -> Option<String> {
+        if let Some(why) = &course.given_up {
+            return Some(why.to_string());
+        }
+        if let Some((_, failure)) = state.launches.last.as_ref().filter(|_| state.launches.failures > 0) {
+            return Some(format!("the launch was refused: {failure}"));
+        }
+        match state.matrix.choice(&self.setup.policy.timing, self.pool.engine.clock.now()) {
+            Choice::Wait { first, .. } if state.instances.values().all(|instance| instance.is_refused()) => {
+                Some(format!(
+                    "every candidate was refused; the first that is asked again is {}",
+                    first.candidate
+                ))
+            }
+            Choice::Wait { .. } | Choice::Only | Choice::Take(_) => None,
+        }
+    }
+
+    async fn command(
+        &self,
+        course: &mut Course,
+        id: &InstanceId,
+        say: &dyn Fn(&str),
+    ) -> Result<End, CliError> {
+        let engine = &self.pool.engine;
+        let state = self.store.load().await?;
+        let Some(endpoint) = state.instance(id).and_then(|known| known.endpoint.clone()) else {
+            return Ok(End::Failed("it has no address".to_owned()));
+        };
+        let within = self.setup.policy.timing.connect_timeout;
+        let failed = match engine.connector.command(id, &endpoint, COMMAND, "", within).await {
+            Ok((StageEnd::Exited(0), said)) => {
+                let said = clean_line(said.as_bytes(), ANSWER);
+                say(&course.row(engine.clock.now(), &format!("a command ran on it: {said}")));
+                return Ok(End::Up);
+            }
+            Ok((end, said)) => format!("{end:?} {}", clean_line(said.as_bytes(), ANSWER)),
+            Err(problem) => problem.to_string(),
+        };
+        Ok(End::Failed(format!("`{COMMAND}` did not run on it: {failed}")))
+    }
+
+    /// Terminates what there is, waits until it is gone, and looks whether anything is left at the provider; true if
+    /// nothing is.
+    pub(super) async fn end(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+        let engine = &self.pool.engine;
+        engine.drain(&Target::Pool, false).await?;
+        let until = engine.clock.now().plus(GONE_WITHIN);
+        while self.store.load().await?.alive() > 0 {
+            self.follow(course, say)?;
+            if engine.clock.now().reached(until) {
+                let what = format!("the instance is still there after {}", Pretty(GONE_WITHIN));
+                return Err(CliError::say(what).hint(unfinished()));
+            }
+            self.host.pause(LOOK).await;
+        }
+        self.follow(course, say)?;
+        self.leave_nothing(course, say).await
+    }
+
+    /// Nothing of it is needed any more.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        ground::remove(self.path)
+    }
+
+    /// What was told before: rows go on from there.
+    pub(super) fn course_so_far(&self) -> Result<Course, CliError> {
+        let mut course = Course::default();
+        self.follow(&mut course, &|_| ())?;
+        Ok(course)
+    }
+
+    /// Volumes that did not go along, an instance whose launch was still under way when its caller died.
+    async fn leave_nothing(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+        let engine = &self.pool.engine;
+        let ours = |standing: Standing| !matches!(standing, Standing::Foreign | Standing::Untagged);
+        let found = engine.resources(&self.setup).await.map_err(|error| {
+            CliError::say(format!("whether anything is left of it is not known: {error}")).hint(unfinished())
+        })?;
+        let left: Vec<Resource> =
+            found.into_iter().filter(|(_, standing)| ours(*standing)).map(|(one, _)| one).collect();
+        let mut is_clean = true;
+        engine
+            .delete(&self.setup, left, GONE_WITHIN, &mut |resource, end| {
+                let Resource { kind, name, .. } = resource;
+                match end {
+                    Deleted::Gone if *kind == ResourceKind::Instance => {}
+                    Deleted::Gone => {
+                        let what = format!("{kind} {name} had not gone along: deleted");
+                        say(&course.row(engine.clock.now(), &what));
+                    }
+                    Deleted::Stays(why) => {
+                        is_clean = false;
+                        say(&format!("{kind} {name} stays: {why}\n"));
+                    }
+                }
+            })
+            .await;
+        Ok(is_clean)
+    }
+
+    /// The end of the console of a boot that failed, as far as the keeper has read it.
+    pub(super) async fn last_words(&self) -> Option<FailedBoot> {
+        let engine = &self.pool.engine;
+        let until = engine.clock.now().plus(REPORTED_WITHIN);
+        loop {
+            let report = self.host.read_report(&engine.pool).await.ok().flatten();
+            let mut notes = report.into_iter().flat_map(|report| report.notes);
+            let told =
+                notes.find_map(|note| if let Note::BootFailed(boot) = note { Some(boot) } else { None });
+            if told.is_some() || engine.clock.now().reached(until) {
+                return told;
+            }
+            self.host.pause(LOOK).await;
+        }
+    }
+
+    fn follow(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<(), CliError> {
+        for recorded in self.store.history()?.skip(course.taken) {
+            if let Some(row) = course.take(&recorded?.event) {
+                say(&row);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a boot that does not come to its end now.
+pub(super) fn unfinished() -> &'static str {
+    "the next `greenroom doctor --boot`, or `greenroom pool leaks --terminate`, finishes it off"
+}
