@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
-use super::args::{Command, OperatorCommand, Place};
+use super::args::{Command, OperatorCommand, Place, PoolCommand};
 use super::context::config_path;
 use super::error::CliError;
 use crate::config::Config;
@@ -30,7 +30,8 @@ pub(super) fn go_on(place: &Place, command: &Command) -> Result<(), CliError> {
     let Some(kind) = wanted(place, command) else { return Ok(()) };
     let clouds = std::env::current_exe()?.with_file_name(CLOUDS);
     if !clouds.exists() {
-        if matches!(command, Command::Operator(OperatorCommand::Doctor(_))) {
+        let examines = |command: &OperatorCommand| matches!(command, OperatorCommand::Doctor(doctor) if doctor.boot.is_none());
+        if matches!(command, Command::Operator(command) if examines(command)) {
             return Ok(());
         }
         let beside = clouds.parent().unwrap_or(Path::new("/")).display().to_string();
@@ -59,7 +60,10 @@ fn wanted(place: &Place, command: &Command) -> Option<&'static str> {
 
 fn makes_calls(command: &OperatorCommand) -> bool {
     match command {
-        OperatorCommand::Keep { .. } | OperatorCommand::Reap { .. } | OperatorCommand::Doctor(_) => true,
+        OperatorCommand::Keep { .. }
+        | OperatorCommand::Reap { .. }
+        | OperatorCommand::Doctor(_)
+        | OperatorCommand::Pool(PoolCommand::Leaks(_)) => true,
         OperatorCommand::Pool(_)
         | OperatorCommand::Explain { .. }
         | OperatorCommand::Try(_)

@@ -130,11 +130,14 @@ fn provider_codes() -> BTreeSet<String> {
     let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
     let mut codes = BTreeSet::new();
     for folder in std::fs::read_dir(providers).unwrap().map(|entry| entry.unwrap().path()) {
-        let Ok(source) = std::fs::read_to_string(folder.join("doctor.rs")) else { continue };
+        // In `findings.rs`, what a provider says after it has asked somebody.
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+        let source = read("doctor.rs") + &read("findings.rs");
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let kind = format!("{}-", name.split('_').next().unwrap());
         let quoted = source.split('"').filter(|text| text.starts_with(&kind));
-        let is_code = |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        let is_code =
+            |text: &&str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         codes.extend(quoted.filter(is_code).map(str::to_owned));
     }
     codes

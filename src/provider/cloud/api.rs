@@ -7,13 +7,23 @@ use serde::de::DeserializeOwned;
 use super::machine::{Handle, Machine};
 use super::offers::Offer;
 use crate::core::failure::ErrorClass;
-use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::core::inventory::Resource;
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 
 /// One look at all machines of a pool.
 #[derive(Debug, Clone, Default)]
 pub struct Machines {
     pub all: Vec<Machine>,
     /// Was nothing cut off? A zone that could not be asked makes it false.
+    pub complete: bool,
+}
+
+/// What a pool has beside machines.
+#[derive(Debug, Clone, Default)]
+pub struct Things {
+    pub all: Vec<Resource>,
+    /// Was nothing cut off?
     pub complete: bool,
 }
 
@@ -51,4 +61,13 @@ pub trait Api {
 
     /// What it wrote on its console.
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
+
+    /// Everything else with the pool's tag that bills or counts, of any owner: disks.
+    async fn things(&self) -> Result<Things, ProviderError>;
+
+    /// Asks for the deletion of one of them; `NotFound` when it is gone, `Transient` as long as a machine uses it.
+    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError>;
+
+    /// What can be found out without launching, for `doctor`.
+    async fn examine(&self, demand: &Demand) -> Vec<Finding>;
 }

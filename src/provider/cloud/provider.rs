@@ -15,9 +15,10 @@ use super::sight::{LastSight, Sight};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Capabilities, Listed, Listing};
+use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources};
 use crate::core::time::Stamp;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError};
 use crate::provider::BuildContext;
 
 /// How old a look may be for who waits for something: a boot, an end, an answer. A second is little beside a boot in a
@@ -288,6 +289,37 @@ impl<A: Api> Provider for Cloud<A> {
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
         let handle = self.handle(id).await?;
         self.ask(self.api.console(&handle)).await
+    }
+
+    async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
+        if *pool != self.context.pool {
+            return Ok(self.list(pool).await?.into());
+        }
+        let sight = self.sight(Duration::ZERO).await?;
+        let things = self.ask(self.api.things()).await?;
+        let now = self.now();
+        let living = sight.machines.iter().filter(|machine| machine.standing != Standing::Gone);
+        let machines = living.map(|machine| Resource {
+            kind: ResourceKind::Instance,
+            name: machine.handle.name.clone(),
+            instance: Some(machine.instance.clone()),
+            tags: Some(machine.tags.clone()),
+            created: machine.created(now),
+            detail: Some(machine.what.clone()),
+        });
+        let found = machines.chain(things.all).collect();
+        Ok(Resources { begun: sight.begun, complete: sight.complete && things.complete, found })
+    }
+
+    async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
+        match (resource.kind, &resource.instance) {
+            (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
+            _ => self.ask(self.api.delete_thing(resource)).await,
+        }
+    }
+
+    async fn examine(&self, demand: &Demand) -> Vec<Finding> {
+        self.api.examine(demand).await
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -101,6 +101,8 @@ fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
         | "RequestExpired"
         | "UnrecognizedClientException" => ErrorClass::Denied,
         "InvalidInstanceID.NotFound" | "InvalidVolume.NotFound" => ErrorClass::NotFound,
+        // Its machine is on its way out.
+        "VolumeInUse" | "IncorrectState" => ErrorClass::Transient,
         "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => ErrorClass::Unknown,
         other if other.ends_with("LimitExceeded") || other == "MaxSpotInstanceCountExceeded" => {
             ErrorClass::Quota

@@ -11,18 +11,23 @@ use tokio::sync::OnceCell;
 use super::settings::Settings;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::PoolName;
-use crate::port::provider::{LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, Machines};
+use crate::core::inventory::Resource;
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, LaunchRequest, ProviderError};
+use crate::provider::cloud::api::{Api, Created, Machines, Things};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offers::Offer;
 use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
 mod client;
+mod clock;
 mod errors;
+mod examine;
 mod images;
 mod machines;
 mod order;
+mod volumes;
 
 use images::Images;
 use order::Order;
@@ -55,6 +60,11 @@ struct Ec2 {
 impl Ec2 {
     async fn client(&self) -> &Client {
         self.client.get_or_init(|| client::open(&self.settings)).await
+    }
+
+    /// Everything of our pool.
+    fn ours(&self) -> Filter {
+        Filter::builder().name(format!("tag:{}", tags::POOL)).values(self.pool.as_str()).build()
     }
 
     /// The machine that an order has made, asked by its token.
@@ -98,8 +108,7 @@ impl Api for Ec2 {
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
-        let ours = Filter::builder().name(format!("tag:{}", tags::POOL)).values(self.pool.as_str()).build();
-        let mut pages = self.client().await.describe_instances().filters(ours).into_paginator().send();
+        let mut pages = self.client().await.describe_instances().filters(self.ours()).into_paginator().send();
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;
@@ -126,5 +135,24 @@ impl Api for Ec2 {
         }
         let from = text.len().saturating_sub(CONSOLE);
         Ok(String::from_utf8_lossy(&text[from..]).into_owned())
+    }
+
+    async fn things(&self) -> Result<Things, ProviderError> {
+        let mut pages = self.client().await.describe_volumes().filters(self.ours()).into_paginator().send();
+        let mut all = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| errors::read(&error, ""))?;
+            all.extend(page.volumes().iter().filter_map(volumes::read));
+        }
+        Ok(Things { all, complete: true })
+    }
+
+    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError> {
+        let answer = self.client().await.delete_volume().volume_id(&thing.name).send().await;
+        answer.map(drop).map_err(|error| errors::read(&error, ""))
+    }
+
+    async fn examine(&self, demand: &Demand) -> Vec<Finding> {
+        examine::examine(self.client().await, &self.settings, &self.pool, demand).await
     }
 }

@@ -8,7 +8,7 @@ use crate::core::inventory::{Status, Tags};
 use crate::core::time::BootId;
 use crate::port::clock::Clock;
 use crate::port::provider::InstanceKeys;
-use crate::provider::cloud::api::{Created, Machines};
+use crate::provider::cloud::api::{Created, Machines, Things};
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offers::{Offer, Words};
 use crate::provider::cloud::settings::UserData;
@@ -76,6 +76,18 @@ impl Api for Rc<World> {
 
     async fn console(&self, _machine: &Handle) -> Result<String, ProviderError> {
         Ok("booted".to_owned())
+    }
+
+    async fn things(&self) -> Result<Things, ProviderError> {
+        Ok(Things { all: Vec::new(), complete: true })
+    }
+
+    async fn delete_thing(&self, _thing: &Resource) -> Result<(), ProviderError> {
+        Err(not_found(&InstanceId::new("?")))
+    }
+
+    async fn examine(&self, _demand: &Demand) -> Vec<Finding> {
+        Vec::new()
     }
 }
 
