@@ -3,6 +3,9 @@
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainWhy};
+use crate::core::matrix::Choice;
+use crate::core::policy::Timing;
+use crate::core::pool::PoolState;
 use crate::core::time::{Pretty, Stamp};
 
 /// What stands above the rows.
@@ -16,7 +19,7 @@ pub(super) struct Course {
     /// The instance that was launched, once that is accepted.
     pub(super) accepted: Option<InstanceId>,
     /// Why it will not become ready.
-    pub(super) given_up: Option<DrainWhy>,
+    given_up: Option<DrainWhy>,
     /// Does a ready command come before it is ready?
     pub(super) has_ready_command: bool,
     begun: Option<Stamp>,
@@ -53,6 +56,24 @@ impl Course {
             _ => return None,
         };
         Some(self.row(event.at, &stage))
+    }
+
+    /// Why there will be no instance; `None`: it may yet come. `state` is no newer than the last event.
+    pub(super) fn failure(&self, state: &PoolState, timing: &Timing, now: Stamp) -> Option<String> {
+        if let Some(why) = &self.given_up {
+            return Some(why.to_string());
+        }
+        if let Some((_, failure)) = state.launches.last.as_ref().filter(|_| state.launches.failures > 0) {
+            return Some(format!("the launch was refused: {failure}"));
+        }
+        let is_refused = state.instances.values().all(|instance| instance.is_refused());
+        match state.matrix.choice(timing, now) {
+            Choice::Wait { first, .. } if is_refused => Some(format!(
+                "every candidate was refused, the first of them {}: {}",
+                first.candidate, first.refusal.failure
+            )),
+            Choice::Wait { .. } | Choice::Only | Choice::Take(_) => None,
+        }
     }
 
     /// A row of something that the journal does not know.

@@ -1,12 +1,13 @@
 //! The state directories of boots that are tried out: `boot-…`, each inside the real one, as long as the boot lasts.
 
 use std::fmt;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fs_err as fs;
 
-use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::host::local::StateDir;
@@ -14,13 +15,26 @@ use crate::port::store::Store as _;
 use crate::store::file::{self, Options};
 
 const PREFIX: &str = "boot-";
+/// Being made.
+const HALF_MADE: &str = ".boot-";
 /// Nothing of it is needed any more.
 const OVER: &str = ".over";
+/// Locked as long as the process lives whose boot it is.
+const LOCK: &str = "boot.lock";
+/// Nobody takes so long to make one.
+const MADE_WITHIN: Duration = Duration::from_mins(1);
+
+/// The directory of one boot, for this process alone.
+#[derive(Debug)]
+pub(in crate::cli) struct Ground {
+    path: PathBuf,
+    _lock: File,
+}
 
 /// A boot that did not come to its end.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
-    pub(in crate::cli) path: PathBuf,
+    pub(super) ground: Ground,
     /// What it was for, and what is recorded of it; `None`: it came to nothing.
     pub(in crate::cli) pool: Option<PoolName>,
     pub(in crate::cli) instances: Vec<InstanceId>,
@@ -34,67 +48,86 @@ impl fmt::Display for Unfinished {
     }
 }
 
-/// Makes a directory for one boot, with an owner of its own.
-pub(super) fn make(state: &Path) -> Result<PathBuf, CliError> {
-    loop {
+impl Ground {
+    /// Makes a directory for one boot, with an owner of its own.
+    pub(super) fn make(state: &Path) -> Result<Self, CliError> {
         let mut random = [0_u8; 4];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let path = state.join(format!("{PREFIX}{:08x}", u32::from_ne_bytes(random)));
-        if !path.exists() {
-            StateDir::open(&path)?;
-            return Ok(path);
+        let name = format!("{:08x}", u32::from_ne_bytes(random));
+        let fresh = state.join(format!("{HALF_MADE}{name}"));
+        StateDir::open(&fresh)?;
+        let lock = File::create(fresh.join(LOCK))?;
+        lock.lock()?;
+        // RACE: in its place it is locked; one that is not belongs to nobody any more.
+        let path = state.join(format!("{PREFIX}{name}"));
+        fs::rename(fresh, &path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Takes over what a process has left that died. `None`: it lives.
+    fn take(path: PathBuf) -> io::Result<Option<Self>> {
+        let lock = match fs::File::open(path.join(LOCK)) {
+            Ok(lock) => lock.into_file(),
+            // RACE: it has come to its end.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Self { path, _lock: lock })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+
+    pub(in crate::cli) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Nothing is left of the boot.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        // CRASH: half a state directory looks damaged; by its new name anybody sees that it may go.
+        let mut over = self.path.as_os_str().to_owned();
+        over.push(OVER);
+        let over = PathBuf::from(over);
+        fs::rename(&self.path, &over)?;
+        remove_tree(&over)
+    }
+}
+
+impl Unfinished {
+    pub(in crate::cli) fn path(&self) -> &Path {
+        self.ground.path()
     }
 }
 
 /// Boots whose process has died. Also takes away what one of them could not remove any more.
-pub(in crate::cli) async fn unfinished(context: &Context) -> Result<Vec<Unfinished>, CliError> {
+pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, CliError> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(&context.state_path)? {
+    for entry in fs::read_dir(state)? {
         let entry = entry?;
         let name = entry.file_name();
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        if name.ends_with(OVER) {
+        let Some(name) = name.to_str() else { continue };
+        let is_old =
+            || Ok::<_, io::Error>(entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age > MADE_WITHIN));
+        if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old()? {
             remove_tree(&entry.path())?;
-        } else if !is_alive(&entry.path())? {
-            found.push(look(entry.path()).await?);
+        } else if name.starts_with(PREFIX)
+            && let Some(ground) = Ground::take(entry.path())?
+        {
+            found.push(look(ground).await?);
         }
     }
     Ok(found)
 }
 
-async fn look(path: PathBuf) -> Result<Unfinished, CliError> {
-    let dir = file::open_dir(&path)?;
+async fn look(ground: Ground) -> Result<Unfinished, CliError> {
+    let dir = file::open_dir(&ground.path)?;
     let Some(pool) = dir.pools()?.into_iter().next() else {
-        return Ok(Unfinished { path, pool: None, instances: Vec::new() });
+        return Ok(Unfinished { ground, pool: None, instances: Vec::new() });
     };
     let recorded = dir.pool(&pool, Options::default())?.load().await?;
     let instances = recorded.instances.keys().cloned().collect();
-    Ok(Unfinished { path, pool: Some(pool), instances })
-}
-
-/// Is the process still there whose boot this is?
-fn is_alive(path: &Path) -> io::Result<bool> {
-    let lock = match fs::File::open(path.join("keeper.lock")) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    match lock.file().try_lock_shared() {
-        Ok(()) => Ok(false),
-        Err(std::fs::TryLockError::WouldBlock) => Ok(true),
-        Err(std::fs::TryLockError::Error(error)) => Err(error),
-    }
-}
-
-/// Removes the directory of a boot of which nothing is left.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    // CRASH: half a state directory looks damaged; by its new name anybody sees that it may go.
-    let mut over = path.as_os_str().to_owned();
-    over.push(OVER);
-    let over = PathBuf::from(over);
-    fs::rename(path, &over)?;
-    remove_tree(&over)
+    Ok(Unfinished { ground, pool: Some(pool), instances })
 }
 
 fn remove_tree(path: &Path) -> io::Result<()> {
@@ -102,5 +135,39 @@ fn remove_tree(path: &Path) -> io::Result<()> {
         // RACE: somebody else removes it, too.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_boot_is_unfinished_when_its_process_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let ground = Ground::make(state.path()).unwrap();
+        assert!(unfinished(state.path()).await.unwrap().is_empty(), "it lives");
+        let path = ground.path().to_owned();
+        drop(ground);
+        let left = unfinished(state.path()).await.unwrap();
+        assert_eq!((left.len(), left[0].path(), &left[0].pool), (1, path.as_path(), &None));
+        assert_eq!(left[0].to_string(), "a `doctor --boot` that was cut off");
+        assert!(unfinished(state.path()).await.unwrap().is_empty(), "somebody sees to it");
+        left[0].ground.remove().unwrap();
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_half_made_or_half_removed_goes() {
+        let state = tempfile::tempdir().unwrap();
+        for name in ["boot-1.over", ".boot-2", ".boot-3"] {
+            std::fs::create_dir(state.path().join(name)).unwrap();
+        }
+        let old = std::time::SystemTime::now() - MADE_WITHIN * 2;
+        File::open(state.path().join(".boot-2")).unwrap().set_modified(old).unwrap();
+        assert!(unfinished(state.path()).await.unwrap().is_empty());
+        let left: Vec<_> =
+            std::fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".boot-3"], "somebody may be making it");
     }
 }

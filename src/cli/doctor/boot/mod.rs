@@ -7,7 +7,7 @@ mod play;
 use std::io;
 
 use course::Course;
-use ground::Unfinished;
+use ground::{Ground, Unfinished};
 use play::{Boot, End, unfinished};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -26,11 +26,11 @@ pub(super) async fn boot(place: &Place, pool: &str) -> Result<bool, CliError> {
         return Err(CliError::say(format!("the hosts of pool `{pool}` are your own: nothing is booted"))
             .hint("`greenroom doctor` tries each of them"));
     }
-    for left in ground::unfinished(&context).await? {
+    for left in ground::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
     }
-    let path = ground::make(&context.state_path)?;
-    let boot = Boot::open(&context, &context.config()?.pools[&pool], &path, 1)?;
+    let ground = Ground::make(&context.state_path)?;
+    let boot = Boot::open(&context, &context.config()?.pools[&pool], &ground, 1)?;
     boot.kept(tried(&boot)).await
 }
 
@@ -61,7 +61,7 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
         Some(Err(error)) => Err(error),
     };
     if is_clean {
-        boot.remove()?;
+        boot.ground.remove()?;
     }
     answer
 }
@@ -73,19 +73,22 @@ pub(in crate::cli) async fn finish(
     say: &dyn Fn(&str),
 ) -> Result<bool, CliError> {
     let Some(name) = &left.pool else {
-        ground::remove(&left.path)?;
+        left.ground.remove()?;
         return Ok(true);
     };
     let Some(pool) = context.config()?.pools.get(name) else {
         let what =
             format!("a `doctor --boot` of pool `{name}` was cut off, and that pool is configured no more");
-        return Err(CliError::say(what).hint(format!("configure it again, or see `{}`", left.path.display())));
+        let path = left.path().display();
+        return Err(CliError::say(what).hint(format!(
+            "configure it again until that is ended; if nothing is left of it, remove `{path}`"
+        )));
     };
     say(&format!("ending what is left of {left}\n"));
-    let boot = Boot::open(context, pool, &left.path, 0)?;
+    let boot = Boot::open(context, pool, &left.ground, 0)?;
     let is_clean = boot.kept(boot.end(&mut boot.course_so_far()?, say)).await?;
     if is_clean {
-        boot.remove()?;
+        left.ground.remove()?;
     }
     Ok(is_clean)
 }

@@ -1,7 +1,5 @@
 //! One boot, from its launch until nothing of it is left, by the engine that serves jobs.
 
-use std::io;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::course::{Course, HEADER};
-use super::ground;
+use super::ground::Ground;
 use crate::cli::args::Place;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -19,9 +17,7 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::Phase;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::leftover::Standing;
-use crate::core::matrix::Choice;
 use crate::core::policy::{IdlePolicy, Policy};
-use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note};
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
@@ -59,7 +55,7 @@ pub(super) enum End {
 
 /// A pool once more, with a state and an owner of its own. Its provider works where it always does.
 pub(super) struct Boot<'a> {
-    path: &'a Path,
+    pub(super) ground: &'a Ground,
     host: Rc<dyn Host>,
     pool: Pool,
     store: FileStore,
@@ -88,20 +84,20 @@ fn single(policy: &Policy, wanted: u32) -> Policy {
 }
 
 impl<'a> Boot<'a> {
-    /// In a directory that `ground` made, now or for one that died. `wanted`: how many instances are to be booted.
+    /// In a directory of its own, made now or by a process that died. `wanted`: how many instances are to be booted.
     pub(super) fn open(
         outer: &Context,
         pool: &PoolConfig,
-        path: &'a Path,
+        ground: &'a Ground,
         wanted: u32,
     ) -> Result<Self, CliError> {
         let config = outer.config()?;
         let mut setup = setup::build(config, pool, &outer.surroundings()?)?;
         setup.policy = Arc::new(single(&setup.policy, wanted));
-        let place = Place { config: Some(outer.config_path()), state_dir: Some(path.to_owned()) };
+        let place = Place { config: Some(outer.config_path()), state_dir: Some(ground.path().to_owned()) };
         let inner = Context::open(&place, Role::Operator)?;
         Ok(Self {
-            path,
+            ground,
             host: Rc::clone(&inner.host) as Rc<dyn Host>,
             pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
             store: inner.store(&pool.name)?,
@@ -146,7 +142,7 @@ impl<'a> Boot<'a> {
             // RACE: the course is read second, so that it knows of all that the state shows.
             let state = self.store.load().await?;
             self.follow(course, say)?;
-            if let Some(why) = self.failure(&state, course) {
+            if let Some(why) = course.failure(&state, timing, engine.clock.now()) {
                 return Ok(End::Failed(why));
             }
             if let Some(ready) = state.instances.values().find(|instance| instance.phase == Phase::Ready) {
@@ -163,25 +159,6 @@ impl<'a> Boot<'a> {
                 return Ok(End::Failed(format!("it was not ready after {}", Pretty(within))));
             }
             self.host.pause(LOOK).await;
-        }
-    }
-
-    /// Why there will be no instance; `None`: it may yet come.
-    fn failure(&self, state: &PoolState, course: &Course) -> Option<String> {
-        if let Some(why) = &course.given_up {
-            return Some(why.to_string());
-        }
-        if let Some((_, failure)) = state.launches.last.as_ref().filter(|_| state.launches.failures > 0) {
-            return Some(format!("the launch was refused: {failure}"));
-        }
-        match state.matrix.choice(&self.setup.policy.timing, self.pool.engine.clock.now()) {
-            Choice::Wait { first, .. } if state.instances.values().all(|instance| instance.is_refused()) => {
-                Some(format!(
-                    "every candidate was refused; the first that is asked again is {}",
-                    first.candidate
-                ))
-            }
-            Choice::Wait { .. } | Choice::Only | Choice::Take(_) => None,
         }
     }
 
@@ -225,11 +202,6 @@ impl<'a> Boot<'a> {
         }
         self.follow(course, say)?;
         self.leave_nothing(course, say).await
-    }
-
-    /// Nothing of it is needed any more.
-    pub(super) fn remove(&self) -> io::Result<()> {
-        ground::remove(self.path)
     }
 
     /// What was told before: rows go on from there.

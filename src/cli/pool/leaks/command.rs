@@ -79,7 +79,7 @@ async fn unfinished(
     options: &LeaksOptions,
 ) -> Result<(bool, Vec<BootJson>), CliError> {
     let (mut is_clean, mut documents) = (true, Vec::new());
-    for left in boot::ground::unfinished(context).await? {
+    for left in boot::ground::unfinished(&context.state_path).await? {
         if only.is_some() && left.pool.as_ref() != only {
             continue;
         }

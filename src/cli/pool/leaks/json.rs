@@ -72,7 +72,7 @@ pub(super) struct BootJson {
 impl BootJson {
     pub(super) fn of(left: &Unfinished) -> Self {
         Self {
-            directory: left.path.display().to_string(),
+            directory: left.path().display().to_string(),
             pool: left.pool.as_ref().map(ToString::to_string),
             instances: left.instances.iter().map(ToString::to_string).collect(),
         }
