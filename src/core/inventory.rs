@@ -36,7 +36,8 @@ pub struct Listed {
     pub status: Status,
     /// When the provider made it, if it says so.
     pub created: Option<Stamp>,
-    /// What more there is to say, in a few words: how it was booted; of one that has ended, why.
+    /// What more there is to say, in a few words: how it was booted; of one that has ended, how, as what follows its name
+    /// (`was reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
     /// What a fixed host has that others of its pool may not have; `None` for what we made.
     pub fixed: Option<Fixed>,

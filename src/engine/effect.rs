@@ -40,6 +40,8 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     /// Nothing to remember.
     Fine,
+    /// A launch was refused: nothing has come into being, so the last list is as good as it was.
+    Refused,
     /// The instance is gone at the provider.
     Gone,
     /// Asked for; ask again after a while.
@@ -107,7 +109,7 @@ impl Engine {
             vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)]
         })
         .await?;
-        Ok(Outcome::Fine)
+        Ok(if matches!(answer, Answer::Refused { .. }) { Outcome::Refused } else { Outcome::Fine })
     }
 
     async fn ask(

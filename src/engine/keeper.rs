@@ -271,6 +271,7 @@ impl PoolKeeper {
                     self.memory.distrust_list();
                 }
             }
+            Outcome::Refused => drop(self.memory.troubles.remove(&id)),
             Outcome::Gone => self.memory.forget(&id),
             Outcome::Again => {
                 let failure = crate::core::failure::Failure {

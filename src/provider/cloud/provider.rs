@@ -176,7 +176,11 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         tags: Some(machine.tags.clone()),
         status: machine.status()?,
         created: machine.created(now),
-        detail: Some(machine.why.clone().unwrap_or_else(|| machine.what.clone())),
+        detail: if machine.standing <= Standing::Ending {
+            machine.why.clone()
+        } else {
+            Some(machine.what.clone())
+        },
         fixed: None,
     })
 }
