@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::{Engine, Trouble};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::Phase;
+use crate::core::instance::{DrainWhy, Phase};
 use crate::core::report::{Note, Report};
 use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
 use crate::port::host::{Assignment, HostError, Inbox};
@@ -27,8 +27,21 @@ pub enum StageError {
         #[source]
         cause: ConnectError,
     },
+    /// The provider says how the instance ended: that is why its connection was lost.
+    #[error("instance {instance} {how}")]
+    Ended { instance: InstanceId, how: String },
     #[error(transparent)]
     Trouble(#[from] Trouble),
+}
+
+/// What became of a lost instance.
+enum Verdict {
+    /// In the provider's words.
+    Ended(String),
+    /// As far as we know.
+    Lost(&'static str),
+    /// It left service.
+    Left(DrainWhy),
 }
 
 impl From<StoreError> for StageError {
@@ -77,8 +90,16 @@ impl Engine {
         match self.connector.run(id, at, stage, output, stop).await {
             Ok(end) => Ok(end),
             Err(cause) => {
-                let verdict = self.verdict(id, attempt, &cause).await?;
-                Err(StageError::Lost { instance: id.clone(), verdict, cause })
+                let instance = id.clone();
+                Err(match self.verdict(id, attempt, &cause).await? {
+                    Verdict::Ended(how) => StageError::Ended { instance, how },
+                    Verdict::Lost(verdict) => {
+                        StageError::Lost { instance, verdict: verdict.to_owned(), cause }
+                    }
+                    Verdict::Left(why) => {
+                        StageError::Lost { instance, verdict: format!("left service: {why}"), cause }
+                    }
+                })
             }
         }
     }
@@ -102,9 +123,9 @@ impl Engine {
         id: &InstanceId,
         attempt: &AttemptName,
         cause: &ConnectError,
-    ) -> Result<String, StageError> {
+    ) -> Result<Verdict, StageError> {
         if matches!(cause, ConnectError::Local { .. }) {
-            return Ok("could not be used".to_owned());
+            return Ok(Verdict::Lost("could not be used"));
         }
         // The policy only shortens or lengthens the wait: without state the defaults serve.
         let policy = self.store.load().await.ok().and_then(|state| state.policy);
@@ -116,17 +137,17 @@ impl Engine {
             self.summon().await?;
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
-                None => return Ok("is gone at the provider".to_owned()),
-                Some(Phase::Draining { why }) => return Ok(format!("left service: {why}")),
+                None => return Ok(Verdict::Lost("is gone at the provider")),
+                Some(Phase::Draining { why }) => return Ok(Verdict::Left(why.clone())),
                 Some(_) => {}
             }
             let report = self.host.read_report(&self.pool).await?;
-            if let Some(ended) = report.and_then(|report| told(&report, id)) {
-                return Ok(ended);
+            if let Some(verdict) = report.and_then(|report| told(&report, id)) {
+                return Ok(verdict);
             }
             let now = self.now();
             if now.reached(until) {
-                return Ok("does not answer any more".to_owned());
+                return Ok(Verdict::Lost("does not answer any more"));
             }
             let look = timing.waiter_look.min(now.until(until));
             self.host.wait(Inbox::Attempt(attempt), look).await?;
@@ -135,13 +156,13 @@ impl Engine {
 }
 
 /// What a pass found of an instance in use, if it looks gone.
-fn told(report: &Report, id: &InstanceId) -> Option<String> {
+fn told(report: &Report, id: &InstanceId) -> Option<Verdict> {
     report.notes.iter().find_map(|note| match note {
         Note::Suspect { instance, cause: Some(cause) } if instance == id => {
-            Some(format!("has ended: {cause}"))
+            Some(Verdict::Ended(cause.clone()))
         }
         Note::Suspect { instance, cause: None } if instance == id => {
-            Some("was stopped or removed at the provider".to_owned())
+            Some(Verdict::Lost("was stopped or removed at the provider"))
         }
         _ => None,
     })
