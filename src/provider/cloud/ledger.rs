@@ -73,6 +73,11 @@ impl Ledger {
         fs::File::open(&self.dir)?.sync_all()
     }
 
+    /// Is it still asked for?
+    pub(super) fn knows(&self, id: &InstanceId) -> bool {
+        self.file(id).is_some_and(|path| path.exists())
+    }
+
     /// It is gone: nobody will ask for it again.
     pub(super) fn forget(&self, id: &InstanceId) {
         if let Some(path) = self.file(id) {

@@ -261,7 +261,11 @@ impl<A: Api> Provider for Cloud<A> {
         if sight.complete {
             self.ledger.sweep(|id| sight.best(id).is_some(), ORDERS_KEPT);
         }
-        let instances = machines.into_iter().filter_map(|machine| listed(machine, now)).collect();
+        // A cloud tells for an hour of what has ended: here that ends when all is said of it.
+        let matters =
+            |machine: &&Machine| machine.standing != Standing::Gone || self.ledger.knows(&machine.instance);
+        let instances =
+            machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
         Ok(Listing { begun: sight.begun, complete: sight.complete, instances })
     }
 

@@ -234,6 +234,9 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     stage.world.machines.borrow_mut()[0].why = Some("was reclaimed".to_owned());
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].detail.as_deref(), Some("was reclaimed"));
+    stage.pass(Duration::from_secs(2));
+    assert_eq!(class(cloud.terminate(&InstanceId::new("x")).await), ErrorClass::NotFound);
+    assert_eq!(cloud.list(&PoolName::new("linux")).await.unwrap().instances, [], "all is said");
     stage.answer(ErrorClass::Throttled { until: None });
     assert!(matches!(class(cloud.launch(&request("y", 1)).await), ErrorClass::Throttled { until: Some(_) }));
     assert!(matches!(class(cloud.launch(&request("z", 1)).await), ErrorClass::Throttled { .. }));
