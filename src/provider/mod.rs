@@ -17,6 +17,7 @@ use crate::port::provider::Provider;
 pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
+pub mod gce;
 pub mod halt;
 pub mod instance_dir;
 pub mod keys;
@@ -33,13 +34,23 @@ pub mod supervisor;
 use keys::KeyError;
 
 /// Every provider, those of clouds without their calls: what a program has that is to start fast.
-pub const WITHOUT_CLOUDS: &[Registration] =
-    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::REGISTRATION];
+pub const WITHOUT_CLOUDS: &[Registration] = &[
+    local::REGISTRATION,
+    qemu::REGISTRATION,
+    static_hosts::REGISTRATION,
+    aws_ec2::REGISTRATION,
+    gce::REGISTRATION,
+];
 
 /// Every provider, with the calls to clouds that were built in.
 #[cfg(feature = "clouds")]
-pub const WITH_CLOUDS: &[Registration] =
-    &[local::REGISTRATION, qemu::REGISTRATION, static_hosts::REGISTRATION, aws_ec2::WITH_CALLS];
+pub const WITH_CLOUDS: &[Registration] = &[
+    local::REGISTRATION,
+    qemu::REGISTRATION,
+    static_hosts::REGISTRATION,
+    aws_ec2::WITH_CALLS,
+    gce::WITH_CALLS,
+];
 
 /// What this program has.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
@@ -171,7 +182,7 @@ mod tests {
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = find("locla").unwrap_err().to_string();
-        let said = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\": did you mean \"local\"?";
+        let said = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\" or \"gce\": did you mean \"local\"?";
         assert_eq!(error, said);
     }
 

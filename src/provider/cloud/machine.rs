@@ -21,8 +21,10 @@ pub struct Handle {
 pub enum Standing {
     /// Gone; the cloud still tells of it.
     Gone,
-    /// Stopping, stopped, or being deleted.
+    /// Stopping, or being deleted.
     Ending,
+    /// Stopped, and there until somebody asks for its deletion.
+    Stopped,
     /// Accepted, but no place has been found for it yet: it may still be refused.
     Asked,
     Starting,
@@ -69,7 +71,7 @@ impl Machine {
         match self.standing {
             Standing::Running => Some(Status::Running),
             Standing::Asked | Standing::Starting => Some(Status::Starting),
-            Standing::Ending => Some(Status::Stopping),
+            Standing::Ending | Standing::Stopped => Some(Status::Stopping),
             // A job of it may want to know why.
             Standing::Gone => self.why.as_ref().map(|_| Status::Stopping),
         }

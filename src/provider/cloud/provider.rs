@@ -122,7 +122,7 @@ impl<A: Api> Cloud<A> {
                 Err(error) => return Err(ProviderError::new(ErrorClass::Unknown, error.to_string())),
             };
             match sight.best(id).map(|machine| machine.standing) {
-                Some(Standing::Starting | Standing::Running) => return Ok(()),
+                Some(Standing::Starting | Standing::Running | Standing::Stopped) => return Ok(()),
                 Some(Standing::Gone | Standing::Ending) => return Err(self.api.refusal(order).await),
                 None if sight.complete && self.now().since(asked) > VISIBLE => {
                     return Err(self.api.refusal(order).await);

@@ -230,5 +230,5 @@ class Project:
 
 
 def fingerprint_of(value):
-    """A fingerprint as Compute Engine gives it: base64, another for another value."""
-    return base64.b64encode(zlib.crc32(json.dumps(value, sort_keys=True).encode()).to_bytes(8, "big")).decode()
+    """A fingerprint as Compute Engine gives it: base64 for URLs, another for another value."""
+    return base64.urlsafe_b64encode(zlib.crc32(json.dumps(value, sort_keys=True).encode()).to_bytes(8, "big")).decode()

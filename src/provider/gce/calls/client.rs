@@ -1,0 +1,101 @@
+//! The clients of Compute Engine: where they go, who they are, how long they wait.
+
+use std::path::Path;
+use std::time::Duration;
+
+use google_cloud_auth::credentials::{Builder, Credentials, service_account};
+use google_cloud_compute_v1::client::{Instances, ZoneOperations};
+use google_cloud_compute_v1::{Error, Result as Answer};
+use google_cloud_gax::client_builder;
+use google_cloud_gax::retry_policy::NeverRetry;
+use serde_json::Value;
+
+use super::super::settings::Settings;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::ProviderError;
+
+/// For a whole answer. The libraries have no limit of their own.
+const ANSWER: Duration = Duration::from_secs(30);
+/// For a call with the credentials that it needs first: a metadata server that is not there is asked several times.
+const WITH_CREDENTIALS: Duration = Duration::from_secs(15);
+
+/// What a pool's calls go by.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) instances: Instances,
+    pub(super) operations: ZoneOperations,
+}
+
+/// Reads the credentials and asks them for their part of Google's cloud; asks Compute Engine nothing.
+pub(super) async fn open(settings: &Settings) -> Result<Clients, ProviderError> {
+    let made = async {
+        let credentials = credentials(settings.common.credentials_file.as_deref())?;
+        let endpoint = settings.common.endpoint.as_deref();
+        Ok(Clients {
+            instances: with(Instances::builder(), &credentials, endpoint).build().await.map_err(unopened)?,
+            operations: with(ZoneOperations::builder(), &credentials, endpoint)
+                .build()
+                .await
+                .map_err(unopened)?,
+        })
+    };
+    let late =
+        |_| Err(ProviderError::new(ErrorClass::Transient, "nobody answered who was asked for credentials"));
+    tokio::time::timeout(WITH_CREDENTIALS, made).await.unwrap_or_else(late)
+}
+
+/// The answer to one call. The libraries limit their own attempt, but not how long they look for credentials.
+pub(super) async fn answer<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
+    within(ANSWER + WITH_CREDENTIALS, call).await
+}
+
+/// The same with a limit of the caller's.
+pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = Answer<T>>) -> Answer<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|late| Err(Error::timeout(late)))
+}
+
+/// Whether a call is made again, and with which candidate, is decided by its answer: not by the library.
+fn with<F>(
+    builder: client_builder::ClientBuilder<F, Credentials>,
+    credentials: &Credentials,
+    endpoint: Option<&str>,
+) -> client_builder::ClientBuilder<F, Credentials> {
+    let builder = builder
+        .with_credentials(credentials.clone())
+        .with_retry_policy(NeverRetry)
+        .with_attempt_timeout(ANSWER);
+    match endpoint {
+        Some(url) => builder.with_endpoint(url),
+        None => builder,
+    }
+}
+
+/// From the file, or from where Google's own tools look.
+fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
+    // The libraries take whatever provider of cryptography the process has; the first one counts.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let denied = |why: String| ProviderError::new(ErrorClass::Denied, why);
+    let Some(path) = file else {
+        let found = Builder::default().build();
+        return found.map_err(|error| denied(format!("no credentials for Compute Engine: {error}")));
+    };
+    let unreadable = |why: String| denied(format!("`credentials_file` `{}` {why}", path.display()));
+    let text = fs_err::read(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+    let key: Value =
+        serde_json::from_slice(&text).map_err(|error| unreadable(format!("is no JSON: {error}")))?;
+    match key["type"].as_str() {
+        Some("service_account") => {
+            let made = service_account::Builder::new(key).build();
+            made.map_err(|error| unreadable(format!("is no usable key: {error}")))
+        }
+        kind => Err(unreadable(format!(
+            "is of the type {:?}, not a service account's key: name it in GOOGLE_APPLICATION_CREDENTIALS instead",
+            kind.unwrap_or("unknown")
+        ))),
+    }
+}
+
+fn unopened(error: client_builder::Error) -> ProviderError {
+    let class = if error.is_default_credentials() { ErrorClass::Denied } else { ErrorClass::Transient };
+    ProviderError::new(class, format!("Compute Engine's client cannot be made: {error}"))
+}

@@ -1,0 +1,132 @@
+//! Ends of machines, as lists and operations show them one after another.
+
+use std::cell::Cell;
+
+use super::*;
+use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use crate::core::inventory::Tags;
+use crate::core::time::BootId;
+use crate::provider::cloud::machine::Addresses;
+
+const ZONE: &str = "us-east1-b";
+
+#[derive(Debug, Default)]
+struct Hands(Cell<u64>);
+
+impl Clock for Hands {
+    fn now(&self) -> Stamp {
+        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: self.0.get() }
+    }
+}
+
+fn machine(name: &str, standing: Standing) -> Machine {
+    let tags = Tags {
+        pool: PoolName::new("linux"),
+        owner: OwnerId::new("owner"),
+        generation: Generation::new("c0ffee"),
+        number: 1,
+    };
+    Machine {
+        handle: Handle { name: name.to_owned(), zone: ZONE.to_owned() },
+        instance: InstanceId::new(name),
+        tags,
+        standing,
+        created_ms: None,
+        addresses: Addresses::default(),
+        what: String::new(),
+        why: None,
+    }
+}
+
+fn look(all: Vec<Machine>) -> Machines {
+    Machines { all, complete: true }
+}
+
+fn operation(kind: &str, name: &str) -> Operation {
+    let target = format!("https://www.googleapis.com/compute/v1/projects/p/zones/{ZONE}/instances/{name}");
+    let operation = Operation::new().set_operation_type(format!("{OWN}{kind}")).set_target_link(target);
+    operation.set_end_time("2026-11-21T06:03:07.250-08:00")
+}
+
+struct Stage {
+    hands: Rc<Hands>,
+    endings: Endings,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let hands = Rc::new(Hands::default());
+        Self { endings: Endings::new(Rc::clone(&hands) as Rc<dyn Clock>), hands }
+    }
+
+    /// One look: whether operations are asked for, and what is told in the end.
+    fn look(&self, all: Vec<Machine>, operations: &[Operation]) -> (bool, Vec<(Standing, Option<String>)>) {
+        let mut machines = look(all);
+        let zones = self.endings.note(&machines);
+        for zone in &zones {
+            self.endings.hear(zone, operations);
+        }
+        self.endings.tell(&mut machines);
+        let told = machines.all.into_iter().map(|machine| (machine.standing, machine.why)).collect();
+        (!zones.is_empty(), told)
+    }
+}
+
+#[test]
+fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
+    let stage = Stage::new();
+    let preempted = [operation("preempted", "a")];
+    assert_eq!(
+        stage.look(vec![machine("a", Standing::Running)], &preempted),
+        (false, vec![(Standing::Running, None)])
+    );
+    let why = Some("was reclaimed by Compute Engine at 14:03:07 UTC (spot)".to_owned());
+    let stopping = stage.look(vec![machine("a", Standing::Ending)], &preempted);
+    assert_eq!(stopping, (true, vec![(Standing::Ending, why.clone())]));
+    assert_eq!(
+        stage.look(Vec::new(), &[]),
+        (false, vec![(Standing::Gone, why.clone())]),
+        "nobody is asked again"
+    );
+    stage.hands.0.set(599_000);
+    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![(Standing::Gone, why)]));
+    stage.hands.0.set(601_000);
+    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![]));
+}
+
+#[test]
+fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
+    let stage = Stage::new();
+    let both = || vec![machine("a", Standing::Running), machine("b", Standing::Asked)];
+    stage.look(both(), &[]);
+    stage.endings.expect(&both()[0].handle);
+    assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+}
+
+#[test]
+fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
+    let stage = Stage::new();
+    stage.look(vec![machine("a", Standing::Running)], &[]);
+    let cut = Machines { all: Vec::new(), complete: false };
+    assert!(stage.endings.note(&cut).is_empty() && stage.endings.saw(ZONE));
+    for _ in 0..TRIES {
+        assert_eq!(stage.look(Vec::new(), &[operation("preempted", "other")]), (true, vec![]));
+    }
+    assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+    assert!(!stage.endings.saw(ZONE));
+}
+
+#[test]
+fn an_end_is_told_in_words_that_follow_its_name() {
+    for (kind, told) in [
+        ("hostError", Some("was ended by Compute Engine at 14:03:07 UTC (its host failed)")),
+        ("guestTerminate", Some("switched itself off at 14:03:07 UTC")),
+        ("somethingNew", Some("was ended by Compute Engine at 14:03:07 UTC (somethingNew)")),
+        ("migrateOnHostMaintenance", None),
+        ("automaticRestart", None),
+    ] {
+        assert_eq!(why(&operation(kind, "a")).as_deref(), told, "{kind}");
+    }
+    let life = why(&operation("terminateOnMaxRunDuration", "a")).unwrap();
+    assert!(life.ends_with("the longest life that it was given"), "{life}");
+}

@@ -1,0 +1,183 @@
+//! Instances as Compute Engine tells of them.
+
+use google_cloud_compute_v1::model::instance::Status;
+use google_cloud_compute_v1::model::instances_scoped_list::warning::Code;
+use google_cloud_compute_v1::model::scheduling::ProvisioningModel;
+use google_cloud_compute_v1::model::{Instance, InstanceAggregatedList};
+use jiff::Timestamp;
+
+use super::ComputeEngine;
+use super::client::answer;
+use super::errors::{self, Asked};
+use crate::port::provider::ProviderError;
+use crate::provider::cloud::api::Machines;
+use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
+use crate::provider::cloud::tags;
+
+/// The most that Compute Engine gives at once.
+const PAGE: u32 = 500;
+
+/// All machines of the pool, in all zones of the project: a pool's may be where an older configuration wanted them.
+/// `matters`: is a zone one in which there may be some?
+pub(super) async fn list(
+    engine: &ComputeEngine,
+    matters: impl Fn(&str) -> bool,
+) -> Result<Machines, ProviderError> {
+    let clients = engine.clients().await?;
+    let mut machines = Machines { all: Vec::new(), complete: true };
+    let mut next = None;
+    loop {
+        let page = clients.instances.aggregated_list().set_project(&engine.settings.project);
+        let page =
+            page.set_filter(format!("labels.{} = \"{}\"", tags::POOL, engine.pool)).set_max_results(PAGE);
+        let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
+        let page = page.map_err(|error| errors::read(&error, Asked::Known, ""))?;
+        machines.complete &= !cut_off(&page).any(|scope| matters(last(scope)));
+        machines.all.extend(page.items.values().flat_map(|scope| &scope.instances).filter_map(read));
+        next = page.next_page_token.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(machines);
+        }
+    }
+}
+
+/// The zones that could not be asked.
+fn cut_off(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
+    let warned = page.items.iter().filter(|(_, scope)| {
+        let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
+        code.is_some_and(|code| *code != Code::NoResultsOnPage)
+    });
+    warned.map(|(scope, _)| scope.as_str()).chain(page.unreachables.iter().map(String::as_str))
+}
+
+/// `None`: it is not ours, though it has our pool's label.
+fn read(instance: &Instance) -> Option<Machine> {
+    let (id, tags) = tags::read(|name| instance.labels.get(name).map(String::as_str))?;
+    let made = instance.creation_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+    Some(Machine {
+        handle: Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() },
+        instance: id,
+        tags,
+        standing: standing(instance),
+        created_ms: made.map(Timestamp::as_millisecond),
+        addresses: addresses(instance),
+        what: what(instance),
+        why: None,
+    })
+}
+
+pub(super) fn standing(instance: &Instance) -> Standing {
+    match &instance.status {
+        // Nothing has been found for it yet.
+        Some(Status::Provisioning | Status::Pending) => Standing::Asked,
+        Some(Status::Running) => Standing::Running,
+        Some(Status::Stopping | Status::PendingStop | Status::Suspending | Status::Deprovisioning) => {
+            Standing::Ending
+        }
+        // What is being repaired has lost what ran on it.
+        Some(Status::Terminated | Status::Stopped | Status::Suspended | Status::Repairing) => {
+            Standing::Stopped
+        }
+        _ => Standing::Starting,
+    }
+}
+
+fn addresses(instance: &Instance) -> Addresses {
+    let Some(interface) = instance.network_interfaces.first() else { return Addresses::default() };
+    let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    Addresses {
+        private: text(&interface.network_ip),
+        public: interface.access_configs.iter().find_map(|access| text(&access.nat_ip)),
+        ipv6: text(&interface.ipv_6_address),
+    }
+}
+
+fn what(instance: &Instance) -> String {
+    let model = instance.scheduling.as_ref().and_then(|scheduling| scheduling.provisioning_model.as_ref());
+    let spot = if model == Some(&ProvisioningModel::Spot) { " spot" } else { "" };
+    let kind = last(instance.machine_type.as_deref().unwrap_or("unknown type"));
+    format!("{kind}{spot}, {}", last(instance.zone.as_deref().unwrap_or("unknown zone")))
+}
+
+/// The name at the end of a path.
+pub(super) fn last(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use google_cloud_compute_v1::model::InstancesScopedList;
+    use google_cloud_compute_v1::model::instances_scoped_list::Warning;
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(status: &str) -> Instance {
+        let labels = json!({
+            "greenroom-pool": "linux", "greenroom-owner": "owner", "greenroom-generation": "c0ffee",
+            "greenroom-number": "7",
+        });
+        let zone = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east1-b";
+        serde_json::from_value(json!({
+            "name": "linux-c0ffee-7", "zone": zone, "status": status, "labels": labels,
+            "machineType": format!("{zone}/machineTypes/e2-medium"),
+            "creationTimestamp": "2026-11-21T06:03:07.250-08:00",
+            "scheduling": { "provisioningModel": "SPOT" },
+            "networkInterfaces": [{ "networkIP": "10.0.0.7", "accessConfigs": [{ "natIP": "203.0.113.7" }] }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_instance_is_read_as_it_is_shown() {
+        let machine = read(&instance("RUNNING")).unwrap();
+        assert_eq!(
+            (machine.handle.name.as_str(), machine.handle.zone.as_str()),
+            ("linux-c0ffee-7", "us-east1-b")
+        );
+        assert_eq!(
+            (machine.instance.as_str(), machine.what.as_str()),
+            ("linux-c0ffee-7", "e2-medium spot, us-east1-b")
+        );
+        assert_eq!(machine.created_ms, Some(1_795_269_787_250));
+        assert_eq!(machine.addresses.private.as_deref(), Some("10.0.0.7"));
+        assert_eq!(machine.addresses.public.as_deref(), Some("203.0.113.7"));
+        let mut foreign = instance("RUNNING");
+        foreign.labels.remove("greenroom-owner");
+        assert_eq!(read(&foreign), None);
+    }
+
+    #[test]
+    fn each_status_is_a_standing() {
+        for (status, wanted) in [
+            ("PENDING", Standing::Asked),
+            ("PROVISIONING", Standing::Asked),
+            ("STAGING", Standing::Starting),
+            ("RUNNING", Standing::Running),
+            ("PENDING_STOP", Standing::Ending),
+            ("STOPPING", Standing::Ending),
+            ("SUSPENDING", Standing::Ending),
+            ("DEPROVISIONING", Standing::Ending),
+            ("TERMINATED", Standing::Stopped),
+            ("STOPPED", Standing::Stopped),
+            ("SUSPENDED", Standing::Stopped),
+            ("REPAIRING", Standing::Stopped),
+            ("SOMETHING_NEW", Standing::Starting),
+        ] {
+            assert_eq!(standing(&instance(status)), wanted, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_zone_that_could_not_be_asked_is_named() {
+        let warned = |code| InstancesScopedList::new().set_warning(Warning::new().set_code(code));
+        let items = HashMap::from([
+            ("zones/us-east1-b".to_owned(), warned(Code::NoResultsOnPage)),
+            ("zones/us-east1-c".to_owned(), warned(Code::Unreachable)),
+        ]);
+        let page = InstanceAggregatedList::new().set_items(items).set_unreachables(["zones/us-east1-d"]);
+        assert_eq!(cut_off(&page).map(last).collect::<Vec<_>>(), ["us-east1-c", "us-east1-d"]);
+    }
+}

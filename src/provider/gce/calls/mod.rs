@@ -1,0 +1,113 @@
+//! What Compute Engine is asked.
+
+use std::rc::Rc;
+
+use async_trait::async_trait;
+use google_cloud_compute_v1::Result as Answer;
+use google_cloud_compute_v1::model::Operation;
+use tokio::sync::OnceCell;
+
+use super::settings::Settings;
+use crate::core::ids::PoolName;
+use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::provider::cloud::Cloud;
+use crate::provider::cloud::api::{Api, Created, Machines};
+use crate::provider::cloud::machine::Handle;
+use crate::provider::cloud::offers::Offer;
+use crate::provider::{BuildContext, Built};
+
+mod client;
+mod create;
+mod endings;
+mod errors;
+mod machines;
+mod order;
+
+use client::{Clients, answer};
+use endings::Endings;
+use errors::Asked;
+use order::Order;
+
+/// How much of a console is read, from its end: bytes.
+const CONSOLE: i64 = 64 * 1024;
+
+/// A provider that makes its calls. All pools of a project share the project's budget of calls.
+pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let settings = Settings::read(table)?;
+    let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
+    let endings = Endings::new(Rc::clone(&context.clock));
+    let api = ComputeEngine { pool: context.pool.clone(), settings, clients: OnceCell::new(), endings };
+    Ok(Rc::new(Cloud::new(context, common, &account, api)))
+}
+
+/// One pool's.
+#[derive(Debug)]
+struct ComputeEngine {
+    pool: PoolName,
+    settings: Settings,
+    clients: OnceCell<Clients>,
+    endings: Endings,
+}
+
+impl ComputeEngine {
+    async fn clients(&self) -> Result<&Clients, ProviderError> {
+        self.clients.get_or_try_init(|| client::open(&self.settings)).await
+    }
+
+    /// The last operations of a zone that were the cloud's own.
+    async fn own_operations(&self, zone: &str) -> Result<Vec<Operation>, ProviderError> {
+        let list = self.clients().await?.operations.list().set_project(&self.settings.project).set_zone(zone);
+        let list =
+            list.set_filter(endings::FILTER).set_order_by("creationTimestamp desc").set_max_results(500_u32);
+        let last: Answer<_> = answer(list.send()).await;
+        Ok(last.map_err(|error| errors::read(&error, Asked::Known, ""))?.items)
+    }
+}
+
+#[async_trait(?Send)]
+impl Api for ComputeEngine {
+    type Order = Order;
+
+    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Order, ProviderError> {
+        Order::new(&self.settings, request, offer)
+    }
+
+    async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
+        create::create(self, order).await
+    }
+
+    async fn machines(&self) -> Result<Machines, ProviderError> {
+        let offers = &self.settings.common.offers;
+        let matters = |zone: &str| offers.iter().any(|offer| offer.place == zone) || self.endings.saw(zone);
+        let mut machines = machines::list(self, matters).await?;
+        for zone in self.endings.note(&machines) {
+            // A reason that nobody tells is no reason to know nothing.
+            if let Ok(operations) = self.own_operations(&zone).await {
+                self.endings.hear(&zone, &operations);
+            }
+        }
+        self.endings.tell(&mut machines);
+        Ok(machines)
+    }
+
+    async fn refusal(&self, order: &Order) -> ProviderError {
+        create::refusal(self, order).await
+    }
+
+    /// Without a request id: a machine has one end however often it is asked for, and an id would bring back the answer of
+    /// an operation that has failed.
+    async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {
+        let delete = self.clients().await?.instances.delete().set_project(&self.settings.project);
+        self.endings.expect(machine);
+        let asked = answer(delete.set_zone(&machine.zone).set_instance(&machine.name).send()).await;
+        asked.map(drop).map_err(|error| errors::read(&error, Asked::Known, ""))
+    }
+
+    async fn console(&self, machine: &Handle) -> Result<String, ProviderError> {
+        let output =
+            self.clients().await?.instances.get_serial_port_output().set_project(&self.settings.project);
+        let output = output.set_zone(&machine.zone).set_instance(&machine.name).set_start(-CONSOLE);
+        let output = answer(output.send()).await.map_err(|error| errors::read(&error, Asked::Known, ""))?;
+        Ok(output.contents.unwrap_or_default())
+    }
+}

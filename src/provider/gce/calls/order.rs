@@ -1,0 +1,159 @@
+//! All that an insert says.
+
+use std::collections::HashMap;
+use std::time::Duration as Time;
+
+use google_cloud_compute_v1::model::scheduling::{InstanceTerminationAction, ProvisioningModel};
+use google_cloud_compute_v1::model::{
+    AccessConfig, AttachedDisk, AttachedDiskInitializeParams, Duration, Instance, Metadata, NetworkInterface,
+    Scheduling, ServiceAccount, Tags, access_config, metadata,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::super::resource::{Image, Net, region};
+use super::super::settings::Settings;
+use crate::core::failure::ErrorClass;
+use crate::core::ids::InstanceId;
+use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::provider::cloud::machine::Handle;
+use crate::provider::cloud::offers::{Market, Offer};
+use crate::provider::cloud::settings::UserData;
+use crate::provider::cloud::{tags, user_data};
+
+/// Which order has made a machine: its request id.
+pub(super) const MADE_BY: &str = "greenroom-request";
+/// Limits of Compute Engine for a machine that ends by itself.
+const SHORTEST_LIFE: Time = Time::from_secs(30);
+const LONGEST_LIFE: Time = Time::from_hours(120 * 24);
+
+/// One machine, as it is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) zone: String,
+    /// A UUID: Compute Engine takes a request with the same one for the same.
+    pub(super) request_id: String,
+    /// What there may be no capacity of, in words.
+    pub(super) place: String,
+    pub(super) instance: Instance,
+}
+
+impl Order {
+    pub(super) fn new(
+        settings: &Settings,
+        request: &LaunchRequest,
+        offer: &Offer,
+    ) -> Result<Self, ProviderError> {
+        let zone = &offer.place;
+        let wrong = |what: &str| {
+            ProviderError::new(ErrorClass::Invalid, format!("`{what}` is no name of Compute Engine's"))
+        };
+        let region = region(zone).ok_or_else(|| wrong(zone))?;
+        let image = Image::parse(&offer.image).ok_or_else(|| wrong(&offer.image))?;
+        let request_id = request_id(&request.token);
+        let mut labels: HashMap<String, String> = settings.common.tags.iter().cloned().collect();
+        labels.extend(tags::written(&request.tags).map(|(name, value)| (name.to_owned(), value)));
+        labels.insert(MADE_BY.to_owned(), request_id.clone());
+        let mut instance = Instance::new()
+            .set_name(name(&request.instance))
+            .set_machine_type(format!("zones/{zone}/machineTypes/{}", offer.machine_type))
+            .set_labels(labels.clone())
+            .set_disks([boot_disk(settings, zone, &image, labels)])
+            .set_network_interfaces([interface(settings, region)])
+            .set_metadata(first_boot(settings, request))
+            .set_scheduling(scheduling(offer.market, request.lifetime));
+        if let Some(account) = &settings.service_account {
+            let account =
+                ServiceAccount::new().set_email(account.email.clone()).set_scopes(account.scopes.clone());
+            instance = instance.set_service_accounts([account]);
+        }
+        if !settings.network_tags.is_empty() {
+            instance = instance.set_tags(Tags::new().set_items(settings.network_tags.clone()));
+        }
+        let spot = if offer.market == Market::Spot { " spot" } else { "" };
+        let place = format!("{}{spot} in {zone}", offer.machine_type);
+        Ok(Self { zone: zone.clone(), request_id, place, instance })
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        Handle { name: self.instance.name.clone().unwrap_or_default(), zone: self.zone.clone() }
+    }
+}
+
+/// Compute Engine's names begin with a letter; pools' may begin with a digit.
+fn name(id: &InstanceId) -> String {
+    let fits = id.as_str().starts_with(|c: char| c.is_ascii_lowercase());
+    if fits { id.to_string() } else { format!("greenroom-{id}") }
+}
+
+/// The token as a UUID, the same for the same token.
+fn request_id(token: &str) -> String {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&Sha256::digest(token.as_bytes())[..16]);
+    // Version 8 is for ids made in a way of one's own (RFC 9562).
+    bytes[6] = (bytes[6] & 0x0f) | 0x80;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let text = format!("{:032x}", u128::from_be_bytes(bytes));
+    [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
+}
+
+/// Goes with its machine, and has the same labels, by which it is found if it does not.
+fn boot_disk(
+    settings: &Settings,
+    zone: &str,
+    image: &Image,
+    labels: HashMap<String, String>,
+) -> AttachedDisk {
+    let kind = settings.common.disk_type.as_ref().map(|kind| format!("zones/{zone}/diskTypes/{kind}"));
+    let made = AttachedDiskInitializeParams::new()
+        .set_source_image(image.path())
+        .set_labels(labels)
+        .set_or_clear_disk_type(kind)
+        .set_or_clear_disk_size_gb(settings.common.disk_gib.map(i64::from));
+    AttachedDisk::new().set_boot(true).set_auto_delete(true).set_initialize_params(made)
+}
+
+fn interface(settings: &Settings, region: &str) -> NetworkInterface {
+    let subnetwork = settings.subnetwork.as_ref().map(|net| net.subnetwork_path(region));
+    let interface = NetworkInterface::new()
+        .set_or_clear_network(settings.network.as_ref().map(Net::network_path))
+        .set_or_clear_subnetwork(subnetwork);
+    if !settings.public_ip {
+        return interface;
+    }
+    let nat = AccessConfig::new().set_name("external-nat").set_type(access_config::Type::OneToOneNat);
+    interface.set_access_configs([nat])
+}
+
+/// Its keys. Compute Engine itself sees to its end, so nothing is said of that.
+fn first_boot(settings: &Settings, request: &LaunchRequest) -> Metadata {
+    let kind = settings.common.user_data;
+    let key = match kind {
+        UserData::CloudInit => "user-data",
+        UserData::Script => "startup-script",
+    };
+    let text = user_data::text(kind, request, &settings.common.user, None);
+    Metadata::new().set_items([metadata::Items::new().set_key(key).set_value(text)])
+}
+
+fn scheduling(market: Market, lifetime: Option<Time>) -> Scheduling {
+    let model = match market {
+        Market::Spot => ProvisioningModel::Spot,
+        Market::OnDemand => ProvisioningModel::Standard,
+    };
+    // A machine that was started again has lost its job, and looks as if it had not.
+    let mut scheduling = Scheduling::new().set_provisioning_model(model).set_automatic_restart(false);
+    if let Some(lifetime) = lifetime {
+        let seconds = lifetime.clamp(SHORTEST_LIFE, LONGEST_LIFE).as_secs();
+        let seconds = i64::try_from(seconds).expect("120 days are few seconds");
+        scheduling = scheduling.set_max_run_duration(Duration::new().set_seconds(seconds));
+    }
+    if lifetime.is_some() || market == Market::Spot {
+        // Others may not say what happens at an end that does not come.
+        scheduling = scheduling.set_instance_termination_action(InstanceTerminationAction::Delete);
+    }
+    scheduling
+}
+
+#[cfg(test)]
+mod tests;

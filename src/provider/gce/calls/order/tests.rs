@@ -1,0 +1,117 @@
+//! What an order says, as JSON.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::core::ids::{Candidate, Generation, OwnerId, PoolName};
+use crate::core::inventory;
+use crate::port::provider::InstanceKeys;
+
+fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
+    let tags = inventory::Tags {
+        pool: PoolName::new(pool),
+        owner: OwnerId::new("0123456789abcdef"),
+        generation: Generation::new("c0ffee"),
+        number: 7,
+    };
+    let keys = InstanceKeys {
+        authorized_key: "ssh-ed25519 AAAAuser".to_owned(),
+        host_key: "secret".to_owned(),
+        host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
+    };
+    let instance = InstanceId::launched(&tags.pool, &tags.generation, tags.number);
+    let token = format!("{instance}/1");
+    LaunchRequest { instance, token, tags, candidate: Some(Candidate::new("")), keys, lifetime }
+}
+
+fn order(text: &str, request: &LaunchRequest) -> Order {
+    let least = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
+    let mut table: toml::Table = least.parse().unwrap();
+    table.extend(text.parse::<toml::Table>().unwrap());
+    let settings = Settings::read(&table).unwrap();
+    Order::new(&settings, request, &settings.common.offers[0]).unwrap()
+}
+
+fn body(order: &Order) -> Value {
+    serde_json::to_value(&order.instance).unwrap()
+}
+
+#[test]
+fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
+    let order = order("", &request("linux", None));
+    let mut said = body(&order);
+    let script = said["metadata"]["items"][0]["value"].take();
+    assert!(script.as_str().unwrap().starts_with("#!/bin/sh"), "{script}");
+    let labels = json!({
+        "greenroom-pool": "linux", "greenroom-owner": "0123456789abcdef", "greenroom-generation": "c0ffee",
+        "greenroom-number": "7", "greenroom-request": order.request_id,
+    });
+    let wanted = json!({
+        "name": "linux-c0ffee-7",
+        "machineType": "zones/us-east1-b/machineTypes/e2-medium",
+        "labels": labels,
+        "disks": [{
+            "boot": true, "autoDelete": true,
+            "initializeParams": { "sourceImage": "global/images/family/ci", "labels": labels },
+        }],
+        "networkInterfaces": [{ "network": "global/networks/default" }],
+        "metadata": { "items": [{ "key": "startup-script", "value": null }] },
+        "scheduling": { "provisioningModel": "STANDARD", "automaticRestart": false },
+    });
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn every_key_is_said() {
+    let text = "network = \"projects/host-1/global/networks/n\"\nsubnetwork = \"s\"\naddress = \"public\"\n\
+                service_account = \"ci@x\"\nnetwork_tags = [\"ci\"]\ndisk = \"50G\"\ndisk_type = \"pd-ssd\"\n\
+                tags = { team = \"a\" }\nmarket = \"spot\"\nuser_data = \"cloud-init\"\n";
+    let said = body(&order(text, &request("linux", Some(Time::from_hours(2)))));
+    let scheduling = json!({
+        "provisioningModel": "SPOT", "automaticRestart": false, "instanceTerminationAction": "DELETE",
+        "maxRunDuration": { "seconds": "7200" },
+    });
+    assert_eq!(said["scheduling"], scheduling);
+    let interface = json!([{
+        "network": "projects/host-1/global/networks/n", "subnetwork": "regions/us-east1/subnetworks/s",
+        "accessConfigs": [{ "name": "external-nat", "type": "ONE_TO_ONE_NAT" }],
+    }]);
+    assert_eq!(said["networkInterfaces"], interface);
+    let params = &said["disks"][0]["initializeParams"];
+    assert_eq!(
+        (&params["diskSizeGb"], &params["diskType"]),
+        (&json!("50"), &json!("zones/us-east1-b/diskTypes/pd-ssd"))
+    );
+    assert_eq!((&params["labels"]["team"], &said["labels"]["team"]), (&json!("a"), &json!("a")));
+    assert_eq!(said["tags"], json!({ "items": ["ci"] }));
+    let account = json!([{ "email": "ci@x", "scopes": ["https://www.googleapis.com/auth/cloud-platform"] }]);
+    assert_eq!(said["serviceAccounts"], account);
+    assert_eq!(said["metadata"]["items"][0]["key"], "user-data");
+}
+
+#[test]
+fn a_life_is_within_the_limits_and_an_end_is_said_only_where_there_is_one() {
+    let scheduling =
+        |text: &str, lifetime| body(&order(text, &request("linux", lifetime)))["scheduling"].clone();
+    assert_eq!(scheduling("", Some(Time::from_secs(1)))["maxRunDuration"]["seconds"], "30");
+    assert_eq!(scheduling("", Some(Time::MAX))["maxRunDuration"]["seconds"], "10368000");
+    assert_eq!(scheduling("market = \"spot\"", None)["instanceTerminationAction"], "DELETE");
+    assert_eq!(scheduling("", None)["instanceTerminationAction"], Value::Null);
+}
+
+#[test]
+fn an_order_is_kept_and_given_again_as_it_was() {
+    let first = order("", &request("linux", None));
+    let kept = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<Order>(&kept).unwrap(), first);
+}
+
+#[test]
+fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
+    assert_eq!(order("", &request("64bit", None)).handle().name, "greenroom-64bit-c0ffee-7");
+    let id = request_id("linux-c0ffee-7/1");
+    assert_eq!(id, request_id("linux-c0ffee-7/1"));
+    assert_ne!(id, request_id("linux-c0ffee-7/2"));
+    let lengths: Vec<usize> = id.split('-').map(str::len).collect();
+    assert_eq!((lengths, &id[14..15]), (vec![8, 4, 4, 4, 12], "8"));
+}
