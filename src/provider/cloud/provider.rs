@@ -1,5 +1,7 @@
 //! A provider out of a cloud's calls.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,6 +44,8 @@ pub struct Cloud<A> {
     budget: Rc<Budget>,
     ledger: Ledger,
     last: LastSight,
+    /// Instances with machines that were seen, and whose end was asked for: a list without them is no late one.
+    ended: RefCell<BTreeSet<InstanceId>>,
 }
 
 impl<A> std::fmt::Debug for Cloud<A> {
@@ -60,6 +64,7 @@ impl<A: Api> Cloud<A> {
             api,
             budget: Budget::of(account),
             last: LastSight::default(),
+            ended: RefCell::default(),
         }
     }
 
@@ -142,8 +147,8 @@ impl<A: Api> Cloud<A> {
     }
 
     /// Was it asked for so lately that a list may not tell of it yet?
-    fn is_young(&self, entry: &Entry<A::Order>) -> bool {
-        self.now().since(entry.asked) < VISIBLE
+    fn is_young(&self, id: &InstanceId, entry: &Entry<A::Order>) -> bool {
+        self.now().since(entry.asked) < VISIBLE && !self.ended.borrow().contains(id)
     }
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
@@ -166,6 +171,7 @@ impl<A: Api> Cloud<A> {
         }
         self.ask(self.api.delete(&machine.handle)).await?;
         self.last.ends(&machine.handle).await;
+        self.ended.borrow_mut().insert(machine.instance.clone());
         Ok(())
     }
 }
@@ -231,7 +237,7 @@ impl<A: Api> Provider for Cloud<A> {
             return Ok(());
         }
         let entry = self.entry(id)?;
-        if let Some(young) = entry.filter(|entry| self.is_young(entry) && sight.of(id).next().is_none()) {
+        if let Some(young) = entry.filter(|entry| self.is_young(id, entry) && sight.of(id).next().is_none()) {
             // No list tells of it yet. Asked again until one does, or it is no longer young.
             return match &young.made {
                 Some(handle) => self.ask(self.api.delete(handle)).await,
@@ -245,6 +251,7 @@ impl<A: Api> Provider for Cloud<A> {
             ));
         }
         self.ledger.forget(id);
+        self.ended.borrow_mut().remove(id);
         Err(not_found(id))
     }
 
@@ -280,7 +287,7 @@ impl<A: Api> Provider for Cloud<A> {
         let machine = sight.best(id).filter(|machine| machine.standing != Standing::Gone);
         match (machine, entry) {
             (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
-            (None, Some(entry)) if self.is_young(&entry) && sight.best(id).is_none() => {
+            (None, Some(entry)) if self.is_young(id, &entry) && sight.best(id).is_none() => {
                 Err(ProviderError::new(ErrorClass::Transient, "no list tells of it yet"))
             }
             (None, _) if !sight.complete => {

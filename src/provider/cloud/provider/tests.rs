@@ -212,6 +212,34 @@ async fn an_end_is_asked_for_once() {
 }
 
 #[tokio::test]
+async fn a_machine_that_was_seen_is_gone_with_the_first_list_without_it() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    cloud.terminate(&id).await.unwrap();
+    stage.world.machines.borrow_mut().clear();
+    stage.pass(WAITING * 2);
+    assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::NotFound, "it is young, but it was there");
+    assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
+    assert_eq!(stage.world.deletes.get(), 1);
+}
+
+#[tokio::test]
+async fn what_has_stopped_by_itself_is_deleted_too() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    stage.world.machines.borrow_mut()[0].standing = Standing::Stopped;
+    let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
+    assert_eq!(listing.instances[0].status, Status::Stopping);
+    for _ in 0..3 {
+        cloud.terminate(&InstanceId::new("x")).await.unwrap();
+    }
+    assert_eq!(stage.world.deletes.get(), 1);
+}
+
+#[tokio::test]
 async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
