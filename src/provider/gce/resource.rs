@@ -37,12 +37,6 @@ impl Image {
         let image = Self { project: owned(project), name: name.to_owned(), is_family: family.is_some() };
         is_name(name).then_some(image)
     }
-
-    /// As a request names it.
-    pub(super) fn path(&self) -> String {
-        let family = if self.is_family { "family/" } else { "" };
-        format!("{}global/images/{family}{}", of(self.project.as_ref()), self.name)
-    }
 }
 
 impl Net {
@@ -68,7 +62,19 @@ impl Net {
         let fits = is_name(name) && region.is_none_or(is_name);
         fits.then(|| Self { project: owned(project), region: owned(region), name: name.to_owned() })
     }
+}
 
+#[cfg(any(feature = "gce", test))]
+impl Image {
+    /// As a request names it.
+    pub(super) fn path(&self) -> String {
+        let family = if self.is_family { "family/" } else { "" };
+        format!("{}global/images/{family}{}", of(self.project.as_ref()), self.name)
+    }
+}
+
+#[cfg(any(feature = "gce", test))]
+impl Net {
     /// As a request names the network.
     pub(super) fn network_path(&self) -> String {
         format!("{}global/networks/{}", of(self.project.as_ref()), self.name)
@@ -109,6 +115,7 @@ fn project(text: &str) -> Option<(Option<&str>, &str)> {
     is_project(project).then_some((Some(project), rest))
 }
 
+#[cfg(any(feature = "gce", test))]
 fn of(project: Option<&String>) -> String {
     project.map(|project| format!("projects/{project}/")).unwrap_or_default()
 }

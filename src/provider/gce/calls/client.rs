@@ -4,9 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use google_cloud_auth::credentials::{Builder, Credentials, service_account};
-use google_cloud_compute_v1::client::{Instances, ZoneOperations};
+use google_cloud_compute_v1::client::{
+    Disks, Firewalls, Images, Instances, MachineTypes, Regions, Subnetworks, ZoneOperations,
+};
 use google_cloud_compute_v1::{Error, Result as Answer};
-use google_cloud_gax::client_builder;
+use google_cloud_gax::client_builder::{self, ClientBuilder};
 use google_cloud_gax::retry_policy::NeverRetry;
 use serde_json::Value;
 
@@ -24,21 +26,56 @@ const WITH_CREDENTIALS: Duration = Duration::from_secs(15);
 pub(super) struct Clients {
     pub(super) instances: Instances,
     pub(super) operations: ZoneOperations,
+    pub(super) disks: Disks,
+}
+
+/// What else `doctor` asks.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    pub(super) machine_types: MachineTypes,
+    pub(super) images: Images,
+    pub(super) regions: Regions,
+    pub(super) subnetworks: Subnetworks,
+    pub(super) firewalls: Firewalls,
 }
 
 /// Reads the credentials and asks them for their part of Google's cloud; asks Compute Engine nothing.
 pub(super) async fn open(settings: &Settings) -> Result<Clients, ProviderError> {
-    let made = async {
-        let credentials = credentials(settings.common.credentials_file.as_deref())?;
-        let endpoint = settings.common.endpoint.as_deref();
+    in_time(async {
+        let way = Way::new(settings)?;
         Ok(Clients {
-            instances: with(Instances::builder(), &credentials, endpoint).build().await.map_err(unopened)?,
-            operations: with(ZoneOperations::builder(), &credentials, endpoint)
+            instances: way.with(Instances::builder()).build().await.map_err(|error| unopened(&error))?,
+            operations: way
+                .with(ZoneOperations::builder())
                 .build()
                 .await
-                .map_err(unopened)?,
+                .map_err(|error| unopened(&error))?,
+            disks: way.with(Disks::builder()).build().await.map_err(|error| unopened(&error))?,
         })
-    };
+    })
+    .await
+}
+
+/// The same for what `doctor` asks.
+pub(super) async fn open_catalogue(settings: &Settings) -> Result<Catalogue, ProviderError> {
+    in_time(async {
+        let way = Way::new(settings)?;
+        Ok(Catalogue {
+            machine_types: way
+                .with(MachineTypes::builder())
+                .build()
+                .await
+                .map_err(|error| unopened(&error))?,
+            images: way.with(Images::builder()).build().await.map_err(|error| unopened(&error))?,
+            regions: way.with(Regions::builder()).build().await.map_err(|error| unopened(&error))?,
+            subnetworks: way.with(Subnetworks::builder()).build().await.map_err(|error| unopened(&error))?,
+            firewalls: way.with(Firewalls::builder()).build().await.map_err(|error| unopened(&error))?,
+        })
+    })
+    .await
+}
+
+async fn in_time<T>(made: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
     let late =
         |_| Err(ProviderError::new(ErrorClass::Transient, "nobody answered who was asked for credentials"));
     tokio::time::timeout(WITH_CREDENTIALS, made).await.unwrap_or_else(late)
@@ -54,19 +91,26 @@ pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = Answer
     tokio::time::timeout(limit, call).await.unwrap_or_else(|late| Err(Error::timeout(late)))
 }
 
-/// Whether a call is made again, and with which candidate, is decided by its answer: not by the library.
-fn with<F>(
-    builder: client_builder::ClientBuilder<F, Credentials>,
-    credentials: &Credentials,
-    endpoint: Option<&str>,
-) -> client_builder::ClientBuilder<F, Credentials> {
-    let builder = builder
-        .with_credentials(credentials.clone())
-        .with_retry_policy(NeverRetry)
-        .with_attempt_timeout(ANSWER);
-    match endpoint {
-        Some(url) => builder.with_endpoint(url),
-        None => builder,
+/// How Compute Engine is reached, and by whom.
+struct Way {
+    credentials: Credentials,
+    endpoint: Option<String>,
+}
+
+impl Way {
+    fn new(settings: &Settings) -> Result<Self, ProviderError> {
+        let credentials = credentials(settings.common.credentials_file.as_deref())?;
+        Ok(Self { credentials, endpoint: settings.common.endpoint.clone() })
+    }
+
+    /// Whether a call is made again, and with which candidate, is decided by its answer: not by the library.
+    fn with<F>(&self, builder: ClientBuilder<F, Credentials>) -> ClientBuilder<F, Credentials> {
+        let builder = builder.with_credentials(self.credentials.clone());
+        let builder = builder.with_retry_policy(NeverRetry).with_attempt_timeout(ANSWER);
+        match &self.endpoint {
+            Some(url) => builder.with_endpoint(url),
+            None => builder,
+        }
     }
 }
 
@@ -95,7 +139,7 @@ fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
     }
 }
 
-fn unopened(error: client_builder::Error) -> ProviderError {
+fn unopened(error: &client_builder::Error) -> ProviderError {
     let class = if error.is_default_credentials() { ErrorClass::Denied } else { ErrorClass::Transient };
     ProviderError::new(class, format!("Compute Engine's client cannot be made: {error}"))
 }

@@ -24,7 +24,7 @@ pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Crea
     let clients = engine.clients().await?;
     let insert = clients.instances.insert().set_project(&engine.settings.project).set_zone(&order.zone);
     let insert = insert.set_request_id(order.request_id.clone()).set_body(order.instance.clone());
-    let accepted = match answer(insert.send()).await {
+    let accepted = match answer(Box::pin(insert.send())).await {
         Ok(operation) => operation,
         Err(error) if errors::is(&error, "alreadyExists") => return existing(engine, clients, order).await,
         Err(error) => return Err(errors::read(&error, Asked::New, &order.place)),

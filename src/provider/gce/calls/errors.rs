@@ -126,10 +126,9 @@ fn class(reason: &str, status: u16, asked: Asked, place: &str) -> ErrorClass {
         _ => match status {
             401 | 403 => ErrorClass::Denied,
             404 | 410 if asked == Asked::Known => ErrorClass::NotFound,
-            408 => no_answer(asked),
             409 | 412 => ErrorClass::Transient,
             429 => ErrorClass::Throttled { until: None },
-            500.. => no_answer(asked),
+            408 | 500.. => no_answer(asked),
             _ => ErrorClass::Invalid,
         },
     }

@@ -15,7 +15,7 @@ use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
 use crate::provider::cloud::tags;
 
 /// The most that Compute Engine gives at once.
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 
 /// All machines of the pool, in all zones of the project: a pool's may be where an older configuration wanted them.
 /// `matters`: is a zone one in which there may be some?
@@ -28,8 +28,7 @@ pub(super) async fn list(
     let mut next = None;
     loop {
         let page = clients.instances.aggregated_list().set_project(&engine.settings.project);
-        let page =
-            page.set_filter(format!("labels.{} = \"{}\"", tags::POOL, engine.pool)).set_max_results(PAGE);
+        let page = page.set_filter(engine.ours()).set_max_results(PAGE);
         let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
         let page = page.map_err(|error| errors::read(&error, Asked::Known, ""))?;
         machines.complete &= !cut_off(&page).any(|scope| matters(last(scope)));

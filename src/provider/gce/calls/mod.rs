@@ -9,17 +9,21 @@ use tokio::sync::OnceCell;
 
 use super::settings::Settings;
 use crate::core::ids::PoolName;
-use crate::port::provider::{LaunchRequest, ProviderError};
-use crate::provider::cloud::Cloud;
-use crate::provider::cloud::api::{Api, Created, Machines};
+use crate::core::inventory::Resource;
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, LaunchRequest, ProviderError};
+use crate::provider::cloud::api::{Api, Created, Machines, Things};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
 mod client;
 mod create;
+mod disks;
 mod endings;
 mod errors;
+mod examine;
 mod machines;
 mod order;
 
@@ -54,6 +58,11 @@ impl ComputeEngine {
         self.clients.get_or_try_init(|| client::open(&self.settings)).await
     }
 
+    /// Everything of our pool, as a filter of lists.
+    fn ours(&self) -> String {
+        format!("labels.{} = \"{}\"", tags::POOL, self.pool)
+    }
+
     /// The last operations of a zone that were the cloud's own.
     async fn own_operations(&self, zone: &str) -> Result<Vec<Operation>, ProviderError> {
         let list = self.clients().await?.operations.list().set_project(&self.settings.project).set_zone(zone);
@@ -73,7 +82,8 @@ impl Api for ComputeEngine {
     }
 
     async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
-        create::create(self, order).await
+        // Requests are large, and many may be under way.
+        Box::pin(create::create(self, order)).await
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
@@ -109,5 +119,17 @@ impl Api for ComputeEngine {
         let output = output.set_zone(&machine.zone).set_instance(&machine.name).set_start(-CONSOLE);
         let output = answer(output.send()).await.map_err(|error| errors::read(&error, Asked::Known, ""))?;
         Ok(output.contents.unwrap_or_default())
+    }
+
+    async fn things(&self) -> Result<Things, ProviderError> {
+        disks::list(self).await
+    }
+
+    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError> {
+        disks::delete(self, thing).await
+    }
+
+    async fn examine(&self, demand: &Demand) -> Vec<Finding> {
+        examine::examine(self, demand).await
     }
 }

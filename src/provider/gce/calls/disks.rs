@@ -1,0 +1,93 @@
+//! Disks that bear a pool's labels.
+
+use google_cloud_compute_v1::model::Disk;
+use google_cloud_compute_v1::model::disk::Status;
+use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
+
+use super::ComputeEngine;
+use super::client::answer;
+use super::errors::{self, Asked};
+use super::machines::{PAGE, last};
+use crate::core::failure::ErrorClass;
+use crate::core::inventory::{Resource, ResourceKind};
+use crate::port::provider::ProviderError;
+use crate::provider::cloud::api::Things;
+use crate::provider::cloud::tags;
+
+/// All of them, in all zones of the project.
+pub(super) async fn list(engine: &ComputeEngine) -> Result<Things, ProviderError> {
+    let clients = engine.clients().await?;
+    let mut things = Things { all: Vec::new(), complete: true };
+    let mut next = None;
+    loop {
+        let page = clients.disks.aggregated_list().set_project(&engine.settings.project);
+        let page = page.set_filter(engine.ours()).set_max_results(PAGE);
+        let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
+        let page = page.map_err(|error| errors::read(&error, Asked::Known, ""))?;
+        things.complete &= page.unreachables.is_empty();
+        for scope in page.items.values() {
+            let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
+            things.complete &= code.is_none_or(|code| *code == Code::NoResultsOnPage);
+            things.all.extend(scope.disks.iter().filter_map(read));
+        }
+        next = page.next_page_token.filter(|token| !token.is_empty());
+        if next.is_none() {
+            return Ok(things);
+        }
+    }
+}
+
+pub(super) async fn delete(engine: &ComputeEngine, disk: &Resource) -> Result<(), ProviderError> {
+    let Some((zone, name)) = disk.name.split_once('/') else {
+        let why = format!("`{}` is no disk of Compute Engine's: `ZONE/NAME`", disk.name);
+        return Err(ProviderError::new(ErrorClass::Invalid, why));
+    };
+    let delete = engine.clients().await?.disks.delete().set_project(&engine.settings.project);
+    let asked = answer(delete.set_zone(zone).set_disk(name).send()).await;
+    asked.map(drop).map_err(|error| errors::read(&error, Asked::Known, ""))
+}
+
+/// `None`: it is being deleted. Names are unique in their zone only.
+fn read(disk: &Disk) -> Option<Resource> {
+    if disk.status == Some(Status::Deleting) {
+        return None;
+    }
+    let zone = last(disk.zone.as_deref()?);
+    let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
+    let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
+    let words = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
+    Some(Resource {
+        kind: ResourceKind::Volume,
+        name: format!("{zone}/{}", disk.name.as_deref()?),
+        instance,
+        tags,
+        created: None,
+        detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_is_named_with_its_zone_and_knows_its_instance() {
+        let mut disk: Disk = serde_json::from_value(json!({
+            "name": "linux-c0ffee-7", "zone": "https://x/zones/us-east1-b", "sizeGb": "20", "status": "READY",
+            "type": "https://x/zones/us-east1-b/diskTypes/pd-balanced",
+            "labels": {
+                "greenroom-pool": "linux", "greenroom-owner": "owner", "greenroom-generation": "c0ffee",
+                "greenroom-number": "7",
+            },
+        }))
+        .unwrap();
+        let resource = read(&disk).unwrap();
+        assert_eq!(resource.name, "us-east1-b/linux-c0ffee-7");
+        assert_eq!(resource.instance.unwrap().as_str(), "linux-c0ffee-7");
+        assert_eq!(resource.detail.as_deref(), Some("20 GiB, pd-balanced, us-east1-b"));
+        disk.status = Some(Status::Deleting);
+        assert_eq!(read(&disk), None);
+    }
+}

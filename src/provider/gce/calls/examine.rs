@@ -1,0 +1,70 @@
+//! Asks Compute Engine what `doctor` wants to know; makes nothing.
+//!
+//! Compute Engine has no dry run: what an insert names is looked up piece by piece, and whether the account may make a machine
+//! is known only after one was made (`greenroom doctor --boot`).
+
+use google_cloud_compute_v1::{Error, Result as Answer};
+
+use super::super::findings::{Facts, judge};
+use super::ComputeEngine;
+use super::client::{self, answer};
+use super::errors::{self, Asked};
+use crate::port::finding::Finding;
+use crate::port::provider::{Demand, ProviderError};
+
+mod candidates;
+mod firewall;
+mod quotas;
+
+pub(super) async fn examine(engine: &ComputeEngine, demand: &Demand) -> Vec<Finding> {
+    let mut facts = Facts::default();
+    if let Err(error) = look(engine, &mut facts).await {
+        facts.unreachable = Some(error.failure.message);
+    }
+    judge(&engine.pool, &facts, demand)
+}
+
+/// An error: Compute Engine cannot be asked at all.
+async fn look(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
+    needed(engine, facts).await?;
+    let catalogue = client::open_catalogue(&engine.settings).await?;
+    let types = candidates::look_up(engine, &catalogue, facts).await;
+    quotas::look_up(engine, &catalogue, &types, facts).await;
+    firewall::look_up(engine, &catalogue, facts).await;
+    Ok(())
+}
+
+/// The lists that a pool needs: the calls of every pass.
+async fn needed(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
+    let clients = engine.clients().await?;
+    let project = &engine.settings.project;
+    let machines = clients.instances.aggregated_list().set_project(project).set_filter(engine.ours());
+    allowed(facts, "list instances", answer(machines.set_max_results(1_u32).send()).await)?;
+    let disks = clients.disks.aggregated_list().set_project(project).set_filter(engine.ours());
+    allowed(facts, "list disks", answer(disks.set_max_results(1_u32).send()).await)?;
+    let zone = &engine.settings.common.offers[0].place;
+    let operations = clients.operations.list().set_project(project).set_zone(zone).set_max_results(1_u32);
+    // A zone that does not exist is found with its candidates.
+    if let Some(error) = answer(operations.send()).await.err().filter(is_forbidden) {
+        facts.denied.push(("list operations", words(&error)));
+    }
+    Ok(())
+}
+
+/// Notes what is forbidden; anything else that is wrong is wrong for all calls.
+fn allowed<T>(facts: &mut Facts, purpose: &'static str, answer: Answer<T>) -> Result<(), ProviderError> {
+    match answer {
+        Ok(_) => {}
+        Err(error) if is_forbidden(&error) => facts.denied.push((purpose, words(&error))),
+        Err(error) => return Err(errors::read(&error, Asked::Known, "")),
+    }
+    Ok(())
+}
+
+fn is_forbidden(error: &Error) -> bool {
+    error.http_status_code() == Some(403)
+}
+
+fn words(error: &Error) -> String {
+    errors::read(error, Asked::Known, "").failure.message
+}

@@ -1,0 +1,113 @@
+//! Does any firewall rule let SSH in?
+//!
+//! Rules of the network only: what firewall policies of the organisation say, nobody here can see, so what is said is a warning.
+
+use google_cloud_compute_v1::model::Firewall;
+use google_cloud_compute_v1::model::firewall::{Allowed, Direction};
+
+use super::super::super::findings::Facts;
+use super::super::super::resource::{self, Net};
+use super::super::super::settings::Settings;
+use super::super::ComputeEngine;
+use super::super::client::{Catalogue, answer};
+use super::super::machines::{PAGE, last};
+
+const PURPOSE: &str = "look at firewall rules";
+
+pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
+    let settings = &engine.settings;
+    let Some((project, network)) = network(settings, catalogue).await else {
+        facts.unseen.push(PURPOSE);
+        return;
+    };
+    let mut next = None;
+    loop {
+        let page = catalogue.firewalls.list().set_project(&project).set_max_results(PAGE);
+        let Ok(page) = answer(page.set_or_clear_page_token(next.take()).send()).await else {
+            return facts.unseen.push(PURPOSE);
+        };
+        let mut rules = page.items.iter().filter(|rule| rule.network.as_deref().map(last) == Some(&network));
+        if rules.any(|rule| lets_in(rule, settings)) {
+            return;
+        }
+        next = page.next_page_token.filter(|token| !token.is_empty());
+        if next.is_none() {
+            facts.closed = Some(network);
+            return;
+        }
+    }
+}
+
+/// Project and name of the pool's network; where only a subnetwork is named, it is asked.
+async fn network(settings: &Settings, catalogue: &Catalogue) -> Option<(String, String)> {
+    let owner = |net: &Net| net.project.clone().unwrap_or_else(|| settings.project.clone());
+    if let Some(network) = &settings.network {
+        return Some((owner(network), network.name.clone()));
+    }
+    let subnetwork = settings.subnetwork.as_ref()?;
+    let region =
+        subnetwork.region.as_deref().or_else(|| resource::region(&settings.common.offers[0].place))?;
+    let get = catalogue.subnetworks.get().set_project(owner(subnetwork)).set_region(region);
+    let found = answer(get.set_subnetwork(&subnetwork.name).send()).await.ok()?;
+    Some((owner(subnetwork), last(found.network.as_deref()?).to_owned()))
+}
+
+/// From wherever: whether this machine is among a rule's sources cannot be judged from here.
+fn lets_in(rule: &Firewall, settings: &Settings) -> bool {
+    let account = settings.service_account.as_ref().map(|account| &account.email);
+    let applies = (rule.target_tags.is_empty() && rule.target_service_accounts.is_empty())
+        || rule.target_tags.iter().any(|tag| settings.network_tags.contains(tag))
+        || rule.target_service_accounts.iter().any(|target| Some(target) == account);
+    let inward = rule.direction.as_ref().is_none_or(|direction| *direction == Direction::Ingress);
+    let opens = rule.allowed.iter().any(|allowed| opens(allowed, settings.common.ssh_port));
+    applies && inward && opens && rule.disabled != Some(true)
+}
+
+fn opens(allowed: &Allowed, port: u16) -> bool {
+    let protocol = allowed.ip_protocol.as_deref().unwrap_or_default().to_ascii_lowercase();
+    let within = |range: &String| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        matches!((from.parse::<u16>(), to.parse::<u16>()), (Ok(from), Ok(to)) if (from..=to).contains(&port))
+    };
+    match protocol.as_str() {
+        "all" => true,
+        "tcp" | "6" => allowed.ports.is_empty() || allowed.ports.iter().any(within),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rule(more: Value) -> Firewall {
+        let mut rule =
+            json!({ "direction": "INGRESS", "allowed": [{ "IPProtocol": "tcp", "ports": ["22"] }] });
+        rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(rule).unwrap()
+    }
+
+    #[test]
+    fn a_rule_lets_in_whom_it_applies_to_on_the_port() {
+        let text = "project = \"my-project\"\nimage = \"ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n\
+                    network_tags = [\"ci\"]";
+        let settings = Settings::read(&text.parse().unwrap()).unwrap();
+        for (more, wanted) in [
+            (json!({}), true),
+            (json!({ "disabled": true }), false),
+            (json!({ "direction": "EGRESS" }), false),
+            (json!({ "targetTags": ["web"] }), false),
+            (json!({ "targetTags": ["web", "ci"] }), true),
+            (json!({ "targetServiceAccounts": ["a@b"] }), false),
+            (json!({ "allowed": [{ "IPProtocol": "icmp" }] }), false),
+            (json!({ "allowed": [{ "IPProtocol": "tcp", "ports": ["80", "1000-2000"] }] }), false),
+            (json!({ "allowed": [{ "IPProtocol": "tcp", "ports": ["20-30"] }] }), true),
+            (json!({ "allowed": [{ "IPProtocol": "tcp" }] }), true),
+            (json!({ "allowed": [{ "IPProtocol": "all" }] }), true),
+        ] {
+            assert_eq!(lets_in(&rule(more.clone()), &settings), wanted, "{more}");
+        }
+    }
+}

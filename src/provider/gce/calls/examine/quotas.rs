@@ -1,0 +1,46 @@
+//! What the quotas of the pool's regions have left.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use google_cloud_compute_v1::model::Region;
+
+use super::super::super::findings::{Facts, Take, room};
+use super::super::super::resource;
+use super::super::ComputeEngine;
+use super::super::client::{Catalogue, answer};
+use super::candidates::Types;
+use crate::provider::cloud::offers::{Market, Offer};
+
+pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types: &Types, facts: &mut Facts) {
+    let offers = &engine.settings.common.offers;
+    let regions: BTreeSet<&str> = offers.iter().filter_map(|offer| resource::region(&offer.place)).collect();
+    for name in regions {
+        let get = catalogue.regions.get().set_project(&engine.settings.project).set_region(name);
+        let Ok(region) = answer(get.send()).await else {
+            facts.unseen.push("look at quotas");
+            continue;
+        };
+        let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(name));
+        let takes: Vec<_> = here.filter_map(|offer| take(offer, types, engine.settings.public_ip)).collect();
+        facts.room.extend(room(name, &left(&region), &takes));
+    }
+    facts.unseen.dedup();
+}
+
+fn take<'a>(offer: &'a Offer, types: &Types, public_ip: bool) -> Option<Take<'a>> {
+    let kind = types.get(&(offer.place.clone(), offer.machine_type.clone()))?;
+    Some(Take {
+        machine_type: &offer.machine_type,
+        processors: u32::try_from(kind.guest_cpus?).ok()?,
+        spot: offer.market == Market::Spot,
+        public_ip,
+    })
+}
+
+fn left(region: &Region) -> BTreeMap<String, f64> {
+    let known = region.quotas.iter().filter_map(|quota| {
+        let metric = quota.metric.as_ref()?.name()?.to_owned();
+        Some((metric, (quota.limit? - quota.usage.unwrap_or_default()).max(0.0)))
+    });
+    known.collect()
+}
