@@ -1,0 +1,36 @@
+//! Credentials that open nothing, in the files in which each cloud's tools keep theirs.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+/// In the form of `~/.aws/credentials`.
+pub const EC2: &str = "aws-credentials";
+/// A service account's key.
+pub const GCE: &str = "service-account.json";
+
+/// Writes both into a directory; `lab` is host and port of the lab.
+pub fn write(dir: &Path, lab: &str) {
+    let text = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = secret\n";
+    std::fs::write(dir.join(EC2), text).expect("a file");
+    let account = json!({
+        "type": "service_account",
+        "project_id": "lab-project",
+        "private_key_id": "1",
+        "private_key": private_key(),
+        "client_email": "greenroom@lab-project.iam.gserviceaccount.com",
+        "client_id": "1",
+        "token_uri": format!("http://{lab}/token"),
+        "universe_domain": "googleapis.com",
+    });
+    std::fs::write(dir.join(GCE), account.to_string()).expect("a file");
+}
+
+/// With it tokens are made here: nobody is asked for one.
+fn private_key() -> String {
+    let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-quiet"];
+    let made = Command::new("openssl").args(arguments).output().expect("openssl runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).expect("PEM is text")
+}

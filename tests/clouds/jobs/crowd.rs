@@ -1,0 +1,63 @@
+//! Two hundred jobs that wait: the cloud is asked as often as for one.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::cloud::{Buy, Cloud};
+use crate::processes::wait_for;
+use crate::site::{PATIENCE, Site, pool};
+use crate::support::attempt::Attempt;
+use crate::support::dice::number;
+use crate::support::job::Job;
+
+on_both_clouds![two_hundred_waiting_jobs_cause_one_list_per_interval];
+
+/// The pool's `list_interval`.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long is counted.
+const COUNTED: Duration = Duration::from_secs(10);
+
+/// Waits for the one instance, which another job has.
+fn waiting(site: &Site, jobs: u64) -> Vec<Attempt> {
+    let runner = site.runner();
+    let attempts: Vec<_> = (1..=jobs).map(|id| runner.attempt(&Job::new(id))).collect();
+    std::thread::scope(|scope| {
+        for some in attempts.chunks(attempts.len().div_ceil(4)) {
+            scope.spawn(move || some.iter().for_each(|attempt| drop(attempt.config())));
+        }
+    });
+    attempts
+}
+
+fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
+    let jobs = number("GREENROOM_CLOUD_CROWD", 200);
+    let setting = pool().pool("max_instances", 1).pool("idle_time", "1s");
+    let setting = setting.timing("list_interval", "1s").timing("waiter_look", "5s");
+    let site = Site::open(cloud, setting, Buy::OnDemand);
+    let first = site.prepared(1_000_000);
+    let attempts = waiting(&site, jobs);
+    let prepares: Vec<_> = attempts.iter().map(Attempt::start_prepare).collect();
+    wait_for("all of them waiting", PATIENCE, || (site.state().waiting.len() as u64 == jobs).then_some(()));
+    let lists = || site.lab.requests().into_iter().filter(|request| request.operation == cloud.list());
+    let (before, begun) = (lists().count(), Instant::now());
+    wait_for("some intervals", COUNTED * 2, || (begun.elapsed() >= COUNTED).then_some(()));
+    let (took, counted): (_, Vec<_>) = (begun.elapsed(), lists().skip(before).collect());
+    eprintln!("{}: {} lists in {took:?} while {jobs} jobs wait", cloud.name(), counted.len());
+    assert!(!counted.is_empty(), "nobody looks any more");
+    for pair in counted.windows(2) {
+        let apart = pair[1].at - pair[0].at;
+        assert!(apart >= INTERVAL.as_secs_f64() * 0.95, "{apart} s apart: {pair:#?}");
+    }
+    assert_eq!(site.asked(cloud.launch()), 1);
+    for prepare in &prepares {
+        prepare.signal_group(Signal::TERM);
+    }
+    for prepare in prepares {
+        prepare.wait(PATIENCE);
+    }
+    assert_eq!(first.cleanup().exit_code(), Some(0));
+    first.remove_tmpdir();
+    attempts.iter().for_each(Attempt::remove_tmpdir);
+    site.expect_nothing_left(0);
+}

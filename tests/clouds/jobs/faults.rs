@@ -1,0 +1,84 @@
+//! Sixty jobs while one call in twenty goes wrong, in every way that the lab knows.
+
+use serde_json::{Value, json};
+
+use crate::cloud::{Buy, Cloud};
+use crate::site::{PATIENCE, Site, pool, told};
+use crate::support::dice::number;
+use crate::support::job::Job;
+use crate::support::record::{JobResult, Outcome};
+
+on_both_clouds![sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong];
+
+/// How often a request goes wrong, a candidate cannot be had, an instance never runs, and one is taken away.
+const OFTEN: f64 = 0.05;
+
+/// One rule for each mode; those for the same thing share how often it happens.
+fn faults(cloud: Cloud) -> Value {
+    let (internal, launch) = match cloud {
+        Cloud::Ec2 => ("InternalError", cloud.launch()),
+        Cloud::Gce => ("backendError", cloud.launch()),
+    };
+    let requests = [
+        json!({ "mode": "rejected", "code": internal }),
+        json!({ "mode": "throttled" }),
+        json!({ "mode": "denied" }),
+        json!({ "mode": "lost" }),
+        json!({ "mode": "hang", "seconds": 2 }),
+        json!({ "mode": "hang", "seconds": 2, "applied": true }),
+        json!({ "mode": "slow", "seconds": 1 }),
+    ];
+    let candidates = [json!({ "mode": "capacity" }), json!({ "mode": "quota" })];
+    let ends = [json!({ "mode": "ends-in-error" })];
+    let reclaims = [json!({ "mode": "spot-reclaim", "seconds": 1 })];
+    let mut all = Vec::new();
+    let rules = [("*", &requests[..]), (launch, &candidates), (launch, &ends), (launch, &reclaims)];
+    for (operation, modes) in rules {
+        for mode in modes {
+            let mut rule = mode.clone();
+            rule["operation"] = operation.into();
+            rule["count"] = Value::Null;
+            #[expect(clippy::cast_precision_loss, reason = "a handful of modes")]
+            let share = OFTEN / modes.len() as f64;
+            rule["probability"] = share.into();
+            all.push(rule);
+        }
+    }
+    json!({ "faults": all })
+}
+
+/// A job ends well, or it says that its spot instance was taken away.
+#[track_caller]
+fn judge(result: &JobResult) -> bool {
+    if result.outcome == Outcome::Success {
+        return false;
+    }
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    let said: Vec<String> = result.calls.iter().flat_map(told).collect();
+    assert!(said.iter().any(|line| line.contains("was reclaimed by")), "{}", result.describe());
+    true
+}
+
+fn sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong(cloud: Cloud) {
+    let jobs = number("GREENROOM_CLOUD_JOBS", 60);
+    let setting = pool().pool("max_instances", 8).pool("max_launching", 8).pool("idle_time", "1s");
+    let site = Site::open(cloud, setting, Buy::Spot);
+    eprintln!("replay: GREENROOM_SEED={} cargo test --test clouds sixty", number("GREENROOM_SEED", 1));
+    // New instances of EC2 are unknown to lists for a while.
+    site.lab.set(&json!({ "visible": 0.5 }));
+    site.lab.fault(&faults(cloud));
+    let mut runner = site.runner();
+    runner.patience = PATIENCE * 2;
+    let handles: Vec<_> = (1..=jobs).map(|id| runner.start(&Job::new(id).script(["sleep 0.2"]))).collect();
+    let reclaimed = handles.into_iter().map(|handle| judge(&handle.finish())).filter(|lost| *lost);
+    let reclaimed = reclaimed.count();
+    let requests = site.lab.requests();
+    let faulty = requests.iter().filter(|request| request.fault.is_some()).count();
+    eprintln!(
+        "{}: {jobs} jobs, {} requests, {faulty} of them went wrong, {reclaimed} jobs lost their instance",
+        cloud.name(),
+        requests.len()
+    );
+    assert!(faulty > 0, "nothing went wrong: {} requests", requests.len());
+    site.expect_nothing_left(0);
+}

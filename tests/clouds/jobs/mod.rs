@@ -1,0 +1,26 @@
+//! Whole jobs on pools in clouds: the real binary under a played GitLab Runner.
+
+/// The same tests for each cloud.
+macro_rules! on_both_clouds {
+    ($($test:ident),* $(,)?) => {
+        mod ec2 { $(
+            #[test]
+            fn $test() {
+                super::$test(crate::cloud::Cloud::Ec2);
+            }
+        )* }
+        mod gce { $(
+            #[test]
+            fn $test() {
+                super::$test(crate::cloud::Cloud::Gce);
+            }
+        )* }
+    };
+}
+
+mod crowd;
+mod ends;
+mod faults;
+mod kills;
+mod stock;
+mod work;

@@ -1,0 +1,53 @@
+//! Jobs that nothing happens to: on demand, and on an instance that waits for them.
+
+use std::collections::BTreeMap;
+
+use crate::cloud::{Buy, Cloud};
+use crate::site::{Site, pool, told};
+use crate::support::job::Job;
+use crate::support::record::Outcome;
+
+on_both_clouds![a_job_boots_an_instance_and_leaves_nothing, a_warm_job_needs_no_call];
+
+fn a_job_boots_an_instance_and_leaves_nothing(cloud: Cloud) {
+    let site = Site::open(cloud, pool(), Buy::OnDemand);
+    let job = Job::new(1)
+        .script(["echo produced > out.txt"])
+        .after_script(["cat out.txt", "echo \"status $CI_JOB_STATUS\""]);
+    let result = site.run(&job);
+    result.expect_outcome(&Outcome::Success);
+    let after = result.call("after_script").stdout_text();
+    assert!(after.contains("produced\n") && after.contains("status success"), "{}", result.describe());
+    let prepare = told(result.call("prepare"));
+    assert!(prepare.last().is_some_and(|line| line.contains("booted on demand")), "{prepare:#?}");
+    site.expect_nothing_left(0);
+    assert_eq!(site.asked(cloud.launch()), 1);
+}
+
+/// Those by which things are found again.
+fn ours(tags: &BTreeMap<String, String>) -> Vec<(&String, &String)> {
+    tags.iter().filter(|(name, _)| name.starts_with("greenroom-")).collect()
+}
+
+fn a_warm_job_needs_no_call(cloud: Cloud) {
+    let site = Site::open(cloud, pool().pool("idle_count", 1), Buy::OnDemand);
+    site.warm_up_to(1);
+    let (instance, before) = (site.idle().remove(0), site.lab.requests().len());
+    let (machine, truth) = (site.machine(&instance), site.lab.truth());
+    assert!(machine.runs() && !machine.spot, "{machine:?}");
+    assert_eq!(ours(&machine.tags).len(), 4, "{machine:?}");
+    assert!(!truth.volumes.is_empty());
+    for volume in &truth.volumes {
+        assert_eq!(ours(&volume.tags), ours(&machine.tags), "{volume:?}");
+    }
+    let attempt = site.prepared(1);
+    assert_eq!(site.instance_of(&attempt), instance);
+    // What the keeper asks meanwhile is for the next one.
+    let asked = site.lab.requests().split_off(before);
+    let of_this = asked.iter().filter(|request| request.parameters.to_string().contains(&machine.id));
+    assert_eq!(of_this.count(), 0, "{asked:#?}");
+    assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    site.expect_nothing_left(1);
+}

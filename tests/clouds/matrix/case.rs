@@ -1,0 +1,125 @@
+//! One thing that may go wrong: which call, how, and when the keeper dies.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use crate::cloud::Cloud;
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Rejected,
+    Throttled,
+    Denied,
+    /// Applied, and the answer lost.
+    Lost,
+    /// No answer for a while, then a reset.
+    Hang,
+    /// The same, but applied.
+    HangApplied,
+    Slow,
+    Capacity,
+    Quota,
+    /// The launch is taken, and the instance never runs.
+    EndsInError,
+    /// The instance runs, and is taken away.
+    Reclaimed,
+}
+
+/// When the keeper is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// Its intent is recorded, the call has not reached the cloud.
+    Before,
+    /// The cloud has done what it does; nothing is recorded of it.
+    Answered,
+    /// The keeper has the answer, and has recorded what it records.
+    Recorded,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    pub cloud: Cloud,
+    pub call: &'static str,
+    pub mode: Mode,
+    pub crash: Crash,
+}
+
+/// What any call may meet.
+const OF_CALLS: [Mode; 7] =
+    [Mode::Rejected, Mode::Throttled, Mode::Denied, Mode::Lost, Mode::Hang, Mode::HangApplied, Mode::Slow];
+/// What only a launch may.
+const OF_LAUNCHES: [Mode; 4] = [Mode::Capacity, Mode::Quota, Mode::EndsInError, Mode::Reclaimed];
+const CRASHES: [Crash; 3] = [Crash::Before, Crash::Answered, Crash::Recorded];
+
+impl Case {
+    /// Every call with every mode and every crash.
+    pub fn all(cloud: Cloud) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for (call, mode, _) in met(cloud) {
+            cases.extend(CRASHES.map(|crash| Self { cloud, call, mode, crash }));
+        }
+        cases
+    }
+
+    /// Every pair of two of the three, at the least: the crash takes turns along calls and modes.
+    pub fn pairs(cloud: Cloud) -> Vec<Self> {
+        let turn = |(call, mode, turn): (_, _, usize)| Self { cloud, call, mode, crash: CRASHES[turn % 3] };
+        let of_calls = met(cloud).into_iter().filter(|(_, mode, _)| OF_CALLS.contains(mode)).map(turn);
+        let of_launches = Self::all(cloud).into_iter().filter(|case| OF_LAUNCHES.contains(&case.mode));
+        of_calls.chain(of_launches).collect()
+    }
+
+    /// The lab's fault.
+    pub fn fault(&self) -> Value {
+        let internal = if self.cloud == Cloud::Ec2 { "InternalError" } else { "backendError" };
+        let mut fault = match self.mode {
+            Mode::Rejected => json!({ "mode": "rejected", "code": internal }),
+            Mode::Throttled => json!({ "mode": "throttled" }),
+            Mode::Denied => json!({ "mode": "denied" }),
+            Mode::Lost => json!({ "mode": "lost" }),
+            Mode::Hang => json!({ "mode": "hang", "seconds": 1 }),
+            Mode::HangApplied => json!({ "mode": "hang", "seconds": 1, "applied": true }),
+            Mode::Slow => json!({ "mode": "slow", "seconds": 1 }),
+            Mode::Capacity => json!({ "mode": "capacity" }),
+            Mode::Quota => json!({ "mode": "quota" }),
+            Mode::EndsInError => json!({ "mode": "ends-in-error" }),
+            Mode::Reclaimed => json!({ "mode": "spot-reclaim", "seconds": 0.5 }),
+        };
+        fault["operation"] = self.call.into();
+        fault
+    }
+}
+
+/// Each call with each mode that it may meet, and whose turn it is: neighbours have different ones.
+fn met(cloud: Cloud) -> Vec<(&'static str, Mode, usize)> {
+    let mut met = Vec::new();
+    for (row, call) in cloud.operations().iter().enumerate() {
+        let of_launches = if *call == cloud.launch() { &OF_LAUNCHES[..] } else { &[] };
+        let modes = OF_CALLS.iter().chain(of_launches);
+        met.extend(modes.enumerate().map(|(column, mode)| (*call, *mode, row + column)));
+    }
+    met
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cloud, call, mode, crash } = self;
+        write!(f, "{}: {call} {mode:?}, killed {crash:?}", cloud.kind())
+    }
+}
+
+#[test]
+fn the_cases_of_an_ordinary_run_have_every_pair() {
+    for cloud in [Cloud::Ec2, Cloud::Gce] {
+        let (all, some) = (Case::all(cloud), Case::pairs(cloud));
+        assert!(some.len() < all.len());
+        for case in all {
+            let has = |fits: &dyn Fn(&Case) -> bool| some.iter().any(fits);
+            assert!(has(&|one| one.call == case.call && one.mode == case.mode), "{case}");
+            assert!(has(&|one| one.call == case.call && one.crash == case.crash), "{case}");
+            assert!(has(&|one| one.mode == case.mode && one.crash == case.crash), "{case}");
+        }
+    }
+}

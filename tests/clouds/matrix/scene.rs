@@ -1,0 +1,106 @@
+//! A pool behind a gate, and a job in it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::case::{Case, Crash, Mode};
+use crate::cloud::Buy;
+use crate::gate::{At, Gate, Then};
+use crate::lab::Taken;
+use crate::processes::{Kind, Process, wait_for};
+use crate::site::{PATIENCE, Site, pool};
+use crate::support::job::Job;
+use crate::support::record::{JobResult, Outcome};
+
+/// The call must come within this; a job takes seconds.
+const SOON: Duration = Duration::from_mins(1);
+
+/// From running until sshd listens, in seconds: the lab's default, and for instances whose boot shall fail.
+const SSH: f64 = 0.1;
+const NEVER: f64 = 3600.0;
+
+/// The pool is dropped before what it talks to.
+#[derive(Debug)]
+pub struct Scene {
+    site: Site,
+    gate: Gate,
+}
+
+impl Scene {
+    pub fn open(case: &Case) -> Self {
+        let lab = Taken::take();
+        let gate = Gate::before(lab.host());
+        let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
+        if case.call == case.cloud.console() {
+            // It is asked for when a boot fails.
+            lab.set(&json!({ "ssh": NEVER }));
+            for (key, value) in [("launch_timeout", "5s"), ("connect_timeout", "4s"), ("ready_timeout", "4s")]
+            {
+                setting = setting.timing(key, value);
+            }
+        }
+        let site = Site::at(case.cloud, setting, Buy::Spot, lab, &gate.url);
+        Self { site, gate }
+    }
+
+    /// A job during which one call goes wrong, and the keeper that makes the call is killed.
+    pub fn play(self, case: &Case) {
+        eprintln!("{case}");
+        self.site.lab.fault(&case.fault());
+        let at = if case.crash == Crash::Before { At::Request } else { At::Answer };
+        self.gate.hold(case.call, at);
+        let mut handle = self.site.runner().start(&Job::new(1));
+        if !self.gate.wait_held(SOON) {
+            handle.abort();
+            panic!("{case}: the call never came\n{}", handle.finish().describe());
+        }
+        self.site.lab.set(&json!({ "ssh": SSH }));
+        match case.crash {
+            Crash::Before | Crash::Answered => {
+                self.kill_keepers();
+                self.gate.release(Then::Drop);
+            }
+            Crash::Recorded => {
+                self.let_it_record();
+                self.kill_keepers();
+            }
+        }
+        self.judge(case, &handle.finish());
+    }
+
+    /// Hands the answer over, and waits until something is recorded, or the next call is made: then this one is done.
+    fn let_it_record(&self) {
+        let before = (self.site.state().revision, self.gate.seen());
+        self.gate.release(Then::Go);
+        wait_for("what follows the answer", SOON, || {
+            (self.site.state().revision != before.0 || self.gate.seen() != before.1).then_some(())
+        });
+    }
+
+    fn kill_keepers(&self) {
+        let keepers = self.site.of_kind(Kind::Keeper);
+        for keeper in &keepers {
+            keeper.kill9();
+        }
+        wait_for("their end", SOON, || (!keepers.iter().any(Process::is_alive)).then_some(()));
+    }
+
+    /// The job ended right; then, with the passes that an operator's timer makes, nothing is left anywhere.
+    fn judge(&self, case: &Case, result: &JobResult) {
+        let reclaimed = case.mode == Mode::Reclaimed && result.outcome == Outcome::RunnerSystemFailure;
+        assert!(reclaimed || result.outcome == Outcome::Success, "{case}\n{}", result.describe());
+        wait_for(&format!("{case}: nothing in the cloud, nothing recorded"), PATIENCE, || {
+            // It may meet the fault, and say so.
+            self.site.greenroom(&["reap"]);
+            let truth = self.site.lab.truth();
+            let nothing = truth.live().next().is_none() && truth.volumes.is_empty();
+            (nothing && self.site.state().instances.is_empty()).then_some(())
+        });
+        self.site.expect_nothing_left(0);
+        // Whoever finds an instance by its token or tags needs no second call.
+        let left = self.site.lab.faults_left();
+        let happened = left.iter().all(|count| *count == Some(0));
+        assert!(happened || case.crash == Crash::Before, "{case}: it never happened: {left:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! Which operation a request is for, in the lab's words.
+
+/// The body so far, and how long it will be; `None` while the head is not complete.
+pub fn body(request: &[u8]) -> Option<(&[u8], usize)> {
+    let end = request.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&request[..end]).ok()?;
+    let mut fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0);
+    Some((&request[end + 4..], length))
+}
+
+/// EC2 names it in the body, Compute Engine by method and path.
+pub fn of(request: &[u8]) -> String {
+    let text = String::from_utf8_lossy(request);
+    let mut words = text.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default();
+    let Some((_, below)) = path.split_once("/compute/v1/projects/") else {
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let action = body.split('&').find_map(|field| field.strip_prefix("Action="));
+        return action.unwrap_or_default().to_owned();
+    };
+    let parts: Vec<&str> = below.split('/').skip(1).collect();
+    let verb = match (method, parts.as_slice()) {
+        (_, ["aggregated", kind]) => return format!("compute.{kind}.aggregatedList"),
+        ("GET", [kind]) => return format!("compute.{kind}.list"),
+        (_, ["zones", _, "operations", _, "wait"]) => return "compute.zoneOperations.wait".to_owned(),
+        (_, ["zones", _, "operations", ..]) => return "compute.zoneOperations.get".to_owned(),
+        ("GET", ["zones", _, "instances", _, "serialPort"]) => "getSerialPortOutput",
+        ("POST", ["zones", _, "instances"]) => "insert",
+        ("DELETE", ["zones", _, "instances", _]) => "delete",
+        ("GET", ["zones", _, "instances", _]) => "get",
+        ("GET", ["zones", _, "instances"]) => "list",
+        _ => "other",
+    };
+    format!("compute.instances.{verb}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn each_cloud_names_its_operations_in_its_own_place() {
+        let post = "POST / HTTP/1.1\r\nContent-Length: 40\r\n\r\nAction=RunInstances&Version=2016-11-15";
+        assert_eq!(of(post.as_bytes()), "RunInstances");
+        for (line, operation) in [
+            ("POST {}/zones/us-east1-b/instances?requestId=1", "compute.instances.insert"),
+            ("DELETE {}/zones/us-east1-b/instances/a", "compute.instances.delete"),
+            ("GET {}/zones/us-east1-b/instances/a", "compute.instances.get"),
+            (
+                "GET {}/zones/us-east1-b/instances/a/serialPort?port=1",
+                "compute.instances.getSerialPortOutput",
+            ),
+            ("GET {}/aggregated/instances?filter=a", "compute.instances.aggregatedList"),
+            ("POST {}/zones/us-east1-b/operations/o/wait", "compute.zoneOperations.wait"),
+            ("GET {}/zones/us-east1-b/operations/o", "compute.zoneOperations.get"),
+        ] {
+            let line = line.replace("{}", "/compute/v1/projects/lab-project");
+            assert_eq!(of(format!("{line} HTTP/1.1\r\n\r\n").as_bytes()), operation);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A pool in a cloud, with the lab behind it: where whole jobs run.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::time::Duration;
+
+use greenroom::core::ids::InstanceId;
+use greenroom::core::pool::PoolState;
+use serde_json::Value;
+
+use crate::cloud::{Buy, Cloud, machine, our_name};
+use crate::lab::Taken;
+use crate::place::Place;
+use crate::setting::Setting;
+use crate::support::job::Job;
+use crate::support::record::{CallRecord, Outcome};
+use crate::truth::Machine;
+
+/// For anything in a cloud that boots in half a second, on a machine that may be busy with more than this.
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Timings for a cloud that is a hundred times faster than a real one.
+const TIMING: [(&str, &str); 6] = [
+    ("list_interval", "300ms"),
+    ("quota_backoff", "500ms"),
+    ("stockout_backoff", "500ms"),
+    ("stockout_backoff_max", "1s"),
+    ("verdict_wait", "10s"),
+    ("waiter_look", "500ms"),
+];
+
+/// Fields are dropped in this order: nothing of the place may talk to a lab that another test has.
+#[derive(Debug)]
+pub struct Site {
+    place: Place,
+    pub lab: Taken,
+}
+
+impl Deref for Site {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+/// A pool of a cloud: two instances at most, none kept ready.
+pub fn pool() -> Setting {
+    let mut setting = Setting::new().pool("max_instances", 2).timing("launch_timeout", "30s");
+    for (key, value) in TIMING {
+        setting = setting.timing(key, value);
+    }
+    setting.patience = PATIENCE;
+    setting
+}
+
+impl Site {
+    pub fn open(cloud: Cloud, setting: Setting, buy: Buy) -> Self {
+        let lab = Taken::take();
+        let url = lab.url();
+        Self::at(cloud, setting, buy, lab, &url)
+    }
+
+    /// The same, with something between the pool and the lab.
+    pub fn at(cloud: Cloud, setting: Setting, buy: Buy, lab: Taken, url: &str) -> Self {
+        let mut setting = setting.provider("kind", cloud.kind());
+        for (key, value) in cloud.table(&lab, url, buy) {
+            setting = setting.provider(&key, value);
+        }
+        Self { place: setting.open(), lab }
+    }
+
+    /// A second type of instance in each place, behind the first.
+    pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
+        let lab = Taken::take();
+        let url = lab.url();
+        let (key, types) = cloud.two_types();
+        let mut setting = setting.provider("kind", cloud.kind());
+        for (key, value) in cloud.table(&lab, &url, Buy::OnDemand) {
+            setting = setting.provider(&key, value);
+        }
+        Self { place: setting.provider(key, types).open(), lab }
+    }
+
+    /// A first job, which brings the keeper to work; then waits for so many idle instances.
+    #[track_caller]
+    pub fn warm_up_to(&self, idle: usize) {
+        self.run(&Job::new(1_000_000)).expect_outcome(&Outcome::Success);
+        self.expect_nothing_left(idle);
+    }
+
+    /// What the cloud has under one of our names.
+    #[track_caller]
+    pub fn machine(&self, instance: &InstanceId) -> Machine {
+        let found = machine(&self.lab.truth(), instance.as_str());
+        found.unwrap_or_else(|| panic!("{instance} does not live: {:#?}", self.lab.truth()))
+    }
+
+    /// How often the lab was asked for something.
+    pub fn asked(&self, operation: &str) -> usize {
+        self.lab.requests().iter().filter(|request| request.operation == operation).count()
+    }
+
+    /// The instances that `pool status` tells of.
+    #[track_caller]
+    pub fn believed(&self) -> BTreeSet<String> {
+        let said = self.order(&["pool", "status", "--json"]);
+        let said: Value = serde_json::from_str(&said).expect("it is JSON");
+        let instances = said["pools"][0]["instances"].as_array().cloned().unwrap_or_default();
+        let name = |instance: &Value| instance["instance"].as_str().map(str::to_owned);
+        instances.iter().filter_map(name).collect()
+    }
+
+    /// Our names of what lives in the cloud. Two under one name are two.
+    pub fn living(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.lab.truth().live().map(our_name).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits for peace with so many idle instances; then what lives in the cloud is what we believe in, each once, and
+    /// no volume is left of others.
+    #[track_caller]
+    pub fn expect_nothing_left(&self, idle: usize) {
+        let settled = || {
+            let state = self.state();
+            let calm = is_quiet(&state) && state.instances.len() == idle && self.idle().len() == idle;
+            calm && self.living().len() == idle && self.lab.truth().orphans().next().is_none()
+        };
+        let until = std::time::Instant::now() + PATIENCE;
+        while !settled() {
+            let (state, truth) = (self.state(), self.lab.truth());
+            let left: Vec<_> = truth.live().collect();
+            let orphans: Vec<_> = truth.orphans().collect();
+            assert!(
+                std::time::Instant::now() < until,
+                "not settled at {idle} idle instances:\n{state:#?}\nin the cloud: {left:#?}\n{orphans:#?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(self.living(), self.believed().into_iter().collect::<Vec<_>>());
+        self.expect_sound();
+    }
+}
+
+fn is_quiet(state: &PoolState) -> bool {
+    state.granted.is_empty() && state.waiting.is_empty()
+}
+
+/// Our own words in the output of a call, without the prefix, one sentence a line.
+pub fn told(call: &CallRecord) -> Vec<String> {
+    let text = call.stderr_text();
+    text.lines().filter_map(|line| line.strip_prefix("greenroom: ")).map(str::to_owned).collect()
+}
