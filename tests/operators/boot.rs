@@ -132,6 +132,8 @@ fn a_boot_that_was_killed_is_finished_off_by_the_next_one() {
     let leaks = home.run(&["pool", "leaks"]);
     assert_eq!(leaks.code, 1, "{leaks:?}");
     assert!(leaks.out.starts_with("left over: a `doctor --boot` that was cut off: linux-"), "{leaks:?}");
+    let words = leaks.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("a `doctor --boot` has started it: that ends it, or the next one"), "{leaks:?}");
     let dry = home.run(&["pool", "leaks", "--terminate", "--dry-run"]);
     assert!(dry.code == 1 && dry.out.starts_with("would end a `doctor --boot`"), "{dry:?}");
     assert_eq!(remains(&home).len(), 2);

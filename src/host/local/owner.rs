@@ -69,6 +69,12 @@ pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
 }
 
 impl StateDir {
+    /// The owner of the directory at `path`, without opening or making it; `None`: it has none (any more).
+    pub fn owner_at(path: &Path) -> Option<OwnerId> {
+        let text = files::read(&path.join(OWNER)).ok()??;
+        serde_json::from_slice::<OwnerFile>(&text).ok().map(|file| file.owner)
+    }
+
     /// Records that the directory belongs where it is now; the owner stays. Only when the original is gone.
     pub fn take_over(&self) -> Result<OwnerId, HostError> {
         let file = OwnerFile { owner: load(self)?.owner, place: place(self)? };
@@ -148,6 +154,8 @@ mod tests {
         assert_eq!(identity(&state).unwrap(), one);
         assert_eq!(one.moved, None);
         assert_eq!(one.owner.as_str().len(), 16);
+        assert_eq!(StateDir::owner_at(state.root()), Some(one.owner));
+        assert_eq!(StateDir::owner_at(Path::new("/no/such/state")), None);
     }
 
     #[test]

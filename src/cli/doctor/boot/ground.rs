@@ -1,5 +1,6 @@
 //! The state directories of boots that are tried out: `boot-…`, each inside the real one, as long as the boot lasts.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use fs_err as fs;
 
 use crate::cli::error::CliError;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{InstanceId, OwnerId, PoolName};
 use crate::host::local::StateDir;
 use crate::port::store::Store as _;
 use crate::store::file::{self, Options};
@@ -107,9 +108,10 @@ pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, 
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        let is_old =
-            || Ok::<_, io::Error>(entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age > MADE_WITHIN));
-        if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old()? {
+        // RACE: one that is being made gets its name at any moment.
+        let made = || entry.metadata().and_then(|known| known.modified());
+        let is_old = || made().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > MADE_WITHIN));
+        if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old() {
             remove_tree(&entry.path())?;
         } else if name.starts_with(PREFIX)
             && let Some(ground) = Ground::take(entry.path())?
@@ -118,6 +120,18 @@ pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, 
         }
     }
     Ok(found)
+}
+
+/// The owners of all boots, living and dead.
+pub(in crate::cli) fn owners(state: &Path) -> io::Result<BTreeSet<OwnerId>> {
+    let mut owners = BTreeSet::new();
+    for entry in fs::read_dir(state)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX)) {
+            owners.extend(StateDir::owner_at(&entry.path()));
+        }
+    }
+    Ok(owners)
 }
 
 async fn look(ground: Ground) -> Result<Unfinished, CliError> {
@@ -147,6 +161,10 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let ground = Ground::make(state.path()).unwrap();
         assert!(unfinished(state.path()).await.unwrap().is_empty(), "it lives");
+        assert_eq!(
+            owners(state.path()).unwrap(),
+            BTreeSet::from([StateDir::owner_at(ground.path()).unwrap()])
+        );
         let path = ground.path().to_owned();
         drop(ground);
         let left = unfinished(state.path()).await.unwrap();

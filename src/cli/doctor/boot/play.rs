@@ -190,6 +190,9 @@ impl<'a> Boot<'a> {
     /// nothing is.
     pub(super) async fn end(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
+        if let Some(problem) = self.host.identity().await?.moved {
+            return Err(CliError::say(problem));
+        }
         engine.drain(&Target::Pool, false).await?;
         let until = engine.clock.now().plus(GONE_WITHIN);
         while self.store.load().await?.alive() > 0 {

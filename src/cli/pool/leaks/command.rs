@@ -1,5 +1,6 @@
 //! The command `pool leaks`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::json;
@@ -14,7 +15,7 @@ use crate::cli::error::CliError;
 use crate::cli::ui;
 use crate::cli::when::When;
 use crate::config::PoolConfig;
-use crate::core::ids::PoolName;
+use crate::core::ids::{OwnerId, PoolName};
 use crate::engine::Engine;
 use crate::engine::leaks::{Deleted, LookError};
 use crate::host::local::Role;
@@ -68,7 +69,8 @@ pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Resu
 async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
     let kept = context.pool(pool)?;
     let (setup, _) = kept.setup.current().await;
-    look(&kept.engine, &setup, options, &|text| options.say(text)).await.map_err(CliError::system)
+    let boots = boot::ground::owners(&context.state_path)?;
+    look(&kept.engine, &setup, options, boots, &|text| options.say(text)).await.map_err(CliError::system)
 }
 
 /// Boots of `doctor --boot` that were cut off; finished off if that was asked for. False if any is left; with it, their
@@ -123,9 +125,10 @@ pub(super) async fn look(
     engine: &Engine,
     setup: &PoolSetup,
     options: &LeaksOptions,
+    boots: BTreeSet<OwnerId>,
     say: &dyn Fn(&str),
 ) -> Result<Looked, LookError> {
-    let seen = see(engine, setup).await?;
+    let seen = see(engine, setup, boots).await?;
     say(&text::found(&seen, &When::local(seen.at), ui::width()));
     let leftovers = seen.leftovers();
     let (is_clean, wanted) = (seen.is_clean(), options.terminate && !seen.has_strangers());
@@ -151,7 +154,7 @@ pub(super) async fn look(
         })
         .await;
     // What went is not what is there: a volume may have come to light behind its instance.
-    let after = see(engine, setup).await?;
+    let after = see(engine, setup, seen.boots.clone()).await?;
     say(&text::head(&after));
     Ok(Looked { seen, deletion: Some(deletion), is_clean: after.is_clean() })
 }
@@ -165,7 +168,7 @@ impl LeaksOptions {
     }
 }
 
-async fn see(engine: &Engine, setup: &PoolSetup) -> Result<Seen, LookError> {
+async fn see(engine: &Engine, setup: &PoolSetup, boots: BTreeSet<OwnerId>) -> Result<Seen, LookError> {
     let found = engine.resources(setup).await?;
-    Ok(Seen { pool: engine.pool.clone(), at: engine.clock.now(), found })
+    Ok(Seen { pool: engine.pool.clone(), at: engine.clock.now(), found, boots })
 }

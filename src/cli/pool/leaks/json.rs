@@ -10,7 +10,6 @@ use crate::cli::doctor::boot::ground::Unfinished;
 use crate::cli::when::rfc3339;
 use crate::core::inventory::Resource;
 use crate::core::leftover::{Standing, instance_of};
-use crate::core::time::Stamp;
 
 /// One pool.
 #[derive(Debug, Serialize)]
@@ -80,7 +79,7 @@ impl BootJson {
 }
 
 pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {
-    let things = seen.found.iter().map(|(resource, standing)| thing(resource, *standing, seen.at));
+    let things = seen.found.iter().map(|(resource, standing)| thing(seen, resource, *standing));
     PoolJson {
         pool: seen.pool.to_string(),
         at: rfc3339(seen.at),
@@ -91,18 +90,18 @@ pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {
     }
 }
 
-fn thing(resource: &Resource, standing: Standing, now: Stamp) -> ThingJson {
+fn thing(seen: &Seen, resource: &Resource, standing: Standing) -> ThingJson {
     let tags = resource.tags.as_ref();
     ThingJson {
         kind: resource.kind.to_string(),
         name: resource.name.clone(),
         instance: instance_of(resource).map(|id| id.to_string()),
         standing: standing.word(),
-        why: standing.to_string(),
+        why: seen.why(resource, standing),
         owner: tags.map(|tags| tags.owner.to_string()),
         generation: tags.map(|tags| tags.generation.to_string()),
         created: resource.created.map(rfc3339),
-        age_s: resource.created.map(|at| now.since(at).as_secs()),
+        age_s: resource.created.map(|at| seen.at.since(at).as_secs()),
         detail: resource.detail.clone(),
     }
 }

@@ -4,7 +4,9 @@ pub(in crate::cli) mod command;
 mod json;
 mod text;
 
-use crate::core::ids::PoolName;
+use std::collections::BTreeSet;
+
+use crate::core::ids::{OwnerId, PoolName};
 use crate::core::inventory::Resource;
 use crate::core::leftover::Standing;
 use crate::core::time::Stamp;
@@ -16,6 +18,8 @@ struct Seen {
     /// When it was asked.
     at: Stamp,
     found: Vec<(Resource, Standing)>,
+    /// Owners of instances that `doctor --boot` tries out.
+    boots: BTreeSet<OwnerId>,
 }
 
 /// What became of the leftovers.
@@ -31,6 +35,17 @@ struct Deletion {
 impl Seen {
     fn that_are(&self, is: impl Fn(Standing) -> bool) -> impl Iterator<Item = &(Resource, Standing)> {
         self.found.iter().filter(move |(_, standing)| is(*standing))
+    }
+
+    /// How it stands to the record, in one sentence.
+    fn why(&self, resource: &Resource, standing: Standing) -> String {
+        match (standing, &resource.tags) {
+            (Standing::Foreign, Some(tags)) if self.boots.contains(&tags.owner) => {
+                "a `doctor --boot` has started it: that ends it, or the next one".to_owned()
+            }
+            (Standing::Foreign, Some(tags)) => format!("{standing}, `{}`", tags.owner),
+            _ => standing.to_string(),
+        }
     }
 
     fn leftovers(&self) -> Vec<Resource> {

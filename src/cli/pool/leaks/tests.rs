@@ -109,6 +109,7 @@ struct Bench {
     engine: Engine,
     /// What people would have read.
     said: RefCell<String>,
+    boots: BTreeSet<OwnerId>,
 }
 
 impl Bench {
@@ -140,7 +141,7 @@ impl Bench {
             connector: Rc::new(context::ssh(Path::new(&root))),
             clock: Rc::clone(&host) as Rc<dyn crate::port::clock::Clock>,
         };
-        Self { _home: home, host, owner, engine, said: RefCell::default() }
+        Self { _home: home, host, owner, engine, said: RefCell::default(), boots: BTreeSet::new() }
     }
 
     fn thing(&self, kind: ResourceKind, name: &str, number: u32, age: Duration) -> Resource {
@@ -193,7 +194,7 @@ impl Bench {
             clean_command: None,
         };
         let say = |text: &str| self.said.borrow_mut().push_str(text);
-        look(&self.engine, &setup, options, &say).await
+        look(&self.engine, &setup, options, self.boots.clone(), &say).await
     }
 }
 
@@ -237,6 +238,14 @@ address   ip-7  -             1h
 "
     );
     assert_eq!(text::found(&looked.seen, &when, 80), expected);
+}
+
+#[tokio::test]
+async fn what_doctor_tries_out_is_named_as_that() {
+    let bench = Bench { boots: BTreeSet::from([OwnerId::new("somebody")]), ..Bench::new().await };
+    let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
+    assert_eq!(names(&looked.seen.leftovers()), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
+    assert!(bench.said.borrow().contains("a `doctor --boot` has started it: that ends it, or the next one"));
 }
 
 #[tokio::test]

@@ -43,17 +43,14 @@ fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Standing) -> bool) 
         let instance = instance_of(resource).map_or("-".to_owned(), |id| id.to_string());
         let age = resource.created.map_or("-".to_owned(), |at| when.age(at).to_string());
         let cells = vec![resource.kind.to_string(), resource.name.clone(), instance, age];
-        rows.row(cells, vec![why(resource, *standing)]);
+        rows.row(cells, vec![sentence(seen, resource, *standing)]);
     }
     if rows.is_empty() { String::new() } else { rows.render(width) }
 }
 
-/// In one sentence, with what the provider has to say.
-fn why(resource: &Resource, standing: Standing) -> String {
-    let mut why = standing.to_string();
-    if let (Standing::Foreign, Some(tags)) = (standing, &resource.tags) {
-        why = format!("{why}, `{}`", tags.owner);
-    }
+/// With what the provider has to say.
+fn sentence(seen: &Seen, resource: &Resource, standing: Standing) -> String {
+    let why = seen.why(resource, standing);
     match &resource.detail {
         Some(detail) => format!("{why} ({detail})"),
         None => why,
