@@ -124,10 +124,7 @@ fn end(answer: Result<(), ProviderError>, late: Option<Duration>) -> Option<Dele
         (Err(error), None) if may_pass(error.class()) => None,
         (Err(error), _) => Some(Deleted::Stays(error.to_string())),
         (Ok(()), None) => None,
-        (Ok(()), Some(within)) => Some(Deleted::Stays(format!(
-            "its deletion was asked for, and it is still there after {}",
-            Pretty(within)
-        ))),
+        (Ok(()), Some(within)) => Some(Deleted::Stays(format!("it is still there after {}", Pretty(within)))),
     }
 }
 
