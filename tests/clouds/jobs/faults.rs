@@ -30,7 +30,7 @@ fn faults(cloud: Cloud) -> Value {
     ];
     let candidates = [json!({ "mode": "capacity" }), json!({ "mode": "quota" })];
     let ends = [json!({ "mode": "ends-in-error" })];
-    let reclaims = [json!({ "mode": "spot-reclaim", "seconds": 1 })];
+    let reclaims = [json!({ "mode": "spot-reclaim", "seconds": 1.5 })];
     let mut all = Vec::new();
     let rules = [("*", &requests[..]), (launch, &candidates), (launch, &ends), (launch, &reclaims)];
     for (operation, modes) in rules {
@@ -69,7 +69,7 @@ fn sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong(cloud: Cloud) {
     site.lab.fault(&faults(cloud));
     let mut runner = site.runner();
     runner.patience = PATIENCE * 2;
-    let handles: Vec<_> = (1..=jobs).map(|id| runner.start(&Job::new(id).script(["sleep 0.2"]))).collect();
+    let handles: Vec<_> = (1..=jobs).map(|id| runner.start(&Job::new(id).script(["sleep 1"]))).collect();
     let reclaimed = handles.into_iter().map(|handle| judge(&handle.finish())).filter(|lost| *lost);
     let reclaimed = reclaimed.count();
     let requests = site.lab.requests();
