@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn rule(more: Value) -> Firewall {
+    fn rule(more: &Value) -> Firewall {
         let mut rule =
             json!({ "direction": "INGRESS", "allowed": [{ "IPProtocol": "tcp", "ports": ["22"] }] });
         rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -107,7 +107,7 @@ mod tests {
             (json!({ "allowed": [{ "IPProtocol": "tcp" }] }), true),
             (json!({ "allowed": [{ "IPProtocol": "all" }] }), true),
         ] {
-            assert_eq!(lets_in(&rule(more.clone()), &settings), wanted, "{more}");
+            assert_eq!(lets_in(&rule(&more), &settings), wanted, "{more}");
         }
     }
 }
