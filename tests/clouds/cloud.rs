@@ -93,6 +93,14 @@ impl Cloud {
         }
     }
 
+    /// The operation that says why an instance is gone, where that is not in the list of instances.
+    pub fn endings(self) -> Option<&'static str> {
+        match self {
+            Self::Ec2 => None,
+            Self::Gce => Some("compute.zoneOperations.list"),
+        }
+    }
+
     /// Every operation that a keeper calls in the life of an instance.
     pub fn operations(self) -> &'static [&'static str] {
         match self {
@@ -106,6 +114,7 @@ impl Cloud {
             Self::Gce => &[
                 "compute.instances.insert",
                 "compute.zoneOperations.wait",
+                "compute.zoneOperations.list",
                 "compute.instances.aggregatedList",
                 "compute.instances.delete",
                 "compute.instances.getSerialPortOutput",
@@ -122,16 +131,19 @@ impl Cloud {
             ErrorClass::Denied => json!({ "mode": "denied" }),
             ErrorClass::Invalid => json!({ "mode": "rejected", "code": invalid }),
             ErrorClass::Throttled { .. } => json!({ "mode": "throttled" }),
-            // EC2's own errors leave open what became of a launch, but not those of the question before it.
-            ErrorClass::Transient if self == Self::Ec2 => {
-                return Some(
-                    json!({ "mode": "rejected", "code": "InternalError", "operation": "DescribeImages" }),
-                );
-            }
-            ErrorClass::Transient => json!({ "mode": "rejected", "code": "backendError" }),
+            // Their own errors leave open what became of a launch, but not those of the question before it, nor of the
+            // operation behind it.
+            ErrorClass::Transient => match self {
+                Self::Ec2 => {
+                    json!({ "operation": "DescribeImages", "mode": "rejected", "code": "InternalError" })
+                }
+                Self::Gce => json!({ "mode": "ends-in-error" }),
+            },
             ErrorClass::NotFound | ErrorClass::Unknown => return None,
         };
-        fault["operation"] = self.launch().into();
+        if fault["operation"].is_null() {
+            fault["operation"] = self.launch().into();
+        }
         Some(fault)
     }
 

@@ -26,7 +26,8 @@ pub fn of(request: &[u8]) -> String {
         (_, ["aggregated", kind]) => return format!("compute.{kind}.aggregatedList"),
         ("GET", [kind]) => return format!("compute.{kind}.list"),
         (_, ["zones", _, "operations", _, "wait"]) => return "compute.zoneOperations.wait".to_owned(),
-        (_, ["zones", _, "operations", ..]) => return "compute.zoneOperations.get".to_owned(),
+        (_, ["zones", _, "operations"]) => return "compute.zoneOperations.list".to_owned(),
+        (_, ["zones", _, "operations", _]) => return "compute.zoneOperations.get".to_owned(),
         ("GET", ["zones", _, "instances", _, "serialPort"]) => "getSerialPortOutput",
         ("POST", ["zones", _, "instances"]) => "insert",
         ("DELETE", ["zones", _, "instances", _]) => "delete",
@@ -56,6 +57,7 @@ mod tests {
             ("GET {}/aggregated/instances?filter=a", "compute.instances.aggregatedList"),
             ("POST {}/zones/us-east1-b/operations/o/wait", "compute.zoneOperations.wait"),
             ("GET {}/zones/us-east1-b/operations/o", "compute.zoneOperations.get"),
+            ("GET {}/zones/us-east1-b/operations?maxResults=5", "compute.zoneOperations.list"),
         ] {
             let line = line.replace("{}", "/compute/v1/projects/lab-project");
             assert_eq!(of(format!("{line} HTTP/1.1\r\n\r\n").as_bytes()), operation);

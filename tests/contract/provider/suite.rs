@@ -330,7 +330,7 @@ pub(crate) async fn every_refusal_is_definite_and_leaves_nothing(fixture: &dyn F
         let Some(provider) = fixture.provider(&Behaviour::Refuses(wanted.clone())) else { continue };
         let first = request(fixture, number);
         let refused = class(provider.launch(&first).await);
-        assert!(refused.is_definite(), "{refused}");
+        assert!(refused.is_definite(), "{refused}, not {wanted}");
         assert_eq!(std::mem::discriminant(&refused), std::mem::discriminant(&wanted), "{refused}");
         if let ErrorClass::Throttled { until: Some(at) } = refused {
             let over = async || fixture.clock().now().reached(at).then_some(());
