@@ -9,6 +9,7 @@
 
 mod cloud;
 mod credentials;
+mod first_boot;
 mod fixture;
 mod gate;
 #[path = "../contract/provider/here.rs"]

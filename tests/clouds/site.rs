@@ -70,6 +70,20 @@ impl Site {
         Self { place: setting.open(), lab }
     }
 
+    /// With other keys in the provider's table.
+    pub fn with(cloud: Cloud, setting: Setting, keys: &[(&str, &str)]) -> Self {
+        let lab = Taken::take();
+        let url = lab.url();
+        let mut setting = setting.provider("kind", cloud.kind());
+        for (key, value) in cloud.table(&lab, &url, Buy::OnDemand) {
+            setting = setting.provider(&key, value);
+        }
+        for (key, value) in keys {
+            setting = setting.provider(key, *value);
+        }
+        Self { place: setting.open(), lab }
+    }
+
     /// A second type of instance in each place, behind the first.
     pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
         let lab = Taken::take();

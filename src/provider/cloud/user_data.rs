@@ -58,7 +58,11 @@ cat >/etc/ssh/ssh_host_ed25519_key <<'END_OF_KEY'
 END_OF_KEY
 echo '{public}' >/etc/ssh/ssh_host_ed25519_key.pub
 chmod 644 /etc/ssh/ssh_host_ed25519_key.pub
-id {user} >/dev/null 2>&1 || useradd --create-home --shell /bin/bash {user} || adduser -D -s /bin/sh {user}
+if ! id {user} >/dev/null 2>&1; then
+  useradd --create-home --shell /bin/bash {user} || adduser -D -s /bin/sh {user}
+  # No password fits, but the account is not locked: an sshd without PAM would let nobody in.
+  usermod -p '*' {user} || echo '{user}:*' | chpasswd -e
+fi
 home=$(getent passwd {user} | cut -d: -f6)
 mkdir -p "$home/.ssh"
 echo '{authorized}' >>"$home/.ssh/authorized_keys"

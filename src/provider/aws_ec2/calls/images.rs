@@ -1,10 +1,10 @@
 //! The disks of images: asked once for each, since images do not change.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use aws_sdk_ec2::Client;
+use tokio::sync::Mutex;
 
 use super::errors;
 use crate::core::failure::ErrorClass;
@@ -20,13 +20,15 @@ pub(super) struct Disk {
 
 /// What is known of images.
 #[derive(Debug, Default)]
-pub(super) struct Images(RefCell<BTreeMap<String, Rc<[Disk]>>>);
+pub(super) struct Images(Mutex<BTreeMap<String, Rc<[Disk]>>>);
 
 impl Images {
     /// The disks of an image. `Invalid` if there is no such image; never `Unknown`: nothing was asked for yet.
     pub(super) async fn disks(&self, client: &Client, image: &str) -> Result<Rc<[Disk]>, ProviderError> {
-        if let Some(known) = self.0.borrow().get(image) {
-            return Ok(Rc::clone(known));
+        // Launches that come together ask once.
+        let mut known = self.0.lock().await;
+        if let Some(disks) = known.get(image) {
+            return Ok(Rc::clone(disks));
         }
         let answer = client.describe_images().image_ids(image).send().await;
         let answer = answer.map_err(|error| definite(errors::read(&error, image)))?;
@@ -44,7 +46,7 @@ impl Images {
             .into_iter()
             .map(|device| Disk { device: device.to_owned(), is_root: device == root })
             .collect();
-        self.0.borrow_mut().insert(image.to_owned(), Rc::clone(&disks));
+        known.insert(image.to_owned(), Rc::clone(&disks));
         Ok(disks)
     }
 }
