@@ -9,7 +9,7 @@ use super::ComputeEngine;
 use super::client::{Clients, answer, within};
 use super::errors::{self, Asked};
 use super::machines;
-use super::order::{MADE_BY, Order};
+use super::order::{Order, made_by};
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Created;
@@ -77,7 +77,7 @@ async fn existing(
         Err(error) => return Err(errors::read(&error, Asked::New, &order.place)),
     };
     let label = |name: &str| found.labels.get(name).map(String::as_str);
-    if label(MADE_BY) == Some(&order.request_id) {
+    if made_by(&found) == Some(&order.request_id) {
         return Ok(Created { placed: machines::standing(&found) > Standing::Asked, handle });
     }
     let wanted = tags::read(|name| order.instance.labels.get(name).map(String::as_str));

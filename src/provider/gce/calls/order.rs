@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration as Time;
 
+use google_cloud_compute_v1::model::metadata::Items;
 use google_cloud_compute_v1::model::scheduling::{InstanceTerminationAction, ProvisioningModel};
 use google_cloud_compute_v1::model::{
     AccessConfig, AttachedDisk, AttachedDiskInitializeParams, Duration, Instance, Metadata, NetworkInterface,
-    Scheduling, ServiceAccount, Tags, access_config, metadata,
+    Scheduling, ServiceAccount, Tags, access_config,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -21,8 +22,8 @@ use crate::provider::cloud::offers::{Market, Offer};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::cloud::{tags, user_data};
 
-/// Which order has made a machine: its request id.
-pub(super) const MADE_BY: &str = "greenroom-request";
+/// Which order has made a machine: its request id, in the machine's metadata.
+const MADE_BY: &str = "greenroom-request";
 /// Limits of Compute Engine for a machine that ends by itself.
 const SHORTEST_LIFE: Time = Time::from_secs(30);
 const LONGEST_LIFE: Time = Time::from_hours(120 * 24);
@@ -53,14 +54,13 @@ impl Order {
         let request_id = request_id(&request.token);
         let mut labels: HashMap<String, String> = settings.common.tags.iter().cloned().collect();
         labels.extend(tags::written(&request.tags).map(|(name, value)| (name.to_owned(), value)));
-        labels.insert(MADE_BY.to_owned(), request_id.clone());
         let mut instance = Instance::new()
             .set_name(name(&request.instance))
             .set_machine_type(format!("zones/{zone}/machineTypes/{}", offer.machine_type))
             .set_labels(labels.clone())
             .set_disks([boot_disk(settings, zone, &image, labels)])
             .set_network_interfaces([interface(settings, region)])
-            .set_metadata(first_boot(settings, request))
+            .set_metadata(metadata(settings, request, &request_id))
             .set_scheduling(scheduling(offer.market, request.lifetime));
         if let Some(account) = &settings.service_account {
             let account =
@@ -125,15 +125,22 @@ fn interface(settings: &Settings, region: &str) -> NetworkInterface {
     interface.set_access_configs([nat])
 }
 
-/// Its keys. Compute Engine itself sees to its end, so nothing is said of that.
-fn first_boot(settings: &Settings, request: &LaunchRequest) -> Metadata {
+/// Its keys for the first boot, and who has made it. Compute Engine itself sees to its end, so nothing is said of that.
+fn metadata(settings: &Settings, request: &LaunchRequest, request_id: &str) -> Metadata {
     let kind = settings.common.user_data;
     let key = match kind {
         UserData::CloudInit => "user-data",
         UserData::Script => "startup-script",
     };
     let text = user_data::text(kind, request, &settings.common.user, None);
-    Metadata::new().set_items([metadata::Items::new().set_key(key).set_value(text)])
+    let item = |key: &str, value: &str| Items::new().set_key(key).set_value(value);
+    Metadata::new().set_items([item(key, &text), item(MADE_BY, request_id)])
+}
+
+/// The request id of the order that has made a machine.
+pub(super) fn made_by(instance: &Instance) -> Option<&str> {
+    let mut items = instance.metadata.iter().flat_map(|metadata| &metadata.items);
+    items.find(|item| item.key.as_deref() == Some(MADE_BY))?.value.as_deref()
 }
 
 fn scheduling(market: Market, lifetime: Option<Time>) -> Scheduling {

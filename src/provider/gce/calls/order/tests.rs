@@ -44,7 +44,7 @@ fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
     assert!(script.as_str().unwrap().starts_with("#!/bin/sh"), "{script}");
     let labels = json!({
         "greenroom-pool": "linux", "greenroom-owner": "0123456789abcdef", "greenroom-generation": "c0ffee",
-        "greenroom-number": "7", "greenroom-request": order.request_id,
+        "greenroom-number": "7",
     });
     let wanted = json!({
         "name": "linux-c0ffee-7",
@@ -55,10 +55,14 @@ fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
             "initializeParams": { "sourceImage": "global/images/family/ci", "labels": labels },
         }],
         "networkInterfaces": [{ "network": "global/networks/default" }],
-        "metadata": { "items": [{ "key": "startup-script", "value": null }] },
+        "metadata": { "items": [
+            { "key": "startup-script", "value": null },
+            { "key": "greenroom-request", "value": order.request_id },
+        ] },
         "scheduling": { "provisioningModel": "STANDARD", "automaticRestart": false },
     });
     assert_eq!(said, wanted);
+    assert_eq!(made_by(&order.instance), Some(order.request_id.as_str()));
 }
 
 #[test]
