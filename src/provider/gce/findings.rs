@@ -70,6 +70,22 @@ fn processors(left: &BTreeMap<String, f64>, take: &Take<'_>) -> String {
     spot.or_else(|| known(format!("{family}_CPUS"))).unwrap_or_else(|| "CPUS".to_owned())
 }
 
+/// Refusals in the same words are one: an image that is not there refuses every candidate.
+fn by_words(refused: &[(String, String)]) -> Vec<(String, &str)> {
+    let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
+    for (candidate, words) in refused {
+        match grouped.iter_mut().find(|(_, known)| known == words) {
+            Some((candidates, _)) => candidates.push(candidate),
+            None => grouped.push((vec![candidate], words)),
+        }
+    }
+    let named = |candidates: &[&str]| match candidates {
+        [first, rest @ ..] if !rest.is_empty() => format!("{first} and {} more", rest.len()),
+        _ => candidates.concat(),
+    };
+    grouped.into_iter().map(|(candidates, words)| (named(&candidates), words)).collect()
+}
+
 /// What to say about it.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
@@ -102,8 +118,8 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     for (purpose, words) in &facts.denied {
         say("gce-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);
     }
-    for (candidate, words) in &facts.refused {
-        let what = format!("Compute Engine would refuse {candidate} of pool `{pool}`: {words}");
+    for (candidates, words) in by_words(&facts.refused) {
+        let what = format!("Compute Engine would refuse {candidates} of pool `{pool}`: {words}");
         say("gce-refused", Error, what, "correct the pool's table, or take the candidate out");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
@@ -177,6 +193,14 @@ mod tests {
         assert_eq!(codes(&facts, &demand), wanted);
         let silent = Facts { unreachable: Some("no credentials".to_owned()), ..facts };
         assert_eq!(codes(&silent, &demand), ["gce-no-lifetime", "gce-unreachable"]);
+    }
+
+    #[test]
+    fn refusals_in_the_same_words_are_one() {
+        let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
+        let refused = refused.map(|(candidate, words)| (candidate.to_owned(), words.to_owned()));
+        let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
+        assert_eq!(by_words(&refused), wanted);
     }
 
     #[test]

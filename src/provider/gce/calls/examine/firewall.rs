@@ -2,6 +2,7 @@
 //!
 //! Rules of the network only: what firewall policies of the organisation say, nobody here can see, so what is said is a warning.
 
+use google_cloud_compute_v1::Result as Answer;
 use google_cloud_compute_v1::model::Firewall;
 use google_cloud_compute_v1::model::firewall::{Allowed, Direction};
 
@@ -11,14 +12,17 @@ use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::super::machines::{PAGE, last};
+use super::{is_forbidden, words};
 
 const PURPOSE: &str = "look at firewall rules";
 
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
     let settings = &engine.settings;
-    let Some((project, network)) = network(settings, catalogue).await else {
-        facts.unseen.push(PURPOSE);
-        return;
+    let (project, network) = match network(settings, catalogue).await {
+        Ok(Some(found)) => found,
+        Ok(None) => return,
+        Err(error) if is_forbidden(&error) => return facts.unseen.push(PURPOSE),
+        Err(error) => return facts.refused.push(("every candidate".to_owned(), words(&error))),
     };
     let mut next = None;
     loop {
@@ -39,17 +43,19 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
 }
 
 /// Project and name of the pool's network; where only a subnetwork is named, it is asked.
-async fn network(settings: &Settings, catalogue: &Catalogue) -> Option<(String, String)> {
+async fn network(settings: &Settings, catalogue: &Catalogue) -> Answer<Option<(String, String)>> {
     let owner = |net: &Net| net.project.clone().unwrap_or_else(|| settings.project.clone());
     if let Some(network) = &settings.network {
-        return Some((owner(network), network.name.clone()));
+        return Ok(Some((owner(network), network.name.clone())));
     }
-    let subnetwork = settings.subnetwork.as_ref()?;
-    let region =
-        subnetwork.region.as_deref().or_else(|| resource::region(&settings.common.offers[0].place))?;
+    let zone = &settings.common.offers[0].place;
+    let (Some(subnetwork), Some(region)) = (&settings.subnetwork, resource::region(zone)) else {
+        return Ok(None);
+    };
+    let region = subnetwork.region.as_deref().unwrap_or(region);
     let get = catalogue.subnetworks.get().set_project(owner(subnetwork)).set_region(region);
-    let found = answer(get.set_subnetwork(&subnetwork.name).send()).await.ok()?;
-    Some((owner(subnetwork), last(found.network.as_deref()?).to_owned()))
+    let found = answer(get.set_subnetwork(&subnetwork.name).send()).await?;
+    Ok(found.network.as_deref().map(|network| (owner(subnetwork), last(network).to_owned())))
 }
 
 /// From wherever: whether this machine is among a rule's sources cannot be judged from here.

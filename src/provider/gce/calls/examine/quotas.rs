@@ -9,6 +9,7 @@ use super::super::super::resource;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::candidates::Types;
+use super::is_forbidden;
 use crate::provider::cloud::offers::{Market, Offer};
 
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types: &Types, facts: &mut Facts) {
@@ -16,9 +17,14 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
     let regions: BTreeSet<&str> = offers.iter().filter_map(|offer| resource::region(&offer.place)).collect();
     for name in regions {
         let get = catalogue.regions.get().set_project(&engine.settings.project).set_region(name);
-        let Ok(region) = answer(get.send()).await else {
-            facts.unseen.push("look at quotas");
-            continue;
+        let region = match answer(get.send()).await {
+            Ok(region) => region,
+            Err(error) if is_forbidden(&error) => {
+                facts.unseen.push("look at quotas");
+                continue;
+            }
+            // A region that does not exist is found with its zones.
+            Err(_) => continue,
         };
         let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(name));
         let takes: Vec<_> = here.filter_map(|offer| take(offer, types, engine.settings.public_ip)).collect();
