@@ -182,7 +182,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         tags: Some(machine.tags.clone()),
         status: machine.status()?,
         created: machine.created(now),
-        detail: if machine.standing <= Standing::Ending {
+        detail: if machine.standing <= Standing::Stopped {
             machine.why.clone()
         } else {
             Some(machine.what.clone())

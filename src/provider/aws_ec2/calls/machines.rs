@@ -30,7 +30,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
             ipv6: text(instance.ipv6_address()),
         },
         what: what(instance),
-        why: why(instance).filter(|_| standing <= Standing::Ending),
+        why: why(instance).filter(|_| standing <= Standing::Stopped),
     })
 }
 
@@ -39,7 +39,8 @@ fn standing(state: &InstanceStateName) -> Standing {
         InstanceStateName::Pending => Standing::Starting,
         InstanceStateName::Running => Standing::Running,
         InstanceStateName::Terminated => Standing::Gone,
-        // Stopped machines still cost their disks.
+        // By somebody else: it still costs its disks, and goes when it is asked to.
+        InstanceStateName::Stopping | InstanceStateName::Stopped => Standing::Stopped,
         _ => Standing::Ending,
     }
 }

@@ -232,7 +232,7 @@ async fn what_has_stopped_by_itself_is_deleted_too() {
     cloud.launch(&request("x", 1)).await.unwrap();
     stage.world.machines.borrow_mut()[0].standing = Standing::Stopped;
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
-    assert_eq!(listing.instances[0].status, Status::Stopping);
+    assert_eq!((listing.instances[0].status, &listing.instances[0].detail), (Status::Stopping, &None));
     for _ in 0..3 {
         cloud.terminate(&InstanceId::new("x")).await.unwrap();
     }
