@@ -39,8 +39,8 @@ fn standing(state: &InstanceStateName) -> Standing {
         InstanceStateName::Pending => Standing::Starting,
         InstanceStateName::Running => Standing::Running,
         InstanceStateName::Terminated => Standing::Gone,
-        // By somebody else: it still costs its disks, and goes when it is asked to.
-        InstanceStateName::Stopping | InstanceStateName::Stopped => Standing::Stopped,
+        // It ends only if somebody asks for it, and costs its disks until then.
+        InstanceStateName::Stopped => Standing::Stopped,
         _ => Standing::Ending,
     }
 }
@@ -137,6 +137,16 @@ mod tests {
             let machine = read(&instance(state, code, transition)).unwrap();
             assert_eq!(machine.why.as_deref(), said, "{code}");
             assert_eq!(machine.instance.as_str(), "linux-c0ffee-7");
+        }
+    }
+
+    #[test]
+    fn a_stopped_machine_is_not_about_to_go() {
+        use InstanceStateName::{ShuttingDown, Stopped, Stopping};
+        for (state, wanted) in
+            [(Stopping, Standing::Ending), (Stopped, Standing::Stopped), (ShuttingDown, Standing::Ending)]
+        {
+            assert_eq!(read(&instance(state, "", "")).unwrap().standing, wanted);
         }
     }
 

@@ -258,6 +258,10 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
+    stage.world.machines.borrow_mut()[0].standing = Standing::Stopped;
+    let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
+    assert_eq!(listing.instances[0].detail, None, "what it was is no reason for its end");
+    stage.pass(Duration::from_secs(2));
     stage.world.machines.borrow_mut()[0].standing = Standing::Gone;
     stage.world.machines.borrow_mut()[0].why = Some("was reclaimed".to_owned());
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
