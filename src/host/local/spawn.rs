@@ -38,7 +38,7 @@ const DETACHED: u8 = 0x06;
 /// `SSH_AUTH_SOCK` is not here: a process that outlives the login and talks to guests must not reach an agent. Nor
 /// are keys of clouds (`AWS_SECRET_ACCESS_KEY`): no secret belongs into a long-lived process's environment; the
 /// files that hold them are named by the variables below.
-const ALLOWED: [&str; 32] = [
+const ALLOWED: [&str; 39] = [
     "PATH",
     "HOME",
     "USER",
@@ -64,6 +64,13 @@ const ALLOWED: [&str; 32] = [
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_CA_BUNDLE",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_EC2",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "GCE_METADATA_HOST",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "CLOUDSDK_CONFIG",
     "KUBECONFIG",
