@@ -1,12 +1,6 @@
-//! What a machine is told at its first boot: keys, users, and its end.
-
-use std::time::Duration;
-
-use serde_json::json;
+//! What a machine is told at its first boot: its key, and who logs in.
 
 use crate::cloud::Cloud;
-use crate::fixture::CloudFixture;
-use crate::provider::{Fixture, good, request, running, until};
 use crate::site::{Site, pool};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
@@ -41,28 +35,4 @@ fn compute_engine_reads_cloud_config() {
 #[test]
 fn compute_engine_runs_a_script() {
     a_job_runs(Cloud::Gce, "script");
-}
-
-/// Nobody asks for its end.
-async fn a_machine_ends_by_itself(cloud: Cloud) {
-    let fixture = CloudFixture::new(cloud);
-    let provider = good(&fixture);
-    // Compute Engine takes no shorter life; the lab's time runs faster for it.
-    fixture.lab.set(&json!({ "run_duration_scale": 0.1 }));
-    let lifetime = if cloud == Cloud::Ec2 { Duration::from_secs(3) } else { Duration::from_secs(30) };
-    let mut launch = request(&fixture, 1);
-    launch.lifetime = Some(lifetime);
-    provider.launch(&launch).await.expect("it is accepted");
-    running(&fixture, &*provider, &launch.instance).await;
-    until("its end", Duration::from_secs(30), async || fixture.remains().is_empty().then_some(())).await;
-}
-
-#[tokio::test]
-async fn a_machine_of_ec2_ends_when_its_manager_is_gone() {
-    a_machine_ends_by_itself(Cloud::Ec2).await;
-}
-
-#[tokio::test]
-async fn a_machine_of_compute_engine_ends_when_its_manager_is_gone() {
-    a_machine_ends_by_itself(Cloud::Gce).await;
 }
