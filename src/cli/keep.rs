@@ -55,6 +55,15 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
     Ok(true)
 }
 
+/// Writes why there is no keeper where whoever called for one looks for it.
+pub(super) fn complain(place: &Place, error: &CliError) {
+    if let Some(state) = &place.state_dir
+        && log::start(state, true).is_ok()
+    {
+        tracing::error!("no keeper: {}", error.in_a_line());
+    }
+}
+
 /// One pass over each pool.
 pub(super) async fn reap(
     place: &Place,

@@ -59,6 +59,9 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     if let Err(error) = program::go_on(&place, &command) {
+        if let Command::Operator(OperatorCommand::Keep { background: true }) = command {
+            keep::complain(&place, &error);
+        }
         ui::err(&error.for_operator());
         return ExitCode::from(2);
     }

@@ -144,3 +144,33 @@ fn colours_stay_away_from_pipes_and_from_those_who_do_not_want_them() {
         assert!(!out(&output).contains('\x1b') && !err(&output).contains('\x1b'), "{args:?}");
     }
 }
+
+/// The program for driver calls, alone: it says what it lacks, and does what it can without that.
+#[test]
+fn a_pool_in_a_cloud_names_the_program_that_is_missing() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let alone = dir.path().join("greenroom");
+    std::fs::copy(env!("CARGO_BIN_EXE_greenroom"), &alone).expect("a copy");
+    let config = dir.path().join("greenroom.toml");
+    let provider = "kind = \"aws-ec2\"\nimage = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nzones = \"a\"\n";
+    let state = dir.path().join("state");
+    let text =
+        format!("state_dir = {state:?}\n[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\n{provider}");
+    std::fs::write(&config, text).expect("a configuration");
+    let call = |arguments: &[&str]| {
+        Command::new(&alone)
+            .args(arguments)
+            .arg("--config")
+            .arg(&config)
+            .env_clear()
+            .output()
+            .expect("it runs")
+    };
+    for arguments in [&["keep"][..], &["reap"], &["pool", "leaks"], &["doctor", "--boot", "linux"]] {
+        let refused = call(arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        assert!(err(&refused).contains("`greenroom-clouds`, which is not in"), "{}", err(&refused));
+    }
+    assert!(out(&call(&["doctor"])).contains("error [aws-ec2-program]"));
+    assert!(call(&["pool", "status"]).status.success());
+}
