@@ -31,6 +31,8 @@ impl Scene {
     pub fn open(case: &Case) -> Self {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
+        // New instances of EC2 are unknown to lists for a while.
+        lab.set(&json!({ "visible": 0.5 }));
         let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
         if case.call == case.cloud.console() {
             // It is asked for when a boot fails.
