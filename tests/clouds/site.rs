@@ -132,6 +132,15 @@ impl Site {
         names
     }
 
+    /// No launch has ever made two, though its call was repeated: EC2 tells of what has ended, too.
+    #[track_caller]
+    fn expect_each_made_once(&self) {
+        let mut made = BTreeSet::new();
+        for machine in self.lab.truth().instances {
+            assert!(made.insert(our_name(&machine)), "a second one: {machine:?}");
+        }
+    }
+
     /// Waits for peace with so many idle instances; then what lives in the cloud is what we believe in, each once, and
     /// no volume is left of others.
     #[track_caller]
@@ -153,6 +162,7 @@ impl Site {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(self.living(), self.believed().into_iter().collect::<Vec<_>>());
+        self.expect_each_made_once();
         self.expect_sound();
     }
 }
