@@ -31,9 +31,11 @@ impl Scene {
     pub fn open(case: &Case) -> Self {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
-        // New instances of EC2 are unknown to lists for a while.
-        lab.set(&json!({ "visible": 0.5 }));
+        // New instances of EC2 are unknown to lists for a while: what was not answered is asked for again before it is
+        // seen there.
+        lab.set(&json!({ "visible": 0.6 }));
         let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
+        setting = setting.timing("relaunch_after", "200ms");
         if case.call == case.cloud.console() {
             // It is asked for when a boot fails.
             lab.set(&json!({ "ssh": NEVER }));
