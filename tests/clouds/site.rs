@@ -54,6 +54,13 @@ pub fn pool() -> Setting {
     setting
 }
 
+/// With the provider's table of a cloud.
+fn in_cloud(cloud: Cloud, setting: Setting, buy: Buy, lab: &Taken, url: &str) -> Setting {
+    let setting = setting.provider("kind", cloud.kind());
+    let table = cloud.table(lab, url, buy);
+    table.into_iter().fold(setting, |setting, (key, value)| setting.provider(&key, value))
+}
+
 impl Site {
     pub fn open(cloud: Cloud, setting: Setting, buy: Buy) -> Self {
         let lab = Taken::take();
@@ -63,37 +70,23 @@ impl Site {
 
     /// The same, with something between the pool and the lab.
     pub fn at(cloud: Cloud, setting: Setting, buy: Buy, lab: Taken, url: &str) -> Self {
-        let mut setting = setting.provider("kind", cloud.kind());
-        for (key, value) in cloud.table(&lab, url, buy) {
-            setting = setting.provider(&key, value);
-        }
-        Self { place: setting.open(), lab }
+        Self { place: in_cloud(cloud, setting, buy, &lab, url).open(), lab }
     }
 
     /// With other keys in the provider's table.
     pub fn with(cloud: Cloud, setting: Setting, keys: &[(&str, &str)]) -> Self {
         let lab = Taken::take();
-        let url = lab.url();
-        let mut setting = setting.provider("kind", cloud.kind());
-        for (key, value) in cloud.table(&lab, &url, Buy::OnDemand) {
-            setting = setting.provider(&key, value);
-        }
-        for (key, value) in keys {
-            setting = setting.provider(key, *value);
-        }
+        let table = in_cloud(cloud, setting, Buy::OnDemand, &lab, &lab.url());
+        let setting = keys.iter().fold(table, |setting, (key, value)| setting.provider(key, *value));
         Self { place: setting.open(), lab }
     }
 
     /// A second type of instance in each place, behind the first.
     pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
         let lab = Taken::take();
-        let url = lab.url();
         let (key, types) = cloud.two_types();
-        let mut setting = setting.provider("kind", cloud.kind());
-        for (key, value) in cloud.table(&lab, &url, Buy::OnDemand) {
-            setting = setting.provider(&key, value);
-        }
-        Self { place: setting.provider(key, types).open(), lab }
+        let setting = in_cloud(cloud, setting, Buy::OnDemand, &lab, &lab.url()).provider(key, types);
+        Self { place: setting.open(), lab }
     }
 
     /// A first job, which brings the keeper to work; then waits for so many idle instances.
