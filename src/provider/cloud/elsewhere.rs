@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use super::offers::Offer;
+use super::offers::{Offer, capabilities};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -15,10 +15,14 @@ use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 /// Knows what a pool may launch, and can ask nobody.
 #[derive(Debug)]
 pub struct Elsewhere {
-    pub offers: Vec<Offer>,
+    capabilities: Capabilities,
 }
 
 impl Elsewhere {
+    pub fn new(offers: &[Offer]) -> Self {
+        Self { capabilities: capabilities(offers) }
+    }
+
     fn nobody<T>() -> Result<T, ProviderError> {
         let why = "this program makes no calls to clouds: `greenroom-clouds`, which does, must lie beside it";
         Err(ProviderError::new(ErrorClass::Denied, why))
@@ -48,7 +52,6 @@ impl Provider for Elsewhere {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let candidates = self.offers.iter().map(|offer| offer.candidate.clone()).collect();
-        Capabilities { candidates, ..Capabilities::default() }
+        self.capabilities.clone()
     }
 }

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::core::ids::Candidate;
+use crate::core::inventory::Capabilities;
 use crate::provider::keys::{KeyError, Keys};
 
 /// More would not be tried in a day, and each is recorded when it is refused.
@@ -65,7 +66,8 @@ pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offer>, KeyError> 
     let mut offers: Vec<Offer> = Vec::new();
     for (group, name) in &groups {
         for offer in group.offers(name, words)? {
-            if !offers.iter().any(|known| known.is_same(&offer)) {
+            // None has its name yet, so that equal ones are equal.
+            if !offers.contains(&offer) {
                 offers.push(offer);
             }
         }
@@ -139,11 +141,10 @@ impl Lists {
     }
 }
 
-impl Offer {
-    fn is_same(&self, other: &Self) -> bool {
-        let Self { candidate: _, machine_type, place, market, image } = other;
-        (&self.machine_type, &self.place, self.market, &self.image) == (machine_type, place, *market, image)
-    }
+/// What a provider of these offers can do.
+pub fn capabilities(offers: &[Offer]) -> Capabilities {
+    let candidates = offers.iter().map(|offer| offer.candidate.clone()).collect();
+    Capabilities { candidates, ..Capabilities::default() }
 }
 
 /// Each by what people call it; the image is named only where there are several.

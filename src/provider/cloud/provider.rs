@@ -12,6 +12,7 @@ use super::api::Api;
 use super::budget::Budget;
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, Standing};
+use super::offers::capabilities;
 use super::settings::Common;
 use super::sight::{LastSight, Sight};
 use crate::core::endpoint::Endpoint;
@@ -40,6 +41,8 @@ const ORDERS_KEPT: Duration = Duration::from_hours(24);
 pub struct Cloud<A> {
     context: BuildContext,
     settings: Common,
+    /// Asked for several times in each pass, and as large as the table.
+    capabilities: Capabilities,
     api: A,
     budget: Rc<Budget>,
     ledger: Ledger,
@@ -60,6 +63,7 @@ impl<A: Api> Cloud<A> {
         Self {
             ledger: Ledger::new(&context.state_dir, &context.pool),
             context: context.clone(),
+            capabilities: capabilities(&settings.offers),
             settings,
             api,
             budget: Budget::of(account),
@@ -338,8 +342,7 @@ impl<A: Api> Provider for Cloud<A> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let candidates = self.settings.offers.iter().map(|offer| offer.candidate.clone()).collect();
-        Capabilities { candidates, ..Capabilities::default() }
+        self.capabilities.clone()
     }
 }
 
