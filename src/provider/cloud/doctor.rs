@@ -13,15 +13,24 @@ pub struct Codes {
     pub program: &'static str,
 }
 
-/// The table has a mistake.
-pub fn table(codes: Codes, context: &BuildContext, error: &KeyError) -> Finding {
-    let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
-    Finding { code: codes.table, severity: Severity::Error, what: error.to_string(), remedy: Some(remedy) }
+/// `wrong`: the mistake in its table, if there is one.
+pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) -> Vec<Finding> {
+    let finding = |error: &KeyError| {
+        let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
+        Finding {
+            code: codes.table,
+            severity: Severity::Error,
+            what: error.to_string(),
+            remedy: Some(remedy),
+        }
+    };
+    wrong.map(finding).into_iter().collect()
 }
 
-/// Nobody here can ask the cloud.
-pub fn program(codes: Codes, context: &BuildContext) -> Finding {
+/// With what else was found, where nobody can ask the cloud.
+pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
     let what = format!("nobody here can work for pool `{}`: `greenroom-clouds` is missing", context.pool);
     let remedy = "put `greenroom-clouds` of the same version beside `greenroom`".to_owned();
-    Finding { code: codes.program, severity: Severity::Error, what, remedy: Some(remedy) }
+    found.push(Finding { code: codes.program, severity: Severity::Error, what, remedy: Some(remedy) });
+    found
 }
