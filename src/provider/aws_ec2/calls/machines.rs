@@ -1,7 +1,9 @@
 //! Instances as EC2 tells of them.
 
-use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName};
+use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName, Tag};
 
+use crate::core::ids::InstanceId;
+use crate::core::inventory::Tags;
 use crate::core::text::clean_line;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
 use crate::provider::cloud::tags;
@@ -11,11 +13,7 @@ const WORDS: usize = 200;
 
 /// `None`: it is not ours, though it has our pool's tag.
 pub(super) fn read(instance: &Instance) -> Option<Machine> {
-    let value_of = |name: &str| {
-        let tag = instance.tags().iter().find(|tag| tag.key() == Some(name))?;
-        tag.value()
-    };
-    let (id, tags) = tags::read(value_of)?;
+    let (id, tags) = tags_of(instance.tags())?;
     let standing = standing(instance.state().and_then(|state| state.name())?);
     let text = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
     Some(Machine {
@@ -32,6 +30,11 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: why(instance).filter(|_| standing <= Standing::Stopped),
     })
+}
+
+/// Whose something with these tags is; `None`: not ours.
+pub(super) fn tags_of(all: &[Tag]) -> Option<(InstanceId, Tags)> {
+    tags::read(|name| all.iter().find(|tag| tag.key() == Some(name))?.value())
 }
 
 fn standing(state: &InstanceStateName) -> Standing {
@@ -87,7 +90,7 @@ fn time(transition: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_ec2::types::{InstanceState, StateReason, Tag};
+    use aws_sdk_ec2::types::{InstanceState, StateReason};
 
     use super::*;
 

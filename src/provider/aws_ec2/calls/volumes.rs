@@ -2,19 +2,15 @@
 
 use aws_sdk_ec2::types::{Volume, VolumeState, VolumeType};
 
+use super::machines::tags_of;
 use crate::core::inventory::{Resource, ResourceKind};
-use crate::provider::cloud::tags;
 
 /// `None`: it is being deleted, or is nobody's.
 pub(super) fn read(volume: &Volume) -> Option<Resource> {
     if matches!(volume.state(), Some(VolumeState::Deleting | VolumeState::Deleted)) {
         return None;
     }
-    let value_of = |name: &str| {
-        let tag = volume.tags().iter().find(|tag| tag.key() == Some(name))?;
-        tag.value()
-    };
-    let (instance, tags) = tags::read(value_of).unzip();
+    let (instance, tags) = tags_of(volume.tags()).unzip();
     let size = volume.size().map(|gib| format!("{gib} GiB"));
     let words = [size.as_deref(), volume.volume_type().map(VolumeType::as_str), volume.availability_zone()];
     Some(Resource {
