@@ -185,13 +185,19 @@ fn locate(place: &Place) -> Result<(PathBuf, Option<Config>), CliError> {
 }
 
 /// The configuration that is named, or that this state directory was last used with, or the usual one.
-pub(super) fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
+fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
     if let Some(given) = &place.config {
         return std::path::absolute(given).ok();
     }
     let noted = std::fs::read(state.join(CONFIG_NOTE)).ok()?;
     let noted: OsString = std::os::unix::ffi::OsStringExt::from_vec(noted);
     Some(PathBuf::from(noted))
+}
+
+/// The configuration of a command that opens no state: as with state where one is named, else the named one, or the usual.
+pub(super) fn config_file(place: &Place) -> std::io::Result<PathBuf> {
+    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
+    noted.map_or_else(|| place.config_file(), Ok)
 }
 
 fn read_config(place: &Place) -> Result<Option<Config>, CliError> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
 use super::args::{Command, OperatorCommand, Place, PoolCommand};
-use super::context::config_path;
+use super::context::config_file;
 use super::error::CliError;
 use crate::config::Config;
 use crate::provider::{self, Calls};
@@ -50,12 +50,10 @@ fn wanted(place: &Place, command: &Command) -> Option<&'static str> {
     if !makes_calls(command) {
         return None;
     }
-    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
     // What is wrong with a configuration, the command itself says.
-    let path = noted.map_or_else(|| place.config_file(), Ok).ok()?;
-    let (config, _) = Config::read(&path).ok()?;
-    let kinds = config.pools.values().filter_map(|pool| provider::find(&pool.provider.kind).ok());
-    kinds.into_iter().find(|known| known.calls == Calls::Elsewhere).map(|known| known.kind)
+    let (config, _) = Config::read(&config_file(place).ok()?).ok()?;
+    let mut kinds = config.pools.values().filter_map(|pool| provider::find(&pool.provider.kind).ok());
+    kinds.find(|known| known.calls == Calls::Elsewhere).map(|known| known.kind)
 }
 
 fn makes_calls(command: &OperatorCommand) -> bool {

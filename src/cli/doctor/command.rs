@@ -5,7 +5,7 @@ use std::path::Path;
 use super::examine::{Ground, examine};
 use super::keeper::UNIT_DIRS;
 use crate::cli::args::{DoctorOptions, Place};
-use crate::cli::context::config_path;
+use crate::cli::context::config_file;
 use crate::cli::error::CliError;
 use crate::cli::{program, ui};
 
@@ -20,11 +20,7 @@ pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Re
     if let Some(pool) = &options.boot {
         return super::boot::boot(place, pool).await;
     }
-    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
-    let config = match noted {
-        Some(noted) => noted,
-        None => place.config_file()?,
-    };
+    let config = config_file(place)?;
     let program = program::driver()?;
     let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
     let ground = Ground {
