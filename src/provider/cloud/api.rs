@@ -8,6 +8,7 @@ use super::machine::{Handle, Machine};
 use super::offers::Offer;
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::Resource;
+use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 
@@ -62,8 +63,9 @@ pub trait Api {
     /// What it wrote on its console.
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
 
-    /// Everything else with the pool's tag that bills or counts, of any owner: disks.
-    async fn things(&self) -> Result<Things, ProviderError>;
+    /// Everything else with the pool's tag that bills or counts, of any owner: disks. Their ages are
+    /// seen from `now`.
+    async fn things(&self, now: Stamp) -> Result<Things, ProviderError>;
 
     /// Asks for the deletion of one of them; `NotFound` when it is gone, `Transient` as long as a machine uses it.
     async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError>;

@@ -77,12 +77,18 @@ impl Machine {
         }
     }
 
-    /// When it was made, seen from `now`. The cloud's clock may be ahead of ours: nothing was made later than now.
+    /// When it was made, seen from `now`.
     pub fn created(&self, now: Stamp) -> Option<Stamp> {
-        let ago = u64::try_from(now.wall_ms.saturating_sub(self.created_ms?)).unwrap_or(0);
-        let uptime_ms = now.uptime_ms.saturating_sub(ago);
-        Some(Stamp { wall_ms: now.wall_ms.saturating_sub_unsigned(ago), uptime_ms, ..now })
+        self.created_ms.map(|at_ms| moment(at_ms, now))
     }
+}
+
+/// A moment of the cloud's, in milliseconds since 1970, seen from `now`. Its clock may be ahead of ours: nothing was made
+/// later than now.
+pub fn moment(at_ms: i64, now: Stamp) -> Stamp {
+    let ago = u64::try_from(now.wall_ms.saturating_sub(at_ms)).unwrap_or(0);
+    let uptime_ms = now.uptime_ms.saturating_sub(ago);
+    Stamp { wall_ms: now.wall_ms.saturating_sub_unsigned(ago), uptime_ms, ..now }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::settings::Settings;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::PoolName;
 use crate::core::inventory::Resource;
+use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Machines, Things};
@@ -137,12 +138,12 @@ impl Api for Ec2 {
         Ok(String::from_utf8_lossy(&text[from..]).into_owned())
     }
 
-    async fn things(&self) -> Result<Things, ProviderError> {
+    async fn things(&self, now: Stamp) -> Result<Things, ProviderError> {
         let mut pages = self.client().await.describe_volumes().filters(self.ours()).into_paginator().send();
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;
-            all.extend(page.volumes().iter().filter_map(volumes::read));
+            all.extend(page.volumes().iter().filter_map(|volume| volumes::read(volume, now)));
         }
         Ok(Things { all, complete: true })
     }

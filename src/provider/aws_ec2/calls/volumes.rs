@@ -4,13 +4,16 @@ use aws_sdk_ec2::types::{Volume, VolumeState, VolumeType};
 
 use super::machines::tags_of;
 use crate::core::inventory::{Resource, ResourceKind};
+use crate::core::time::Stamp;
+use crate::provider::cloud::machine::moment;
 
 /// `None`: it is being deleted, or is nobody's.
-pub(super) fn read(volume: &Volume) -> Option<Resource> {
+pub(super) fn read(volume: &Volume, now: Stamp) -> Option<Resource> {
     if matches!(volume.state(), Some(VolumeState::Deleting | VolumeState::Deleted)) {
         return None;
     }
     let (instance, tags) = tags_of(volume.tags()).unzip();
+    let made = volume.create_time().and_then(|time| time.to_millis().ok());
     let size = volume.size().map(|gib| format!("{gib} GiB"));
     let words = [size.as_deref(), volume.volume_type().map(VolumeType::as_str), volume.availability_zone()];
     Some(Resource {
@@ -18,7 +21,7 @@ pub(super) fn read(volume: &Volume) -> Option<Resource> {
         name: volume.volume_id()?.to_owned(),
         instance,
         tags,
-        created: None,
+        created: made.map(|at_ms| moment(at_ms, now)),
         detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
     })
 }

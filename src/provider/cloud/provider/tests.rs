@@ -78,7 +78,7 @@ impl Api for Rc<World> {
         Ok("booted".to_owned())
     }
 
-    async fn things(&self) -> Result<Things, ProviderError> {
+    async fn things(&self, _now: Stamp) -> Result<Things, ProviderError> {
         Ok(Things { all: Vec::new(), complete: true })
     }
 

@@ -3,6 +3,7 @@
 use google_cloud_compute_v1::model::Disk;
 use google_cloud_compute_v1::model::disk::Status;
 use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
+use jiff::Timestamp;
 
 use super::ComputeEngine;
 use super::client::answer;
@@ -10,12 +11,14 @@ use super::errors::{self, Asked};
 use super::machines::{PAGE, last};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
+use crate::core::time::Stamp;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Things;
+use crate::provider::cloud::machine::moment;
 use crate::provider::cloud::tags;
 
 /// All of them, in all zones of the project.
-pub(super) async fn list(engine: &ComputeEngine) -> Result<Things, ProviderError> {
+pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<Things, ProviderError> {
     let clients = engine.clients().await?;
     let mut things = Things { all: Vec::new(), complete: true };
     let mut next = None;
@@ -28,7 +31,7 @@ pub(super) async fn list(engine: &ComputeEngine) -> Result<Things, ProviderError
         for scope in page.items.values() {
             let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
             things.complete &= code.is_none_or(|code| *code == Code::NoResultsOnPage);
-            things.all.extend(scope.disks.iter().filter_map(read));
+            things.all.extend(scope.disks.iter().filter_map(|disk| read(disk, now)));
         }
         next = page.next_page_token.filter(|token| !token.is_empty());
         if next.is_none() {
@@ -48,12 +51,13 @@ pub(super) async fn delete(engine: &ComputeEngine, disk: &Resource) -> Result<()
 }
 
 /// `None`: it is being deleted. Names are unique in their zone only.
-fn read(disk: &Disk) -> Option<Resource> {
+fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
     if disk.status == Some(Status::Deleting) {
         return None;
     }
     let zone = last(disk.zone.as_deref()?);
     let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
+    let made = disk.creation_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
     let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
     let words = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
     Some(Resource {
@@ -61,7 +65,7 @@ fn read(disk: &Disk) -> Option<Resource> {
         name: format!("{zone}/{}", disk.name.as_deref()?),
         instance,
         tags,
-        created: None,
+        created: made.map(|at| moment(at.as_millisecond(), now)),
         detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
     })
 }
@@ -71,11 +75,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::core::time::BootId;
 
     #[test]
     fn a_disk_is_named_with_its_zone_and_knows_its_instance() {
         let mut disk: Disk = serde_json::from_value(json!({
             "name": "linux-c0ffee-7", "zone": "https://x/zones/us-east1-b", "sizeGb": "20", "status": "READY",
+            "creationTimestamp": "1970-01-01T00:00:09.000-00:00",
             "type": "https://x/zones/us-east1-b/diskTypes/pd-balanced",
             "labels": {
                 "greenroom-pool": "linux", "greenroom-owner": "owner", "greenroom-generation": "c0ffee",
@@ -83,11 +89,13 @@ mod tests {
             },
         }))
         .unwrap();
-        let resource = read(&disk).unwrap();
+        let now = Stamp { wall_ms: 10_000, boot: BootId(1), uptime_ms: 5_000 };
+        let resource = read(&disk, now).unwrap();
+        assert_eq!(resource.created.map(|at| at.uptime_ms), Some(4_000));
         assert_eq!(resource.name, "us-east1-b/linux-c0ffee-7");
         assert_eq!(resource.instance.unwrap().as_str(), "linux-c0ffee-7");
         assert_eq!(resource.detail.as_deref(), Some("20 GiB, pd-balanced, us-east1-b"));
         disk.status = Some(Status::Deleting);
-        assert_eq!(read(&disk), None);
+        assert_eq!(read(&disk, now), None);
     }
 }

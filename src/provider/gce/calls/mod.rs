@@ -10,6 +10,7 @@ use tokio::sync::OnceCell;
 use super::settings::Settings;
 use crate::core::ids::PoolName;
 use crate::core::inventory::Resource;
+use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Machines, Things};
@@ -121,8 +122,8 @@ impl Api for ComputeEngine {
         Ok(output.contents.unwrap_or_default())
     }
 
-    async fn things(&self) -> Result<Things, ProviderError> {
-        disks::list(self).await
+    async fn things(&self, now: Stamp) -> Result<Things, ProviderError> {
+        disks::list(self, now).await
     }
 
     async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError> {
