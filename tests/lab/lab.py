@@ -33,7 +33,9 @@ class Lab:
         self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
         self.server = Server(
-            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, *self.front_ends)], self.judge
+            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, *self.front_ends)],
+            self.judge,
+            self.settings,
         )
         self.server.start()
 

@@ -3,9 +3,7 @@
 use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
-
-/// A request that is signed this long before or after EC2's own time is refused: five minutes. Half of it is worth saying.
-const CLOCK_OFF_S: u64 = 150;
+use crate::provider::cloud::clock;
 
 /// How a launch would be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,12 +101,9 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         let what = format!("security group {group} of pool `{pool}` lets nobody in on the SSH port");
         say("aws-ec2-group-closed", Error, what, "allow TCP to `ssh_port` from this machine");
     }
-    if let Some(ahead) = facts.clock_ahead_s.filter(|ahead| ahead.unsigned_abs() > CLOCK_OFF_S) {
-        let way = if ahead > 0 { "behind" } else { "ahead of" };
-        let what = format!(
-            "this machine's clock is {} s {way} EC2's, which refuses what is signed five minutes off",
-            ahead.unsigned_abs()
-        );
+    if let Some(off) = clock::off(facts.clock_ahead_s) {
+        let what =
+            format!("this machine's clock is {off} EC2's, which refuses what is signed five minutes off");
         say("aws-ec2-clock", Error, what, "have the clock set by NTP: `timedatectl set-ntp true`");
     }
     found

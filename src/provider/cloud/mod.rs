@@ -5,6 +5,7 @@
 
 pub mod api;
 mod budget;
+pub mod clock;
 pub mod doctor;
 pub mod elsewhere;
 mod ledger;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
+use crate::provider::cloud::clock;
 
 /// What Compute Engine answered.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +20,8 @@ pub(super) struct Facts {
     pub(super) room: Vec<Room>,
     /// The network in which no firewall rule lets anybody in on the SSH port.
     pub(super) closed: Option<String>,
+    /// Compute Engine's clock less ours, in seconds.
+    pub(super) clock_ahead_s: Option<i64>,
     /// What only `doctor` asks, and may not.
     pub(super) unseen: Vec<&'static str>,
 }
@@ -105,6 +108,12 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             "set `max_lifetime`: Compute Engine then ends machines by itself",
         );
     }
+    if let Some(off) = clock::off(facts.clock_ahead_s) {
+        let what = format!(
+            "this machine's clock is {off} Compute Engine's: ages of machines are wrong, and what a key signs here may be refused"
+        );
+        say("gce-clock", Warning, what, "have the clock set by NTP: `timedatectl set-ntp true`");
+    }
     if let Some(words) = &facts.unreachable {
         let what = format!("Compute Engine cannot be asked about pool `{pool}`: {words}");
         say(
@@ -186,13 +195,15 @@ mod tests {
             denied: vec![("list disks", "forbidden".to_owned())],
             refused: vec![("a".to_owned(), "no such type".to_owned())],
             closed: Some("default".to_owned()),
+            clock_ahead_s: Some(400),
             unseen: vec!["look at firewall rules"],
             ..Facts::default()
         };
-        let wanted = ["gce-no-lifetime", "gce-denied", "gce-refused", "gce-firewall", "gce-unseen"];
+        let wanted =
+            ["gce-no-lifetime", "gce-clock", "gce-denied", "gce-refused", "gce-firewall", "gce-unseen"];
         assert_eq!(codes(&facts, &demand), wanted);
         let silent = Facts { unreachable: Some("no credentials".to_owned()), ..facts };
-        assert_eq!(codes(&silent, &demand), ["gce-no-lifetime", "gce-unreachable"]);
+        assert_eq!(codes(&silent, &demand), ["gce-no-lifetime", "gce-clock", "gce-unreachable"]);
     }
 
     #[test]

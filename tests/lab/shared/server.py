@@ -5,7 +5,9 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
+from email.utils import formatdate
 from http import HTTPStatus
 
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -19,6 +21,10 @@ class Handler(WSGIRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
+    def date_time_string(self, timestamp=None):
+        """The clouds' time, for the head of each answer."""
+        return formatdate(time.time() + self.server.settings.clock_ahead, usegmt=True)
+
     def log(self, type, message, *args):
         pass
 
@@ -30,14 +36,15 @@ class Server:
     """Serves `routes` on a free port of 127.0.0.1, one thread a connection.
 
     `routes` are pairs of a predicate on the request and a function from the request to an `Answer`; the first that
-    fits is taken.
+    fits is taken. `settings` say what time it is.
     """
 
-    def __init__(self, routes, judge):
+    def __init__(self, routes, judge, settings):
         self._routes = routes
         self._judge = judge
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=Handler)
         self._server.daemon_threads = True
+        self._server.settings = settings
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="server", daemon=True)
 

@@ -30,6 +30,8 @@ class Settings:
     quotas: dict = dataclasses.field(default_factory=dict)
     # Instances that a place still has, by "type/zone" or "type/zone/spot"; what is not named has no end.
     capacity: dict = dataclasses.field(default_factory=dict)
+    # By how much the clouds' clock is ahead of this machine's, as answers tell it.
+    clock_ahead: float = 0.0
     # Who logs in with the key that was named at launch, where user data names nobody.
     default_user: str = "root"
 

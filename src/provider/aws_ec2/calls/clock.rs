@@ -9,6 +9,8 @@ use aws_smithy_runtime_api::client::interceptors::context::BeforeDeserialization
 use aws_smithy_runtime_api::client::interceptors::{Intercept, dyn_dispatch_hint};
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 
+use crate::provider::cloud::clock;
+
 /// Remembers the date of the last answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClockOf(Arc<Mutex<Option<String>>>);
@@ -16,10 +18,7 @@ pub(super) struct ClockOf(Arc<Mutex<Option<String>>>);
 impl ClockOf {
     /// EC2's clock less ours, in seconds; `None` if it did not say.
     pub(super) fn ahead_s(&self, now: SystemTime) -> Option<i64> {
-        let said = self.0.lock().ok()?.clone()?;
-        let theirs = jiff::fmt::rfc2822::parse(&said).ok()?.timestamp().as_second();
-        let ours = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
-        Some(theirs.saturating_sub_unsigned(ours))
+        clock::ahead_s(self.0.lock().ok()?.as_ref()?, now)
     }
 }
 
@@ -39,23 +38,5 @@ impl Intercept for ClockOf {
             *last = context.response().headers().get("date").map(str::to_owned);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_date_is_compared_with_ours() {
-        let clock = ClockOf::default();
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
-        assert_eq!(clock.ahead_s(now), None);
-        *clock.0.lock().unwrap() = Some("Thu, 01 Jan 1970 00:20:00 GMT".to_owned());
-        assert_eq!(clock.ahead_s(now), Some(200));
-        *clock.0.lock().unwrap() = Some("tomorrow".to_owned());
-        assert_eq!(clock.ahead_s(now), None);
     }
 }

@@ -13,11 +13,12 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, ProviderError};
 
 mod candidates;
+mod clock;
 mod firewall;
 mod quotas;
 
 pub(super) async fn examine(engine: &ComputeEngine, demand: &Demand) -> Vec<Finding> {
-    let mut facts = Facts::default();
+    let mut facts = Facts { clock_ahead_s: clock::ahead_s(engine).await, ..Facts::default() };
     if let Err(error) = look(engine, &mut facts).await {
         facts.unreachable = Some(error.failure.message);
     }

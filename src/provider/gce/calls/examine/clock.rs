@@ -1,0 +1,19 @@
+//! What time Compute Engine says it is.
+
+use std::time::SystemTime;
+
+use super::super::ComputeEngine;
+use super::super::client::answer;
+use crate::provider::cloud::clock;
+
+/// There is no such operation: the libraries show the head of an answer for errors only, whichever it is.
+const NONE: &str = "greenroom-doctor-asks-the-time";
+
+/// Compute Engine's clock less ours, in seconds; `None` if it did not say.
+pub(super) async fn ahead_s(engine: &ComputeEngine) -> Option<i64> {
+    let operations = &engine.clients().await.ok()?.operations;
+    let zone = &engine.settings.common.offers[0].place;
+    let get = operations.get().set_project(&engine.settings.project).set_zone(zone).set_operation(NONE);
+    let error = answer(get.send()).await.err()?;
+    clock::ahead_s(error.http_headers()?.get("date")?.to_str().ok()?, SystemTime::now())
+}
