@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::args::Place;
 use super::context::Context;
 use super::error::CliError;
-use super::{log, ui};
+use super::{log, program, ui, watch};
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
 use crate::engine::keeper::{self, Keeping, Kept, Pool};
@@ -37,7 +37,17 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
     if !background {
         sd_notify::notify(&[sd_notify::NotifyState::Ready]).ok();
     }
-    let kept = keeper::keep(&host, &pools, keeping, take_over).await;
+    let outgrown = watch::until_outgrown(&context, &pools, context.config()?.host_timing.replaced_look);
+    let kept = tokio::select! {
+        kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
+        () = outgrown => {
+            // Whoever comes next finds what was left, as after any crash: the same process, with all pools. RACE: a job
+            // that comes before that has the lock starts a keeper in the background; a service then ends, and is
+            // started again by its supervisor.
+            tracing::info!("the configuration asks for more than this process can do: it begins anew");
+            return Err(program::begin_anew());
+        }
+    };
     match &kept {
         Ok(Kept::Elsewhere) if !background => {
             return Err(CliError::say("another keeper works with this state directory")

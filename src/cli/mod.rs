@@ -22,6 +22,7 @@ mod setup;
 pub(crate) mod story;
 mod trial;
 pub mod ui;
+mod watch;
 pub mod when;
 
 use std::ffi::OsString;

@@ -27,31 +27,50 @@ pub(super) fn driver() -> std::io::Result<PathBuf> {
 /// Goes on as the other program where the command needs it: then this does not return. An error if it is missing, unless
 /// the command is the one that says what is missing.
 pub(super) fn go_on(place: &Place, command: &Command) -> Result<(), CliError> {
-    let Some(kind) = wanted(place, command) else { return Ok(()) };
-    let clouds = std::env::current_exe()?.with_file_name(CLOUDS);
-    if !clouds.exists() {
-        let examines = |command: &OperatorCommand| matches!(command, OperatorCommand::Doctor(doctor) if doctor.boot.is_none());
-        if matches!(command, Command::Operator(command) if examines(command)) {
-            return Ok(());
-        }
-        let beside = clouds.parent().unwrap_or(Path::new("/")).display().to_string();
-        let what = format!("provider \"{kind}\" needs the program `{CLOUDS}`, which is not in `{beside}`");
-        return Err(CliError::say(what)
-            .hint("the package has both programs; `cargo build --features aws-ec2,gce` makes both"));
-    }
-    let mut process = Process::new(&clouds);
-    process.arg0(DRIVER).args(std::env::args_os().skip(1));
-    Err(CliError::system(process.exec()).hint(format!("it was about to go on as `{}`", clouds.display())))
-}
-
-/// The kind of provider for which this command needs the other program; `None`: it can go on as this one.
-fn wanted(place: &Place, command: &Command) -> Option<&'static str> {
-    let Command::Operator(command) = command else { return None };
+    let Command::Operator(command) = command else { return Ok(()) };
     if !makes_calls(command) {
-        return None;
+        return Ok(());
     }
     // What is wrong with a configuration, the command itself says.
-    let (config, _) = Config::read(&config_file(place).ok()?).ok()?;
+    let Some((config, _)) = config_file(place).ok().and_then(|path| Config::read(&path).ok()) else {
+        return Ok(());
+    };
+    match other(&config) {
+        Ok(None) => Ok(()),
+        Ok(Some(clouds)) => Err(become_program(&clouds)),
+        Err(_) if matches!(command, OperatorCommand::Doctor(doctor) if doctor.boot.is_none()) => Ok(()),
+        Err(missing) => Err(missing),
+    }
+}
+
+/// Begins anew, as whichever program the configuration needs now. Returns only to say why not.
+pub(super) fn begin_anew() -> CliError {
+    driver().map_or_else(CliError::system, |driver| become_program(&driver))
+}
+
+fn become_program(program: &Path) -> CliError {
+    let mut arguments = std::env::args_os();
+    let mut process = Process::new(program);
+    // Under the name that it was called by: who looks for it finds it.
+    process.arg0(arguments.next().unwrap_or_else(|| DRIVER.into())).args(arguments);
+    CliError::system(process.exec()).hint(format!("it was about to go on as `{}`", program.display()))
+}
+
+/// The program that makes the calls of this configuration, if this one cannot; an error if it is missing.
+pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
+    let Some(kind) = other_wanted(config) else { return Ok(None) };
+    let clouds = std::env::current_exe()?.with_file_name(CLOUDS);
+    if clouds.exists() {
+        return Ok(Some(clouds));
+    }
+    let beside = clouds.parent().unwrap_or(Path::new("/")).display().to_string();
+    let what = format!("provider \"{kind}\" needs the program `{CLOUDS}`, which is not in `{beside}`");
+    Err(CliError::say(what)
+        .hint("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
+}
+
+/// The kind of provider for which this configuration needs the other program; `None`: this one makes all its calls.
+pub(super) fn other_wanted(config: &Config) -> Option<&'static str> {
     let mut kinds = config.pools.values().filter_map(|pool| provider::find(&pool.provider.kind).ok());
     kinds.find(|known| known.calls == Calls::Elsewhere).map(|known| known.kind)
 }

@@ -13,7 +13,7 @@ use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::port::clock::Clock;
 use crate::port::setup::{PoolSetup, Setup};
-use crate::provider::{self, BuildContext, CleanDirs};
+use crate::provider::{self, BuildContext, Calls, CleanDirs};
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
@@ -35,6 +35,7 @@ pub(super) struct FileSetup {
     path: PathBuf,
     pool: PoolName,
     around: Surroundings,
+    calls: Option<Calls>,
     last: RefCell<Last>,
 }
 
@@ -57,7 +58,7 @@ impl FileSetup {
         let bytes = fs_err::read(path)?;
         let setup = build(config, pool, &around)?;
         let last = RefCell::new(Last { bytes, setup, problem: None });
-        Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, last })
+        Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, calls: calls(pool), last })
     }
 
     /// Reads the file if its bytes changed; what is wrong with it otherwise.
@@ -70,6 +71,10 @@ impl FileSetup {
         let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
             let pool = config.pools.get(&self.pool);
             let pool = pool.ok_or_else(|| format!("pool `{}` is gone from the configuration", self.pool))?;
+            if calls(pool) == Some(Calls::Elsewhere) && self.calls != Some(Calls::Elsewhere) {
+                // A process that can make calls does not change to one that cannot (src/cli/watch.rs).
+                return Err(format!("the calls of pool `{}` are now another program's", self.pool));
+            }
             build(&config, pool, &self.around).map_err(|error| error.for_operator().trim_end().to_owned())
         });
         Some((bytes, setup))
@@ -91,6 +96,11 @@ impl Setup for FileSetup {
         }
         (last.setup.clone(), last.problem.clone())
     }
+}
+
+/// Who makes the calls of a pool; `None`: no provider of that kind is known.
+fn calls(pool: &PoolConfig) -> Option<Calls> {
+    provider::find(&pool.provider.kind).ok().map(|known| known.calls)
 }
 
 /// The provider and the policy of a pool.

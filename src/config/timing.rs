@@ -18,7 +18,8 @@ pub struct HostTiming {
     pub lease_touched: Duration,
     /// How long a starting keeper may take, and waits for the one before to go. Default 3 s.
     pub keeper_start: Duration,
-    /// How often background processes look whether the state directory is still theirs. Default 5 s.
+    /// How often background processes look whether the state directory is still theirs, and the configuration the
+    /// same. Default 5 s.
     pub replaced_look: Duration,
     /// What killed calls left half-made is removed at this age. Default 1 h.
     pub half_made_kept: Duration,

@@ -22,6 +22,7 @@ mod pass;
 mod place;
 mod prepare;
 mod processes;
+mod reconfigured;
 mod rehearsal;
 mod secrets;
 mod setting;

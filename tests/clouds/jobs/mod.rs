@@ -23,5 +23,6 @@ mod crowd;
 mod ends;
 mod faults;
 mod kills;
+mod moved;
 mod stock;
 mod work;

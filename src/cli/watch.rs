@@ -1,0 +1,63 @@
+//! Watches a keeper's configuration: a change takes effect now, not at the next hint.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use super::context::Context;
+use super::error::CliError;
+use super::program;
+use super::setup;
+use crate::config::Config;
+use crate::core::ids::PoolName;
+use crate::engine::keeper::Pool;
+use crate::port::host::Host as _;
+
+/// Wakes the pools when the file has changed. Resolves when it asks for what this process cannot give: a pool that it does
+/// not keep, or the calls of the other program.
+pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration) {
+    let path = context.config_path();
+    let mut last = look(&path);
+    loop {
+        context.host.pause(every).await;
+        let now = look(&path);
+        if now == last {
+            continue;
+        }
+        last = now;
+        // What is wrong with a file that cannot be read, each pool says of itself.
+        if let Ok((config, _)) = Config::read(&path)
+            && is_outgrown(&config, pools)
+        {
+            match objection(context, &config) {
+                None => return,
+                // As long as not all of it can be kept, what is kept goes on.
+                Some(why) => tracing::error!("the new configuration cannot be kept whole: {why}"),
+            }
+        }
+        for pool in pools {
+            context.host.wake_keeper(&pool.engine.pool).await;
+        }
+    }
+}
+
+fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
+    let kept = |name: &PoolName| pools.iter().any(|pool| pool.engine.pool == *name);
+    !config.pools.keys().all(kept) || program::other_wanted(config).is_some()
+}
+
+/// Why a keeper of this configuration could not begin.
+fn objection(context: &Context, config: &Config) -> Option<String> {
+    let tried = || -> Result<(), CliError> {
+        program::other(config)?;
+        let around = context.surroundings()?;
+        config.pools.values().try_for_each(|pool| setup::build(config, pool, &around).map(drop))
+    };
+    tried().err().map(|error| error.in_a_line())
+}
+
+/// Changes with the file, also where it is replaced by one as long.
+fn look(path: &Path) -> Option<(u64, i64, i64, u64)> {
+    let known = std::fs::metadata(path).ok()?;
+    Some((known.ino(), known.mtime(), known.mtime_nsec(), known.len()))
+}
