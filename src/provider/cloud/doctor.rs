@@ -1,4 +1,4 @@
-//! What can be said of a cloud's pool without asking the cloud.
+//! What `doctor` says of every cloud's pool in the same way.
 
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
@@ -33,4 +33,34 @@ pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Findin
     let remedy = "put `greenroom-clouds` of the same version beside `greenroom`".to_owned();
     found.push(Finding { code: codes.program, severity: Severity::Error, what, remedy: Some(remedy) });
     found
+}
+
+/// Refusals in the same words are one, of several candidates: an image that is not there refuses every one.
+#[must_use]
+pub fn by_words(refused: &[(String, String)]) -> Vec<(String, &str)> {
+    let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
+    for (candidate, words) in refused {
+        match grouped.iter_mut().find(|(_, known)| known == words) {
+            Some((candidates, _)) => candidates.push(candidate),
+            None => grouped.push((vec![candidate], words)),
+        }
+    }
+    let named = |candidates: &[&str]| match candidates {
+        [first, rest @ ..] if !rest.is_empty() => format!("{first} and {} more", rest.len()),
+        _ => candidates.concat(),
+    };
+    grouped.into_iter().map(|(candidates, words)| (named(&candidates), words)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_in_the_same_words_are_one() {
+        let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
+        let refused = refused.map(|(candidate, words)| (candidate.to_owned(), words.to_owned()));
+        let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
+        assert_eq!(by_words(&refused), wanted);
+    }
 }

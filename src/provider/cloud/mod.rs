@@ -12,6 +12,7 @@ mod ledger;
 pub mod machine;
 pub mod offers;
 mod provider;
+pub mod room;
 pub mod settings;
 mod sight;
 pub mod tags;

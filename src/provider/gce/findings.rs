@@ -6,6 +6,8 @@ use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
+use crate::provider::cloud::doctor::by_words;
+use crate::provider::cloud::room::{Room, fits, shortage};
 
 /// What Compute Engine answered.
 #[derive(Debug, Clone, Default)]
@@ -26,15 +28,6 @@ pub(super) struct Facts {
     pub(super) unseen: Vec<&'static str>,
 }
 
-/// What the quotas of a region have left for a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Room {
-    pub(super) region: String,
-    pub(super) machines: u32,
-    /// The quota that is used up first.
-    pub(super) metric: String,
-}
-
 /// What one machine takes of the quotas of a region, in one way of launching it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Take<'a> {
@@ -47,21 +40,18 @@ pub(super) struct Take<'a> {
 /// How many machines fit into what is left of each quota, each by the way that has the most room; quotas that are not
 /// named have no end.
 pub(super) fn room(region: &str, left: &BTreeMap<String, f64>, takes: &[Take<'_>]) -> Option<Room> {
-    let best = takes.iter().filter_map(|take| tightest(left, take)).max_by_key(|(machines, _)| *machines)?;
-    Some(Room { region: region.to_owned(), machines: best.0, metric: best.1 })
+    let best = takes.iter().filter_map(|take| tightest(left, take)).max_by_key(|(machines, _)| *machines);
+    best.map(|(machines, metric)| Room { machines, of: format!("in {region} ({metric})") })
 }
 
 fn tightest(left: &BTreeMap<String, f64>, take: &Take<'_>) -> Option<(u32, String)> {
-    let mut needs = vec![("INSTANCES".to_owned(), 1), (processors(left, take), take.processors.max(1))];
+    let mut needs = vec![("INSTANCES".to_owned(), 1), (processors(left, take), take.processors)];
     if take.public_ip {
         needs.push(("IN_USE_ADDRESSES".to_owned(), 1));
     }
-    let fits = needs.into_iter().filter_map(|(metric, each)| {
-        let machines = (left.get(&metric)? / f64::from(each)).floor().clamp(0.0, f64::from(u32::MAX));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
-        Some((machines as u32, metric))
-    });
-    fits.min_by_key(|(machines, _)| *machines)
+    let known =
+        needs.into_iter().filter_map(|(metric, each)| Some((fits(*left.get(&metric)?, each), metric)));
+    known.min_by_key(|(machines, _)| *machines)
 }
 
 /// Under which quota processors are counted: spot ones under their own where the region has one, others under that of
@@ -71,22 +61,6 @@ fn processors(left: &BTreeMap<String, f64>, take: &Take<'_>) -> String {
     let known = |metric: String| left.contains_key(&metric).then_some(metric);
     let spot = take.spot.then(|| known("PREEMPTIBLE_CPUS".to_owned())).flatten();
     spot.or_else(|| known(format!("{family}_CPUS"))).unwrap_or_else(|| "CPUS".to_owned())
-}
-
-/// Refusals in the same words are one: an image that is not there refuses every candidate.
-fn by_words(refused: &[(String, String)]) -> Vec<(String, &str)> {
-    let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
-    for (candidate, words) in refused {
-        match grouped.iter_mut().find(|(_, known)| known == words) {
-            Some((candidates, _)) => candidates.push(candidate),
-            None => grouped.push((vec![candidate], words)),
-        }
-    }
-    let named = |candidates: &[&str]| match candidates {
-        [first, rest @ ..] if !rest.is_empty() => format!("{first} and {} more", rest.len()),
-        _ => candidates.concat(),
-    };
-    grouped.into_iter().map(|(candidates, words)| (named(&candidates), words)).collect()
 }
 
 /// What to say about it.
@@ -132,13 +106,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         say("gce-refused", Error, what, "correct the pool's table, or take the candidate out");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
-    let fit = facts.room.iter().fold(0_u32, |sum, room| sum.saturating_add(room.machines));
-    if !facts.room.is_empty() && fit < wanted {
-        let each =
-            facts.room.iter().map(|room| format!("{} in {} ({})", room.machines, room.region, room.metric));
-        let each = each.collect::<Vec<_>>().join(", ");
-        let what =
-            format!("quotas let {fit} more machines of pool `{pool}` start, and {wanted} may come: {each}");
+    if let Some(what) = shortage(pool, &facts.room, wanted) {
         say(
             "gce-quota",
             Warning,
@@ -182,7 +150,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
-        let room = |machines| Room { region: "r".to_owned(), machines, metric: "CPUS".to_owned() };
+        let room = |machines| Room { machines, of: "in r (CPUS)".to_owned() };
         let facts = Facts { room: vec![room(2), room(3)], ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
         assert_eq!(codes(&Facts { room: vec![room(2), room(2)], ..facts }, &demand), ["gce-quota"]);
@@ -207,27 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn refusals_in_the_same_words_are_one() {
-        let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
-        let refused = refused.map(|(candidate, words)| (candidate.to_owned(), words.to_owned()));
-        let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
-        assert_eq!(by_words(&refused), wanted);
-    }
-
-    #[test]
     fn the_tightest_quota_of_the_roomiest_way_counts() {
         let take = |machine_type, spot| Take { machine_type, processors: 4, spot, public_ip: false };
         let fits = |quotas: &[(&str, f64)], takes: &[Take<'_>]| {
-            room("r", &left(quotas), takes).map(|room| (room.machines, room.metric))
+            room("r", &left(quotas), takes).map(|room| format!("{} {}", room.machines, room.of))
         };
         let quotas = [("CPUS", 9.0), ("N2D_CPUS", 24.0), ("PREEMPTIBLE_CPUS", 100.0), ("INSTANCES", 20.0)];
-        assert_eq!(fits(&quotas, &[take("e2-standard-4", false)]), Some((2, "CPUS".to_owned())));
-        assert_eq!(fits(&quotas, &[take("n2d-standard-4", false)]), Some((6, "N2D_CPUS".to_owned())));
+        assert_eq!(fits(&quotas, &[take("e2-standard-4", false)]), Some("2 in r (CPUS)".to_owned()));
+        assert_eq!(fits(&quotas, &[take("n2d-standard-4", false)]), Some("6 in r (N2D_CPUS)".to_owned()));
         let both = [take("e2-standard-4", false), take("e2-standard-4", true)];
-        assert_eq!(fits(&quotas, &both), Some((20, "INSTANCES".to_owned())));
+        assert_eq!(fits(&quotas, &both), Some("20 in r (INSTANCES)".to_owned()));
         let public = Take { public_ip: true, ..take("e2-standard-4", true) };
         let addresses = [("IN_USE_ADDRESSES", 1.0), ("INSTANCES", 20.0)];
-        assert_eq!(fits(&addresses, &[public]), Some((1, "IN_USE_ADDRESSES".to_owned())));
+        assert_eq!(fits(&addresses, &[public]), Some("1 in r (IN_USE_ADDRESSES)".to_owned()));
         assert_eq!(fits(&[], &[take("e2-standard-4", true)]), None, "no quota, no limit");
     }
 }

@@ -1,0 +1,61 @@
+//! How many more machines an account's quotas let in.
+
+use crate::core::ids::PoolName;
+
+/// What quotas have left for a pool in one place, or of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    pub machines: u32,
+    /// What follows on that number: `in us-east1 (CPUS)`.
+    pub of: String,
+}
+
+/// How many machines that take `each` of a quota fit into what is left of it.
+#[must_use]
+pub fn fits(left: f64, each: u32) -> u32 {
+    let machines = (left / f64::from(each.max(1))).floor().clamp(0.0, f64::from(u32::MAX));
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
+    let machines = machines as u32;
+    machines
+}
+
+/// What to say where fewer machines fit than are wanted. No room at all says that no end is known.
+#[must_use]
+pub fn shortage(pool: &PoolName, rooms: &[Room], wanted: u32) -> Option<String> {
+    let fit = rooms.iter().fold(0_u32, |sum, room| sum.saturating_add(room.machines));
+    if rooms.is_empty() || fit >= wanted {
+        return None;
+    }
+    let each: Vec<_> = rooms.iter().map(|room| format!("{} {}", room.machines, room.of)).collect();
+    let each = each.join(", ");
+    Some(format!("quotas let {fit} more machines of pool `{pool}` start, and {wanted} may come: {each}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_fits_whole_or_not_at_all() {
+        for (left, each, machines) in
+            [(7.9, 4, 1), (8.0, 4, 2), (3.0, 4, 0), (-2.0, 4, 0), (5.0, 0, 5), (f64::INFINITY, 1, u32::MAX)]
+        {
+            assert_eq!(fits(left, each), machines, "{left} / {each}");
+        }
+    }
+
+    #[test]
+    fn rooms_add_up() {
+        let pool = PoolName::new("linux");
+        let room = |machines, of: &str| Room { machines, of: of.to_owned() };
+        let rooms = [room(2, "in a (CPUS)"), room(3, "in b (CPUS)")];
+        assert_eq!(shortage(&pool, &rooms, 5), None);
+        let said = shortage(&pool, &rooms, 6);
+        let wanted =
+            "quotas let 5 more machines of pool `linux` start, and 6 may come: 2 in a (CPUS), 3 in b (CPUS)";
+        assert_eq!(said.as_deref(), Some(wanted));
+        assert_eq!(shortage(&pool, &[], 6), None, "no end is known");
+        let many = [room(u32::MAX, "in a"), room(1, "in b")];
+        assert_eq!(shortage(&pool, &many, u32::MAX), None);
+    }
+}
