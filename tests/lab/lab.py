@@ -5,6 +5,7 @@ import tempfile
 import threading
 
 from ec2.frontend import Ec2
+from ec2.service_quotas import ServiceQuotas
 from gce import catalog
 from gce.frontend import Gce
 from shared.admin import Admin
@@ -32,8 +33,10 @@ class Lab:
         self.ec2, self.gce = Ec2(*shared), Gce(*shared)
         self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
+        # Beside EC2 on the same path, told apart by the head of a request: so it is asked first.
+        quotas = ServiceQuotas(self.settings, self.exchanges, self.judge)
         self.server = Server(
-            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, *self.front_ends)],
+            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, quotas, *self.front_ends)],
             self.judge,
             self.settings,
         )

@@ -82,6 +82,7 @@ class Trial(unittest.TestCase):
         self.lab("POST", "reset", {"seed": 7})
         described = self.lab("GET", "world")
         self.ssh_port = described["ssh_port"]
+        self.url = described["url"]
         self.aws = described["ec2"]
         self.gcp = described.get("gce")
         folder = tempfile.TemporaryDirectory(prefix="lab-test-")
@@ -170,7 +171,7 @@ class Ec2Trial(Trial):
         super().setUp()
         self.ec2 = self.client()
 
-    def client(self, attempts=1, **settings):
+    def client(self, attempts=1, service="ec2", **settings):
         config = Config(
             retries={"total_max_attempts": attempts, "mode": "standard"},
             read_timeout=settings.pop("read_timeout", 20),
@@ -178,7 +179,7 @@ class Ec2Trial(Trial):
         )
         session = _shared.setdefault("session", botocore.session.get_session())
         return session.create_client(
-            "ec2",
+            service,
             region_name=self.aws["region"],
             endpoint_url=_shared["lab"]["url"],
             config=config,

@@ -6,7 +6,7 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models.instances import InstanceState
 from shared import faults
 
-from . import errors, world
+from . import errors, quotas, world
 from .errors import Refused
 from .model import user_data
 
@@ -234,12 +234,9 @@ class Launcher:
             room = min(room, self._settings.capacity[spec.place] - taken)
             if room < least:
                 raise errors.of_fault(faults.Rule("*", "capacity"), **words)
-        quota = self._settings.quotas.get("spot" if spec.spot else "on-demand")
-        if quota is not None:
-            used = sum(world.vcpus(one.instance_type) for one in live if self.world.records[one.id].spot == spec.spot)
-            room = min(room, (quota - used) // world.vcpus(spec.kind))
-            if room < least:
-                raise errors.of_fault(faults.Rule("*", "quota"), **words)
+        room = min(room, quotas.room(self.world, self._settings, spec.kind, spec.spot))
+        if room < least:
+            raise errors.of_fault(faults.Rule("*", "quota"), **words)
         free = spec.subnet.available_ip_address_count
         if min(room, free) < least:
             raise Refused(

@@ -26,7 +26,8 @@ class Settings:
     operation_wait: float = 120.0
     # Compute Engine: seconds that pass for each second of an instance's longest run.
     run_duration_scale: float = 1.0
-    # Virtual processors that may be in use; `None` is no limit. By EC2's purchasing option, or Compute Engine's metric.
+    # Virtual processors that may be in use; what is not named has no end. By EC2's purchasing option, for each class of
+    # instance families, or by Compute Engine's metric.
     quotas: dict = dataclasses.field(default_factory=dict)
     # Instances that a place still has, by "type/zone" or "type/zone/spot"; what is not named has no end.
     capacity: dict = dataclasses.field(default_factory=dict)
