@@ -21,6 +21,18 @@ pub enum Cloud {
 pub enum Buy {
     OnDemand,
     Spot,
+    /// Spot first.
+    Either,
+}
+
+impl Buy {
+    fn market(self) -> toml::Value {
+        match self {
+            Self::OnDemand => "on-demand".into(),
+            Self::Spot => "spot".into(),
+            Self::Either => toml::Value::Array(vec!["spot".into(), "on-demand".into()]),
+        }
+    }
 }
 
 impl Cloud {
@@ -46,14 +58,13 @@ impl Cloud {
             Self::Ec2 => ec2(lab),
             Self::Gce => gce(lab),
         };
-        let spot = buy == Buy::Spot;
         let port = lab.world["ssh_port"].as_i64().expect("a port");
         for (key, value) in [
             ("endpoint", toml::Value::from(url)),
             ("user", "root".into()),
             ("ssh_port", port.into()),
             ("address", "private".into()),
-            ("market", if spot { "spot" } else { "on-demand" }.into()),
+            ("market", buy.market()),
         ] {
             table.insert(key.to_owned(), value);
         }

@@ -9,6 +9,7 @@
 
 mod cloud;
 mod credentials;
+mod doctor;
 mod first_boot;
 mod fixture;
 mod gate;

@@ -4,28 +4,24 @@ use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
-
-/// How a launch would be answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rehearsal {
-    Allowed,
-    /// The account may not do it, in EC2's words.
-    Denied(String),
-    /// It would be refused for another reason.
-    Refused(String),
-}
+use crate::provider::cloud::doctor::by_words;
+use crate::provider::cloud::room::{Room, shortage};
 
 /// What EC2 answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     /// Nothing else could be asked, in EC2's words.
     pub(super) unreachable: Option<String>,
-    /// By candidate.
-    pub(super) rehearsals: Vec<(String, Rehearsal)>,
+    /// Candidates that the account may not launch, in EC2's words.
+    pub(super) denied: Vec<(String, String)>,
+    /// Candidates that would be refused for another reason.
+    pub(super) refused: Vec<(String, String)>,
     /// Addresses left in all subnets together; `None`: they are not ours to name.
     pub(super) free_addresses: Option<u32>,
-    /// Processors that `max_instances` of the largest type would have.
-    pub(super) processors: Option<u32>,
+    /// How many more machines the quotas let in; none: no end is known.
+    pub(super) room: Vec<Room>,
+    /// Why quotas could not be looked at: only `doctor` asks.
+    pub(super) unseen: Option<String>,
     /// Groups that let nobody in on the SSH port.
     pub(super) closed_groups: Vec<String>,
     /// EC2's clock less ours, in seconds.
@@ -37,6 +33,7 @@ pub(super) struct Facts {
 /// What to say about it.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
+    const PERMISSIONS: &str = "give the account the permissions of docs/providers/aws-ec2.md";
     let mut found = Vec::new();
     let mut say = |code, severity, what: String, remedy: &str| {
         found.push(Finding { code, severity, what, remedy: Some(remedy.to_owned()) });
@@ -57,27 +54,20 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
         return found;
     }
-    for (candidate, rehearsal) in &facts.rehearsals {
-        match rehearsal {
-            Rehearsal::Allowed => {}
-            Rehearsal::Denied(words) => {
-                let what = format!("pool `{pool}` may not launch {candidate}: {words}");
-                say(
-                    "aws-ec2-denied",
-                    Error,
-                    what,
-                    "give the account the permissions of docs/providers/aws-ec2.md",
-                );
-            }
-            Rehearsal::Refused(words) => {
-                let what = format!("EC2 would refuse {candidate} of pool `{pool}`: {words}");
-                say("aws-ec2-refused", Error, what, "correct the pool's table, or take the candidate out");
-            }
-        }
+    for (candidates, words) in by_words(&facts.denied) {
+        say(
+            "aws-ec2-denied",
+            Error,
+            format!("pool `{pool}` may not launch {candidates}: {words}"),
+            PERMISSIONS,
+        );
+    }
+    for (candidates, words) in by_words(&facts.refused) {
+        let what = format!("EC2 would refuse {candidates} of pool `{pool}`: {words}");
+        say("aws-ec2-refused", Error, what, "correct the pool's table, or take the candidate out");
     }
     for (purpose, words) in &facts.failed {
-        let what = format!("pool `{pool}` may not {purpose}: {words}");
-        say("aws-ec2-denied", Error, what, "give the account the permissions of docs/providers/aws-ec2.md");
+        say("aws-ec2-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     if let Some(free) = facts.free_addresses.filter(|free| *free < wanted) {
@@ -86,16 +76,20 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
         say("aws-ec2-addresses", Warning, what, "name more subnets, or lower `max_instances`");
     }
-    if let Some(processors) = facts.processors {
-        let what = format!(
-            "pool `{pool}` may come to {processors} vCPUs; EC2 tells its limits to another service only, which doctor does not ask"
-        );
+    if let Some(what) = shortage(pool, &facts.room, wanted) {
         say(
             "aws-ec2-quota",
-            Note,
+            Warning,
             what,
-            "`aws service-quotas list-service-quotas --service-code ec2` shows the limits of the account",
+            "ask Amazon for more (Service Quotas, service `ec2`), name types of other classes, or lower `max_instances`",
         );
+    }
+    if let Some(words) = &facts.unseen {
+        let what = format!(
+            "doctor cannot look at quotas for pool `{pool}`, and the pool itself does not need it: {words}"
+        );
+        let remedy = "give the account the permissions for doctor in docs/providers/aws-ec2.md, and the way to Service Quotas";
+        say("aws-ec2-unseen", Note, what, remedy);
     }
     for group in &facts.closed_groups {
         let what = format!("security group {group} of pool `{pool}` lets nobody in on the SSH port");
@@ -123,23 +117,26 @@ mod tests {
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
-        let rehearsals = vec![("a".to_owned(), Rehearsal::Allowed)];
-        let facts =
-            Facts { rehearsals, free_addresses: Some(5), clock_ahead_s: Some(-150), ..Facts::default() };
+        let room = vec![Room { machines: 5, of: "of m5.large (On-Demand Standard)".to_owned() }];
+        let facts = Facts { room, free_addresses: Some(5), clock_ahead_s: Some(-150), ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
-        assert_eq!(codes(&Facts { free_addresses: Some(4), ..facts }, &demand), ["aws-ec2-addresses"]);
+        assert_eq!(
+            codes(&Facts { free_addresses: Some(4), ..facts.clone() }, &demand),
+            ["aws-ec2-addresses"]
+        );
+        let demand = Demand { recorded: 2, ..demand };
+        assert_eq!(codes(&Facts { free_addresses: Some(6), ..facts }, &demand), ["aws-ec2-quota"]);
     }
 
     #[test]
     fn each_trouble_has_its_code() {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
         let facts = Facts {
-            rehearsals: vec![
-                ("a".to_owned(), Rehearsal::Denied("no".to_owned())),
-                ("b".to_owned(), Rehearsal::Refused("no such type".to_owned())),
-            ],
+            denied: vec![("a".to_owned(), "no".to_owned()), ("b".to_owned(), "no".to_owned())],
+            refused: vec![("c".to_owned(), "no such type".to_owned())],
             free_addresses: Some(0),
-            processors: Some(32),
+            room: vec![Room { machines: 0, of: "of m5.large (On-Demand Standard)".to_owned() }],
+            unseen: Some("AccessDeniedException".to_owned()),
             closed_groups: vec!["sg-1".to_owned()],
             clock_ahead_s: Some(400),
             failed: vec![("list volumes", "UnauthorizedOperation".to_owned())],
@@ -152,6 +149,7 @@ mod tests {
             "aws-ec2-denied",
             "aws-ec2-addresses",
             "aws-ec2-quota",
+            "aws-ec2-unseen",
             "aws-ec2-group-closed",
             "aws-ec2-clock",
         ];

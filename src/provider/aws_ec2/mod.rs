@@ -10,6 +10,8 @@ mod calls;
 mod doctor;
 #[cfg(any(feature = "aws-ec2", test))]
 mod findings;
+#[cfg(any(feature = "aws-ec2", test))]
+mod quotas;
 mod settings;
 
 use settings::Settings;

@@ -1,4 +1,4 @@
-//! The client of EC2: where it goes, who it is, how long it waits.
+//! The clients of EC2 and of Service Quotas: where they go, who they are, how long they wait.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,8 +25,16 @@ fn habits() -> BehaviorVersion {
     BehaviorVersion::v2026_01_12()
 }
 
+/// Of one account and region.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) ec2: Client,
+    /// What the account may have at once; only `doctor` asks.
+    pub(super) quotas: aws_sdk_servicequotas::Client,
+}
+
 /// Looks up the credentials, and is quick otherwise.
-pub(super) async fn open(settings: &Settings) -> Client {
+pub(super) async fn open(settings: &Settings) -> Clients {
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_with_resolver(Names);
     let region = settings.region.clone().map(Region::new);
     let mut loader = aws_config::defaults(habits())
@@ -51,11 +59,16 @@ pub(super) async fn open(settings: &Settings) -> Client {
         loader = loader.credentials_provider(named.build());
     }
     let shared = loader.load().await;
-    let mut config = aws_sdk_ec2::config::Builder::from(&shared);
+    let mut ec2 = aws_sdk_ec2::config::Builder::from(&shared);
+    let mut quotas = aws_sdk_servicequotas::config::Builder::from(&shared);
     if let Some(url) = &settings.common.endpoint {
-        config = config.endpoint_url(url);
+        ec2 = ec2.endpoint_url(url);
+        quotas = quotas.endpoint_url(url);
     }
-    Client::from_conf(config.build())
+    Clients {
+        ec2: Client::from_conf(ec2.build()),
+        quotas: aws_sdk_servicequotas::Client::from_conf(quotas.build()),
+    }
 }
 
 /// Names are looked up as everywhere in this program.

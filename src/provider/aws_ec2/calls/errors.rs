@@ -83,6 +83,7 @@ fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
         "RequestLimitExceeded"
         | "Throttling"
         | "ThrottlingException"
+        | "TooManyRequestsException"
         | "RequestThrottled"
         | "SlowDown"
         | "BandwidthLimitExceeded"

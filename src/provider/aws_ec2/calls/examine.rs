@@ -1,13 +1,15 @@
-//! Asks EC2 what `doctor` wants to know; launches nothing.
+//! Asks EC2, and Service Quotas, what `doctor` wants to know; launches nothing.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{InstanceType, IpPermission};
+use aws_sdk_ec2::types::IpPermission;
+use futures_util::future::join;
 
-use super::super::findings::{Facts, Rehearsal, judge};
+use super::super::findings::{Facts, judge};
 use super::super::settings::Settings;
+use super::client::Clients;
 use super::clock::ClockOf;
 use super::errors;
 use super::images::Images;
@@ -16,8 +18,10 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
 use crate::port::finding::Finding;
-use crate::port::provider::{Demand, InstanceKeys, LaunchRequest};
+use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::cloud::offers::Offer;
+
+mod quotas;
 
 /// More candidates than this are not rehearsed: each is a call.
 const REHEARSED: usize = 12;
@@ -25,11 +29,12 @@ const REHEARSED: usize = 12;
 const WOULD_SUCCEED: &str = "DryRunOperation";
 
 pub(super) async fn examine(
-    client: &Client,
+    clients: &Clients,
     settings: &Settings,
     pool: &PoolName,
     demand: &Demand,
 ) -> Vec<Finding> {
+    let client = &clients.ec2;
     let mut facts = Facts::default();
     let clock = ClockOf::default();
     // Without a list nothing works: who may not have it need not be asked about the rest.
@@ -37,20 +42,30 @@ pub(super) async fn examine(
         client.describe_instances().max_results(5).customize().interceptor(clock.clone()).send().await;
     facts.clock_ahead_s = clock.ahead_s(SystemTime::now());
     match first {
-        Ok(_) => look(client, settings, pool, demand, &mut facts).await,
+        Ok(_) => {
+            let room = Box::pin(quotas::look_up(clients, settings));
+            match join(look(client, settings, pool, &mut facts), room).await.1 {
+                Ok(room) => facts.room = room,
+                Err(error) => facts.unseen = Some(error.failure.message),
+            }
+        }
         Err(error) => facts.unreachable = Some(errors::read(&error, "").failure.message),
     }
     judge(pool, &facts, demand)
 }
 
-async fn look(client: &Client, settings: &Settings, pool: &PoolName, demand: &Demand, facts: &mut Facts) {
+async fn look(client: &Client, settings: &Settings, pool: &PoolName, facts: &mut Facts) {
     let images = Images::default();
     for offer in settings.common.offers.iter().take(REHEARSED) {
-        let rehearsal = rehearse(client, settings, pool, &images, offer).await;
-        facts.rehearsals.push((offer.candidate.to_string(), rehearsal));
+        let Err(error) = rehearse(client, settings, pool, &images, offer).await else { continue };
+        match error.class() {
+            // That there is none left just now is no fault of the table.
+            ErrorClass::NoCapacity { .. } => {}
+            ErrorClass::Denied => facts.denied.push((offer.candidate.to_string(), error.failure.message)),
+            _ => facts.refused.push((offer.candidate.to_string(), error.failure.message)),
+        }
     }
     facts.free_addresses = free_addresses(client, settings, facts).await;
-    facts.processors = processors(client, settings, demand).await;
     facts.closed_groups = closed_groups(client, settings, facts).await;
     if let Err(error) = client.describe_volumes().max_results(5).send().await {
         facts.failed.push(("list volumes", errors::read(&error, "").failure.message));
@@ -64,22 +79,13 @@ async fn rehearse(
     pool: &PoolName,
     images: &Images,
     offer: &Offer,
-) -> Rehearsal {
-    let answer = async {
-        let order = Order::new(settings, &nobody(pool, offer), offer)?;
-        let disks = images.disks(client, &order.image).await?;
-        match order.call(client, &disks).dry_run(true).send().await {
-            Ok(_) => Ok(()),
-            Err(error) if errors::code(&error) == Some(WOULD_SUCCEED) => Ok(()),
-            Err(error) => Err(errors::read(&error, &order.scope())),
-        }
-    };
-    match answer.await {
-        Ok(()) => Rehearsal::Allowed,
-        Err(error) if *error.class() == ErrorClass::Denied => Rehearsal::Denied(error.failure.message),
-        // That there is none left just now is no fault of the table.
-        Err(error) if matches!(error.class(), ErrorClass::NoCapacity { .. }) => Rehearsal::Allowed,
-        Err(error) => Rehearsal::Refused(error.failure.message),
+) -> Result<(), ProviderError> {
+    let order = Order::new(settings, &nobody(pool, offer), offer)?;
+    let disks = images.disks(client, &order.image).await?;
+    match order.call(client, &disks).dry_run(true).send().await {
+        Ok(_) => Ok(()),
+        Err(error) if errors::code(&error) == Some(WOULD_SUCCEED) => Ok(()),
+        Err(error) => Err(errors::read(&error, &order.scope())),
     }
 }
 
@@ -127,18 +133,6 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
             None
         }
     }
-}
-
-async fn processors(client: &Client, settings: &Settings, demand: &Demand) -> Option<u32> {
-    let types: BTreeSet<&str> =
-        settings.common.offers.iter().map(|offer| offer.machine_type.as_str()).collect();
-    let types: Vec<InstanceType> = types.into_iter().map(InstanceType::from).collect();
-    let answer = client.describe_instance_types().set_instance_types(Some(types)).send().await.ok()?;
-    let each = answer
-        .instance_types()
-        .iter()
-        .filter_map(|kind| u32::try_from(kind.v_cpu_info()?.default_v_cpus()?).ok());
-    each.max().map(|largest| largest.saturating_mul(demand.max_instances))
 }
 
 async fn closed_groups(client: &Client, settings: &Settings, facts: &mut Facts) -> Vec<String> {

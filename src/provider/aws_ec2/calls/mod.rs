@@ -30,6 +30,7 @@ mod machines;
 mod order;
 mod volumes;
 
+use client::Clients;
 use images::Images;
 use order::Order;
 
@@ -45,7 +46,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         .fold("aws-ec2".to_owned(), |text, part| format!("{text} {}", part.as_deref().unwrap_or_default()));
     let common = settings.common.clone();
     let api =
-        Ec2 { pool: context.pool.clone(), settings, client: OnceCell::new(), images: Images::default() };
+        Ec2 { pool: context.pool.clone(), settings, clients: OnceCell::new(), images: Images::default() };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
@@ -54,13 +55,17 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
 struct Ec2 {
     pool: PoolName,
     settings: Settings,
-    client: OnceCell<Client>,
+    clients: OnceCell<Clients>,
     images: Images,
 }
 
 impl Ec2 {
+    async fn clients(&self) -> &Clients {
+        self.clients.get_or_init(|| client::open(&self.settings)).await
+    }
+
     async fn client(&self) -> &Client {
-        self.client.get_or_init(|| client::open(&self.settings)).await
+        &self.clients().await.ec2
     }
 
     /// Everything of our pool.
@@ -154,6 +159,6 @@ impl Api for Ec2 {
     }
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {
-        examine::examine(self.client().await, &self.settings, &self.pool, demand).await
+        examine::examine(self.clients().await, &self.settings, &self.pool, demand).await
     }
 }
