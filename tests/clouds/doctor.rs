@@ -54,6 +54,15 @@ fn a_pool_that_may_buy_both_ways_has_the_room_of_both_limits_of_ec2() {
 }
 
 #[test]
+fn a_pool_that_the_quotas_of_its_region_cannot_hold_is_told() {
+    let site = Site::open(Cloud::Gce, pool().pool("max_instances", 8), Buy::OnDemand);
+    assert_eq!(found(Cloud::Gce, &site), Vec::<[String; 3]>::new());
+    site.lab.set(&json!({ "quotas": { "CPUS": 7 } }));
+    let said = "quotas let 3 more machines of pool `pool` start, and 8 may come: 3 in us-east1 (CPUS)";
+    assert_eq!(as_texts(&found(Cloud::Gce, &site)), [["gce-quota", "warning", said]]);
+}
+
+#[test]
 fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
     let site = Site::open(Cloud::Ec2, pool(), Buy::OnDemand);
     for (fault, words) in [
