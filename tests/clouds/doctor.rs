@@ -104,3 +104,15 @@ fn launches_that_are_not_allowed_are_one_finding() {
     assert_eq!([code, severity], ["aws-ec2-denied", "error"]);
     assert!(what.contains(" and 2 more: UnauthorizedOperation: "), "{what}");
 }
+
+#[test]
+fn a_clock_that_is_off_is_told() {
+    for (cloud, severity) in [(Cloud::Ec2, "error"), (Cloud::Gce, "warning")] {
+        let site = Site::open(cloud, pool(), Buy::OnDemand);
+        site.lab.set(&json!({ "clock_ahead": 400 }));
+        let found = found(cloud, &site);
+        let [[code, said, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
+        assert_eq!([code, said], [format!("{}-clock", cloud.kind()).as_str(), severity]);
+        assert!(what.contains(" s behind "), "{what}");
+    }
+}

@@ -18,7 +18,6 @@ macro_rules! on_both_clouds {
     };
 }
 
-mod clock;
 mod crowd;
 mod ends;
 mod faults;
