@@ -8,6 +8,7 @@ mod budget;
 pub mod clock;
 pub mod doctor;
 pub mod elsewhere;
+pub mod idempotency;
 mod ledger;
 pub mod machine;
 pub mod offers;

@@ -10,7 +10,6 @@ use aws_sdk_ec2::types::{
 };
 use base64ct::{Base64, Encoding as _};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::super::settings::Settings;
 use super::images::Disk;
@@ -18,7 +17,7 @@ use crate::core::failure::ErrorClass;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::offers::{Market, Offer};
 use crate::provider::cloud::settings::AddressKind;
-use crate::provider::cloud::{tags, user_data};
+use crate::provider::cloud::{idempotency, tags, user_data};
 
 /// EC2 takes no more, in bytes before the encoding.
 const MOST_USER_DATA: usize = 16 << 10;
@@ -165,9 +164,9 @@ impl Order {
     }
 }
 
-/// The engine's token and the owner, so that two managers who both call a pool `linux` never meet.
+/// Three quarters of the digest: all of it would be too long.
 fn token(request: &LaunchRequest) -> String {
-    let digest = Sha256::digest(format!("{}/{}", request.tags.owner, request.token));
+    let digest = idempotency::digest(&request.tags.owner, &request.token);
     digest.iter().take(24).fold("greenroom-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 

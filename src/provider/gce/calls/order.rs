@@ -10,7 +10,6 @@ use google_cloud_compute_v1::model::{
     Scheduling, ServiceAccount, Tags, access_config,
 };
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::super::resource::{Image, Net, region};
 use super::super::settings::Settings;
@@ -20,7 +19,7 @@ use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offers::{Market, Offer};
 use crate::provider::cloud::settings::UserData;
-use crate::provider::cloud::{tags, user_data};
+use crate::provider::cloud::{idempotency, tags, user_data};
 
 /// Which order has made a machine: its request id, in the machine's metadata.
 const MADE_BY: &str = "greenroom-request";
@@ -51,7 +50,7 @@ impl Order {
         };
         let region = region(zone).ok_or_else(|| wrong(zone))?;
         let image = Image::parse(&offer.image).ok_or_else(|| wrong(&offer.image))?;
-        let request_id = request_id(&request.token);
+        let request_id = request_id(request);
         let mut labels: HashMap<String, String> = settings.common.tags.iter().cloned().collect();
         labels.extend(tags::written(&request.tags).map(|(name, value)| (name.to_owned(), value)));
         let mut instance = Instance::new()
@@ -86,10 +85,11 @@ fn name(id: &InstanceId) -> String {
     if fits { id.to_string() } else { format!("greenroom-{id}") }
 }
 
-/// The token as a UUID, the same for the same token.
-fn request_id(token: &str) -> String {
+/// The first half of the digest, as a UUID.
+fn request_id(request: &LaunchRequest) -> String {
+    let digest = idempotency::digest(&request.tags.owner, &request.token);
     let mut bytes = [0; 16];
-    bytes.copy_from_slice(&Sha256::digest(token.as_bytes())[..16]);
+    bytes.copy_from_slice(&digest[..16]);
     // Version 8 is for ids made in a way of one's own (RFC 9562).
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;

@@ -113,9 +113,9 @@ fn an_order_is_kept_and_given_again_as_it_was() {
 #[test]
 fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
     assert_eq!(order("", &request("64bit", None)).handle().name, "greenroom-64bit-c0ffee-7");
-    let id = request_id("linux-c0ffee-7/1");
-    assert_eq!(id, request_id("linux-c0ffee-7/1"));
-    assert_ne!(id, request_id("linux-c0ffee-7/2"));
-    let lengths: Vec<usize> = id.split('-').map(str::len).collect();
-    assert_eq!((lengths, &id[14..15]), (vec![8, 4, 4, 4, 12], "8"));
+    let (ours, mut theirs) = (request("linux", None), request("linux", None));
+    // Version 8, variant 2.
+    assert_eq!(request_id(&ours), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
+    theirs.tags.owner = OwnerId::new("fedcba9876543210");
+    assert_ne!(request_id(&ours), request_id(&theirs), "another owner's is another");
 }
