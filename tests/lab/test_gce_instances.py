@@ -115,6 +115,14 @@ class Lists(GceTrial):
         self.assertEqual(found, {f"zones/{ZONE}": ["one"], "zones/europe-west1-c": ["two"]})
         self.assertEqual(items["zones/us-east1-c"]["warning"]["code"], "NO_RESULTS_ON_PAGE")
 
+    def test_young_instances_are_not_listed(self):
+        self.set(visible=0.5)
+        self.insert("one")
+        self.assertEqual(self.names(), [])
+        self.assertNotIn("instances", self.call("GET", "aggregated/instances")["items"][f"zones/{ZONE}"])
+        self.assertEqual(self.get("one")["name"], "one")
+        self.until(self.names)
+
     def test_labels_need_their_fingerprint(self):
         self.wait(self.insert("one", labels={"a": "b"}))
         mark = self.get("one")["labelFingerprint"]

@@ -61,6 +61,11 @@ class Project:
             raise Refused("notFound", f"The resource '{path}' was not found")
         return self.instances[zone, name]
 
+    def listed(self):
+        """The instances that lists tell of."""
+        now = time.monotonic()
+        return [one for one in self.instances.values() if now - one.born >= self._settings.visible]
+
     def disk(self, zone, name):
         catalog.check_zone(zone)
         if (zone, name) not in self.disks:

@@ -121,7 +121,7 @@ class Methods:
 
     def _instances(self, zone):
         catalog.check_zone(zone)
-        return [one.shown for (its, _), one in self._project.instances.items() if its == zone]
+        return [one.shown for one in self._project.listed() if one.wish.zone == zone]
 
     def _disks(self, zone):
         catalog.check_zone(zone)
@@ -129,7 +129,7 @@ class Methods:
 
     def _all_instances(self, wanted, _body):
         return self._aggregated(
-            "instanceAggregatedList", "instances", [one.shown for one in self._project.instances.values()], wanted
+            "instanceAggregatedList", "instances", [one.shown for one in self._project.listed()], wanted
         )
 
     def _all_disks(self, wanted, _body):

@@ -13,7 +13,7 @@ class Settings:
     ssh: float = 0.1
     # From the answer to a termination until the instance is gone.
     shutdown: float = 0.3
-    # EC2: how long a new id is unknown to everything but the answer that made it.
+    # How long lists do not tell of a new instance; on EC2 its id is unknown to every other call, too.
     visible: float = 0.0
     # EC2: how long a terminated instance is still listed.
     remembered: float = 3600.0
