@@ -2,18 +2,29 @@
 //!
 //! Names that the providers chose stand here and nowhere else in these tests.
 
+use std::collections::BTreeMap;
+
 use greenroom::core::failure::ErrorClass;
 use serde_json::{Value, json};
 use toml::Table;
 
 use crate::credentials;
 use crate::lab::Taken;
-use crate::truth::{Machine, Truth};
+use crate::truth::{Machine, Request, Truth};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cloud {
     Ec2,
     Gce,
+}
+
+/// A launch, as its cloud was asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Our name of the instance.
+    pub instance: String,
+    /// By which the cloud knows a repeat: EC2's client token, Compute Engine's request id.
+    pub token: String,
 }
 
 /// How a candidate is paid for.
@@ -177,9 +188,30 @@ impl Cloud {
     }
 }
 
+impl Launch {
+    /// `None`: the request is for something else.
+    pub fn read(request: &Request) -> Option<Self> {
+        let asked = &request.parameters;
+        let (token, tags) = if request.operation == Cloud::Ec2.launch() {
+            let tags = asked["TagSpecifications"][0]["Tags"].as_array().into_iter().flatten();
+            (&asked["ClientToken"], tags.map(|tag| (text(&tag["Key"]), text(&tag["Value"]))).collect())
+        } else if request.operation == Cloud::Gce.launch() {
+            let labels = asked["resource"]["labels"].as_object().into_iter().flatten();
+            (&asked["requestId"], labels.map(|(name, value)| (name.clone(), text(value))).collect())
+        } else {
+            return None;
+        };
+        Some(Self { instance: named(&tags), token: text(token) })
+    }
+}
+
 /// Our name of an instance, by its tags.
 pub fn our_name(machine: &Machine) -> String {
-    let tag = |name: &str| machine.tags.get(&format!("greenroom-{name}")).cloned().unwrap_or_default();
+    named(&machine.tags)
+}
+
+fn named(tags: &BTreeMap<String, String>) -> String {
+    let tag = |name: &str| tags.get(&format!("greenroom-{name}")).cloned().unwrap_or_default();
     format!("{}-{}-{}", tag("pool"), tag("generation"), tag("number"))
 }
 
@@ -189,7 +221,7 @@ pub fn machine(truth: &Truth, name: &str) -> Option<Machine> {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().expect("the lab's world has texts").to_owned()
+    value.as_str().expect("a text").to_owned()
 }
 
 fn ec2(lab: &Taken) -> Table {

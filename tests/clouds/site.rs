@@ -1,14 +1,15 @@
 //! A pool in a cloud, with the lab behind it: where whole jobs run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
+use greenroom::core::event::Change;
 use greenroom::core::ids::InstanceId;
 use greenroom::core::pool::PoolState;
 use serde_json::Value;
 
-use crate::cloud::{Buy, Cloud, machine, our_name};
+use crate::cloud::{Buy, Cloud, Launch, machine, our_name};
 use crate::lab::Taken;
 use crate::place::Place;
 use crate::setting::Setting;
@@ -108,6 +109,11 @@ impl Site {
         self.lab.requests().iter().filter(|request| request.operation == operation).count()
     }
 
+    /// Every launch that the lab was asked for, in this order, repeats among them.
+    pub fn launches(&self) -> Vec<Launch> {
+        self.lab.requests().iter().filter_map(Launch::read).collect()
+    }
+
     /// The instances that `pool status` tells of.
     #[track_caller]
     pub fn believed(&self) -> BTreeSet<String> {
@@ -131,6 +137,26 @@ impl Site {
         let mut made = BTreeSet::new();
         for machine in self.lab.truth().instances {
             assert!(made.insert(our_name(&machine)), "a second one: {machine:?}");
+        }
+        self.expect_one_token_for_each_attempt();
+    }
+
+    /// However often a cloud was asked for a launch: only after a refusal is there a further attempt, with its own token.
+    #[track_caller]
+    fn expect_one_token_for_each_attempt(&self) {
+        let mut attempts: BTreeMap<String, usize> = BTreeMap::new();
+        for event in self.events() {
+            if let Change::LaunchIntended { instance, .. } = event.change {
+                *attempts.entry(instance.to_string()).or_default() += 1;
+            }
+        }
+        let mut tokens: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for launch in self.launches() {
+            tokens.entry(launch.instance).or_default().insert(launch.token);
+        }
+        for (instance, tokens) in tokens {
+            let intended = attempts.get(&instance).copied().unwrap_or_default();
+            assert!(tokens.len() <= intended, "{instance} was to be launched {intended} times: {tokens:#?}");
         }
     }
 

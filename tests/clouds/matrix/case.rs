@@ -71,6 +71,12 @@ impl Case {
         of_calls.chain(of_launches).collect()
     }
 
+    /// Does the cloud see a launch, and the pool never a definite answer to it?
+    pub fn repeats_launch(&self) -> bool {
+        let is_open = matches!(self.mode, Mode::Rejected | Mode::Lost | Mode::Hang | Mode::HangApplied);
+        self.call == self.cloud.launch() && (is_open || self.crash == Crash::Answered)
+    }
+
     /// The lab's fault.
     pub fn fault(&self) -> Value {
         let internal = if self.cloud == Cloud::Ec2 { "InternalError" } else { "backendError" };

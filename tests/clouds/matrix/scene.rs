@@ -20,6 +20,10 @@ const SOON: Duration = Duration::from_mins(1);
 const SSH: f64 = 0.1;
 const NEVER: f64 = 3600.0;
 
+/// How long no list tells of what was made just now, in seconds: as a rule, and where that has to last.
+const UNSEEN: f64 = 0.6;
+const UNSEEN_FOR_LONG: f64 = 3600.0;
+
 /// The pool is dropped before what it talks to.
 #[derive(Debug)]
 pub struct Scene {
@@ -31,9 +35,8 @@ impl Scene {
     pub fn open(case: &Case) -> Self {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
-        // New instances of EC2 are unknown to lists for a while: what was not answered is asked for again before it is
-        // seen there.
-        lab.set(&json!({ "visible": 0.6 }));
+        // What a list tells of is not asked for again.
+        lab.set(&json!({ "visible": if case.repeats_launch() { UNSEEN_FOR_LONG } else { UNSEEN } }));
         let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
         setting = setting.timing("relaunch_after", "200ms");
         if case.call == case.cloud.console() {
@@ -77,7 +80,20 @@ impl Scene {
                 self.kill_keepers();
             }
         }
+        if case.repeats_launch() {
+            self.expect_repeat(case);
+            self.site.lab.set(&json!({ "visible": UNSEEN }));
+        }
         self.judge(case, &handle.finish());
+    }
+
+    /// The launch that the pool has no answer of comes again, and is the same.
+    fn expect_repeat(&self, case: &Case) {
+        let launches = wait_for(&format!("{case}: the launch again"), SOON, || {
+            let launches = self.site.launches();
+            (launches.len() > 1).then_some(launches)
+        });
+        assert_eq!(launches[0], launches[1], "{case}: another launch came instead of a repeat");
     }
 
     /// Hands the answer over, and waits until something is recorded, or the next call is made: then this one is done.
