@@ -20,6 +20,7 @@ mod http;
 mod jobs;
 mod lab;
 mod matrix;
+mod networks;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 mod operation;

@@ -8,6 +8,7 @@ use greenroom::core::event::Change;
 use greenroom::core::ids::InstanceId;
 use greenroom::core::pool::PoolState;
 use serde_json::Value;
+use toml::Table;
 
 use crate::cloud::{Buy, Cloud, Launch, machine, our_name};
 use crate::lab::Taken;
@@ -56,9 +57,8 @@ pub fn pool() -> Setting {
 }
 
 /// With the provider's table of a cloud.
-fn in_cloud(cloud: Cloud, setting: Setting, buy: Buy, lab: &Taken, url: &str) -> Setting {
+fn in_cloud(cloud: Cloud, setting: Setting, table: Table) -> Setting {
     let setting = setting.provider("kind", cloud.kind());
-    let table = cloud.table(lab, url, buy);
     table.into_iter().fold(setting, |setting, (key, value)| setting.provider(&key, value))
 }
 
@@ -71,23 +71,31 @@ impl Site {
 
     /// The same, with something between the pool and the lab.
     pub fn at(cloud: Cloud, setting: Setting, buy: Buy, lab: Taken, url: &str) -> Self {
-        Self { place: in_cloud(cloud, setting, buy, &lab, url).open(), lab }
+        let table = cloud.table(&lab, url, buy);
+        Self { place: in_cloud(cloud, setting, table).open(), lab }
+    }
+
+    /// With the provider's table as `edit` leaves it; `edit` is told what the lab's accounts hold.
+    pub fn edited(cloud: Cloud, setting: Setting, edit: impl FnOnce(&mut Table, &Value)) -> Self {
+        let lab = Taken::take();
+        let mut table = cloud.table(&lab, &lab.url(), Buy::OnDemand);
+        edit(&mut table, &lab.world);
+        Self { place: in_cloud(cloud, setting, table).open(), lab }
     }
 
     /// With other keys in the provider's table.
     pub fn with(cloud: Cloud, setting: Setting, keys: &[(&str, &str)]) -> Self {
-        let lab = Taken::take();
-        let table = in_cloud(cloud, setting, Buy::OnDemand, &lab, &lab.url());
-        let setting = keys.iter().fold(table, |setting, (key, value)| setting.provider(key, *value));
-        Self { place: setting.open(), lab }
+        Self::edited(cloud, setting, |table, _| {
+            table.extend(keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
+        })
     }
 
     /// A second type of instance in each place, behind the first.
     pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
-        let lab = Taken::take();
         let (key, types) = cloud.two_types();
-        let setting = in_cloud(cloud, setting, Buy::OnDemand, &lab, &lab.url()).provider(key, types);
-        Self { place: setting.open(), lab }
+        Self::edited(cloud, setting, |table, _| {
+            table.insert(key.to_owned(), types);
+        })
     }
 
     /// A first job, which brings the keeper to work; then waits for so many idle instances.

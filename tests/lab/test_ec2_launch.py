@@ -95,9 +95,8 @@ class Checks(Ec2Trial):
         self.refused("InvalidGroup.NotFound", run, **self.wanted(SecurityGroupIds=["sg-0123456789abcdef0"]))
         self.refused("InvalidKeyPair.NotFound", run, **self.wanted(KeyName="nobody"))
         self.refused("InvalidParameterValue", run, **self.wanted(kind="m99.huge"))
-        self.refused(
-            "VPCIdNotSpecified", run, **{key: value for key, value in self.wanted().items() if key != "SubnetId"}
-        )
+        nowhere = {key: value for key, value in self.wanted().items() if key != "SubnetId"}
+        self.refused("InvalidParameterValue", run, **nowhere, Placement={"AvailabilityZone": "eu-west-1z"})
         self.assertEqual(self.truth(), {})
 
     def test_an_image_of_another_architecture(self):
@@ -150,6 +149,47 @@ class Checks(Ec2Trial):
             self.ec2.run_instances,
             **{**launch, "LaunchTemplate": {"LaunchTemplateName": "no"}},
         )
+
+
+class DefaultNetwork(Ec2Trial):
+    def placed(self, zone, **more):
+        """A launch that names a zone, and no subnet."""
+        wanted = {**self.wanted(Placement={"AvailabilityZone": zone}), **more}
+        del wanted["SubnetId"]
+        return wanted
+
+    def test_a_zone_stands_for_its_default_subnet(self):
+        got = self.ec2.run_instances(**self.placed("eu-west-1b"))["Instances"][0]
+        network = self.aws["default"]
+        self.assertEqual((got["VpcId"], got["SubnetId"]), (network["vpc"], network["subnets"]["eu-west-1b"]))
+        self.assertEqual([group["GroupId"] for group in got["SecurityGroups"]], [network["security_group"]])
+        self.until(lambda: self.listening(got["PrivateIpAddress"]))
+        public = self.described(got["InstanceId"])["PublicIpAddress"]
+        self.assertTrue(self.listening(public), "default subnets give public addresses")
+
+    def test_a_launch_without_any_place_lands_somewhere_in_it(self):
+        wanted = self.placed("eu-west-1a")
+        del wanted["Placement"]
+        self.assertEqual(self.ec2.run_instances(**wanted)["Instances"][0]["VpcId"], self.aws["default"]["vpc"])
+
+    def test_a_group_of_another_network_is_refused(self):
+        message = self.refused(
+            "InvalidParameter",
+            self.ec2.run_instances,
+            400,
+            **self.placed("eu-west-1a", SecurityGroupIds=[self.aws["security_group"]]),
+        )
+        self.assertIn("belong to different networks", message)
+        foreign = [self.aws["default"]["security_group"]]
+        self.refused("InvalidParameter", self.ec2.run_instances, 400, **self.wanted(SecurityGroupIds=foreign))
+        self.ec2.run_instances(**self.placed("eu-west-1a", SecurityGroupIds=foreign))
+
+    def test_default_subnets_are_found_by_their_zones(self):
+        zones = {"Name": "availability-zone", "Values": ["eu-west-1a", "eu-west-1c"]}
+        found = self.ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}, zones])["Subnets"]
+        wanted = [self.aws["default"]["subnets"][zone] for zone in zones["Values"]]
+        self.assertEqual(sorted(one["SubnetId"] for one in found), sorted(wanted))
+        self.assertEqual({one["AvailableIpAddressCount"] for one in found}, {251})
 
 
 class Room(Ec2Trial):

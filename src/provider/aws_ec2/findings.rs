@@ -16,7 +16,7 @@ pub(super) struct Facts {
     pub(super) denied: Vec<(String, String)>,
     /// Candidates that would be refused for another reason.
     pub(super) refused: Vec<(String, String)>,
-    /// Addresses left in all subnets together; `None`: they are not ours to name.
+    /// IPv4 addresses left in all subnets together; `None`: EC2 does not tell.
     pub(super) free_addresses: Option<u32>,
     /// How many more machines the quotas let in; none: no end is known.
     pub(super) room: Vec<Room>,
@@ -74,7 +74,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         let what = format!(
             "the subnets of pool `{pool}` have {free} addresses left, and {wanted} more machines may come"
         );
-        say("aws-ec2-addresses", Warning, what, "name more subnets, or lower `max_instances`");
+        say("aws-ec2-addresses", Warning, what, "name more subnets or zones, or lower `max_instances`");
     }
     if let Some(what) = shortage(pool, &facts.room, wanted) {
         say(

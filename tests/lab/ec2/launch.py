@@ -84,12 +84,9 @@ class Spec:
         self.subnet = self._subnet()
         self.zone = self.subnet.availability_zone
         self.spot = wanted.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
-        self.groups = self.interface.get("Groups") or wanted.get("SecurityGroupIds") or [account.default_group]
+        self.groups = self._groups()
         self.key = self._key()
         self._check_place()
-        for group in self.groups:
-            if account.backend.get_security_group_from_id(group) is None:
-                raise Refused("InvalidGroup.NotFound", f"The security group '{group}' does not exist")
         self.user_data = user_data(wanted.get("UserData"))
         self.place = f"{self.kind}/{self.zone}" + ("/spot" if self.spot else "")
 
@@ -114,13 +111,30 @@ class Spec:
         return interfaces[0]
 
     def _subnet(self):
+        """The one that is named, or the default one of a zone: of any, where none is named."""
         name = self._wanted.get("SubnetId") or self.interface.get("SubnetId")
-        if not name:
-            raise Refused("VPCIdNotSpecified", "No default VPC for this user")
+        defaults = self._world.default_subnets
+        zone = self._wanted.get("Placement", {}).get("AvailabilityZone") or next(iter(defaults))
+        if not name and zone not in defaults:
+            raise Refused("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+        name = name or defaults[zone]
         found = self._world.backend.describe_subnets(filters={"subnet-id": [name]})
         if not found:
             raise Refused("InvalidSubnetID.NotFound", f"The subnet ID '{name}' does not exist")
         return found[0]
+
+    def _groups(self):
+        named = self.interface.get("Groups") or self._wanted.get("SecurityGroupIds")
+        for name in named or ():
+            group = self._world.backend.get_security_group_from_id(name)
+            if group is None:
+                raise Refused("InvalidGroup.NotFound", f"The security group '{name}' does not exist")
+            if group.vpc_id != self.subnet.vpc_id:
+                raise Refused(
+                    "InvalidParameter",
+                    f"Security group {name} and subnet {self.subnet.id} belong to different networks.",
+                )
+        return named or [self._world.default_group(self.subnet.vpc_id)]
 
     def _key(self):
         key = self._wanted.get("KeyName")
@@ -256,7 +270,7 @@ class Launcher:
                 time.monotonic(), token=token, spot=spec.spot, place=spec.place, user_data=spec.user_data
             )
             if spec.public():
-                record.public = instance.private_ip.replace("127.77.", "127.79.", 1)
+                record.public = world.public(instance.private_ip)
             self.world.records[instance.id] = record
             instance._state = InstanceState("pending", 0)
             instance.root_device_name = spec.image.root_device_name

@@ -66,7 +66,7 @@ FILTERS = {
     "DescribeLaunchTemplates": {"launch-template-name"},
     "DescribeSecurityGroups": {"description", "group-id", "group-name", "owner-id", "vpc-id"},
     "DescribeSpotPriceHistory": {"availability-zone", "instance-type", "product-description"},
-    "DescribeSubnets": {"availability-zone", "cidr-block", "state", "subnet-id", "vpc-id"},
+    "DescribeSubnets": {"availability-zone", "cidr-block", "default-for-az", "state", "subnet-id", "vpc-id"},
     "DescribeTags": {"key", "resource-id", "resource-type", "value"},
     "DescribeVpcs": {"cidr", "is-default", "state", "vpc-id"},
 }

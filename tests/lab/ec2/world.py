@@ -17,6 +17,11 @@ NETWORK = "127.77.0.0/16"
 SUBNETS = {"a": "127.77.1.0/24", "b": "127.77.2.0/24", "c": "127.77.3.0/24"}
 # A subnet with eleven addresses, to be filled.
 SMALL = ("a", "127.77.9.0/28")
+# The account's default network, with a default subnet in each zone.
+DEFAULT_NETWORK = "127.76.0.0/16"
+DEFAULT_SUBNETS = {"a": "127.76.1.0/24", "b": "127.76.2.0/24", "c": "127.76.3.0/24"}
+# What stands before the public addresses of a network's instances.
+PUBLIC = {"127.76.": "127.81.", "127.77.": "127.79."}
 IMAGES = {
     "ami-0a000000000000001": ("debian-12-amd64", "x86_64"),
     "ami-0a000000000000002": ("debian-12-arm64", "arm64"),
@@ -55,7 +60,7 @@ class World:
         self.backend = backend = ec2_backends[ACCOUNT][REGION]
         backend.reset()
         backend = self.backend = ec2_backends[ACCOUNT][REGION]
-        # Without a default network nothing can land on an address that is not this machine's.
+        # On the addresses of moto's own default network nothing could be reached.
         backend.subnets.clear()
         backend.vpcs.clear()
         backend.groups.clear()
@@ -63,7 +68,8 @@ class World:
         self.vpc = vpc.id
         self.subnets = {REGION + zone: self._subnet(zone, block) for zone, block in SUBNETS.items()}
         self.small_subnet = self._subnet(*SMALL)
-        self.default_group = backend.get_security_group_from_name("default", vpc.id).id
+        self.default_vpc = backend.create_vpc(DEFAULT_NETWORK, is_default=True).id
+        self.default_subnets = {REGION + zone: self._default_subnet(zone) for zone in DEFAULT_SUBNETS}
         self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
         # Whoever may log in: every address of this machine. The network's default group lets nobody in.
         backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", [{"CidrIp": "127.0.0.0/8"}])
@@ -91,6 +97,18 @@ class World:
         subnet.default_for_az = subnet.map_public_ip_on_launch = False
         return subnet.id
 
+    def _default_subnet(self, zone):
+        """The one that a launch lands in which names only the zone; its instances get a public address."""
+        subnet = self.backend.create_subnet(
+            self.default_vpc, DEFAULT_SUBNETS[zone], availability_zone=REGION + zone
+        )
+        subnet.default_for_az = subnet.map_public_ip_on_launch = True
+        return subnet.id
+
+    def default_group(self, vpc):
+        """The group of whoever names none: it lets in only its own members."""
+        return self.backend.get_security_group_from_name("default", vpc).id
+
     def described(self):
         """What a test has to know of the account."""
         return {
@@ -100,6 +118,11 @@ class World:
             "subnets": self.subnets,
             "small_subnet": self.small_subnet,
             "security_group": self.group,
+            "default": {
+                "vpc": self.default_vpc,
+                "subnets": self.default_subnets,
+                "security_group": self.default_group(self.default_vpc),
+            },
             "images": {architecture: image for image, (_, architecture) in IMAGES.items()},
         }
 
@@ -109,6 +132,12 @@ class World:
 
     def live(self):
         return [one for one in self.instances() if one.state in LIVE]
+
+
+def public(private):
+    """The address that stands for the public one of an instance; on the same machine."""
+    network = next(network for network in PUBLIC if private.startswith(network))
+    return private.replace(network, PUBLIC[network], 1)
 
 
 def vcpus(kind):

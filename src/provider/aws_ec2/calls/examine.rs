@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::IpPermission;
+use aws_sdk_ec2::types::{Filter, IpPermission};
 use futures_util::future::join;
 
 use super::super::findings::{Facts, judge};
@@ -109,30 +109,35 @@ fn nobody(pool: &PoolName, offer: &Offer) -> LaunchRequest {
     }
 }
 
+/// Of the subnets that are named, and of the default ones of the zones that are named. `None`: EC2 does not tell.
 async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts) -> Option<u32> {
     let places: BTreeSet<&str> = settings.common.offers.iter().map(|offer| offer.place.as_str()).collect();
-    let subnets: Vec<String> =
-        places.into_iter().filter(|place| place.starts_with("subnet-")).map(str::to_owned).collect();
-    if subnets.is_empty() {
-        return None;
-    }
-    match client.describe_subnets().set_subnet_ids(Some(subnets)).send().await {
-        Ok(answer) => {
-            let free = answer
-                .subnets()
-                .iter()
-                .filter_map(|subnet| u32::try_from(subnet.available_ip_address_count()?).ok());
-            Some(free.sum())
-        }
-        // A subnet that does not exist is found by the rehearsal.
-        Err(error) => {
-            let error = errors::read(&error, "");
-            if *error.class() == ErrorClass::Denied {
-                facts.failed.push(("look at subnets", error.failure.message));
+    let (subnets, zones): (Vec<_>, Vec<_>) =
+        places.into_iter().map(str::to_owned).partition(|place| place.starts_with("subnet-"));
+    let filter = |name: &str, values| Filter::builder().name(name).set_values(Some(values)).build();
+    let named = (!subnets.is_empty()).then(|| client.describe_subnets().set_subnet_ids(Some(subnets)));
+    let of_zones = (!zones.is_empty()).then(|| {
+        let default = filter("default-for-az", vec!["true".to_owned()]);
+        client.describe_subnets().filters(default).filters(filter("availability-zone", zones))
+    });
+    let mut free = 0_u32;
+    for call in named.into_iter().chain(of_zones) {
+        match call.send().await {
+            Ok(answer) => {
+                let left = answer.subnets().iter().filter_map(|subnet| subnet.available_ip_address_count());
+                free += left.filter_map(|left| u32::try_from(left).ok()).sum::<u32>();
             }
-            None
+            // A subnet that does not exist is found by the rehearsal.
+            Err(error) => {
+                let error = errors::read(&error, "");
+                if *error.class() == ErrorClass::Denied {
+                    facts.failed.push(("look at subnets", error.failure.message));
+                }
+                return None;
+            }
         }
     }
+    Some(free)
 }
 
 async fn closed_groups(client: &Client, settings: &Settings, facts: &mut Facts) -> Vec<String> {
