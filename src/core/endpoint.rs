@@ -48,6 +48,19 @@ pub struct Jump {
     pub key: LoginKey,
 }
 
+impl Endpoint {
+    /// Where it is, as people write it.
+    pub fn place(&self) -> String {
+        place(&self.address, self.port)
+    }
+}
+
+/// Where a server is, as people write it: `host:22`, `[::1]:22`.
+pub fn place(address: &str, port: u16) -> String {
+    // No name has a colon in it, and every IPv6 address has.
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +71,17 @@ mod tests {
         let endpoint: Endpoint = serde_json::from_str(old).unwrap();
         assert_eq!((&endpoint.key, &endpoint.jump), (&None, &None));
         assert_eq!(serde_json::to_string(&endpoint).unwrap(), old);
+    }
+
+    #[test]
+    fn a_place_reads_as_people_write_it() {
+        for (address, text) in [
+            ("10.0.0.1", "10.0.0.1:22"),
+            ("::1", "[::1]:22"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:22"),
+            ("ci.example", "ci.example:22"),
+        ] {
+            assert_eq!(place(address, 22), text);
+        }
     }
 }

@@ -1,4 +1,6 @@
-//! Where in a cloud's network machines are: default subnets of zones.
+//! Where in a cloud's network machines are, and at which address: default subnets of zones, IPv6.
+
+use std::net::{Ipv6Addr, TcpListener};
 
 use greenroom::core::event::Change;
 use serde_json::{Value, json};
@@ -16,6 +18,27 @@ fn by_zones(table: &mut Table, _world: &Value) {
     }
     let zones = ["eu-west-1b", "eu-west-1c"].map(toml::Value::from);
     table.insert("zones".to_owned(), toml::Value::Array(zones.to_vec()));
+}
+
+/// Addresses of IPv6: of the only kind that EC2 has, or of one of Compute Engine's two.
+fn by_ipv6(access: &'static str) -> impl FnOnce(&mut Table, &Value) {
+    move |table, world| {
+        table.insert("address".to_owned(), "ipv6".into());
+        if table.contains_key("project") {
+            let subnetwork = world["gce"]["ipv6_subnetworks"][access].as_str().expect("there is one");
+            table.insert("subnetwork".to_owned(), subnetwork.into());
+            table.insert("public_ip".to_owned(), (access == "EXTERNAL").into());
+        }
+    }
+}
+
+/// Has this machine an address of IPv6? Says that a test is skipped, if not.
+fn has_ipv6() -> bool {
+    let tried = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
+    if let Err(why) = &tried {
+        eprintln!("SKIPPED: no IPv6 on this machine's loopback: {why}");
+    }
+    tried.is_ok()
 }
 
 /// The address at which the only instance was reached.
@@ -65,4 +88,76 @@ fn doctor_rehearses_zones_and_counts_their_addresses() {
     let requests = site.lab.requests();
     let rehearsed = requests.iter().filter(|request| request.code.as_deref() == Some("DryRunOperation"));
     assert_eq!(rehearsed.count(), 2, "{requests:#?}");
+}
+
+/// A whole job over IPv6, and what is said of its instance's address.
+fn a_job_goes_over_ipv6(cloud: Cloud, access: &'static str) {
+    if !has_ipv6() {
+        return;
+    }
+    let site = Site::edited(cloud, pool().pool("max_instances", 1), by_ipv6(access));
+    let result = site.run(&Job::new(1).script(["echo \"$SSH_CONNECTION\""]));
+    result.expect_outcome(&Outcome::Success);
+    let connection = result.call("build_script").stdout_text();
+    let port = &site.lab.world["ssh_port"];
+    assert!(connection.lines().any(|line| line.ends_with(&format!(" ::1 {port}"))), "{connection}");
+    assert_eq!(reached(&site), "::1");
+    let instance = site.grants().pop().expect("it was granted one").1;
+    let told = site.order(&["explain", instance.as_str()]);
+    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("reachable at [::1]:{port}")), "{told}");
+    site.expect_nothing_left(0);
+}
+
+#[test]
+fn a_job_goes_over_ipv6_on_ec2() {
+    a_job_goes_over_ipv6(Cloud::Ec2, "");
+}
+
+#[test]
+fn a_job_goes_over_internal_ipv6_on_compute_engine() {
+    a_job_goes_over_ipv6(Cloud::Gce, "INTERNAL");
+}
+
+#[test]
+fn a_job_goes_over_external_ipv6_on_compute_engine() {
+    a_job_goes_over_ipv6(Cloud::Gce, "EXTERNAL");
+}
+
+/// What `doctor` says of a pool's cloud, by code, beyond how much it may come to.
+fn said_of_ipv6(cloud: Cloud, edit: impl FnOnce(&mut Table, &Value)) -> Vec<(String, String)> {
+    let site = Site::edited(cloud, pool().pool("max_lifetime", "12h"), edit);
+    let mut found = findings(&site);
+    found.retain(|(code, _)| code.starts_with(cloud.kind()) && code != "aws-ec2-quota");
+    found
+}
+
+#[test]
+fn doctor_finds_networks_fit_for_ipv6() {
+    for (cloud, access) in [(Cloud::Ec2, ""), (Cloud::Gce, "INTERNAL"), (Cloud::Gce, "EXTERNAL")] {
+        assert_eq!(said_of_ipv6(cloud, by_ipv6(access)), [], "{cloud:?} {access}");
+    }
+}
+
+#[test]
+fn doctor_finds_subnets_without_ipv6() {
+    let found = said_of_ipv6(Cloud::Ec2, |table, world| {
+        by_ipv6("")(table, world);
+        table.insert("subnets".to_owned(), world["ec2"]["small_subnet"].as_str().expect("an id").into());
+    });
+    let [(code, what)] = &found[..] else { panic!("{found:#?}") };
+    assert!(code == "aws-ec2-refused" && what.contains("has no IPv6 CIDR block"), "{what}");
+    for (name, public_ip, wanted) in [
+        ("default", false, "subnetwork `default` has no IPv6 addresses"),
+        ("dual-internal", true, "subnetwork `dual-internal` has internal IPv6 addresses only"),
+        ("dual-external", false, "which `public_ip = true` asks for"),
+    ] {
+        let found = said_of_ipv6(Cloud::Gce, |table, world| {
+            by_ipv6("INTERNAL")(table, world);
+            table.insert("subnetwork".to_owned(), name.into());
+            table.insert("public_ip".to_owned(), public_ip.into());
+        });
+        let [(code, what)] = &found[..] else { panic!("{found:#?}") };
+        assert!(code == "gce-refused" && what.contains(wanted), "{what}");
+    }
 }

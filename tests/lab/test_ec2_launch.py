@@ -192,6 +192,57 @@ class DefaultNetwork(Ec2Trial):
         self.assertEqual({one["AvailableIpAddressCount"] for one in found}, {251})
 
 
+class Ipv6(Ec2Trial):
+    def asked(self, subnet=None, count=1, **more):
+        """A launch whose interface asks for IPv6 addresses."""
+        wanted = self.wanted(**more)
+        subnet = subnet or wanted["SubnetId"]
+        del wanted["SubnetId"]
+        interface = {"DeviceIndex": 0, "SubnetId": subnet, "Ipv6AddressCount": count}
+        return {**wanted, "NetworkInterfaces": [interface]}
+
+    def test_an_address_is_shown_and_answers(self):
+        self.need_ipv6()
+        got = self.ec2.run_instances(**self.asked())["Instances"][0]
+        shown = self.until_state(got["InstanceId"], "running")
+        for one in (got, shown):
+            inside = one["NetworkInterfaces"][0]["Ipv6Addresses"]
+            self.assertEqual((one["Ipv6Address"], [address["Ipv6Address"] for address in inside]), ("::1", ["::1"]))
+        self.until(lambda: self.listening("::1"))
+        self.assertTrue(self.listening(shown["PrivateIpAddress"]))
+        self.ec2.terminate_instances(InstanceIds=[got["InstanceId"]])
+        self.assertNotIn("Ipv6Address", self.until_state(got["InstanceId"], "terminated"))
+        self.assertFalse(self.listening("::1"))
+        self.ec2.run_instances(**self.asked())
+
+    def test_nobody_gets_one_unasked(self):
+        one = self.launch()[0]
+        self.assertNotIn("Ipv6Address", one)
+        self.assertEqual(one["NetworkInterfaces"][0].get("Ipv6Addresses", []), [])
+
+    def test_only_one_instance_has_it(self):
+        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **self.asked(MinCount=2, MaxCount=2))
+        self.ec2.run_instances(**self.asked(MaxCount=2))
+        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **self.asked(zone="b"))
+        self.launch()
+
+    def test_a_subnet_needs_a_block(self):
+        for subnet in (self.aws["small_subnet"], self.aws["default"]["subnets"]["eu-west-1a"]):
+            for dry in (True, False):
+                self.refused(
+                    "InvalidParameterValue", self.ec2.run_instances, 400, **self.asked(subnet=subnet, DryRun=dry)
+                )
+        self.refused("DryRunOperation", self.ec2.run_instances, **self.asked(DryRun=True))
+        self.refused("UnsupportedOperation", self.ec2.run_instances, **self.asked(count=2))
+        self.accused("one IPv6 address at the most")
+
+    def test_subnets_and_groups_tell_of_it(self):
+        subnet = self.ec2.describe_subnets(SubnetIds=[self.aws["subnets"]["eu-west-1a"]])["Subnets"][0]
+        self.assertEqual(len(subnet["Ipv6CidrBlockAssociationSet"]), 1)
+        group = self.ec2.describe_security_groups(GroupIds=[self.aws["security_group"]])["SecurityGroups"][0]
+        self.assertEqual(group["IpPermissions"][0]["Ipv6Ranges"], [{"CidrIpv6": "::1/128"}])
+
+
 class Room(Ec2Trial):
     def test_capacity_of_a_place(self):
         self.set(capacity={"m5.large/eu-west-1a": 2, "m5.large/eu-west-1a/spot": 0})

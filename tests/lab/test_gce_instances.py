@@ -146,8 +146,69 @@ class Lists(GceTrial):
         self.assertEqual(len(self.call("GET", "zones")["items"]), 5)
         self.assertEqual(self.call("GET", "global/firewalls")["items"][0]["allowed"][0]["IPProtocol"], "tcp")
         self.assertEqual(self.call("GET", "regions/us-east1/subnetworks")["items"][0]["name"], "default")
-        self.assertEqual(len(self.call("GET", "global/networks/default")["subnetworks"]), 2)
+        self.assertEqual(len(self.call("GET", "global/networks/default")["subnetworks"]), 6)
         self.assertEqual(self.call("GET", "")["commonInstanceMetadata"]["items"], [])
+
+
+class Ipv6(GceTrial):
+    ACCESS = {"type": "DIRECT_IPV6", "networkTier": "PREMIUM", "name": "external-ipv6"}
+
+    def interface(self, subnetwork, access=None, stack="IPV4_IPV6"):
+        interface = {"subnetwork": f"regions/us-east1/subnetworks/{subnetwork}", "stackType": stack}
+        return [{**interface, **({"ipv6AccessConfigs": access} if access else {})}]
+
+    def test_an_internal_address_stands_with_the_interface(self):
+        self.need_ipv6()
+        shown = self.running("one", networkInterfaces=self.interface("dual-internal"))["networkInterfaces"][0]
+        self.assertEqual((shown["ipv6Address"], shown["ipv6AccessType"]), ("::1", "INTERNAL"))
+        self.assertNotIn("ipv6AccessConfigs", shown)
+        self.until(lambda: self.listening("::1"))
+        self.assertTrue(self.listening(shown["networkIP"]))
+
+    def test_an_external_address_stands_with_its_access(self):
+        self.need_ipv6()
+        shown = self.running("one", networkInterfaces=self.interface("dual-external", [self.ACCESS]))
+        shown = shown["networkInterfaces"][0]
+        self.assertNotIn("ipv6Address", shown)
+        self.assertEqual(shown["ipv6AccessConfigs"][0]["externalIpv6"], "::1")
+        self.until(lambda: self.listening("::1"))
+        self.wait(self.call("DELETE", f"zones/{ZONE}/instances/one"))
+        self.assertFalse(self.listening("::1"))
+
+    def test_without_access_there_is_no_external_address(self):
+        shown = self.running("one", networkInterfaces=self.interface("dual-external"))["networkInterfaces"][0]
+        self.assertFalse({"ipv6Address", "ipv6AccessConfigs"} & set(shown))
+
+    def test_only_one_instance_has_it(self):
+        self.wait(self.insert("one", networkInterfaces=self.interface("dual-internal")))
+        error, status = self.failure(self.insert("two", networkInterfaces=self.interface("dual-internal")))
+        self.assertEqual((error["code"], status), ("IP_SPACE_EXHAUSTED", 400))
+        self.assertEqual(list(self.truth()), ["one"])
+
+    def test_a_subnetwork_must_have_what_is_asked(self):
+        standard = {**self.ACCESS, "networkTier": "STANDARD"}
+        for wrong in [
+            self.interface("default"),
+            [{"network": "global/networks/default", "stackType": "IPV4_IPV6"}],
+            self.interface("dual-internal", [self.ACCESS]),
+            self.interface("dual-external", [self.ACCESS], stack="IPV4_ONLY"),
+            self.interface("dual-external", [standard]),
+            self.interface("dual-external", [self.ACCESS, self.ACCESS]),
+        ]:
+            with self.subTest(wrong):
+                refused = self.insert("one", status=400, networkInterfaces=wrong)
+                self.assertEqual(refused["error"]["errors"][0]["reason"], "invalid")
+        self.insert("one", status=501, networkInterfaces=self.interface("dual-internal", stack="IPV6_ONLY"))
+        self.accused("have an IPv4 address")
+        self.assertEqual(self.truth(), {})
+
+    def test_subnetworks_tell_what_they_have(self):
+        seen = {
+            one["name"]: (one["stackType"], one.get("ipv6AccessType"))
+            for one in self.call("GET", "regions/us-east1/subnetworks")["items"]
+        }
+        dual = {name: ("IPV4_IPV6", access) for access, name in self.gcp["ipv6_subnetworks"].items()}
+        self.assertEqual(seen, {"default": ("IPV4_ONLY", None), **dual})
 
 
 class Refusals(GceTrial):

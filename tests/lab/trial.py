@@ -141,6 +141,13 @@ class Trial(unittest.TestCase):
         except OSError:
             return False
 
+    def need_ipv6(self):
+        """Skips the test where this machine's loopback has no IPv6 address."""
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            self.skipTest(f"no IPv6 on this machine's loopback: {error}")
+
     def ssh(self, keys, address, command, user="root", host_key=None):
         """Logs in as OpenSSH does. With `host_key`, no other is accepted."""
         known = pathlib.Path(self.home) / "known_hosts"

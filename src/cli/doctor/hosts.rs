@@ -62,7 +62,7 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
         let expected = HostKey::parse(&host.endpoint.host_key);
         return match expected {
             Some(expected) if expected.line != found.line => {
-                let at = format!("{}:{}", host.endpoint.address, host.endpoint.port);
+                let at = host.endpoint.place();
                 Err(ConnectError::HostKey { at, expected: expected.fingerprint, found: found.fingerprint })
             }
             _ => Ok(None),

@@ -108,7 +108,7 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
 fn shown(host: &NamedHost, found: &HostKey, pinned: Option<&HostKey>) -> String {
     let kind = found.line.split(' ').next().unwrap_or_default();
     let file = if kind == "ssh-ed25519" { "ssh_host_ed25519_key.pub" } else { "ssh_host_ecdsa_key.pub" };
-    let place = format!("{}:{}", host.endpoint.address, host.endpoint.port);
+    let place = host.endpoint.place();
     let other = pinned.filter(|pinned| pinned.line != found.line);
     let other = other.map(|pinned| format!("Pinned is another one:\n  {}\n", pinned.fingerprint));
     format!(

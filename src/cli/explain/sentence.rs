@@ -44,12 +44,11 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
         Change::Reached { instance, endpoint } => {
-            let place = format!("{}:{}", endpoint.address, endpoint.port);
-            format!("{instance} reachable at {place}{}", after(before, instance, at))
+            format!("{instance} reachable at {}{}", endpoint.place(), after(before, instance, at))
         }
         Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
         Change::Adopted { instance, endpoint, .. } => {
-            format!("{instance} adopted, a fixed host at {}:{}", endpoint.address, endpoint.port)
+            format!("{instance} adopted, a fixed host at {}", endpoint.place())
         }
         Change::Requested { job, .. } => {
             format!("job {} of {} asked for an instance{}", job.key, job.project, situation(before))
@@ -87,7 +86,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
             format!("{instance} has room for {} at once now", plural(*capacity as usize, "job"))
         }
         Change::Readdressed { instance, endpoint } => {
-            format!("{instance} is reached at {}:{} now", endpoint.address, endpoint.port)
+            format!("{instance} is reached at {} now", endpoint.place())
         }
         Change::Doubted { instance, why } => format!("{instance} gets no job until it can be reached: {why}"),
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),

@@ -1,6 +1,6 @@
 //! Opens the TCP connection.
 
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::hop::Hop;
 use super::prompt::Prompt;
-use crate::core::endpoint::Endpoint;
+use crate::core::endpoint::{Endpoint, place};
 use crate::names::look_up;
 use crate::port::connector::ConnectError;
 
@@ -22,14 +22,6 @@ impl Drop for Wire {
     fn drop(&mut self) {
         // Fails only when the connection has ended already.
         let _ended = self.0.shutdown(Shutdown::Both);
-    }
-}
-
-/// Where a server is, as people write it: `host:22`, `[::1]:22`.
-pub(super) fn place(address: &str, port: u16) -> String {
-    match address.parse::<IpAddr>() {
-        Ok(ip) => SocketAddr::new(ip, port).to_string(),
-        Err(_) => format!("{address}:{port}"),
     }
 }
 
@@ -90,15 +82,6 @@ pub(super) fn plain(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_place_reads_as_people_write_it() {
-        for (address, text) in
-            [("10.0.0.1", "10.0.0.1:22"), ("::1", "[::1]:22"), ("ci.example", "ci.example:22")]
-        {
-            assert_eq!(place(address, 22), text);
-        }
-    }
 
     #[test]
     fn an_os_error_loses_its_number() {

@@ -15,6 +15,7 @@ use super::algorithms;
 use super::dial::{self, Wire};
 use super::handler::{Client, Notes, explain};
 use super::login::{Credential, LoginError};
+use crate::core::endpoint::place;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
@@ -87,18 +88,18 @@ impl Way<'_> {
     async fn path(&self, present: &RefCell<String>) -> Result<Path, ConnectError> {
         let patience = self.settings.silence();
         let Some(jump) = &self.jump else {
-            let at = dial::place(self.host.address, self.host.port);
+            let at = place(self.host.address, self.host.port);
             at.clone_into(&mut present.borrow_mut());
             let (stream, wire) = dial::dial(&self.host, &at, patience).await?;
             return Ok(Path { pipe: Box::new(stream), at, carrier: None, wire });
         };
-        let first = format!("jump host {}", dial::place(jump.address, jump.port));
+        let first = format!("jump host {}", place(jump.address, jump.port));
         first.clone_into(&mut present.borrow_mut());
         let (stream, wire) = dial::dial(jump, &first, patience).await?;
         let (mut carrier, notes) = self.shake_hands(jump, &first, stream).await?;
         let entered = jump.credential.log_in(&mut carrier, jump.user).await;
         entered.map_err(|problem| not_let_in(problem, &first, jump.user, &notes))?;
-        let at = format!("{} (through {first})", dial::place(self.host.address, self.host.port));
+        let at = format!("{} (through {first})", place(self.host.address, self.host.port));
         at.clone_into(&mut present.borrow_mut());
         let port = u32::from(self.host.port);
         // Where a connection comes from is for the jump host's log only.

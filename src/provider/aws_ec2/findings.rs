@@ -22,7 +22,7 @@ pub(super) struct Facts {
     pub(super) room: Vec<Room>,
     /// Why quotas could not be looked at: only `doctor` asks.
     pub(super) unseen: Option<String>,
-    /// Groups that let nobody in on the SSH port.
+    /// Groups that let nobody in on the SSH port, by the kind of address that is used.
     pub(super) closed_groups: Vec<String>,
     /// EC2's clock less ours, in seconds.
     pub(super) clock_ahead_s: Option<i64>,
@@ -93,7 +93,9 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     }
     for group in &facts.closed_groups {
         let what = format!("security group {group} of pool `{pool}` lets nobody in on the SSH port");
-        say("aws-ec2-group-closed", Error, what, "allow TCP to `ssh_port` from this machine");
+        let remedy =
+            "allow TCP to `ssh_port` from this machine: by its IPv6 range, where `address` is \"ipv6\"";
+        say("aws-ec2-group-closed", Error, what, remedy);
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {
         let what =

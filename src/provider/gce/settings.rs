@@ -19,7 +19,8 @@ pub(super) struct Settings {
     /// `None`: what the subnetwork says.
     pub(super) network: Option<Net>,
     pub(super) subnetwork: Option<Net>,
-    /// Default: only where `address` wants it.
+    /// Has a machine an address that the internet knows: of IPv6 where `address` says so, of IPv4 else? Default: only where
+    /// `address` wants it.
     pub(super) public_ip: bool,
     /// What the machine itself may do in the project; `None`: nothing.
     pub(super) service_account: Option<ServiceAccount>,
@@ -55,6 +56,10 @@ impl Settings {
         Ok(settings)
     }
 
+    pub(super) fn has_ipv6(&self) -> bool {
+        self.common.address == AddressKind::Ipv6
+    }
+
     /// The common keys, by Compute Engine's rules.
     fn check(&self) -> Result<(), KeyError> {
         for offer in &self.common.offers {
@@ -76,8 +81,10 @@ impl Settings {
                 return Err(KeyError::new("subnetwork", why));
             }
         }
-        if self.common.address == AddressKind::Ipv6 {
-            return Err(KeyError::choice("address", "ipv6", &["private", "public"]));
+        if self.has_ipv6() && self.subnetwork.is_none() {
+            let why = "is missing: `address` is \"ipv6\", and networks that make their subnetworks themselves, as `default` \
+                       does, have none with IPv6 addresses";
+            return Err(KeyError::new("subnetwork", why));
         }
         if let Some(kind) = self.common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
             return Err(KeyError::new(
@@ -194,6 +201,7 @@ mod tests {
     #[test]
     fn one_key_follows_from_another() {
         assert!(read("address = \"public\"").unwrap().public_ip);
+        assert!(!read("address = \"ipv6\"\nsubnetwork = \"ci\"").unwrap().public_ip);
         let inside = read("subnetwork = \"ci\"").unwrap();
         assert_eq!((inside.network, inside.subnetwork.unwrap().name.as_str()), (None, "ci"));
         let email = "ci@my-project.iam.gserviceaccount.com";
@@ -219,7 +227,10 @@ mod tests {
                 "`zones` has \"us-east1\" in it, expected zones such as \"us-east1-b\"",
             ),
             ("machine_types = \"E2\"", "`machine_types` has \"E2\" in it, expected types"),
-            ("address = \"ipv6\"", "`address` is \"ipv6\", expected \"private\" or \"public\""),
+            (
+                "address = \"ipv6\"\nnetwork = \"ci\"",
+                "`subnetwork` is missing: `address` is \"ipv6\", and networks that make their subnetworks themselves",
+            ),
             (
                 "address = \"public\"\npublic_ip = false",
                 "`public_ip` is false, but `address` wants the public one",

@@ -4,7 +4,7 @@ import time
 
 from moto.core.types import Base64EncodedString
 from moto.ec2.models.instances import InstanceState
-from shared import faults
+from shared import faults, machines
 
 from . import errors, quotas, world
 from .errors import Refused
@@ -53,6 +53,7 @@ SUPPORTED_INSIDE = {
         "Description",
         "DeviceIndex",
         "Groups",
+        "Ipv6AddressCount",
         "SubnetId",
     },
     "Placement": {"AvailabilityZone"},
@@ -83,6 +84,7 @@ class Spec:
         self.interface = self._interface()
         self.subnet = self._subnet()
         self.zone = self.subnet.availability_zone
+        self.ipv6 = self._ipv6()
         self.spot = wanted.get("InstanceMarketOptions", {}).get("MarketType") == "spot"
         self.groups = self._groups()
         self.key = self._key()
@@ -122,6 +124,18 @@ class Spec:
         if not found:
             raise Refused("InvalidSubnetID.NotFound", f"The subnet ID '{name}' does not exist")
         return found[0]
+
+    def _ipv6(self):
+        """Whether it gets an IPv6 address."""
+        count = self.interface.get("Ipv6AddressCount", 0)
+        if count > 1:
+            raise Unsupported("the lab's instances have one IPv6 address at the most")
+        if count < 0 or (count and not self.subnet.ipv6_cidr_block_associations):
+            raise Refused(
+                "InvalidParameterValue",
+                f"Invalid value '{count}' for Ipv6AddressCount: subnet '{self.subnet.id}' has no IPv6 CIDR block.",
+            )
+        return count == 1
 
     def _groups(self):
         named = self.interface.get("Groups") or self._wanted.get("SecurityGroupIds")
@@ -252,6 +266,8 @@ class Launcher:
         if room < least:
             raise errors.of_fault(faults.Rule("*", "quota"), **words)
         free = spec.subnet.available_ip_address_count
+        if spec.ipv6:
+            free = min(free, 1 - sum(self.world.records[one.id].ipv6 is not None for one in live))
         if min(room, free) < least:
             raise Refused(
                 "InsufficientFreeAddressesInSubnet",
@@ -271,6 +287,7 @@ class Launcher:
             )
             if spec.public():
                 record.public = world.public(instance.private_ip)
+            record.ipv6 = machines.IPV6 if spec.ipv6 else None
             self.world.records[instance.id] = record
             instance._state = InstanceState("pending", 0)
             instance.root_device_name = spec.image.root_device_name
@@ -281,6 +298,7 @@ class Launcher:
             for interface in instance.nics.values():
                 interface.public_ip = record.public
                 interface.delete_on_termination = True
+                interface.ipv6_addresses = [record.ipv6] if record.ipv6 else []
                 for tag in spec.interface_tags():
                     interface.add_tag(tag["Key"], tag.get("Value", ""))
             self._lives.begin(instance, spec.key, fate)

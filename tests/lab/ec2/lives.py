@@ -57,8 +57,8 @@ class Lives:
             inside.authorise(self._settings.default_user, [key.material_public.decode()])
         for complaint in inside.complaints:
             self._judge.accuse("ec2", "user data", f"{instance.id}: {complaint}")
-        addresses = [instance.private_ip] + ([record.public] if record.public else [])
-        self._machines.start(instance.id, addresses, inside, self._powered_off)
+        addresses = [instance.private_ip, record.public, record.ipv6]
+        self._machines.start(instance.id, [one for one in addresses if one], inside, self._powered_off)
 
     def _powered_off(self, name):
         """An instance has ended itself: its shutdown behaviour says what that means."""

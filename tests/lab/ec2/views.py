@@ -15,9 +15,11 @@ class Instance:
         self.instance_lifecycle = self.lifecycle = "spot" if record.spot else None
         self.tags = [{"Key": tag["key"], "Value": tag["value"]} for tag in instance.get_tags()]
         self.state_reason = instance.state_reason if record.reason else None
+        self.ipv6_address = record.ipv6
         if instance.state == "terminated":
             # A terminated instance has no address any more, and no place in the network.
             self.private_ip_address = self.private_ip = self.public_ip_address = self.public_ip = None
+            self.ipv6_address = None
             self.subnet_id = self.vpc_id = self.private_dns_name = self.public_dns_name = None
             self.network_interfaces, self.block_device_mappings, self.security_groups = [], [], []
 
@@ -136,6 +138,7 @@ def _told(account, machines, one):
         "token": record.token,
         "address": one.private_ip,
         "public_address": record.public,
+        "ipv6_address": record.ipv6,
         "port": machines.port,
         "process": machines.pid(one.id),
         "reason": record.reason[0] if record.reason else None,

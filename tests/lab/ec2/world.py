@@ -1,6 +1,7 @@
 """The account that every test begins with: a network inside 127/8, images, a group; and a record of each instance."""
 
 import dataclasses
+import ipaddress
 import os
 
 # Read by moto when it is imported.
@@ -45,6 +46,7 @@ class Record:
     user_data: bytes = b""
     # An address that stands for the public one; on the same machine.
     public: str | None = None
+    ipv6: str | None = None
     # Why it ends, as (code, message), once it is shutting down.
     reason: tuple | None = None
 
@@ -64,15 +66,17 @@ class World:
         backend.subnets.clear()
         backend.vpcs.clear()
         backend.groups.clear()
-        vpc = backend.create_vpc(NETWORK)
+        vpc = backend.create_vpc(NETWORK, amazon_provided_ipv6_cidr_block=True)
         self.vpc = vpc.id
         self.subnets = {REGION + zone: self._subnet(zone, block) for zone, block in SUBNETS.items()}
+        self._give_ipv6(vpc)
         self.small_subnet = self._subnet(*SMALL)
         self.default_vpc = backend.create_vpc(DEFAULT_NETWORK, is_default=True).id
         self.default_subnets = {REGION + zone: self._default_subnet(zone) for zone in DEFAULT_SUBNETS}
         self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
         # Whoever may log in: every address of this machine. The network's default group lets nobody in.
-        backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", [{"CidrIp": "127.0.0.0/8"}])
+        everybody = [{"CidrIp": "127.0.0.0/8"}, {"CidrIpv6": "::1/128"}]
+        backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", everybody)
         for image, (name, architecture) in IMAGES.items():
             backend.amis[image] = Ami(
                 backend,
@@ -96,6 +100,12 @@ class World:
         # moto takes the first subnet of a zone for the zone's default.
         subnet.default_for_az = subnet.map_public_ip_on_launch = False
         return subnet.id
+
+    def _give_ipv6(self, vpc):
+        """A block of IPv6 addresses for each of the zones' subnets; the small one and the default ones have none."""
+        block = ipaddress.ip_network(vpc.get_cidr_block_association_set(ipv6=True)[0]["cidr_block"])
+        for name, part in zip(self.subnets.values(), block.subnets(new_prefix=64), strict=False):
+            self.backend.get_subnet(name).attach_ipv6_cidr_block_associations(str(part))
 
     def _default_subnet(self, zone):
         """The one that a launch lands in which names only the zone; its instances get a public address."""

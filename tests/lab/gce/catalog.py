@@ -11,8 +11,17 @@ API = "https://www.googleapis.com/compute/v1/"
 SINCE = "2026-01-01T00:00:00.000-08:00"
 REGIONS = {"us-east1": ("b", "c", "d"), "europe-west1": ("b", "c")}
 ZONES = {f"{region}-{zone}": region for region, zones in REGIONS.items() for zone in zones}
-# Addresses of each region's subnetwork: 127/8, so that an instance's address is reached as it is.
-SUBNETWORKS = {"us-east1": "127.78.1", "europe-west1": "127.78.2"}
+# Subnetworks of each region, with the access that their IPv6 addresses have, where they have some.
+SUBNETWORKS = {"default": None, "dual-internal": "INTERNAL", "dual-external": "EXTERNAL"}
+# Addresses of each region's subnetworks: 127/8, so that an instance's address is reached as it is.
+PREFIXES = {
+    ("us-east1", "default"): "127.78.1",
+    ("us-east1", "dual-internal"): "127.78.11",
+    ("us-east1", "dual-external"): "127.78.12",
+    ("europe-west1", "default"): "127.78.2",
+    ("europe-west1", "dual-internal"): "127.78.21",
+    ("europe-west1", "dual-external"): "127.78.22",
+}
 # Machine type -> virtual processors, MiB, architecture.
 MACHINE_TYPES = {
     "c3-standard-4": (4, 16384, "X86_64"),
@@ -137,9 +146,13 @@ def newest(project, family):
 
 def subnetwork(region_name, name):
     path = project_path(f"regions/{region_name}/subnetworks/{name}")
-    if region_name not in REGIONS or name != "default":
+    if (region_name, name) not in PREFIXES:
         raise Refused("notFound", f"The resource '{path}' was not found")
-    prefix = SUBNETWORKS[region_name]
+    prefix, access = PREFIXES[region_name, name], SUBNETWORKS[name]
+    block = f"2001:db8:{prefix.rsplit('.', 1)[1]}::/64"
+    blocks = {"EXTERNAL": {"externalIpv6Prefix": block}, "INTERNAL": {"internalIpv6Prefix": block}}
+    dual = {"stackType": "IPV4_IPV6", "ipv6AccessType": access, **blocks[access]} if access else {}
+    shown = {"stackType": "IPV4_ONLY", **dual}
     return _resource(
         "subnetwork",
         path,
@@ -150,28 +163,31 @@ def subnetwork(region_name, name):
         privateIpGoogleAccess=False,
         fingerprint="bGFiLXN1Ym5ldA==",
         purpose="PRIVATE",
-        stackType="IPV4_ONLY",
+        **shown,
     )
 
 
 def subnetworks(region_name):
-    return [subnetwork(region_name, "default")]
+    return [subnetwork(region_name, name) for name in SUBNETWORKS]
 
 
 def network(name):
     path = project_path(f"global/networks/{name}")
     if name != "default":
         raise Refused("notFound", f"The resource '{path}' was not found")
-    inside = [url(f"regions/{one}/subnetworks/default") for one in REGIONS]
+    inside = [url(f"regions/{region_name}/subnetworks/{one}") for region_name, one in PREFIXES]
     return _resource("network", path, autoCreateSubnetworks=False, subnetworks=inside, mtu=1460)
 
 
 def firewalls():
-    """One rule: every address of this machine may connect to every port."""
-    path = project_path("global/firewalls/lab-allow")
-    allowed = [{"IPProtocol": "tcp", "ports": ["1-65535"]}]
+    """Every address of this machine may connect to every port; a rule is for IPv4 or for IPv6."""
     shown = {"direction": "INGRESS", "priority": 1000, "disabled": False, "network": url("global/networks/default")}
-    return [_resource("firewall", path, allowed=allowed, sourceRanges=["127.0.0.0/8"], **shown)]
+    allowed = [{"IPProtocol": "tcp", "ports": ["1-65535"]}]
+    sources = {"lab-allow": "127.0.0.0/8", "lab-allow-ipv6": "::1/128"}
+    return [
+        _resource("firewall", project_path(f"global/firewalls/{name}"), allowed=allowed, sourceRanges=[source], **shown)
+        for name, source in sources.items()
+    ]
 
 
 def project():
@@ -184,6 +200,7 @@ def described():
     return {
         "project": PROJECT,
         "zones": list(ZONES),
+        "ipv6_subnetworks": {access: name for name, access in SUBNETWORKS.items() if access},
         "machine_types": list(MACHINE_TYPES),
         "images": {
             "x86_64": f"projects/{PROJECT}/global/images/debian-12-v20261001",

@@ -77,6 +77,12 @@ def stockout(project, zone, kind, code=STOCKOUT, message=None):
     return {"code": code, "message": message or text, "errorDetails": [{"errorInfo": info}]}
 
 
+def exhausted(project, region, subnetwork):
+    """The error of an operation that found no address."""
+    full = f"projects/{project}/regions/{region}/subnetworks/{subnetwork}"
+    return {"code": "IP_SPACE_EXHAUSTED", "message": f"IP space of '{full}' is exhausted."}
+
+
 def quota(metric, limit, region, message=None):
     """The error of an operation that met a quota."""
     info = {

@@ -103,6 +103,7 @@ class Gce:
             "spot": one.wish.spot,
             "address": one.address,
             "public_address": one.public,
+            "ipv6_address": one.ipv6,
             "port": self._machines.port,
             "process": self._machines.pid(one.machine),
             "reason": one.reason,

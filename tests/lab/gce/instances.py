@@ -8,6 +8,8 @@ import json
 import time
 import zlib
 
+from shared import machines
+
 from . import catalog
 from .errors import Refused
 from .operations import now
@@ -26,6 +28,7 @@ class Instance:
     born: float
     address: str
     public: str | None
+    ipv6: str | None
     # Why it ended, once it did so by itself.
     reason: str | None = None
 
@@ -76,10 +79,11 @@ class Project:
 
     def make(self, wish):
         """Makes an instance with its disks, whose names are free."""
-        address = self._address(catalog.ZONES[wish.zone])
+        address = self._address(catalog.ZONES[wish.zone], wish.subnetwork)
         wanted = wish.body["networkInterfaces"][0]
         public = address.replace("127.78.", "127.80.", 1) if wanted.get("accessConfigs") else None
-        instance = Instance(self._shown(wish, address, public), wish, time.monotonic(), address, public)
+        ipv6 = machines.IPV6 if wish.ipv6 else None
+        instance = Instance(self._shown(wish, address, public, ipv6), wish, time.monotonic(), address, public, ipv6)
         self.instances[wish.zone, wish.name] = instance
         for disk in wish.disks:
             self.disks[wish.zone, disk["name"]] = self._shown_disk(wish.zone, disk, instance)
@@ -138,17 +142,20 @@ class Project:
             path = catalog.project_path(f"zones/{zone}/{kind}/{name}")
             raise Refused("alreadyExists", f"The resource '{path}' already exists")
 
-    def _address(self, region):
+    def has_ipv6_left(self):
+        return all(one.ipv6 is None for one in self.instances.values())
+
+    def _address(self, region, subnetwork):
         taken = {one.address for one in self.instances.values()}
-        network = ipaddress.ip_network(f"{catalog.SUBNETWORKS[region]}.0/24")
+        network = ipaddress.ip_network(f"{catalog.PREFIXES[region, subnetwork]}.0/24")
         # The first of a network is its gateway, the last two are Google's.
         free = (str(one) for one in list(network.hosts())[1:-1] if str(one) not in taken)
         address = next(free, None)
         if address is None:
-            raise Refused("invalid", f"IP space of subnetwork 'default' in {region} is exhausted.")
+            raise Refused("invalid", f"IP space of subnetwork '{subnetwork}' in {region} is exhausted.")
         return address
 
-    def _shown(self, wish, address, public):
+    def _shown(self, wish, address, public, ipv6):
         path = catalog.project_path(f"zones/{wish.zone}/instances/{wish.name}")
         wanted = wish.body["networkInterfaces"][0]
         labels, metadata = wish.body.get("labels", {}), wish.body.get("metadata", {"items": []})
@@ -157,7 +164,8 @@ class Project:
             "name": "nic0",
             "networkIP": address,
             "network": catalog.url("global/networks/default"),
-            "subnetwork": catalog.url(f"regions/{catalog.ZONES[wish.zone]}/subnetworks/default"),
+            "subnetwork": catalog.url(f"regions/{catalog.ZONES[wish.zone]}/subnetworks/{wish.subnetwork}"),
+            "stackType": wanted.get("stackType", "IPV4_ONLY"),
             "fingerprint": fingerprint_of(address),
         }
         if public:
@@ -170,6 +178,8 @@ class Project:
                     "natIP": public,
                 }
             ]
+        if ipv6:
+            interface.update(_ipv6(catalog.SUBNETWORKS[wish.subnetwork], wanted, ipv6))
         disks = [
             {
                 "kind": "compute#attachedDisk",
@@ -232,6 +242,21 @@ class Project:
             "type": disk["type"],
             "users": [instance.shown["selfLink"]],
         }
+
+
+def _ipv6(access, wanted, address):
+    """What an interface shows of its IPv6 address, by its subnetwork's kind of access."""
+    if access == "INTERNAL":
+        return {"ipv6AccessType": access, "ipv6Address": address, "internalIpv6PrefixLength": 96}
+    shown = {
+        "kind": "compute#accessConfig",
+        "type": "DIRECT_IPV6",
+        "name": wanted["ipv6AccessConfigs"][0].get("name", "external-ipv6"),
+        "externalIpv6": address,
+        "externalIpv6PrefixLength": 96,
+        "networkTier": "PREMIUM",
+    }
+    return {"ipv6AccessType": access, "ipv6AccessConfigs": [shown]}
 
 
 def fingerprint_of(value):

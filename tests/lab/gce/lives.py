@@ -65,6 +65,8 @@ class Lives:
         metric = "PREEMPTIBLE_CPUS" if wish.spot else "CPUS"
         if rule:
             return errors.quota(rule.code or metric, quotas[metric][0], region, rule.message)
+        if wish.ipv6 and not project.has_ipv6_left():
+            return errors.exhausted(catalog.PROJECT, region, wish.subnetwork)
         wanted = {
             metric: catalog.MACHINE_TYPES[wish.kind][0],
             "INSTANCES": 1,
@@ -99,7 +101,7 @@ class Lives:
                 inside.complaints.append(f"the metadata `ssh-keys` has a line without a user: {line}")
         for complaint in inside.complaints:
             self._judge.accuse("gce", "user data", f"{instance.wish.name}: {complaint}")
-        addresses = [instance.address] + ([instance.public] if instance.public else [])
+        addresses = [one for one in (instance.address, instance.public, instance.ipv6) if one]
         self._machines.start(instance.machine, addresses, inside, lambda _name: self._powered_off(instance))
 
     def _powered_off(self, instance):

@@ -26,7 +26,7 @@ PLAYED = {
 PLAYED_INSIDE = {
     "disks": {"autoDelete", "boot", "deviceName", "diskSizeGb", "initializeParams", "mode", "type"},
     "initializeParams": {"description", "diskName", "diskSizeGb", "diskType", "labels", "sourceImage"},
-    "networkInterfaces": {"accessConfigs", "network", "nicType", "subnetwork"},
+    "networkInterfaces": {"accessConfigs", "ipv6AccessConfigs", "network", "nicType", "stackType", "subnetwork"},
     "scheduling": {
         "automaticRestart",
         "instanceTerminationAction",
@@ -52,6 +52,10 @@ class Wish:
     kind: str
     # As in the request, checked.
     body: dict
+    # The name of its subnetwork.
+    subnetwork: str
+    # Whether it gets an IPv6 address.
+    ipv6: bool
     # For each disk: name, image (or `None`), size in GiB, labels, auto_delete, device, type.
     disks: list
     spot: bool
@@ -88,13 +92,14 @@ def read(zone, body):
     disks = [_disk(zone, number, disk, body["name"], kind) for number, disk in enumerate(body.get("disks", []))]
     if not disks or [bool(disk.get("boot")) for disk in body["disks"]] != [True] + [False] * (len(disks) - 1):
         raise invalid("disks", "", "Exactly one boot disk must be specified, as the first.")
-    _network(zone, body.get("networkInterfaces", []))
+    subnetwork = _network(zone, body.get("networkInterfaces", []))
+    ipv6 = _ipv6(body["networkInterfaces"][0], subnetwork)
     check_labels(body.get("labels", {}), "labels")
     _metadata(body.get("metadata", {}).get("items", []))
     scheduling = body.get("scheduling", {})
     spot, longest = _scheduling(scheduling)
     action = scheduling.get("instanceTerminationAction", "STOP")
-    return Wish(body["name"], zone, kind, body, disks, spot, action, longest)
+    return Wish(body["name"], zone, kind, body, subnetwork, ipv6, disks, spot, action, longest)
 
 
 def _only_played(field, value):
@@ -183,19 +188,41 @@ def _disk(zone, number, disk, instance, machine_type):
 
 
 def _network(zone, interfaces):
+    """The name of the subnetwork that it is in."""
     if len(interfaces) != 1:
         raise invalid("networkInterfaces", "", "The lab's instances have exactly one network interface.")
     wanted = interfaces[0]
     if url := wanted.get("subnetwork"):
         found = _tail(url, r"regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)")
-        if found is None or found["region"] != catalog.ZONES[zone] or found["name"] != "default":
+        if found is None or found["region"] != catalog.ZONES[zone] or found["name"] not in catalog.SUBNETWORKS:
             raise invalid("networkInterfaces[0].subnetwork", url, "The referenced subnetwork resource cannot be found.")
-    elif url := wanted.get("network"):
+        return found["name"]
+    if url := wanted.get("network"):
         found = _tail(url, r"global/networks/(?P<name>[^/]+)")
         if found is None or found["name"] != "default":
             raise invalid("networkInterfaces[0].network", url, "The referenced network resource cannot be found.")
-    else:
-        raise invalid("networkInterfaces[0]", "", "At least one of network or subnetwork must be specified.")
+        return "default"
+    raise invalid("networkInterfaces[0]", "", "At least one of network or subnetwork must be specified.")
+
+
+def _ipv6(wanted, subnetwork):
+    """Whether an interface gets an IPv6 address: an external one only where it asks for access."""
+    stack, asked = wanted.get("stackType", "IPV4_ONLY"), wanted.get("ipv6AccessConfigs", [])
+    if stack == "IPV6_ONLY":
+        raise Unplayed("the lab's instances have an IPv4 address")
+    access = catalog.SUBNETWORKS[subnetwork]
+    if stack == "IPV4_IPV6" and access is None:
+        raise invalid("networkInterfaces[0].stackType", stack, f"Subnetwork '{subnetwork}' is IPV4_ONLY.")
+    if asked and (stack != "IPV4_IPV6" or access != "EXTERNAL"):
+        raise invalid(
+            "networkInterfaces[0].ipv6AccessConfigs", "", "It needs a dual-stack interface in an external subnetwork."
+        )
+    for one in asked:
+        if len(asked) > 1 or (one.get("type"), one.get("networkTier", "PREMIUM")) != ("DIRECT_IPV6", "PREMIUM"):
+            raise invalid(
+                "networkInterfaces[0].ipv6AccessConfigs", "", "Only one, DIRECT_IPV6 in the premium tier, is supported."
+            )
+    return stack == "IPV4_IPV6" and (access == "INTERNAL" or bool(asked))
 
 
 def _metadata(items):

@@ -14,6 +14,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 POWERED_OFF = 77
 # An address that no instance gets: whoever holds its port keeps other labs from choosing the same.
 RESERVED = "127.77.255.254"
+# Of IPv6 only this address is this machine: one instance of a cloud can have it at a time.
+IPV6 = "::1"
 
 
 class Unusable(Exception):

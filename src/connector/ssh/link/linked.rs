@@ -80,7 +80,7 @@ impl Connector for Linked {
             // An instance that boots is looked at again and again: no process for each look.
             dial::knock(at, within).await?;
         }
-        let late = || ConnectError::timed_out(dial::place(&at.address, at.port), within);
+        let late = || ConnectError::timed_out(at.place(), within);
         for _ in 0..MOST_TRIES {
             let left = within.saturating_sub(begun.elapsed());
             let ask = Ask::Check { at: at.clone(), within: left };
@@ -182,7 +182,7 @@ async fn converse(
     stop: &mut Stop<'_>,
 ) -> Talk {
     let lost = ConnectError::Lost {
-        at: dial::place(&at.address, at.port),
+        at: at.place(),
         problem: "the process that held the connection has ended".to_owned(),
         sent: true,
     };

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::super::dial::place;
 use super::super::guest::Noise;
 use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on};
@@ -16,7 +15,6 @@ use super::line::Line;
 use super::message::{Control, Reply, Shell};
 use super::shells::{NoShell, Waiting};
 use crate::connector::output::ProcessOutput;
-use crate::core::endpoint::Endpoint;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
@@ -114,8 +112,7 @@ impl Hub<'_> {
 
     /// No connection in time.
     pub(super) fn late(&self, within: Duration) -> ConnectError {
-        let Endpoint { address, port, .. } = &self.order.at;
-        ConnectError::timed_out(place(address, *port), within)
+        ConnectError::timed_out(self.order.at.place(), within)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{Filter, IpPermission};
+use aws_sdk_ec2::types::{Filter, Subnet};
 use futures_util::future::join;
 
 use super::super::findings::{Facts, judge};
@@ -21,6 +21,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::cloud::offers::Offer;
 
+mod groups;
 mod quotas;
 
 /// More candidates than this are not rehearsed: each is a call.
@@ -66,7 +67,7 @@ async fn look(client: &Client, settings: &Settings, pool: &PoolName, facts: &mut
         }
     }
     facts.free_addresses = free_addresses(client, settings, facts).await;
-    facts.closed_groups = closed_groups(client, settings, facts).await;
+    facts.closed_groups = groups::closed(client, settings, facts).await;
     if let Err(error) = client.describe_volumes().max_results(5).send().await {
         facts.failed.push(("list volumes", errors::read(&error, "").failure.message));
     }
@@ -124,7 +125,7 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
     for call in named.into_iter().chain(of_zones) {
         match call.send().await {
             Ok(answer) => {
-                let left = answer.subnets().iter().filter_map(|subnet| subnet.available_ip_address_count());
+                let left = answer.subnets().iter().filter_map(Subnet::available_ip_address_count);
                 free += left.filter_map(|left| u32::try_from(left).ok()).sum::<u32>();
             }
             // A subnet that does not exist is found by the rehearsal.
@@ -138,40 +139,4 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
         }
     }
     Some(free)
-}
-
-async fn closed_groups(client: &Client, settings: &Settings, facts: &mut Facts) -> Vec<String> {
-    if settings.security_groups.is_empty() {
-        return Vec::new();
-    }
-    let asked =
-        client.describe_security_groups().set_group_ids(Some(settings.security_groups.clone())).send().await;
-    let answer = match asked {
-        Ok(answer) => answer,
-        Err(error) => {
-            let error = errors::read(&error, "");
-            if *error.class() == ErrorClass::Denied {
-                facts.failed.push(("look at security groups", error.failure.message));
-            }
-            return Vec::new();
-        }
-    };
-    let lets_in = |permission: &IpPermission| opens(permission, i32::from(settings.common.ssh_port));
-    let groups = answer.security_groups();
-    // One that lets us in is enough: a machine has all of them.
-    if groups.iter().any(|group| group.ip_permissions().iter().any(lets_in)) {
-        return Vec::new();
-    }
-    groups.iter().filter_map(|group| group.group_id().map(str::to_owned)).collect()
-}
-
-fn opens(permission: &IpPermission, port: i32) -> bool {
-    match permission.ip_protocol() {
-        Some("-1") => true,
-        Some("tcp" | "6") => {
-            permission.from_port().is_none_or(|from| from <= port)
-                && permission.to_port().is_none_or(|to| port <= to)
-        }
-        _ => false,
-    }
 }

@@ -1,6 +1,8 @@
 //! Instances as EC2 tells of them.
 
-use aws_sdk_ec2::types::{Instance, InstanceLifecycleType, InstanceStateName, Tag};
+use aws_sdk_ec2::types::{
+    Instance, InstanceIpv6Address, InstanceLifecycleType, InstanceNetworkInterface, InstanceStateName, Tag,
+};
 
 use crate::core::ids::InstanceId;
 use crate::core::inventory::Tags;
@@ -25,11 +27,21 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         addresses: Addresses {
             private: text(instance.private_ip_address()),
             public: text(instance.public_ip_address()),
-            ipv6: text(instance.ipv6_address()),
+            ipv6: text(ipv6(instance)),
         },
         what: what(instance),
         why: why(instance).filter(|_| standing <= Standing::Stopped),
     })
+}
+
+/// Nothing promises that the first of the interface's addresses stands with the instance too.
+fn ipv6(instance: &Instance) -> Option<&str> {
+    let of_interfaces = || {
+        let mut addresses =
+            instance.network_interfaces().iter().flat_map(InstanceNetworkInterface::ipv6_addresses);
+        addresses.find_map(InstanceIpv6Address::ipv6_address)
+    };
+    instance.ipv6_address().or_else(of_interfaces)
 }
 
 /// Whose something with these tags is; `None`: not ours.
@@ -151,6 +163,19 @@ mod tests {
         {
             assert_eq!(read(&instance(state, "", "")).unwrap().standing, wanted);
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_is_the_instances_or_its_interfaces() {
+        let address = InstanceIpv6Address::builder().ipv6_address("2001:db8::7").build();
+        let interface = InstanceNetworkInterface::builder().ipv6_addresses(address).build();
+        let mut running = instance(InstanceStateName::Running, "", "");
+        let ipv6 = |instance: &Instance| read(instance).unwrap().addresses.ipv6;
+        assert_eq!(ipv6(&running), None);
+        running.network_interfaces = Some(vec![interface]);
+        assert_eq!(ipv6(&running).as_deref(), Some("2001:db8::7"));
+        running.ipv6_address = Some("2001:db8::8".to_owned());
+        assert_eq!(ipv6(&running).as_deref(), Some("2001:db8::8"));
     }
 
     #[test]

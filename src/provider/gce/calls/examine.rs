@@ -16,6 +16,7 @@ mod candidates;
 mod clock;
 mod firewall;
 mod quotas;
+mod subnetworks;
 
 pub(super) async fn examine(engine: &ComputeEngine, demand: &Demand) -> Vec<Finding> {
     let mut facts = Facts { clock_ahead_s: clock::ahead_s(engine).await, ..Facts::default() };
@@ -30,6 +31,7 @@ async fn look(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderE
     needed(engine, facts).await?;
     let catalogue = client::open_catalogue(&engine.settings).await?;
     let types = candidates::look_up(engine, &catalogue, facts).await;
+    subnetworks::look_up(engine, &catalogue, facts).await;
     quotas::look_up(engine, &catalogue, &types, facts).await;
     firewall::look_up(engine, &catalogue, facts).await;
     Ok(())

@@ -87,7 +87,12 @@ fn addresses(instance: &Instance) -> Addresses {
     Addresses {
         private: text(&interface.network_ip),
         public: interface.access_configs.iter().find_map(|access| text(&access.nat_ip)),
-        ipv6: text(&interface.ipv_6_address),
+        // One that the internet knows stands with its access, an internal one with the interface.
+        ipv6: interface
+            .ipv_6_access_configs
+            .iter()
+            .find_map(|access| text(&access.external_ipv_6))
+            .or_else(|| text(&interface.ipv_6_address)),
     }
 }
 
@@ -146,6 +151,18 @@ mod tests {
         let mut foreign = instance("RUNNING");
         foreign.labels.remove("greenroom-owner");
         assert_eq!(read(&foreign), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_internal_or_external() {
+        let mut instance = instance("RUNNING");
+        let ipv6 = |instance: &Instance| read(instance).unwrap().addresses.ipv6;
+        assert_eq!(ipv6(&instance), None);
+        instance.network_interfaces[0].ipv_6_address = Some("fd20::7".to_owned());
+        assert_eq!(ipv6(&instance).as_deref(), Some("fd20::7"));
+        let external = json!([{ "type": "DIRECT_IPV6", "externalIpv6": "2001:db8::7" }]);
+        instance.network_interfaces[0].ipv_6_access_configs = serde_json::from_value(external).unwrap();
+        assert_eq!(ipv6(&instance).as_deref(), Some("2001:db8::7"));
     }
 
     #[test]

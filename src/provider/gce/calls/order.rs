@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration as Time;
 
 use google_cloud_compute_v1::model::metadata::Items;
+use google_cloud_compute_v1::model::network_interface::StackType;
 use google_cloud_compute_v1::model::scheduling::{InstanceTerminationAction, ProvisioningModel};
 use google_cloud_compute_v1::model::{
     AccessConfig, AttachedDisk, AttachedDiskInitializeParams, Duration, Instance, Metadata, NetworkInterface,
@@ -118,11 +119,20 @@ fn interface(settings: &Settings, region: &str) -> NetworkInterface {
     let interface = NetworkInterface::new()
         .set_or_clear_network(settings.network.as_ref().map(Net::network_path))
         .set_or_clear_subnetwork(subnetwork);
-    if !settings.public_ip {
-        return interface;
+    let access = |name: &str, kind| AccessConfig::new().set_name(name).set_type(kind);
+    match (settings.has_ipv6(), settings.public_ip) {
+        (false, false) => interface,
+        (false, true) => {
+            interface.set_access_configs([access("external-nat", access_config::Type::OneToOneNat)])
+        }
+        (true, false) => interface.set_stack_type(StackType::Ipv4Ipv6),
+        (true, true) => {
+            let direct = access("external-ipv6", access_config::Type::DirectIpv6);
+            // There is no other tier for IPv6.
+            let direct = direct.set_network_tier(access_config::NetworkTier::Premium);
+            interface.set_stack_type(StackType::Ipv4Ipv6).set_ipv_6_access_configs([direct])
+        }
     }
-    let nat = AccessConfig::new().set_name("external-nat").set_type(access_config::Type::OneToOneNat);
-    interface.set_access_configs([nat])
 }
 
 /// Its keys for the first boot, and who has made it. Compute Engine itself sees to its end, so nothing is said of that.

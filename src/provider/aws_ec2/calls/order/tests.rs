@@ -80,7 +80,7 @@ fn everything_that_is_made_has_the_tags_and_goes_with_its_machine() {
 }
 
 #[test]
-fn a_public_address_needs_an_interface_of_its_own_and_a_zone_a_placement() {
+fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placement() {
     let plain = order("security_groups = \"sg-0a1b2c3d\"");
     let call = plain.call(&client(), &[]);
     let input = call.as_input();
@@ -93,6 +93,13 @@ fn a_public_address_needs_an_interface_of_its_own_and_a_zone_a_placement() {
         (Some("subnet-1"), Some(true))
     );
     assert_eq!(public.as_input().get_subnet_id(), &None);
+    let ipv6 = order("address = \"ipv6\"\nsecurity_groups = \"sg-0a1b2c3d\"").call(&client(), &[]);
+    let interface = &ipv6.as_input().get_network_interfaces().as_deref().unwrap()[0];
+    assert_eq!((interface.ipv6_address_count(), interface.associate_public_ip_address()), (Some(1), None));
+    assert_eq!(
+        (interface.groups(), ipv6.as_input().get_security_group_ids()),
+        (["sg-0a1b2c3d".to_owned()].as_slice(), &None)
+    );
     let zone = Order { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
     let placement = zone.as_input().get_placement().as_ref().unwrap();
     assert_eq!(placement.availability_zone(), Some("eu-west-1a"));

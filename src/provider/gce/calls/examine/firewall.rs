@@ -12,7 +12,7 @@ use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::super::machines::{PAGE, last};
-use super::{is_forbidden, words};
+use super::{is_forbidden, subnetworks, words};
 
 const PURPOSE: &str = "look at firewall rules";
 
@@ -48,17 +48,14 @@ async fn network(settings: &Settings, catalogue: &Catalogue) -> Answer<Option<(S
     if let Some(network) = &settings.network {
         return Ok(Some((owner(network), network.name.clone())));
     }
-    let zone = &settings.common.offers[0].place;
-    let (Some(subnetwork), Some(region)) = (&settings.subnetwork, resource::region(zone)) else {
-        return Ok(None);
-    };
-    let region = subnetwork.region.as_deref().unwrap_or(region);
-    let get = catalogue.subnetworks.get().set_project(owner(subnetwork)).set_region(region);
-    let found = answer(get.set_subnetwork(&subnetwork.name).send()).await?;
-    Ok(found.network.as_deref().map(|network| (owner(subnetwork), last(network).to_owned())))
+    let Some(region) = resource::region(&settings.common.offers[0].place) else { return Ok(None) };
+    let found = subnetworks::of_region(settings, catalogue, region).await.transpose()?;
+    let network = found.and_then(|found| found.network).map(|network| last(&network).to_owned());
+    Ok(settings.subnetwork.as_ref().map(owner).zip(network))
 }
 
-/// From wherever: whether this machine is among a rule's sources cannot be judged from here.
+/// From wherever: whether this machine is among a rule's sources cannot be judged from here, only whether those have
+/// addresses of the kind that is used.
 fn lets_in(rule: &Firewall, settings: &Settings) -> bool {
     let account = settings.service_account.as_ref().map(|account| &account.email);
     let applies = (rule.target_tags.is_empty() && rule.target_service_accounts.is_empty())
@@ -66,7 +63,15 @@ fn lets_in(rule: &Firewall, settings: &Settings) -> bool {
         || rule.target_service_accounts.iter().any(|target| Some(target) == account);
     let inward = rule.direction.as_ref().is_none_or(|direction| *direction == Direction::Ingress);
     let opens = rule.allowed.iter().any(|allowed| opens(allowed, settings.common.ssh_port));
-    applies && inward && opens && rule.disabled != Some(true)
+    applies && inward && opens && has_sources(rule, settings.has_ipv6()) && rule.disabled != Some(true)
+}
+
+/// A rule that names no sources is for all of IPv4.
+fn has_sources(rule: &Firewall, ipv6: bool) -> bool {
+    let machines = !rule.source_tags.is_empty() || !rule.source_service_accounts.is_empty();
+    let nobody_named = !machines && rule.source_ranges.is_empty();
+    let of_its_kind = rule.source_ranges.iter().any(|range| range.contains(':') == ipv6);
+    machines || of_its_kind || (nobody_named && !ipv6)
 }
 
 fn opens(allowed: &Allowed, port: u16) -> bool {
@@ -93,6 +98,23 @@ mod tests {
             json!({ "direction": "INGRESS", "allowed": [{ "IPProtocol": "tcp", "ports": ["22"] }] });
         rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         serde_json::from_value(rule).unwrap()
+    }
+
+    #[test]
+    fn a_rule_is_for_the_kind_of_address_that_its_sources_have() {
+        for (more, ipv4, ipv6) in [
+            (json!({}), true, false),
+            (json!({ "sourceRanges": ["10.0.0.0/8"] }), true, false),
+            (json!({ "sourceRanges": ["2001:db8::/32"] }), false, true),
+            (json!({ "sourceTags": ["runner"] }), true, true),
+            (json!({ "sourceTags": ["runner"], "sourceRanges": ["::/0"] }), true, true),
+        ] {
+            assert_eq!(
+                (has_sources(&rule(&more), false), has_sources(&rule(&more), true)),
+                (ipv4, ipv6),
+                "{more}"
+            );
+        }
     }
 
     #[test]

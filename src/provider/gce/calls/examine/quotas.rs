@@ -27,7 +27,9 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
             Err(_) => continue,
         };
         let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(name));
-        let takes: Vec<_> = here.filter_map(|offer| take(offer, types, engine.settings.public_ip)).collect();
+        // Addresses of IPv6 are under no quota.
+        let public_ip = engine.settings.public_ip && !engine.settings.has_ipv6();
+        let takes: Vec<_> = here.filter_map(|offer| take(offer, types, public_ip)).collect();
         facts.room.extend(room(name, &left(&region), &takes));
     }
     facts.unseen.dedup();

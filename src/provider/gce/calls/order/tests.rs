@@ -94,6 +94,20 @@ fn every_key_is_said() {
 }
 
 #[test]
+fn an_ipv6_address_is_beside_the_private_one_and_public_only_if_that_is_said() {
+    let interface = |more: &str| {
+        let text = format!("address = \"ipv6\"\nsubnetwork = \"s\"\n{more}");
+        body(&order(&text, &request("linux", None)))["networkInterfaces"][0].clone()
+    };
+    let internal = json!({ "subnetwork": "regions/us-east1/subnetworks/s", "stackType": "IPV4_IPV6" });
+    assert_eq!(interface(""), internal);
+    let access = json!([{ "name": "external-ipv6", "type": "DIRECT_IPV6", "networkTier": "PREMIUM" }]);
+    let mut external = internal;
+    external["ipv6AccessConfigs"] = access;
+    assert_eq!(interface("public_ip = true"), external);
+}
+
+#[test]
 fn a_life_is_within_the_limits_and_an_end_is_said_only_where_there_is_one() {
     let scheduling =
         |text: &str, lifetime| body(&order(text, &request("linux", lifetime)))["scheduling"].clone();

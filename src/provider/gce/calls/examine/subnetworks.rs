@@ -1,0 +1,95 @@
+//! Have the pool's subnetworks addresses of the kind that `address` wants?
+
+use std::collections::BTreeSet;
+
+use google_cloud_compute_v1::Result as Answer;
+use google_cloud_compute_v1::model::Subnetwork;
+use google_cloud_compute_v1::model::subnetwork::{Ipv6AccessType, StackType};
+
+use super::super::super::findings::Facts;
+use super::super::super::resource;
+use super::super::super::settings::Settings;
+use super::super::ComputeEngine;
+use super::super::client::{Catalogue, answer};
+use super::{is_forbidden, words};
+
+/// Only IPv6 addresses depend on the subnetwork.
+pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
+    let settings = &engine.settings;
+    if !settings.has_ipv6() {
+        return;
+    }
+    let offers = &settings.common.offers;
+    let regions: BTreeSet<&str> = offers.iter().filter_map(|offer| resource::region(&offer.place)).collect();
+    for region in regions {
+        let trouble = match of_region(settings, catalogue, region).await {
+            None => None,
+            Some(Ok(found)) => trouble(&found, settings.public_ip),
+            Some(Err(error)) if is_forbidden(&error) => {
+                facts.unseen.push("look at subnetworks");
+                None
+            }
+            Some(Err(error)) => Some(words(&error)),
+        };
+        let Some(why) = trouble else { continue };
+        let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(region));
+        facts.refused.extend(here.map(|offer| (offer.candidate.to_string(), why.clone())));
+    }
+    facts.unseen.dedup();
+}
+
+/// The subnetwork of the table, as machines of a region get it; `None`: the table names none.
+pub(super) async fn of_region(
+    settings: &Settings,
+    catalogue: &Catalogue,
+    region: &str,
+) -> Option<Answer<Subnetwork>> {
+    let named = settings.subnetwork.as_ref()?;
+    let project = named.project.as_ref().unwrap_or(&settings.project);
+    let get = catalogue.subnetworks.get().set_project(project);
+    let get = get.set_region(named.region.as_deref().unwrap_or(region)).set_subnetwork(&named.name);
+    Some(answer(get.send()).await)
+}
+
+/// Why machines get no IPv6 address in it, or one of the other kind.
+fn trouble(found: &Subnetwork, public_ip: bool) -> Option<String> {
+    let name = found.name.as_deref().unwrap_or_default();
+    match (&found.stack_type, &found.ipv_6_access_type) {
+        (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::External)) if !public_ip => Some(format!(
+            "subnetwork `{name}` has external IPv6 addresses, which `public_ip = true` asks for"
+        )),
+        (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::Internal)) if public_ip => Some(format!(
+            "subnetwork `{name}` has internal IPv6 addresses only, and `public_ip` asks for an external one"
+        )),
+        (Some(StackType::Ipv4Ipv6), _) => None,
+        (Some(StackType::Ipv6Only), _) => {
+            Some(format!("subnetwork `{name}` has no IPv4 addresses, which machines have beside the others"))
+        }
+        _ => Some(format!("subnetwork `{name}` has no IPv6 addresses (its stack type is no IPV4_IPV6)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_subnetwork_fits_by_its_stack_and_its_kind_of_access() {
+        for (stack, access, internal, external) in [
+            ("IPV4_ONLY", None, Some("has no IPv6 addresses"), Some("has no IPv6 addresses")),
+            ("IPV6_ONLY", Some("EXTERNAL"), Some("has no IPv4 addresses"), Some("has no IPv4 addresses")),
+            ("IPV4_IPV6", Some("INTERNAL"), None, Some("has internal IPv6 addresses only")),
+            ("IPV4_IPV6", Some("EXTERNAL"), Some("which `public_ip = true` asks for"), None),
+        ] {
+            let shown = json!({ "name": "ci", "stackType": stack, "ipv6AccessType": access });
+            let found: Subnetwork = serde_json::from_value(shown).unwrap();
+            for (public_ip, wanted) in [(false, internal), (true, external)] {
+                let said = trouble(&found, public_ip);
+                assert_eq!(said.is_some(), wanted.is_some(), "{stack} {access:?} {public_ip}: {said:?}");
+                assert!(said.unwrap_or_default().contains(wanted.unwrap_or_default()), "{stack} {access:?}");
+            }
+        }
+    }
+}
