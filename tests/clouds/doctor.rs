@@ -2,21 +2,10 @@
 
 #![cfg(test)]
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::site::{Site, pool};
-
-/// The findings of `doctor` whose codes begin with the cloud's own: code, severity, and what is said.
-#[track_caller]
-fn found(cloud: Cloud, site: &Site) -> Vec<[String; 3]> {
-    let said = site.greenroom(&["doctor", "--json"]).stdout;
-    let said: Value = serde_json::from_slice(&said).expect("it is JSON");
-    let findings = said["findings"].as_array().expect("a list").iter();
-    let parts = findings
-        .map(|one| ["code", "severity", "what"].map(|key| one[key].as_str().expect("a text").to_owned()));
-    parts.filter(|[code, ..]| code.starts_with(cloud.kind()) && !code.ends_with("-no-lifetime")).collect()
-}
 
 fn as_texts(found: &[[String; 3]]) -> Vec<[&str; 3]> {
     found.iter().map(|one| one.each_ref().map(String::as_str)).collect()
@@ -28,38 +17,38 @@ fn a_pool_that_the_limits_of_ec2_cannot_hold_is_told() {
     let site = Site::open(Cloud::Ec2, setting, Buy::OnDemand);
     site.warm_up_to(1);
     assert_eq!(
-        found(Cloud::Ec2, &site),
+        site.findings(Cloud::Ec2),
         Vec::<[String; 3]>::new(),
         "no limit of its own, and a large default"
     );
 
     site.lab.set(&json!({ "quotas": { "on-demand": 16, "spot": 0 } }));
-    assert_eq!(found(Cloud::Ec2, &site), Vec::<[String; 3]>::new(), "just enough");
+    assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new(), "just enough");
 
     site.lab.set(&json!({ "quotas": { "on-demand": 8, "spot": 1000 } }));
     let said = "quotas let 3 more machines of pool `pool` start, and 7 may come: 3 of m5.large (On-Demand Standard: 2 of \
                 8 vCPUs used)";
-    assert_eq!(as_texts(&found(Cloud::Ec2, &site)), [["aws-ec2-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
 }
 
 #[test]
 fn a_pool_that_may_buy_both_ways_has_the_room_of_both_limits_of_ec2() {
     let site = Site::open(Cloud::Ec2, pool().pool("max_instances", 8), Buy::Either);
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 12 } }));
-    assert_eq!(found(Cloud::Ec2, &site), Vec::<[String; 3]>::new());
+    assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 0 } }));
     let said = "quotas let 2 more machines of pool `pool` start, and 8 may come: 0 of m5.large (Spot Standard: 0 of 0 \
                 vCPUs used), 2 of m5.large (On-Demand Standard: 0 of 5 vCPUs used)";
-    assert_eq!(as_texts(&found(Cloud::Ec2, &site)), [["aws-ec2-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
 }
 
 #[test]
 fn a_pool_that_the_quotas_of_its_region_cannot_hold_is_told() {
     let site = Site::open(Cloud::Gce, pool().pool("max_instances", 8), Buy::OnDemand);
-    assert_eq!(found(Cloud::Gce, &site), Vec::<[String; 3]>::new());
+    assert_eq!(site.findings(Cloud::Gce), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "CPUS": 7 } }));
     let said = "quotas let 3 more machines of pool `pool` start, and 8 may come: 3 in us-east1 (CPUS)";
-    assert_eq!(as_texts(&found(Cloud::Gce, &site)), [["gce-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Gce)), [["gce-quota", "warning", said]]);
 }
 
 #[test]
@@ -73,7 +62,7 @@ fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
         let mut fault = fault;
         fault["operation"] = "GetServiceQuota".into();
         site.lab.fault(&fault);
-        let found = found(Cloud::Ec2, &site);
+        let found = site.findings(Cloud::Ec2);
         let [[code, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
         assert_eq!([code, severity], ["aws-ec2-unseen", "note"]);
         let begin = "doctor cannot look at quotas for pool `pool`, and the pool itself does not need it: ";
@@ -88,7 +77,7 @@ fn one_wrong_image_is_one_finding() {
         (Cloud::Gce, "there-is-none", "gce-refused"),
     ] {
         let site = Site::with(cloud, pool(), &[("image", image)]);
-        let found = found(cloud, &site);
+        let found = site.findings(cloud);
         let [[said, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
         assert_eq!([said, severity], [code, "error"]);
         assert!(what.contains(" and 2 more of pool `pool`: ") && what.contains(image), "{what}");
@@ -99,7 +88,7 @@ fn one_wrong_image_is_one_finding() {
 fn launches_that_are_not_allowed_are_one_finding() {
     let site = Site::open(Cloud::Ec2, pool(), Buy::OnDemand);
     site.lab.fault(&json!({ "operation": "RunInstances", "mode": "denied", "count": null }));
-    let found = found(Cloud::Ec2, &site);
+    let found = site.findings(Cloud::Ec2);
     let [[code, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
     assert_eq!([code, severity], ["aws-ec2-denied", "error"]);
     assert!(what.contains(" and 2 more: UnauthorizedOperation: "), "{what}");
@@ -110,7 +99,7 @@ fn a_clock_that_is_off_is_told() {
     for (cloud, severity) in [(Cloud::Ec2, "error"), (Cloud::Gce, "warning")] {
         let site = Site::open(cloud, pool(), Buy::OnDemand);
         site.lab.set(&json!({ "clock_ahead": 400 }));
-        let found = found(cloud, &site);
+        let found = site.findings(cloud);
         let [[code, said, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
         assert_eq!([code, said], [format!("{}-clock", cloud.kind()).as_str(), severity]);
         assert!(what.contains(" s behind "), "{what}");

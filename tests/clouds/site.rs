@@ -105,6 +105,18 @@ impl Site {
         self.expect_nothing_left(idle);
     }
 
+    /// What `doctor` says of the cloud: code, severity, sentence. That there is no `max_lifetime` is left out.
+    #[track_caller]
+    pub fn findings(&self, cloud: Cloud) -> Vec<[String; 3]> {
+        let said = self.greenroom(&["doctor", "--json"]).stdout;
+        let said: Value = serde_json::from_slice(&said).expect("it is JSON");
+        let texts = |one: &Value| {
+            ["code", "severity", "what"].map(|key| one[key].as_str().expect("a text").to_owned())
+        };
+        let all = said["findings"].as_array().expect("a list").iter().map(texts);
+        all.filter(|[code, ..]| code.starts_with(cloud.kind()) && !code.ends_with("-no-lifetime")).collect()
+    }
+
     /// What the cloud has under one of our names.
     #[track_caller]
     pub fn machine(&self, instance: &InstanceId) -> Machine {
