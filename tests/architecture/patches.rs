@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where they are planted, two of different kinds in each.
-const PLACES: [&str; 6] = ["assign", "exit", "lease", "matrix", "reconcile", "store"];
+const PLACES: [&str; 7] = ["assign", "exit", "lease", "matrix", "reconcile", "repeat", "store"];
 
 fn patches(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join("tests/planted")).expect("tests/planted is there");
