@@ -1,14 +1,14 @@
 //! The keeper: killed, replaced, evicted, and never two.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use greenroom::core::event::Change;
 use greenroom::core::instance::Phase;
 use rustix::process::Signal;
 use toml::Table;
 
-use crate::place::{DRIVER, Place, SOON};
+use crate::place::{DRIVER, Place, SOON, Service};
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::attempt::Attempt;
@@ -49,22 +49,6 @@ fn expect_one_launch(place: &Place, attempt: &Attempt, prepare: &LiveCall) {
     // Nothing ran there: it is as good as new.
     place.wait_until_settled(1);
     place.expect_sound();
-}
-
-/// `greenroom keep` in the foreground, as a service runs it.
-fn service(place: &Place, program: &Path) -> (Child, PathBuf) {
-    let log = place.path().join(format!("service-{}.log", std::process::id()));
-    let stderr = std::fs::File::create(&log).expect("a log");
-    let mut command = Command::new(program);
-    command.arg("--config").arg(&place.config).arg("keep").env_clear();
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    (command.spawn().expect("the keeper starts"), log)
-}
-
-#[track_caller]
-fn ended(child: &mut Child) -> std::process::ExitStatus {
-    wait_for("the keeper's end", SOON, || child.try_wait().expect("a child of ours"))
 }
 
 /// Another file under the same name. Not written by us: a file that we have open cannot be executed.
@@ -196,11 +180,10 @@ fn a_keeper_whose_executable_is_replaced_hands_its_work_to_the_new_one() {
 fn a_service_whose_executable_is_replaced_ends_and_leaves_the_start_to_its_supervisor() {
     let place = Setting::new().open();
     let program = installed(&place);
-    let (mut keeper, log) = service(&place, &program);
+    let mut keeper = place.keep_with(&program);
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
     install(&program);
-    let status = ended(&mut keeper);
-    let said = std::fs::read_to_string(log).expect("its log");
+    let (status, said) = (keeper.wait(), keeper.log());
     assert!(
         status.success() && said.contains("another executable lies where this one was"),
         "{status} {said}"
@@ -233,10 +216,9 @@ fn a_keeper_whose_state_directory_is_gone_says_so_and_leaves_without_bringing_it
 fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     let place = Setting::new().timing("keeper_start", "2s").open();
     place.order(&["pool", "status"]);
-    let mut services: Vec<_> = (0..5).map(|_| service(&place, Path::new(DRIVER)).0).collect();
+    let mut services: Vec<_> = (0..5).map(|_| place.keep()).collect();
     let beaten = wait_for("all but one to leave", SOON, || {
-        let ended = services.iter_mut().filter_map(|child| child.try_wait().expect("a child of ours"));
-        let ended: Vec<_> = ended.collect();
+        let ended: Vec<_> = services.iter_mut().filter_map(Service::ended).collect();
         (ended.len() == 4).then_some(ended)
     });
     assert!(beaten.iter().all(|status| status.code() == Some(2)), "{beaten:?}");
@@ -250,8 +232,8 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     }
     // Killed, it is followed by one that the next job starts, and by one only.
     alone[0].kill9();
-    for child in &mut services {
-        ended(child);
+    for service in &mut services {
+        service.wait();
     }
     let handles: Vec<_> = (5..=8).map(|id| runner.start(&Job::new(id))).collect();
     let mut seen = std::collections::BTreeSet::new();
@@ -270,7 +252,7 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
 fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
     let setting = Setting::new().pool("idle_count", 1).timing("health_interval", "200ms");
     let place = setting.timing("connect_timeout", "1s").timing("probe_interval", "50ms").open();
-    let (mut keeper, _log) = service(&place, Path::new(DRIVER));
+    let keeper = place.keep();
     place.wait_until_idle(1);
     let silent = place.idle().remove(0);
     let server = place.server(&silent).expect("it runs");
@@ -283,6 +265,5 @@ fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     server.signal(Signal::CONT);
-    keeper.kill().expect("it lives");
-    ended(&mut keeper);
+    keeper.kill();
 }

@@ -1,7 +1,7 @@
 //! A state directory of its own, the configuration for it, and everything that runs there.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use greenroom::core::event::{Change, Event};
@@ -31,6 +31,43 @@ pub struct Place {
     pub state_dir: PathBuf,
     pub config: PathBuf,
     pub setting: Setting,
+}
+
+/// `greenroom keep` in the foreground, as a service runs it; it ends with its test.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Service {
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child of ours")
+    }
+
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("the keeper's end", SOON, || self.ended())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// Ends it, which must live.
+    #[track_caller]
+    pub fn kill(mut self) {
+        self.child.kill().expect("it lives");
+        self.wait();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _waited = self.child.wait();
+    }
 }
 
 impl Place {
@@ -71,8 +108,26 @@ impl Place {
         self.runner().run(job)
     }
 
+    /// A keeper in the foreground.
+    pub fn keep(&self) -> Service {
+        self.keep_with(Path::new(DRIVER))
+    }
+
+    /// The same with another driver.
+    pub fn keep_with(&self, driver: &Path) -> Service {
+        let log = self.path().join(format!("service-{}.log", std::process::id()));
+        let stderr = std::fs::File::create(&log).expect("a log");
+        let mut command = self.command_of(driver, &["keep"]);
+        command.stdout(Stdio::null()).stderr(stderr);
+        Service { child: command.spawn().expect("the keeper starts"), log }
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(DRIVER);
+        self.command_of(Path::new(DRIVER), arguments)
+    }
+
+    fn command_of(&self, driver: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(driver);
         command.arg("--config").arg(&self.config).args(arguments).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.path());
         command.stdin(Stdio::null()).current_dir("/");

@@ -1,32 +1,10 @@
 //! A configuration that changes under a running keeper.
 
-use std::process::{Child, Command, Stdio};
-
-use crate::place::{DRIVER, Place, SOON};
-use crate::processes::{Kind, wait_for};
+use crate::place::{Place, SOON, Service};
+use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
-
-/// `greenroom keep`, which ends with its test.
-struct Service(Child);
-
-impl Service {
-    fn start(place: &Place) -> Self {
-        let mut command = Command::new(DRIVER);
-        command.arg("--config").arg(&place.config).arg("keep").env_clear().current_dir("/");
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().expect("the driver starts"))
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _waited = self.0.wait();
-    }
-}
 
 /// The configuration with a second pool, whose provider's table has this in it.
 fn with_another(place: &Place, more: &str) {
@@ -37,27 +15,29 @@ fn with_another(place: &Place, more: &str) {
     place.write_config(&format!("default_pool = \"pool\"\n{text}{more}"));
 }
 
-#[test]
-fn a_pool_that_is_new_is_kept_by_the_keeper_that_runs() {
+/// A pool with its idle instance, the keeper that runs, and how that is seen.
+fn kept() -> (Place, Service, Vec<Process>) {
     let place = Setting::new().pool("idle_count", 1).open();
-    let service = Service::start(&place);
+    let service = place.keep();
     place.wait_until_idle(1);
     let keeper = place.of_kind(Kind::Keeper);
+    (place, service, keeper)
+}
+
+#[test]
+fn a_pool_that_is_new_is_kept_by_the_keeper_that_runs() {
+    let (place, _service, keeper) = kept();
     with_another(&place, "");
     wait_for("an instance of the new pool", SOON, || {
         place.order(&["pool", "status", "other"]).contains("phases: 1 ready").then_some(())
     });
     assert_eq!(place.of_kind(Kind::Keeper), keeper, "the same process");
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
-    drop(service);
 }
 
 #[test]
 fn a_new_pool_with_a_mistake_leaves_the_others_alone() {
-    let place = Setting::new().pool("idle_count", 1).open();
-    let _service = Service::start(&place);
-    place.wait_until_idle(1);
-    let keeper = place.of_kind(Kind::Keeper);
+    let (place, _service, keeper) = kept();
     with_another(&place, "boot_dealy = \"1s\"");
     let another = place.setting.clone().pool("idle_count", 2);
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
@@ -70,7 +50,7 @@ fn a_new_pool_with_a_mistake_leaves_the_others_alone() {
 #[test]
 fn what_changes_takes_effect_while_nothing_happens() {
     let place = Setting::new().pool("max_instances", 3).open();
-    let _service = Service::start(&place);
+    let _service = place.keep();
     wait_for("the first pass", SOON, || {
         place.order(&["pool", "status"]).contains("policy: the default").then_some(())
     });

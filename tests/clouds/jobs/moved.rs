@@ -1,10 +1,8 @@
 //! A pool that moves to a cloud while a keeper without the cloud's calls runs.
 
-use std::process::{Command, Stdio};
-
 use crate::cloud::{Buy, Cloud};
-use crate::place::{DRIVER, SOON};
-use crate::processes::wait_for;
+use crate::place::SOON;
+use crate::processes::{Kind, wait_for};
 use crate::setting::Setting;
 use crate::site::{Site, pool};
 use crate::support::job::Job;
@@ -16,20 +14,17 @@ fn a_pool_that_moves_to_a_cloud_needs_no_new_keeper(cloud: Cloud) {
     let site = Site::open(cloud, pool(), Buy::OnDemand);
     let in_cloud = site.setting.text(&site.state_dir);
     site.write_config(&Setting::new().text(&site.state_dir));
-    let mut service = Command::new(DRIVER);
-    service.arg("--config").arg(&site.config).arg("keep").current_dir("/");
-    let mut service = service.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the driver starts");
+    let mut service = site.keep();
     let keeps = || site.order(&["pool", "status"]).contains("keeper: runs");
     wait_for("a keeper", SOON, || keeps().then_some(()));
     site.write_config(&in_cloud);
-    let program = format!("/proc/{}/exe", service.id());
+    let program = format!("/proc/{}/exe", site.of_kind(Kind::Keeper)[0].pid);
     let has_calls = || std::fs::read_link(&program).is_ok_and(|path| path.ends_with("greenroom-clouds"));
     // A job in the moment between would start a keeper of its own.
     wait_for("the other program", SOON, || (has_calls() && keeps()).then_some(()));
     site.run(&Job::new(1)).expect_outcome(&Outcome::Success);
     assert_eq!(site.asked(cloud.launch()), 1);
-    assert!(service.try_wait().expect("a child of ours").is_none(), "the same process");
+    assert!(service.ended().is_none(), "the same process");
     site.expect_nothing_left(0);
-    service.kill().expect("it lives");
-    service.wait().expect("it ends");
+    service.kill();
 }

@@ -1,11 +1,8 @@
 //! Machines that end, or fill up, under a job: who is blamed, and in which words.
 
-use std::process::{Command, Stdio};
-
 use greenroom::core::ids::InstanceId;
 
 use super::{Machines, expect_lost, machines};
-use crate::place::DRIVER;
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
@@ -40,17 +37,12 @@ fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
 fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
     let setting = machines().pool("idle_count", 1).timing("list_interval", "8s");
     let place = Machines::open(setting.timing("lease_unused", "10m").timing("pass_interval", "1m"));
-    let mut keep = Command::new(DRIVER);
-    keep.arg("--config").arg(&place.config).arg("keep").env_clear();
-    keep.env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
-    keep.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut keeper = keep.spawn().expect("the keeper starts");
+    let keeper = place.keep();
     place.warm_up(1);
     let (result, machine) = end_by(&place, 1, "poweroff -f; sleep 60");
     expect_lost(&result, &machine, "powered itself off");
     place.expect_nothing_left(1);
-    keeper.kill().expect("our child");
-    keeper.wait().expect("our child");
+    keeper.kill();
 }
 
 #[test]
