@@ -10,7 +10,7 @@ use std::process::Command as Process;
 use super::args::{Command, OperatorCommand, Place, PoolCommand};
 use super::context::config_file;
 use super::error::CliError;
-use crate::config::Config;
+use crate::config::{Config, PoolConfig};
 use crate::provider::{self, Calls};
 
 const DRIVER: &str = "greenroom";
@@ -58,21 +58,22 @@ fn become_program(program: &Path) -> CliError {
 
 /// The program that makes the calls of this configuration, if this one cannot; an error if it is missing.
 pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
-    let Some(kind) = other_wanted(config) else { return Ok(None) };
+    let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Elsewhere);
+    let Some(pool) = config.pools.values().find(elsewhere) else { return Ok(None) };
     let clouds = std::env::current_exe()?.with_file_name(CLOUDS);
     if clouds.exists() {
         return Ok(Some(clouds));
     }
     let beside = clouds.parent().unwrap_or(Path::new("/")).display().to_string();
+    let kind = &pool.provider.kind;
     let what = format!("provider \"{kind}\" needs the program `{CLOUDS}`, which is not in `{beside}`");
     Err(CliError::say(what)
         .hint("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
 }
 
-/// The kind of provider for which this configuration needs the other program; `None`: this one makes all its calls.
-pub(super) fn other_wanted(config: &Config) -> Option<&'static str> {
-    let mut kinds = config.pools.values().filter_map(|pool| provider::find(&pool.provider.kind).ok());
-    kinds.find(|known| known.calls == Calls::Elsewhere).map(|known| known.kind)
+/// Who makes the calls of a pool; `None`: no provider of that kind is known.
+pub(super) fn calls(pool: &PoolConfig) -> Option<Calls> {
+    provider::find(&pool.provider.kind).ok().map(|known| known.calls)
 }
 
 fn makes_calls(command: &OperatorCommand) -> bool {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 
 use super::error::CliError;
 use super::job::JobDirs;
+use super::program::calls;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::port::clock::Clock;
@@ -35,6 +36,7 @@ pub(super) struct FileSetup {
     path: PathBuf,
     pool: PoolName,
     around: Surroundings,
+    /// Who makes its calls for as long as this process runs.
     calls: Option<Calls>,
     last: RefCell<Last>,
 }
@@ -96,11 +98,6 @@ impl Setup for FileSetup {
         }
         (last.setup.clone(), last.problem.clone())
     }
-}
-
-/// Who makes the calls of a pool; `None`: no provider of that kind is known.
-fn calls(pool: &PoolConfig) -> Option<Calls> {
-    provider::find(&pool.provider.kind).ok().map(|known| known.calls)
 }
 
 /// The provider and the policy of a pool.

@@ -43,7 +43,7 @@ pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Dur
 
 fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
     let kept = |name: &PoolName| pools.iter().any(|pool| pool.engine.pool == *name);
-    !config.pools.keys().all(kept) || program::other_wanted(config).is_some()
+    !config.pools.keys().all(kept) || !matches!(program::other(config), Ok(None))
 }
 
 /// Why a keeper of this configuration could not begin.
