@@ -315,8 +315,8 @@ impl<A: Api> Provider for Cloud<A> {
             return Ok(self.list(pool).await?.into());
         }
         let sight = self.sight(Duration::ZERO).await?;
-        let things = self.ask(self.api.things(self.now())).await?;
         let now = self.now();
+        let things = self.ask(self.api.things(now)).await?;
         let living = sight.machines.iter().filter(|machine| machine.standing != Standing::Gone);
         let machines = living.map(|machine| Resource {
             kind: ResourceKind::Instance,

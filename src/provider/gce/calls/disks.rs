@@ -3,12 +3,11 @@
 use google_cloud_compute_v1::model::Disk;
 use google_cloud_compute_v1::model::disk::Status;
 use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
-use jiff::Timestamp;
 
 use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, Asked};
-use super::machines::{PAGE, last};
+use super::machines::{PAGE, last, made_ms};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::time::Stamp;
@@ -57,7 +56,6 @@ fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
     }
     let zone = last(disk.zone.as_deref()?);
     let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
-    let made = disk.creation_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
     let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
     let words = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
     Some(Resource {
@@ -65,7 +63,7 @@ fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
         name: format!("{zone}/{}", disk.name.as_deref()?),
         instance,
         tags,
-        created: made.map(|at| moment(at.as_millisecond(), now)),
+        created: made_ms(disk.creation_timestamp.as_deref()).map(|at_ms| moment(at_ms, now)),
         detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
     })
 }

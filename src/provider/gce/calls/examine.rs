@@ -3,14 +3,19 @@
 //! Compute Engine has no dry run: what an insert names is looked up piece by piece, and whether the account may make a machine
 //! is known only after one was made (`greenroom doctor --boot`).
 
+use std::collections::BTreeMap;
+
 use google_cloud_compute_v1::{Error, Result as Answer};
 
 use super::super::findings::{Facts, judge};
+use super::super::resource::region;
+use super::super::settings::Settings;
 use super::ComputeEngine;
 use super::client::{self, answer};
 use super::errors::{self, Asked};
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, ProviderError};
+use crate::provider::cloud::offers::Offer;
 
 mod candidates;
 mod clock;
@@ -62,6 +67,17 @@ fn allowed<T>(facts: &mut Facts, purpose: &'static str, answer: Answer<T>) -> Re
         Err(error) => return Err(errors::read(&error, Asked::Known, "")),
     }
     Ok(())
+}
+
+/// The candidates, by the region of their zone.
+fn by_region(settings: &Settings) -> BTreeMap<&str, Vec<&Offer>> {
+    let mut regions: BTreeMap<&str, Vec<&Offer>> = BTreeMap::new();
+    for offer in &settings.common.offers {
+        if let Some(region) = region(&offer.place) {
+            regions.entry(region).or_default().push(offer);
+        }
+    }
+    regions
 }
 
 fn is_forbidden(error: &Error) -> bool {

@@ -52,13 +52,12 @@ fn cut_off(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
 /// `None`: it is not ours, though it has our pool's label.
 fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags::read(|name| instance.labels.get(name).map(String::as_str))?;
-    let made = instance.creation_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
     Some(Machine {
         handle: Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() },
         instance: id,
         tags,
         standing: standing(instance),
-        created_ms: made.map(Timestamp::as_millisecond),
+        created_ms: made_ms(instance.creation_timestamp.as_deref()),
         addresses: addresses(instance),
         what: what(instance),
         why: None,
@@ -101,6 +100,11 @@ fn what(instance: &Instance) -> String {
     let spot = if model == Some(&ProvisioningModel::Spot) { " spot" } else { "" };
     let kind = last(instance.machine_type.as_deref().unwrap_or("unknown type"));
     format!("{kind}{spot}, {}", last(instance.zone.as_deref().unwrap_or("unknown zone")))
+}
+
+/// When something was made, by its `creationTimestamp`: milliseconds since 1970.
+pub(super) fn made_ms(created: Option<&str>) -> Option<i64> {
+    created?.parse().ok().map(Timestamp::as_millisecond)
 }
 
 /// The name at the end of a path.

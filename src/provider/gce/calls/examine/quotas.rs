@@ -1,21 +1,18 @@
 //! What the quotas of the pool's regions have left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use google_cloud_compute_v1::model::Region;
 
 use super::super::super::findings::{Facts, Take, room};
-use super::super::super::resource;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::candidates::Types;
-use super::is_forbidden;
+use super::{by_region, is_forbidden};
 use crate::provider::cloud::offers::{Market, Offer};
 
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types: &Types, facts: &mut Facts) {
-    let offers = &engine.settings.common.offers;
-    let regions: BTreeSet<&str> = offers.iter().filter_map(|offer| resource::region(&offer.place)).collect();
-    for name in regions {
+    for (name, here) in by_region(&engine.settings) {
         let get = catalogue.regions.get().set_project(&engine.settings.project).set_region(name);
         let region = match answer(get.send()).await {
             Ok(region) => region,
@@ -26,10 +23,9 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
             // A region that does not exist is found with its zones.
             Err(_) => continue,
         };
-        let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(name));
         // Addresses of IPv6 are under no quota.
         let public_ip = engine.settings.public_ip && !engine.settings.has_ipv6();
-        let takes: Vec<_> = here.filter_map(|offer| take(offer, types, public_ip)).collect();
+        let takes: Vec<_> = here.into_iter().filter_map(|offer| take(offer, types, public_ip)).collect();
         facts.room.extend(room(name, &left(&region), &takes));
     }
     facts.unseen.dedup();

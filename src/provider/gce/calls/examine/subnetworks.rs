@@ -1,17 +1,14 @@
 //! Have the pool's subnetworks addresses of the kind that `address` wants?
 
-use std::collections::BTreeSet;
-
 use google_cloud_compute_v1::Result as Answer;
 use google_cloud_compute_v1::model::Subnetwork;
 use google_cloud_compute_v1::model::subnetwork::{Ipv6AccessType, StackType};
 
 use super::super::super::findings::Facts;
-use super::super::super::resource;
 use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
-use super::{is_forbidden, words};
+use super::{by_region, is_forbidden, words};
 
 /// Only IPv6 addresses depend on the subnetwork.
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
@@ -19,9 +16,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
     if !settings.has_ipv6() {
         return;
     }
-    let offers = &settings.common.offers;
-    let regions: BTreeSet<&str> = offers.iter().filter_map(|offer| resource::region(&offer.place)).collect();
-    for region in regions {
+    for (region, here) in by_region(settings) {
         let trouble = match of_region(settings, catalogue, region).await {
             None => None,
             Some(Ok(found)) => trouble(&found, settings.public_ip),
@@ -32,8 +27,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
             Some(Err(error)) => Some(words(&error)),
         };
         let Some(why) = trouble else { continue };
-        let here = offers.iter().filter(|offer| resource::region(&offer.place) == Some(region));
-        facts.refused.extend(here.map(|offer| (offer.candidate.to_string(), why.clone())));
+        facts.refused.extend(here.iter().map(|offer| (offer.candidate.to_string(), why.clone())));
     }
     facts.unseen.dedup();
 }
