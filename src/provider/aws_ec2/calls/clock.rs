@@ -40,3 +40,21 @@ impl Intercept for ClockOf {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_compared_with_ours() {
+        let clock = ClockOf::default();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        assert_eq!(clock.ahead_s(now), None);
+        *clock.0.lock().unwrap() = Some("Thu, 01 Jan 1970 00:20:00 GMT".to_owned());
+        assert_eq!(clock.ahead_s(now), Some(200));
+        *clock.0.lock().unwrap() = Some("tomorrow".to_owned());
+        assert_eq!(clock.ahead_s(now), None);
+    }
+}
