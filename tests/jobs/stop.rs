@@ -253,7 +253,8 @@ fn a_job_whose_temporary_directory_is_gone_ends_without_a_cleanup() {
     let place = Setting::new().open();
     let attempt = place.prepared(1);
     assert_eq!(attempt.run("build_script", "sleep 300 </dev/null >/dev/null 2>&1 &\n").exit_code(), Some(0));
-    assert_eq!(place.left_by_jobs().len(), 1);
+    // The stage's shell may still be ending.
+    wait_for("the stage's session is gone", SOON, || (place.left_by_jobs().len() == 1).then_some(()));
     attempt.remove_tmpdir();
     place.reap();
     place.wait_until_settled(0);
