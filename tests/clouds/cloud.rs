@@ -107,6 +107,14 @@ impl Cloud {
         }
     }
 
+    /// The operations whose answers tell of many instances at once, however many want to know.
+    pub fn shared(self) -> &'static [&'static str] {
+        match self {
+            Self::Ec2 => &["DescribeImages", "DescribeInstances"],
+            Self::Gce => &["compute.instances.aggregatedList", "compute.zoneOperations.list"],
+        }
+    }
+
     /// The operation that reads what an instance has printed.
     pub fn console(self) -> &'static str {
         match self {
@@ -115,16 +123,24 @@ impl Cloud {
         }
     }
 
-    /// The operation that says why an instance is gone, where that is not in the list of instances.
-    pub fn endings(self) -> Option<&'static str> {
+    /// The call that says what became of a launch, where its own answer does not.
+    pub fn fates(self) -> Option<&'static str> {
         match self {
             Self::Ec2 => None,
-            Self::Gce => Some("compute.zoneOperations.list"),
+            Self::Gce => Some("compute.zoneOperations.list (of inserts)"),
         }
     }
 
-    /// Every operation that a keeper calls in the life of an instance.
-    pub fn operations(self) -> &'static [&'static str] {
+    /// The call that says why an instance is gone, where that is not in the list of instances.
+    pub fn endings(self) -> Option<&'static str> {
+        match self {
+            Self::Ec2 => None,
+            Self::Gce => Some("compute.zoneOperations.list (of ends)"),
+        }
+    }
+
+    /// Every call that a keeper makes in the life of an instance: operations, and in parentheses what is asked of them.
+    pub fn calls(self) -> &'static [&'static str] {
         match self {
             Self::Ec2 => &[
                 "RunInstances",
@@ -135,8 +151,8 @@ impl Cloud {
             ],
             Self::Gce => &[
                 "compute.instances.insert",
-                "compute.zoneOperations.wait",
-                "compute.zoneOperations.list",
+                "compute.zoneOperations.list (of inserts)",
+                "compute.zoneOperations.list (of ends)",
                 "compute.instances.aggregatedList",
                 "compute.instances.delete",
                 "compute.instances.getSerialPortOutput",

@@ -6,7 +6,6 @@ use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
 use super::offers::Offer;
-use crate::core::failure::ErrorClass;
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -36,6 +35,17 @@ pub struct Created {
     pub placed: bool,
 }
 
+/// What became of an order that was accepted before there was a place for it.
+#[derive(Debug, Clone)]
+pub enum Fate {
+    /// Nobody says.
+    Unknown,
+    /// A place is being looked for.
+    Pending,
+    Placed,
+    Refused(ProviderError),
+}
+
 /// A cloud's interface, as far as one pool needs it. Errors are `Unknown` where no answer came to a call that makes
 /// something; the cloud's own retries are off, for the engine decides about those.
 #[async_trait(?Send)]
@@ -52,9 +62,10 @@ pub trait Api {
     /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
-    /// Why a machine that was accepted is there no more before it had a place (`Standing::Asked`).
-    async fn refusal(&self, _order: &Self::Order) -> ProviderError {
-        ProviderError::new(ErrorClass::Transient, "it was accepted and then was gone")
+    /// What became of an order that was accepted, and whose machine no list has. Asked again and again, and for many orders
+    /// at once.
+    async fn fate(&self, _order: &Self::Order) -> Result<Fate, ProviderError> {
+        Ok(Fate::Unknown)
     }
 
     /// Asks for the end of a machine, with its disks.

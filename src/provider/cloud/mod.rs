@@ -15,6 +15,7 @@ pub mod offers;
 mod provider;
 pub mod room;
 pub mod settings;
+pub mod shared;
 mod sight;
 pub mod tags;
 pub mod user_data;

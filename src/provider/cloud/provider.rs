@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::api::Api;
+use super::api::{Api, Fate};
 use super::budget::Budget;
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, Standing};
 use super::offers::capabilities;
 use super::settings::Common;
-use super::sight::{LastSight, Sight};
+use super::shared::Shared;
+use super::sight::Sight;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -34,6 +35,10 @@ const SETTLED: Duration = Duration::from_secs(10);
 const VISIBLE: Duration = Duration::from_secs(20);
 /// From one look to the next, for a machine that was accepted and has no place yet.
 const PLACING: Duration = Duration::from_millis(500);
+/// What was accepted had a place, and lost it before anybody saw it there; or nobody ever tells.
+const GONE: (ErrorClass, &str) = (ErrorClass::Transient, "it was accepted and then was gone");
+const UNHEARD: (ErrorClass, &str) =
+    (ErrorClass::Unknown, "it was accepted, and nothing could be heard of it since");
 /// When an order that nobody needs any more is removed at last.
 const ORDERS_KEPT: Duration = Duration::from_hours(24);
 
@@ -46,7 +51,7 @@ pub struct Cloud<A> {
     api: A,
     budget: Rc<Budget>,
     ledger: Ledger,
-    last: LastSight,
+    last: Shared<Sight>,
     /// Instances with machines that were seen, and whose end was asked for: a list without them is no late one.
     ended: RefCell<BTreeSet<InstanceId>>,
 }
@@ -67,7 +72,7 @@ impl<A: Api> Cloud<A> {
             settings,
             api,
             budget: Budget::of(account),
-            last: LastSight::default(),
+            last: Shared::default(),
             ended: RefCell::default(),
         }
     }
@@ -84,12 +89,11 @@ impl<A: Api> Cloud<A> {
 
     /// All machines, as they were at most `age` ago.
     async fn sight(&self, age: Duration) -> Result<Rc<Sight>, ProviderError> {
-        let look = async {
-            let begun = self.now();
+        let look = async |begun| {
             let machines = self.ask(self.api.machines()).await?;
             Ok(Sight { begun, complete: machines.complete, machines: machines.all })
         };
-        self.last.within(age, self.now(), look).await
+        self.last.within(age, &*self.context.clock, look).await
     }
 
     fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::Order>>, ProviderError> {
@@ -121,24 +125,38 @@ impl<A: Api> Cloud<A> {
         Ok(entry)
     }
 
-    /// Waits until the machine has a place, which is when some clouds learn that they have none left.
+    /// Waits until the machine has a place: some clouds say yes first, and learn then that they have none left.
     async fn placed(&self, id: &InstanceId, order: &A::Order) -> Result<(), ProviderError> {
-        let asked = self.now();
+        let mut told = self.now();
         loop {
-            // A look that fails says nothing about the machine.
-            let sight = match self.sight(PLACING).await {
-                Ok(sight) => sight,
-                Err(error) => return Err(ProviderError::new(ErrorClass::Unknown, error.to_string())),
-            };
-            match sight.best(id).map(|machine| machine.standing) {
-                Some(Standing::Starting | Standing::Running | Standing::Stopped) => return Ok(()),
-                Some(Standing::Gone | Standing::Ending) => return Err(self.api.refusal(order).await),
-                None if sight.complete && self.now().since(asked) > VISIBLE => {
-                    return Err(self.api.refusal(order).await);
-                }
-                Some(Standing::Asked) | None => {}
-            }
             tokio::time::sleep(PLACING).await;
+            // A look that fails says nothing about the machine, nor does one that a machine so young is not in yet.
+            let standing = match self.sight(PLACING).await {
+                Ok(sight) => sight.best(id).map(|machine| machine.standing).ok_or(sight.complete),
+                Err(_) => Err(false),
+            };
+            let fate = match standing {
+                Ok(Standing::Starting | Standing::Running | Standing::Stopped) => Fate::Placed,
+                Ok(Standing::Asked) => Fate::Pending,
+                Ok(Standing::Gone | Standing::Ending) | Err(true) => {
+                    self.ask(self.api.fate(order)).await.unwrap_or(Fate::Unknown)
+                }
+                Err(false) => Fate::Unknown,
+            };
+            let now = self.now();
+            let (class, why) = match (fate, standing) {
+                (Fate::Refused(error), _) => return Err(error),
+                (Fate::Placed, Ok(Standing::Gone | Standing::Ending)) => GONE,
+                (Fate::Placed, _) => return Ok(()),
+                (Fate::Pending, _) => {
+                    told = now;
+                    continue;
+                }
+                (Fate::Unknown, _) if now.since(told) <= VISIBLE => continue,
+                (Fate::Unknown, Err(false)) => UNHEARD,
+                (Fate::Unknown, _) => GONE,
+            };
+            return Err(ProviderError::new(class, why));
         }
     }
 
@@ -174,7 +192,7 @@ impl<A: Api> Cloud<A> {
             return Ok(());
         }
         self.ask(self.api.delete(&machine.handle)).await?;
-        self.last.ends(&machine.handle).await;
+        self.last.amend(|sight| sight.ends(&machine.handle)).await;
         self.ended.borrow_mut().insert(machine.instance.clone());
         Ok(())
     }

@@ -7,7 +7,11 @@ use crate::site::{Site, pool, told};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-on_both_clouds![a_job_boots_an_instance_and_leaves_nothing, a_warm_job_needs_no_call];
+on_both_clouds![
+    a_job_boots_an_instance_and_leaves_nothing,
+    an_instance_costs_two_calls_of_its_own,
+    a_warm_job_needs_no_call,
+];
 
 fn a_job_boots_an_instance_and_leaves_nothing(cloud: Cloud) {
     let site = Site::open(cloud, pool(), Buy::OnDemand);
@@ -22,6 +26,17 @@ fn a_job_boots_an_instance_and_leaves_nothing(cloud: Cloud) {
     assert!(prepare.last().is_some_and(|line| line.contains("booted on demand")), "{prepare:#?}");
     site.expect_nothing_left(0);
     assert_eq!(site.asked(cloud.launch()), 1);
+}
+
+fn an_instance_costs_two_calls_of_its_own(cloud: Cloud) {
+    const COUNT: usize = 4;
+    let site = Site::open(cloud, pool().pool("idle_count", 4).pool("max_instances", 4), Buy::OnDemand);
+    site.warm_up_to(COUNT);
+    site.order(&["pool", "drain", "--wait"]);
+    let asked = site.lab.requests().into_iter().map(|request| request.operation);
+    let own: Vec<_> = asked.filter(|operation| !cloud.shared().contains(&operation.as_str())).collect();
+    let made = site.asked(cloud.launch());
+    assert!(made >= COUNT && own.len() <= 2 * made, "{made} instances: {own:#?}");
 }
 
 /// Those by which things are found again.

@@ -77,6 +77,11 @@ impl Case {
         self.call == self.cloud.launch() && (is_open || self.crash == Crash::Answered)
     }
 
+    /// The operation that it goes wrong with.
+    pub fn operation(&self) -> &'static str {
+        self.call.split_once(' ').map_or(self.call, |(operation, _)| operation)
+    }
+
     /// The lab's fault.
     pub fn fault(&self) -> Value {
         let internal = if self.cloud == Cloud::Ec2 { "InternalError" } else { "backendError" };
@@ -93,7 +98,7 @@ impl Case {
             Mode::EndsInError => json!({ "mode": "ends-in-error" }),
             Mode::Reclaimed => json!({ "mode": "spot-reclaim", "seconds": 0.5 }),
         };
-        fault["operation"] = self.call.into();
+        fault["operation"] = self.operation().into();
         fault
     }
 }
@@ -101,7 +106,7 @@ impl Case {
 /// Each call with each mode that it may meet, and whose turn it is: neighbours have different ones.
 fn met(cloud: Cloud) -> Vec<(&'static str, Mode, usize)> {
     let mut met = Vec::new();
-    for (row, call) in cloud.operations().iter().enumerate() {
+    for (row, call) in cloud.calls().iter().enumerate() {
         let of_launches = if *call == cloud.launch() { &OF_LAUNCHES[..] } else { &[] };
         let modes = OF_CALLS.iter().chain(of_launches);
         met.extend(modes.enumerate().map(|(column, mode)| (*call, *mode, row + column)));

@@ -20,8 +20,10 @@ const SOON: Duration = Duration::from_mins(1);
 const SSH: f64 = 0.1;
 const NEVER: f64 = 3600.0;
 
-/// How long no list tells of what was made just now, in seconds: as a rule, and where that has to last.
+/// How long no list tells of what was made just now, in seconds: as a rule, where a launch has to be asked after, and where
+/// it has to come again.
 const UNSEEN: f64 = 0.6;
+const UNSEEN_FOR_A_WHILE: f64 = 3.0;
 const UNSEEN_FOR_LONG: f64 = 3600.0;
 
 /// The pool is dropped before what it talks to.
@@ -31,12 +33,22 @@ pub struct Scene {
     gate: Gate,
 }
 
+/// What a list tells of is not asked for again, nor asked after.
+fn unseen(case: &Case) -> f64 {
+    let is = |call: Option<&str>| call == Some(case.call);
+    match () {
+        () if case.repeats_launch() => UNSEEN_FOR_LONG,
+        () if is(case.cloud.fates()) => UNSEEN_FOR_A_WHILE,
+        () if is(case.cloud.endings()) => 0.0,
+        () => UNSEEN,
+    }
+}
+
 impl Scene {
     pub fn open(case: &Case) -> Self {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
-        // What a list tells of is not asked for again.
-        lab.set(&json!({ "visible": if case.repeats_launch() { UNSEEN_FOR_LONG } else { UNSEEN } }));
+        lab.set(&json!({ "visible": unseen(case) }));
         let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
         setting = setting.timing("relaunch_after", "200ms");
         if case.call == case.cloud.console() {
@@ -62,7 +74,7 @@ impl Scene {
         }
         self.site.lab.fault(&case.fault());
         let at = if case.crash == Crash::Before { At::Request } else { At::Answer };
-        self.gate.hold(case.call, at);
+        self.gate.hold(case.operation(), at);
         let mut handle =
             self.site.runner().start(&Job::new(1).script([if asks_why { "sleep 3" } else { "true" }]));
         if !self.gate.wait_held(SOON) {

@@ -1,6 +1,7 @@
 //! The common provider over a cloud that does what a test says.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
 use super::*;
 use crate::core::ids::{Candidate, Generation, OwnerId};
@@ -8,7 +9,7 @@ use crate::core::inventory::{Status, Tags};
 use crate::core::time::BootId;
 use crate::port::clock::Clock;
 use crate::port::provider::InstanceKeys;
-use crate::provider::cloud::api::{Created, Machines, Things};
+use crate::provider::cloud::api::{Created, Fate, Machines, Things};
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offers::{Offer, Words};
 use crate::provider::cloud::settings::UserData;
@@ -36,6 +37,9 @@ struct World {
     looks: Cell<u32>,
     deletes: Cell<u32>,
     hidden: Cell<bool>,
+    /// A machine is accepted like this, which says nothing of a place; and what is told of its order, look by look.
+    accepted: Cell<Option<Standing>>,
+    fates: RefCell<VecDeque<Fate>>,
 }
 
 #[async_trait(?Send)]
@@ -52,17 +56,21 @@ impl Api for Rc<World> {
             return Err(ProviderError::new(class, "as the test says"));
         }
         let id = order.split('/').next().unwrap();
-        let made = machine(id, Standing::Running);
+        let made = machine(id, self.accepted.get().unwrap_or(Standing::Running));
         if !self.machines.borrow().contains(&made) {
             self.machines.borrow_mut().push(made.clone());
         }
-        Ok(Created { handle: made.handle, placed: true })
+        Ok(Created { handle: made.handle, placed: self.accepted.get().is_none() })
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
         self.looks.set(self.looks.get() + 1);
         let all = if self.hidden.get() { Vec::new() } else { self.machines.borrow().clone() };
         Ok(Machines { all, complete: true })
+    }
+
+    async fn fate(&self, _order: &String) -> Result<Fate, ProviderError> {
+        Ok(self.fates.borrow_mut().pop_front().unwrap_or(Fate::Unknown))
     }
 
     async fn delete(&self, handle: &Handle) -> Result<(), ProviderError> {
@@ -158,6 +166,49 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
         ["x/1 small old", "x/1 small old"],
         "once it is made, nobody is asked"
     );
+}
+
+/// How a launch ends that is accepted like this, by what is told of its order, look by look; and how many looks there were.
+async fn accepted(standing: Standing, listed: bool, fates: Vec<Fate>) -> (Option<ErrorClass>, u32) {
+    let stage = Stage::new();
+    stage.world.accepted.set(Some(standing));
+    stage.world.hidden.set(!listed);
+    *stage.world.fates.borrow_mut() = fates.into();
+    let (cloud, order) = (stage.cloud("i"), request("x", 1));
+    let passing = async {
+        loop {
+            tokio::time::sleep(PLACING).await;
+            // Three looks, and it is late.
+            stage.pass(VISIBLE / 2);
+        }
+    };
+    let answer = tokio::select! {
+        answer = cloud.launch(&order) => answer,
+        () = passing => unreachable!("time passes for ever"),
+    };
+    (answer.err().map(|error| error.class().clone()), stage.world.looks.get())
+}
+
+#[tokio::test]
+async fn what_is_accepted_without_a_place_is_looked_after() {
+    use Standing::{Asked, Ending, Starting};
+    let refused = || Fate::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));
+    let (quota, gone) = (Some(ErrorClass::Quota), Some(ErrorClass::Transient));
+    let seen = tokio::join!(
+        accepted(Starting, true, vec![]),
+        accepted(Asked, false, vec![Fate::Unknown, refused()]),
+        accepted(Asked, false, vec![Fate::Unknown, Fate::Placed]),
+        accepted(Ending, true, vec![refused()]),
+        accepted(Ending, true, vec![Fate::Placed]),
+        accepted(Asked, false, [vec![Fate::Pending; 5], vec![Fate::Placed]].concat()),
+    );
+    assert_eq!(seen.0, (None, 1), "the list has its place");
+    assert_eq!(seen.1, (quota.clone(), 2), "no list has it, and its order says no");
+    assert_eq!(seen.2, (None, 2), "no list has it yet, and its order says yes");
+    assert_eq!(seen.3, (quota, 1), "it is ending, and its order says no");
+    assert_eq!(seen.4, (gone.clone(), 1), "it had a place, and was taken away");
+    assert_eq!(seen.5, (None, 6), "a place is looked for, and that takes its time");
+    assert_eq!(accepted(Asked, false, vec![]).await.0, gone, "nobody ever tells of it");
 }
 
 #[tokio::test]

@@ -1,25 +1,18 @@
-//! Makes one machine, and finds out whether there was a place for it.
-
-use std::time::Duration;
-
-use google_cloud_compute_v1::model::{Operation, operation};
-use google_cloud_gax::options::RequestOptionsBuilder as _;
+//! Makes one machine.
 
 use super::ComputeEngine;
-use super::client::{Clients, answer, within};
+use super::client::{Clients, answer};
 use super::errors::{self, Asked};
+use super::inserts::fate;
 use super::machines;
 use super::order::{Order, made_by};
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::api::Created;
+use crate::provider::cloud::api::{Created, Fate};
 use crate::provider::cloud::machine::Standing;
 use crate::provider::cloud::tags;
 
-/// Compute Engine itself ends a wait for an operation after two minutes.
-const OPERATION: Duration = Duration::from_secs(130);
-
-/// Two calls: the insert, and the wait for its operation, which knows at once when there is no capacity.
+/// One call. Its operation is hardly ever done by then, so what it says of capacity is heard later.
 pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Created, ProviderError> {
     let clients = engine.clients().await?;
     let insert = clients.instances.insert().set_project(&engine.settings.project).set_zone(&order.zone);
@@ -29,33 +22,10 @@ pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Crea
         Err(error) if errors::is(&error, "alreadyExists") => return existing(engine, clients, order).await,
         Err(error) => return Err(errors::read(&error, Asked::New, &order.place)),
     };
-    // The machine is asked for now: an error of the wait is none of the launch. Lists tell the rest.
-    let last = if is_done(&accepted) { accepted } else { wait(engine, clients, order, accepted).await };
-    match errors::of_operation(&last, &order.place) {
-        Some(error) => Err(error),
-        None => Ok(Created { handle: order.handle(), placed: is_done(&last) }),
+    match fate(&accepted, order) {
+        Fate::Refused(error) => Err(error),
+        fate => Ok(Created { handle: order.handle(), placed: matches!(fate, Fate::Placed) }),
     }
-}
-
-/// What became of the operation of an order.
-pub(super) async fn refusal(engine: &ComputeEngine, order: &Order) -> ProviderError {
-    let vanished = ProviderError::new(ErrorClass::Transient, "it was accepted and then was gone");
-    let Ok(clients) = engine.clients().await else { return vanished };
-    let list = clients.operations.list().set_project(&engine.settings.project).set_zone(&order.zone);
-    let list = list.set_filter(format!("clientOperationId = \"{}\"", order.request_id));
-    let found = answer(list.send()).await.map(|list| list.items).unwrap_or_default();
-    found.iter().find_map(|operation| errors::of_operation(operation, &order.place)).unwrap_or(vanished)
-}
-
-fn is_done(operation: &Operation) -> bool {
-    operation.status == Some(operation::Status::Done)
-}
-
-/// The operation as it is after the longest wait; as it was, if nobody says.
-async fn wait(engine: &ComputeEngine, clients: &Clients, order: &Order, operation: Operation) -> Operation {
-    let wait = clients.operations.wait().set_project(&engine.settings.project).set_zone(&order.zone);
-    let wait = wait.set_operation(operation.name.clone().unwrap_or_default()).with_attempt_timeout(OPERATION);
-    within(OPERATION, wait.send()).await.unwrap_or(operation)
 }
 
 /// The name is taken: by the machine of this very order, when an earlier answer was lost and Compute Engine has forgotten

@@ -11,9 +11,10 @@ use super::settings::Settings;
 use crate::core::ids::PoolName;
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
+use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, Machines, Things};
+use crate::provider::cloud::api::{Api, Created, Fate, Machines, Things};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offers::Offer;
 use crate::provider::cloud::{Cloud, tags};
@@ -25,12 +26,14 @@ mod disks;
 mod endings;
 mod errors;
 mod examine;
+mod inserts;
 mod machines;
 mod order;
 
 use client::{Clients, answer};
 use endings::Endings;
 use errors::Asked;
+use inserts::Inserts;
 use order::Order;
 
 /// How much of a console is read, from its end: bytes.
@@ -40,18 +43,26 @@ const CONSOLE: i64 = 64 * 1024;
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(table)?;
     let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
-    let endings = Endings::new(Rc::clone(&context.clock));
-    let api = ComputeEngine { pool: context.pool.clone(), settings, clients: OnceCell::new(), endings };
+    let (clock, clients) = (Rc::clone(&context.clock), OnceCell::new());
+    let (endings, inserts) = (Endings::new(Rc::clone(&clock)), Inserts::default());
+    let api = ComputeEngine { pool: context.pool.clone(), settings, clock, clients, endings, inserts };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
 /// One pool's.
-#[derive(Debug)]
 struct ComputeEngine {
     pool: PoolName,
     settings: Settings,
+    clock: Rc<dyn Clock>,
     clients: OnceCell<Clients>,
     endings: Endings,
+    inserts: Inserts,
+}
+
+impl std::fmt::Debug for ComputeEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ComputeEngine").field("pool", &self.pool).finish_non_exhaustive()
+    }
 }
 
 impl ComputeEngine {
@@ -64,11 +75,10 @@ impl ComputeEngine {
         format!("labels.{} = \"{}\"", tags::POOL, self.pool)
     }
 
-    /// The last operations of a zone that were the cloud's own.
-    async fn own_operations(&self, zone: &str) -> Result<Vec<Operation>, ProviderError> {
+    /// The last operations of a zone that a filter lets through, the latest first.
+    async fn operations(&self, zone: &str, filter: &str) -> Result<Vec<Operation>, ProviderError> {
         let list = self.clients().await?.operations.list().set_project(&self.settings.project).set_zone(zone);
-        let list =
-            list.set_filter(endings::FILTER).set_order_by("creationTimestamp desc").set_max_results(500_u32);
+        let list = list.set_filter(filter).set_order_by("creationTimestamp desc").set_max_results(500_u32);
         let last: Answer<_> = answer(list.send()).await;
         Ok(last.map_err(|error| errors::read(&error, Asked::Known, ""))?.items)
     }
@@ -93,7 +103,7 @@ impl Api for ComputeEngine {
         let mut machines = machines::list(self, matters).await?;
         for zone in self.endings.note(&machines) {
             // A reason that nobody tells is no reason to know nothing.
-            if let Ok(operations) = self.own_operations(&zone).await {
+            if let Ok(operations) = self.operations(&zone, endings::FILTER).await {
                 self.endings.hear(&zone, &operations);
             }
         }
@@ -101,8 +111,8 @@ impl Api for ComputeEngine {
         Ok(machines)
     }
 
-    async fn refusal(&self, order: &Order) -> ProviderError {
-        create::refusal(self, order).await
+    async fn fate(&self, order: &Order) -> Result<Fate, ProviderError> {
+        self.inserts.fate(self, order).await
     }
 
     /// Without a request id: a machine has one end however often it is asked for, and an id would bring back the answer of

@@ -1,0 +1,102 @@
+//! The last answer to a question, shared by all who ask it.
+//!
+//! Hundreds of instances may boot, end and be looked after at once. Each question names the age that it can bear; what is
+//! older is asked anew, once for all who wait.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::core::time::Stamp;
+use crate::port::clock::Clock;
+use crate::port::provider::ProviderError;
+
+/// An answer and the moment before it was asked for.
+type Answer<T> = (Stamp, Rc<T>);
+
+#[derive(Debug)]
+pub struct Shared<T>(Mutex<Option<Answer<T>>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// An answer that was asked for at most `age` before this question. With no age at all, only what is asked after the
+    /// question serves.
+    pub async fn within<F: Future<Output = Result<T, ProviderError>>>(
+        &self,
+        age: Duration,
+        clock: &dyn Clock,
+        ask: impl FnOnce(Stamp) -> F,
+    ) -> Result<Rc<T>, ProviderError> {
+        let asked = clock.now();
+        let mut last = self.0.lock().await;
+        // Another may have asked while we waited.
+        let serves =
+            |begun: Stamp| asked.since(begun) <= age && (!age.is_zero() || begun.uptime_ms > asked.uptime_ms);
+        if let Some((_, answer)) = last.as_ref().filter(|(begun, _)| serves(*begun)) {
+            return Ok(Rc::clone(answer));
+        }
+        let begun = clock.now();
+        let fresh = Rc::new(ask(begun).await?);
+        *last = Some((begun, Rc::clone(&fresh)));
+        Ok(fresh)
+    }
+
+    /// Puts into the last answer what was learned otherwise.
+    pub async fn amend(&self, learn: impl FnOnce(&mut T)) {
+        if let Some((_, answer)) = self.0.lock().await.as_mut() {
+            learn(Rc::make_mut(answer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::core::time::BootId;
+
+    struct Hands(Cell<u64>);
+
+    impl Clock for Hands {
+        fn now(&self) -> Stamp {
+            Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: self.0.get() }
+        }
+    }
+
+    #[tokio::test]
+    async fn many_questions_are_one() {
+        let (shared, clock, questions) = (Shared::default(), Hands(Cell::new(1_000)), Cell::new(0));
+        let ask = async |age: u64| {
+            let ask = async |begun: Stamp| {
+                questions.set(questions.get() + 1);
+                tokio::task::yield_now().await;
+                Ok(begun.uptime_ms)
+            };
+            *shared.within(Duration::from_millis(age), &clock, ask).await.unwrap()
+        };
+        let (a, b, c) = tokio::join!(ask(100), ask(100), ask(100));
+        assert_eq!((a, b, c, questions.get()), (1_000, 1_000, 1_000, 1));
+        clock.0.set(1_100);
+        assert_eq!((ask(100).await, questions.get()), (1_000, 1));
+        clock.0.set(1_101);
+        assert_eq!((ask(100).await, questions.get()), (1_101, 2));
+        assert_eq!((ask(0).await, questions.get()), (1_101, 3), "what is old was not asked for");
+    }
+
+    #[tokio::test]
+    async fn what_is_learned_otherwise_is_told_to_all() {
+        let (shared, clock) = (Shared::default(), Hands(Cell::new(0)));
+        shared.amend(|answer| *answer = 1).await;
+        shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
+        shared.amend(|answer| *answer = 3).await;
+        let nobody = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        assert_eq!(*shared.within(Duration::from_secs(1), &clock, nobody).await.unwrap(), 3);
+    }
+}

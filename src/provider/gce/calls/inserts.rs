@@ -1,0 +1,47 @@
+//! What became of inserts: the operations behind them.
+//!
+//! Compute Engine accepts a machine before it has looked for a place. The operation says in the end whether there was one;
+//! all launches of a zone read it in one list.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use google_cloud_compute_v1::model::{Operation, operation};
+
+use super::ComputeEngine;
+use super::errors;
+use super::order::Order;
+use crate::port::provider::ProviderError;
+use crate::provider::cloud::api::Fate;
+use crate::provider::cloud::shared::Shared;
+
+/// How old a list may be: little beside the seconds that a refusal takes.
+const AGE: Duration = Duration::from_millis(500);
+const FILTER: &str = "operationType = \"insert\"";
+
+/// The last inserts of each zone, as they were listed last.
+#[derive(Debug, Default)]
+pub(super) struct Inserts(RefCell<BTreeMap<String, Rc<Shared<Vec<Operation>>>>>);
+
+impl Inserts {
+    /// What became of an order.
+    pub(super) async fn fate(&self, engine: &ComputeEngine, order: &Order) -> Result<Fate, ProviderError> {
+        let zone = Rc::clone(self.0.borrow_mut().entry(order.zone.clone()).or_default());
+        let list = async |_| engine.operations(&order.zone, FILTER).await;
+        let last = zone.within(AGE, &*engine.clock, list).await?;
+        let of_order =
+            |operation: &&Operation| operation.client_operation_id.as_ref() == Some(&order.request_id);
+        Ok(last.iter().find(of_order).map_or(Fate::Unknown, |operation| fate(operation, order)))
+    }
+}
+
+/// As its operation says.
+pub(super) fn fate(operation: &Operation, order: &Order) -> Fate {
+    match errors::of_operation(operation, &order.place) {
+        Some(error) => Fate::Refused(error),
+        None if operation.status == Some(operation::Status::Done) => Fate::Placed,
+        None => Fate::Pending,
+    }
+}
