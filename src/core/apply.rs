@@ -194,7 +194,7 @@ impl PoolState {
     fn refused(&mut self, candidate: Option<&Candidate>, asked: Stamp, failure: &Failure, at: Stamp) {
         let of_candidate = candidate.is_some_and(|c| self.matrix.refuse(c, asked, failure, at));
         if !of_candidate {
-            self.launch_failed(failure.clone(), at);
+            self.launch_refused(asked, failure.clone(), at);
         } else if let Some(place) = self.launches.recent.iter().position(|then| *then == asked) {
             self.launches.recent.remove(place);
         }
@@ -222,6 +222,17 @@ impl PoolState {
         Ok(())
     }
 
+    /// One that was under way when another failed tells nothing new: a moment without an answer, or with too many calls, is
+    /// one failure, whatever number of launches met it. They made nothing, so that costs nothing.
+    fn launch_refused(&mut self, asked: Stamp, failure: Failure, at: Stamp) {
+        let health = &mut self.launches;
+        let before = health.last.as_ref().filter(|_| health.failures > 0);
+        let is_news = before.is_none_or(|(before, _)| asked.is_after(*before));
+        health.failures = health.failures.saturating_add(u32::from(is_news));
+        health.last = Some((at, failure));
+    }
+
+    /// Each counts: an instance was paid for.
     fn launch_failed(&mut self, failure: Failure, at: Stamp) {
         self.launches.failures = self.launches.failures.saturating_add(1);
         self.launches.last = Some((at, failure));

@@ -192,7 +192,7 @@ impl Matrix {
 
 /// Was the launch asked for after the refusal? One that was under way by then tells nothing new.
 fn is_news(before: &Refusal, asked: Stamp) -> bool {
-    !before.at.seen_from(asked).reached(asked)
+    asked.is_after(before.at)
 }
 
 impl fmt::Display for PassedOver {

@@ -131,7 +131,7 @@ pub struct Timing {
     /// Longest such pause, and the pause of a tripped breaker. Default 5 min.
     #[serde(with = "millis")]
     pub launch_backoff_max: Duration,
-    /// Launches that fail in a row before the pool pauses. Default 5.
+    /// Launches that fail in a row before the pool pauses; those that were refused together count once. Default 5.
     pub breaker_failures: u32,
     /// A candidate that is out of stock is passed over this long; doubles each further time in a row. Default 2 min.
     #[serde(with = "millis", default = "stockout_backoff")]

@@ -52,7 +52,7 @@ pub struct Grant {
 /// How launches have gone lately.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchHealth {
-    /// Failures since the last instance that became ready.
+    /// Failures since the last instance that became ready. Launches that were refused together are one.
     pub failures: u32,
     pub last: Option<(Stamp, Failure)>,
     /// Intents of the last minute, oldest first, for the rate limit.

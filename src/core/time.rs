@@ -77,6 +77,11 @@ impl Stamp {
         self.wall_ms >= moment.wall_ms
     }
 
+    /// Did it come after `earlier`? Nothing is known of moments within one millisecond.
+    pub fn is_after(self, earlier: Stamp) -> bool {
+        !earlier.seen_from(self).reached(self)
+    }
+
     /// Whole seconds since 1970, for schedules and display.
     pub fn wall_seconds(self) -> i64 {
         self.wall_ms.div_euclid(1000)

@@ -120,6 +120,21 @@ fn an_answer_belongs_to_its_attempt_and_a_refusal_counts() {
 }
 
 #[test]
+fn launches_that_are_refused_together_are_one_failure() {
+    let throttled = || failure(ErrorClass::Throttled { until: None });
+    // Asked for five seconds ago; the last failure: the row before it, and its age.
+    for (row, age, then) in [(0, 1, 1), (0, 9, 1), (2, 1, 2), (2, 4, 2), (2, 5, 2), (2, 6, 3), (4, 60, 5)] {
+        let mut world = world("asked 5s");
+        world.state.launches.failures = row;
+        world.state.launches.last = Some((ago(Duration::from_secs(age)), failure(ErrorClass::Quota)));
+        after(&mut world, answered("i1", 1, Answer::Refused { at: NOW, failure: throttled() }));
+        let health = &world.state.launches;
+        assert_eq!(health.failures, then, "{row} in a row, {age} s ago");
+        assert_eq!(health.last, Some((NOW, throttled())), "the pause begins anew");
+    }
+}
+
+#[test]
 fn reaching_an_instance_answers_an_unanswered_launch() {
     for (text, at) in [("asked 5s", NOW), ("unknown 5s", NOW), ("booting 5s", ago(Duration::from_secs(4)))] {
         let mut world = world(text);

@@ -1,8 +1,12 @@
-//! Two hundred jobs that wait: the cloud is asked as often as for one.
+//! Crowds: the cloud is asked as often as for one, and one "too many calls" is one.
 
 use std::time::{Duration, Instant};
 
+use greenroom::core::event::{Change, Event};
+use greenroom::core::instance::Answer;
 use rustix::process::Signal;
+
+use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
@@ -11,7 +15,10 @@ use crate::support::attempt::Attempt;
 use crate::support::dice::number;
 use crate::support::job::Job;
 
-on_both_clouds![two_hundred_waiting_jobs_cause_one_list_per_interval];
+on_both_clouds![
+    two_hundred_waiting_jobs_cause_one_list_per_interval,
+    a_crowd_that_is_asked_to_wait_is_one_failure,
+];
 
 /// The pool's `list_interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -60,4 +67,23 @@ fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
     first.remove_tmpdir();
     attempts.iter().for_each(Attempt::remove_tmpdir);
     site.expect_nothing_left(0);
+}
+
+/// More than the breaker's default.
+const MANY: usize = 8;
+
+fn a_crowd_that_is_asked_to_wait_is_one_failure(cloud: Cloud) {
+    let setting = pool().pool("idle_count", 8).pool("max_instances", 8).timing("launch_backoff_max", "1h");
+    let site = Site::open(cloud, setting, Buy::OnDemand);
+    // The keeper's first question; all launches that it has ready are held back with it.
+    site.lab.fault(&json!({ "operation": cloud.list(), "mode": "throttled" }));
+    let service = site.keep();
+    site.expect_nothing_left(MANY);
+    assert_eq!(site.asked(cloud.launch()), MANY);
+    let history = site.events();
+    let refused = |event: &&Event| {
+        matches!(&event.change, Change::LaunchAnswered { answer: Answer::Refused { .. }, .. })
+    };
+    assert_eq!(history.iter().filter(refused).count(), MANY, "all were held back");
+    service.kill();
 }
