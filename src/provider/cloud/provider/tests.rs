@@ -28,6 +28,12 @@ impl Clock for Hands {
     }
 }
 
+impl Hands {
+    fn pass(&self, time: Duration) {
+        self.0.set(self.0.get() + u64::try_from(time.as_millis()).unwrap());
+    }
+}
+
 #[derive(Debug, Default)]
 struct World {
     machines: RefCell<Vec<Machine>>,
@@ -40,6 +46,8 @@ struct World {
     /// A machine is accepted like this, which says nothing of a place; and what is told of its order, look by look.
     accepted: Cell<Option<Standing>>,
     fates: RefCell<VecDeque<Fate>>,
+    /// What passes with each look.
+    passing: RefCell<Option<(Rc<Hands>, Duration)>>,
 }
 
 #[async_trait(?Send)]
@@ -65,6 +73,9 @@ impl Api for Rc<World> {
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
         self.looks.set(self.looks.get() + 1);
+        if let Some((hands, time)) = &*self.passing.borrow() {
+            hands.pass(*time);
+        }
         let all = if self.hidden.get() { Vec::new() } else { self.machines.borrow().clone() };
         Ok(Machines { all, complete: true })
     }
@@ -125,7 +136,7 @@ impl Stage {
     }
 
     fn pass(&self, time: Duration) {
-        self.hands.0.set(self.hands.0.get() + u64::try_from(time.as_millis()).unwrap());
+        self.hands.pass(time);
     }
 
     fn answer(&self, class: ErrorClass) {
@@ -174,18 +185,9 @@ async fn accepted(standing: Standing, listed: bool, fates: Vec<Fate>) -> (Option
     stage.world.accepted.set(Some(standing));
     stage.world.hidden.set(!listed);
     *stage.world.fates.borrow_mut() = fates.into();
-    let (cloud, order) = (stage.cloud("i"), request("x", 1));
-    let passing = async {
-        loop {
-            tokio::time::sleep(PLACING).await;
-            // Three looks, and it is late.
-            stage.pass(VISIBLE / 2);
-        }
-    };
-    let answer = tokio::select! {
-        answer = cloud.launch(&order) => answer,
-        () = passing => unreachable!("time passes for ever"),
-    };
+    // Three looks, and it is late.
+    *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.hands), VISIBLE / 2));
+    let answer = stage.cloud("i").launch(&request("x", 1)).await;
     (answer.err().map(|error| error.class().clone()), stage.world.looks.get())
 }
 
@@ -208,7 +210,7 @@ async fn what_is_accepted_without_a_place_is_looked_after() {
     assert_eq!(seen.3, (quota, 1), "it is ending, and its order says no");
     assert_eq!(seen.4, (gone.clone(), 1), "it had a place, and was taken away");
     assert_eq!(seen.5, (None, 6), "a place is looked for, and that takes its time");
-    assert_eq!(accepted(Asked, false, vec![]).await.0, gone, "nobody ever tells of it");
+    assert_eq!(accepted(Asked, false, vec![]).await, (gone, 3), "nobody ever tells of it");
 }
 
 #[tokio::test]
