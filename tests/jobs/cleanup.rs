@@ -75,8 +75,7 @@ fn cleanup_returns_before_a_slow_provider_has_done_anything() {
     }
     took.sort();
     eprintln!("cleanup: {took:?}");
-    // The quickest: the others were slowed down by what else this machine does, the test beside it for one.
-    assert!(took[0] < Duration::from_millis(100), "{took:?}");
+    assert!(took[2] < Duration::from_millis(100), "{took:?}");
     place.wait_until_settled(0);
 }
 

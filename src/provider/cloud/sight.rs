@@ -30,3 +30,20 @@ impl Sight {
         known.for_each(|machine| machine.standing = machine.standing.min(Standing::Ending));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::tests::machine;
+    use super::*;
+    use crate::core::time::BootId;
+
+    #[test]
+    fn what_was_asked_to_end_counts_as_ending() {
+        let begun = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 1 };
+        let machines = vec![machine("a", Standing::Running), machine("b", Standing::Running)];
+        let mut sight = Sight { begun, complete: true, machines };
+        sight.ends(&machine("a", Standing::Running).handle);
+        let standing = |name| sight.best(&InstanceId::new(name)).unwrap().standing;
+        assert_eq!((standing("a"), standing("b")), (Standing::Ending, Standing::Running));
+    }
+}

@@ -29,14 +29,15 @@ fn a_job_boots_an_instance_and_leaves_nothing(cloud: Cloud) {
 }
 
 fn an_instance_costs_two_calls_of_its_own(cloud: Cloud) {
-    const COUNT: usize = 4;
-    let site = Site::open(cloud, pool().pool("idle_count", 4).pool("max_instances", 4), Buy::OnDemand);
-    site.warm_up_to(COUNT);
+    const COUNT: u8 = 4;
+    let site =
+        Site::open(cloud, pool().pool("idle_count", COUNT).pool("max_instances", COUNT), Buy::OnDemand);
+    site.warm_up_to(COUNT.into());
     site.order(&["pool", "drain", "--wait"]);
     let asked = site.lab.requests().into_iter().map(|request| request.operation);
     let own: Vec<_> = asked.filter(|operation| !cloud.shared().contains(&operation.as_str())).collect();
     let made = site.asked(cloud.launch());
-    assert!(made >= COUNT && own.len() <= 2 * made, "{made} instances: {own:#?}");
+    assert!(made >= COUNT.into() && own.len() <= 2 * made, "{made} instances: {own:#?}");
 }
 
 /// Those by which things are found again.
