@@ -6,3 +6,29 @@ use crate::core::time::Stamp;
 pub trait Clock {
     fn now(&self) -> Stamp;
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::Clock;
+    use crate::core::time::{BootId, Stamp};
+
+    /// Time passes only where a test says so.
+    #[derive(Debug, Default)]
+    pub(crate) struct Hands(Cell<u64>);
+
+    impl Hands {
+        pub(crate) fn pass(&self, time: Duration) {
+            self.0.set(self.0.get() + u64::try_from(time.as_millis()).unwrap());
+        }
+    }
+
+    impl Clock for Hands {
+        fn now(&self) -> Stamp {
+            let ms = self.0.get();
+            Stamp { wall_ms: i64::try_from(ms).unwrap(), boot: BootId(1), uptime_ms: ms }
+        }
+    }
+}

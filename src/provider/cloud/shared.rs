@@ -60,19 +60,12 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::core::time::BootId;
-
-    struct Hands(Cell<u64>);
-
-    impl Clock for Hands {
-        fn now(&self) -> Stamp {
-            Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: self.0.get() }
-        }
-    }
+    use crate::port::clock::tests::Hands;
 
     #[tokio::test]
     async fn many_questions_are_one() {
-        let (shared, clock, questions) = (Shared::default(), Hands(Cell::new(1_000)), Cell::new(0));
+        let (shared, clock, questions) = (Shared::default(), Hands::default(), Cell::new(0));
+        clock.pass(Duration::from_secs(1));
         let ask = async |age: u64| {
             let ask = async |begun: Stamp| {
                 questions.set(questions.get() + 1);
@@ -83,16 +76,16 @@ mod tests {
         };
         let (a, b, c) = tokio::join!(ask(100), ask(100), ask(100));
         assert_eq!((a, b, c, questions.get()), (1_000, 1_000, 1_000, 1));
-        clock.0.set(1_100);
+        clock.pass(Duration::from_millis(100));
         assert_eq!((ask(100).await, questions.get()), (1_000, 1));
-        clock.0.set(1_101);
+        clock.pass(Duration::from_millis(1));
         assert_eq!((ask(100).await, questions.get()), (1_101, 2));
         assert_eq!((ask(0).await, questions.get()), (1_101, 3), "what is old was not asked for");
     }
 
     #[tokio::test]
     async fn what_is_learned_otherwise_is_told_to_all() {
-        let (shared, clock) = (Shared::default(), Hands(Cell::new(0)));
+        let (shared, clock) = (Shared::default(), Hands::default());
         shared.amend(|answer| *answer = 1).await;
         shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
         shared.amend(|answer| *answer = 3).await;

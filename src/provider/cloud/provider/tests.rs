@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use super::*;
 use crate::core::ids::{Candidate, Generation, OwnerId};
 use crate::core::inventory::{Status, Tags};
-use crate::core::time::BootId;
 use crate::port::clock::Clock;
+use crate::port::clock::tests::Hands;
 use crate::port::provider::InstanceKeys;
 use crate::provider::cloud::api::{Created, Fate, Machines, Things};
 use crate::provider::cloud::machine::tests::machine;
@@ -16,23 +16,6 @@ use crate::provider::cloud::settings::UserData;
 use crate::provider::keys::Keys;
 
 const WORDS: Words = Words { types: "types", places: &["zones"] };
-
-/// Time passes only where a test says so.
-#[derive(Debug, Default)]
-struct Hands(Cell<u64>);
-
-impl Clock for Hands {
-    fn now(&self) -> Stamp {
-        let ms = self.0.get();
-        Stamp { wall_ms: i64::try_from(ms).unwrap(), boot: BootId(1), uptime_ms: ms }
-    }
-}
-
-impl Hands {
-    fn pass(&self, time: Duration) {
-        self.0.set(self.0.get() + u64::try_from(time.as_millis()).unwrap());
-    }
-}
 
 #[derive(Debug, Default)]
 struct World {

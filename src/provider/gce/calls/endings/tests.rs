@@ -1,23 +1,12 @@
 //! Ends of machines, as lists and operations show them one after another.
 
-use std::cell::Cell;
-
 use super::*;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
-use crate::core::time::BootId;
+use crate::port::clock::tests::Hands;
 use crate::provider::cloud::machine::Addresses;
 
 const ZONE: &str = "us-east1-b";
-
-#[derive(Debug, Default)]
-struct Hands(Cell<u64>);
-
-impl Clock for Hands {
-    fn now(&self) -> Stamp {
-        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: self.0.get() }
-    }
-}
 
 fn machine(name: &str, standing: Standing) -> Machine {
     let tags = Tags {
@@ -88,9 +77,9 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
         (false, vec![(Standing::Gone, why.clone())]),
         "nobody is asked again"
     );
-    stage.hands.0.set(599_000);
+    stage.hands.pass(Duration::from_secs(599));
     assert_eq!(stage.look(Vec::new(), &[]), (false, vec![(Standing::Gone, why)]));
-    stage.hands.0.set(601_000);
+    stage.hands.pass(Duration::from_secs(2));
     assert_eq!(stage.look(Vec::new(), &[]), (false, vec![]));
 }
 
