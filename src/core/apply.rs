@@ -225,11 +225,11 @@ impl PoolState {
     /// One that was under way when another failed tells nothing new: a moment without an answer, or with too many calls, is
     /// one failure, whatever number of launches met it. They made nothing, so that costs nothing.
     fn launch_refused(&mut self, asked: Stamp, failure: Failure, at: Stamp) {
-        let health = &mut self.launches;
-        let before = health.last.as_ref().filter(|_| health.failures > 0);
-        let is_news = before.is_none_or(|(before, _)| asked.is_after(*before));
-        health.failures = health.failures.saturating_add(u32::from(is_news));
-        health.last = Some((at, failure));
+        let before = self.launches.last.as_ref().filter(|_| self.launches.failures > 0);
+        if before.is_none_or(|(before, _)| asked.is_after(*before)) {
+            return self.launch_failed(failure, at);
+        }
+        self.launches.last = Some((at, failure));
     }
 
     /// Each counts: an instance was paid for.
