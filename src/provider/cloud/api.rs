@@ -62,7 +62,7 @@ pub trait Api {
     /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
-    /// What became of an order that was accepted, and whose machine no list has. Asked again and again, and for many orders
+    /// What became of an order that was accepted, and whose machine no list has, or has as ending. Asked again and again, and for many orders
     /// at once.
     async fn fate(&self, _order: &Self::Order) -> Result<Fate, ProviderError> {
         Ok(Fate::Unknown)

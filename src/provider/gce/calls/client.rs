@@ -87,7 +87,7 @@ pub(super) async fn answer<T>(call: impl Future<Output = Answer<T>>) -> Answer<T
 }
 
 /// The same with a limit of the caller's.
-pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = Answer<T>>) -> Answer<T> {
+async fn within<T>(limit: Duration, call: impl Future<Output = Answer<T>>) -> Answer<T> {
     tokio::time::timeout(limit, call).await.unwrap_or_else(|late| Err(Error::timeout(late)))
 }
 

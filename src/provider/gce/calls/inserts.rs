@@ -13,6 +13,7 @@ use google_cloud_compute_v1::model::{Operation, operation};
 use super::ComputeEngine;
 use super::errors;
 use super::order::Order;
+use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Fate;
 use crate::provider::cloud::shared::Shared;
@@ -22,15 +23,27 @@ const AGE: Duration = Duration::from_millis(500);
 const FILTER: &str = "operationType = \"insert\"";
 
 /// The last inserts of each zone, as they were listed last.
-#[derive(Debug, Default)]
-pub(super) struct Inserts(RefCell<BTreeMap<String, Rc<Shared<Vec<Operation>>>>>);
+pub(super) struct Inserts {
+    clock: Rc<dyn Clock>,
+    zones: RefCell<BTreeMap<String, Rc<Shared<Vec<Operation>>>>>,
+}
+
+impl std::fmt::Debug for Inserts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inserts").field("zones", &self.zones).finish_non_exhaustive()
+    }
+}
 
 impl Inserts {
+    pub(super) fn new(clock: Rc<dyn Clock>) -> Self {
+        Self { clock, zones: RefCell::default() }
+    }
+
     /// What became of an order.
     pub(super) async fn fate(&self, engine: &ComputeEngine, order: &Order) -> Result<Fate, ProviderError> {
-        let zone = Rc::clone(self.0.borrow_mut().entry(order.zone.clone()).or_default());
+        let zone = Rc::clone(self.zones.borrow_mut().entry(order.zone.clone()).or_default());
         let list = async |_| engine.operations(&order.zone, FILTER).await;
-        let last = zone.within(AGE, &*engine.clock, list).await?;
+        let last = zone.within(AGE, &*self.clock, list).await?;
         let of_order =
             |operation: &&Operation| operation.client_operation_id.as_ref() == Some(&order.request_id);
         Ok(last.iter().find(of_order).map_or(Fate::Unknown, |operation| fate(operation, order)))

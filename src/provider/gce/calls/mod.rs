@@ -11,7 +11,6 @@ use super::settings::Settings;
 use crate::core::ids::PoolName;
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
-use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Fate, Machines, Things};
@@ -43,26 +42,21 @@ const CONSOLE: i64 = 64 * 1024;
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(table)?;
     let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
-    let (clock, clients) = (Rc::clone(&context.clock), OnceCell::new());
-    let (endings, inserts) = (Endings::new(Rc::clone(&clock)), Inserts::default());
-    let api = ComputeEngine { pool: context.pool.clone(), settings, clock, clients, endings, inserts };
+    let clock = || Rc::clone(&context.clock);
+    let (endings, inserts) = (Endings::new(clock()), Inserts::new(clock()));
+    let (pool, clients) = (context.pool.clone(), OnceCell::new());
+    let api = ComputeEngine { pool, settings, clients, endings, inserts };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
 /// One pool's.
+#[derive(Debug)]
 struct ComputeEngine {
     pool: PoolName,
     settings: Settings,
-    clock: Rc<dyn Clock>,
     clients: OnceCell<Clients>,
     endings: Endings,
     inserts: Inserts,
-}
-
-impl std::fmt::Debug for ComputeEngine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ComputeEngine").field("pool", &self.pool).finish_non_exhaustive()
-    }
 }
 
 impl ComputeEngine {
