@@ -722,7 +722,7 @@ async fn there_is_one_keeper_and_a_look_turns_no_starting_one_away() {
 async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_back() {
     let home = home();
     let root = home.path().join("state");
-    let times = Times { replaced_look: Duration::from_millis(20), ..Times::default() };
+    let times = Times { self_check_interval: Duration::from_millis(20), ..Times::default() };
     let host = host(&root, Role::Keeper).with_times(times);
     let _lock = host.lock_keeper(Duration::ZERO).await.unwrap().unwrap();
     let (pool, other) = (pool(), PoolName::new("other"));
@@ -888,7 +888,7 @@ async fn a_program_that_never_becomes_a_keeper_is_reported() {
         // One each: a child that hangs keeps `spawn.lock`.
         let state = StateDir::open(&home.path().join(program.replace('/', "-"))).unwrap();
         let command = KeeperCommand::new(program, [arg], Vec::new);
-        let times = Times { keeper_start: Duration::from_millis(200), ..Times::default() };
+        let times = Times { keeper_start_timeout: Duration::from_millis(200), ..Times::default() };
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions());
         host.unwrap().with_times(times)
     };

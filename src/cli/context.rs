@@ -88,7 +88,7 @@ impl Context {
         let mut options = Options::default();
         if let Some(config) = self.config.get() {
             options.history_days = config.history_days;
-            options.lock_wait = config.host_timing.lock_wait;
+            options.lock_timeout = config.host_timing.lock_timeout;
         }
         Ok(file::open_dir(&self.state_path)?.pool(pool, options)?)
     }
@@ -224,12 +224,12 @@ fn keeper_args(place: &Place) -> Vec<OsString> {
 fn times(config: &Config) -> Times {
     let timing = &config.host_timing;
     Times {
-        lease_patience: timing.lease_patience,
-        lease_touched: timing.lease_touched,
-        replaced_look: timing.replaced_look,
-        keeper_start: timing.keeper_start,
-        half_made_kept: timing.half_made_kept,
-        unprepared_kept: timing.unprepared_kept,
+        lease_lock_timeout: timing.lease_lock_timeout,
+        lease_renew_interval: timing.lease_renew_interval,
+        self_check_interval: timing.self_check_interval,
+        keeper_start_timeout: timing.keeper_start_timeout,
+        half_made_retention: timing.half_made_retention,
+        unprepared_retention: timing.unprepared_retention,
     }
 }
 

@@ -31,13 +31,13 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
     let pools = pools(&context)?;
     let keeping = if background { Keeping::UntilSettled } else { Keeping::AsService };
     let host = Rc::clone(&context.host) as Rc<dyn Host>;
-    let take_over = context.config()?.host_timing.keeper_start;
+    let take_over = context.config()?.host_timing.keeper_start_timeout;
     let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
     tracing::info!(pools = names.join(","), "keeping");
     if !background {
         sd_notify::notify(&[sd_notify::NotifyState::Ready]).ok();
     }
-    let outgrown = watch::until_outgrown(&context, &pools, context.config()?.host_timing.replaced_look);
+    let outgrown = watch::until_outgrown(&context, &pools, context.config()?.host_timing.self_check_interval);
     let kept = tokio::select! {
         kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
         () = outgrown => {

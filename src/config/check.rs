@@ -110,7 +110,11 @@ const ORDERED: &[(&str, &str, &str)] = &[
     ("stockout_backoff", "stockout_backoff_max", "the first pause would be longer than the longest"),
     ("ready_timeout", "launch_timeout", "the launch would be given up before its ready command has ended"),
     ("connect_timeout", "launch_timeout", "the launch would be given up while it is first connected to"),
-    ("lease_touched", "lease_unused", "a living call would be taken for dead between two touches"),
+    (
+        "lease_renew_interval",
+        "lease_free_timeout",
+        "a living call would be taken for dead between two touches",
+    ),
 ];
 
 pub(super) fn timing(given: &[(&str, Got<Duration>)], sink: &mut Sink) {

@@ -11,32 +11,32 @@ use super::table::{Got, Sink, Table};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTiming {
     /// How long a call waits for the lock of a pool's state. Default 10 s.
-    pub lock_wait: Duration,
+    pub lock_timeout: Duration,
     /// How long a call waits for a lease that the keeper holds. Default 10 s.
-    pub lease_patience: Duration,
+    pub lease_lock_timeout: Duration,
     /// How often a long call writes the time into its lease. Default 1 min.
-    pub lease_touched: Duration,
+    pub lease_renew_interval: Duration,
     /// How long a starting keeper may take, and waits for the one before to go. Default 3 s.
-    pub keeper_start: Duration,
+    pub keeper_start_timeout: Duration,
     /// How often background processes look whether the state directory is still theirs, and the configuration the
     /// same. Default 5 s.
-    pub replaced_look: Duration,
+    pub self_check_interval: Duration,
     /// What killed calls left half-made is removed at this age. Default 1 h.
-    pub half_made_kept: Duration,
+    pub half_made_retention: Duration,
     /// Attempts that no `prepare` ever came for go at this age. Default 1 day.
-    pub unprepared_kept: Duration,
+    pub unprepared_retention: Duration,
 }
 
 impl Default for HostTiming {
     fn default() -> Self {
         Self {
-            lock_wait: Duration::from_secs(10),
-            lease_patience: Duration::from_secs(10),
-            lease_touched: Duration::from_mins(1),
-            keeper_start: Duration::from_secs(3),
-            replaced_look: Duration::from_secs(5),
-            half_made_kept: Duration::from_hours(1),
-            unprepared_kept: Duration::from_hours(24),
+            lock_timeout: Duration::from_secs(10),
+            lease_lock_timeout: Duration::from_secs(10),
+            lease_renew_interval: Duration::from_mins(1),
+            keeper_start_timeout: Duration::from_secs(3),
+            self_check_interval: Duration::from_secs(5),
+            half_made_retention: Duration::from_hours(1),
+            unprepared_retention: Duration::from_hours(24),
         }
     }
 }
@@ -51,12 +51,12 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
         ("relaunch_after", &mut timing.relaunch_after),
         ("absence_interval", &mut timing.absence_interval),
         ("reap_grace", &mut timing.reap_grace),
-        ("place_kept", &mut timing.place_kept),
-        ("lease_unused", &mut timing.lease_unused),
-        ("overrun", &mut timing.overrun),
-        ("attempt_kept", &mut timing.attempt_kept),
-        ("clean_after", &mut timing.clean_after),
-        ("surplus_kept", &mut timing.surplus_kept),
+        ("place_retention", &mut timing.place_retention),
+        ("lease_free_timeout", &mut timing.lease_free_timeout),
+        ("job_timeout_grace", &mut timing.job_timeout_grace),
+        ("attempt_retention", &mut timing.attempt_retention),
+        ("clean_grace", &mut timing.clean_grace),
+        ("surplus_min_time", &mut timing.surplus_min_time),
         ("probe_interval", &mut timing.probe_interval),
         ("pass_interval", &mut timing.pass_interval),
         ("list_interval", &mut timing.list_interval),
@@ -70,15 +70,15 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
         ("clean_timeout", &mut timing.clean_timeout),
         ("health_interval", &mut timing.health_interval),
         ("stop_grace", &mut timing.stop_grace),
-        ("verdict_wait", &mut timing.verdict_wait),
-        ("waiter_look", &mut timing.waiter_look),
-        ("lock_wait", &mut host.lock_wait),
-        ("lease_patience", &mut host.lease_patience),
-        ("lease_touched", &mut host.lease_touched),
-        ("keeper_start", &mut host.keeper_start),
-        ("replaced_look", &mut host.replaced_look),
-        ("half_made_kept", &mut host.half_made_kept),
-        ("unprepared_kept", &mut host.unprepared_kept),
+        ("loss_reason_timeout", &mut timing.loss_reason_timeout),
+        ("waiter_poll_interval", &mut timing.waiter_poll_interval),
+        ("lock_timeout", &mut host.lock_timeout),
+        ("lease_lock_timeout", &mut host.lease_lock_timeout),
+        ("lease_renew_interval", &mut host.lease_renew_interval),
+        ("keeper_start_timeout", &mut host.keeper_start_timeout),
+        ("self_check_interval", &mut host.self_check_interval),
+        ("half_made_retention", &mut host.half_made_retention),
+        ("unprepared_retention", &mut host.unprepared_retention),
     ];
     let mut given: Vec<(&str, Got<Duration>)> = Vec::with_capacity(fields.len());
     for (name, field) in fields {

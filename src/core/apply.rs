@@ -270,8 +270,9 @@ impl PoolState {
         if self.other_attempts(&job.key, attempt).next().is_some() {
             return Err(Misfit("another attempt of the job waits or holds"));
         }
-        let place_kept = self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_kept);
-        self.places.retain(|_, place| at.since(place.left) < place_kept);
+        let place_retention =
+            self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_retention);
+        self.places.retain(|_, place| at.since(place.left) < place_retention);
         let kept = self.places.remove(&job.key);
         let (ticket, patience) = match kept {
             Some(place) => (place.ticket, place.patience.min(acquire_timeout)),

@@ -95,7 +95,7 @@ pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
             return Some(End::TmpdirGone);
         }
         let cannot_judge = seen.runner == Sight::Unknown || seen.tmpdir == Sight::Unknown;
-        if cannot_judge && now.since(seen.lease_at) >= timing.lease_unused {
+        if cannot_judge && now.since(seen.lease_at) >= timing.lease_free_timeout {
             return Some(End::Unused);
         }
     }
@@ -104,7 +104,7 @@ pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
 
 /// How long an attempt may last at all.
 fn longest(seen: &AttemptSeen, timing: &Timing) -> Duration {
-    seen.job.timeout.saturating_add(timing.overrun)
+    seen.job.timeout.saturating_add(timing.job_timeout_grace)
 }
 
 /// When the passage of time alone may next end this attempt.
@@ -112,7 +112,7 @@ pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
     let overrun = seen.begun.plus(longest(seen, timing));
     let cannot_judge = seen.runner == Sight::Unknown || seen.tmpdir == Sight::Unknown;
     if cannot_judge && !seen.lease_held {
-        let unused = seen.lease_at.plus(timing.lease_unused);
+        let unused = seen.lease_at.plus(timing.lease_free_timeout);
         return if overrun.reached(unused) { unused } else { overrun };
     }
     overrun
@@ -215,11 +215,11 @@ mod tests {
                 Some(End::TmpdirGone) => !seen.lease_held && seen.tmpdir == Sight::Gone,
                 Some(End::Unused) => {
                     let unknown = [seen.runner, seen.tmpdir].contains(&Sight::Unknown);
-                    !seen.lease_held && unknown && NOW.since(seen.lease_at) >= timing.lease_unused
+                    !seen.lease_held && unknown && NOW.since(seen.lease_at) >= timing.lease_free_timeout
                 }
                 Some(End::Rebooted) => seen.boot != NOW.boot,
                 Some(End::CleanedUp) => seen.closed.is_some(),
-                Some(End::Overrun) => NOW.since(seen.begun) >= HOUR + timing.overrun,
+                Some(End::Overrun) => NOW.since(seen.begun) >= HOUR + timing.job_timeout_grace,
                 Some(End::Superseded | End::GivenBack) => false,
                 None => seen.closed.is_none() && seen.boot == NOW.boot,
             };

@@ -16,7 +16,7 @@ pub struct JobFacts {
     pub key: JobKey,
     /// Full path of the project: `group/sub/project`.
     pub project: Arc<str>,
-    /// The job's own timeout; an attempt never outlives it by more than `overrun`.
+    /// The job's own timeout; an attempt never outlives it by more than `job_timeout_grace`.
     #[serde(with = "millis")]
     pub timeout: Duration,
 }

@@ -100,22 +100,22 @@ pub struct Timing {
     pub reap_grace: Duration,
     /// How long a job keeps its place in the queue between two attempts. Default 5 min.
     #[serde(with = "millis")]
-    pub place_kept: Duration,
+    pub place_retention: Duration,
     /// An attempt whose runner cannot be judged is over after its lease was free this long. Default 10 min.
     #[serde(with = "millis")]
-    pub lease_unused: Duration,
+    pub lease_free_timeout: Duration,
     /// An attempt is over at its job's timeout plus this. Default 15 min.
     #[serde(with = "millis")]
-    pub overrun: Duration,
+    pub job_timeout_grace: Duration,
     /// Attempt directories go this long after their end. Default 1 day.
     #[serde(with = "millis")]
-    pub attempt_kept: Duration,
+    pub attempt_retention: Duration,
     /// A fixed host is cleaned when the lease is free, or this long after closing. Default 60 s.
     #[serde(with = "millis")]
-    pub clean_after: Duration,
+    pub clean_grace: Duration,
     /// An instance that turned surplus while it was launched stays at least this long. Default 60 s.
     #[serde(with = "millis")]
-    pub surplus_kept: Duration,
+    pub surplus_min_time: Duration,
     /// Between two tries to reach a booting instance. Default 1 s.
     #[serde(with = "millis")]
     pub probe_interval: Duration,
@@ -160,10 +160,10 @@ pub struct Timing {
     pub stop_grace: Duration,
     /// How long `run` waits for the keeper's verdict on a lost instance. Default 10 s.
     #[serde(with = "millis")]
-    pub verdict_wait: Duration,
+    pub loss_reason_timeout: Duration,
     /// A waiting call looks at the state at least this often. Default 1 s.
     #[serde(with = "millis")]
-    pub waiter_look: Duration,
+    pub waiter_poll_interval: Duration,
 }
 
 impl Default for Timing {
@@ -176,12 +176,12 @@ impl Default for Timing {
             relaunch_after: s(30),
             absence_interval: s(30),
             reap_grace: m(5),
-            place_kept: m(5),
-            lease_unused: m(10),
-            overrun: m(15),
-            attempt_kept: Duration::from_hours(24),
-            clean_after: s(60),
-            surplus_kept: s(60),
+            place_retention: m(5),
+            lease_free_timeout: m(10),
+            job_timeout_grace: m(15),
+            attempt_retention: Duration::from_hours(24),
+            clean_grace: s(60),
+            surplus_min_time: s(60),
             probe_interval: s(1),
             pass_interval: s(10),
             list_interval: s(5),
@@ -196,8 +196,8 @@ impl Default for Timing {
             clean_timeout: clean_timeout(),
             health_interval: health_interval(),
             stop_grace: s(10),
-            verdict_wait: s(10),
-            waiter_look: s(1),
+            loss_reason_timeout: s(10),
+            waiter_poll_interval: s(1),
         }
     }
 }

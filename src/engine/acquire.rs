@@ -259,7 +259,7 @@ impl Call<'_> {
 
     /// Waits for a hint or the next look, and returns the state as it is then.
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
-        let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_look);
+        let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
         match self.engine.host.wait(Inbox::Attempt(self.attempt), look.min(left)).await? {
             Woken::Message | Woken::Timeout => {}

@@ -130,7 +130,7 @@ impl Engine {
         // The policy only shortens or lengthens the wait: without state the defaults serve.
         let policy = self.store.load().await.ok().and_then(|state| state.policy);
         let timing = policy.map(|p| p.timing.clone()).unwrap_or_default();
-        let until = self.now().plus(timing.verdict_wait);
+        let until = self.now().plus(timing.loss_reason_timeout);
         loop {
             // Again at each look: a keeper that has just listed takes that list for the truth, and asks anew only in
             // a pass after `list_interval`.
@@ -149,7 +149,7 @@ impl Engine {
             if now.reached(until) {
                 return Ok(Verdict::Lost("does not answer any more"));
             }
-            let look = timing.waiter_look.min(now.until(until));
+            let look = timing.waiter_poll_interval.min(now.until(until));
             self.host.wait(Inbox::Attempt(attempt), look).await?;
         }
     }

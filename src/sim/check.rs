@@ -296,7 +296,7 @@ fn unserved_for_long(world: &mut World) {
     let mut late = None;
     for ((machine, pool), (since, pair)) in &world.truth.unserved {
         let timing = &world.config[pool].policy.timing;
-        let look = timing.waiter_look + timing.pass_interval;
+        let look = timing.waiter_poll_interval + timing.pass_interval;
         let allowed = ALLOWANCE_MS + u64::try_from(look.as_millis()).unwrap_or(0);
         let begun = (*since).max(world.truth.excused);
         if world.managers[*machine].on && world.now > begun + allowed {

@@ -89,7 +89,7 @@ fn stale_keys(world: &World) -> Option<String> {
 /// was set back a day keeps it for a day more. One without a record (`cleanup` came alone) belongs to no pool.
 fn is_overdue(world: &World, dir: &AttemptDir) -> bool {
     let Some(record) = &dir.record else { return false };
-    let kept = world.config[&record.pool].policy.timing.attempt_kept + Duration::from_mins(10);
+    let kept = world.config[&record.pool].policy.timing.attempt_retention + Duration::from_mins(10);
     let now = world.stamp(0);
     dir.closed.is_none_or(|closed| now.reached(closed.plus(kept)))
 }

@@ -114,9 +114,9 @@ fn ms(ms: u64) -> Duration {
 
 fn timing(rng: &mut Rng) -> Timing {
     Timing {
-        attempt_kept: Duration::from_mins(10),
+        attempt_retention: Duration::from_mins(10),
         launch_timeout: Duration::from_mins(4),
-        waiter_look: ms(rng.within(1_000..8_000)),
+        waiter_poll_interval: ms(rng.within(1_000..8_000)),
         pass_interval: ms(rng.within(5_000..15_000)),
         probe_interval: ms(rng.within(1_000..5_000)),
         launch_backoff_max: Duration::from_mins(2),

@@ -27,8 +27,8 @@ const TIMING: [(&str, &str); 6] = [
     ("quota_backoff", "500ms"),
     ("stockout_backoff", "500ms"),
     ("stockout_backoff_max", "1s"),
-    ("verdict_wait", "10s"),
-    ("waiter_look", "500ms"),
+    ("loss_reason_timeout", "10s"),
+    ("waiter_poll_interval", "500ms"),
 ];
 
 /// Fields are dropped in this order: nothing of the place may talk to a lab that another test has.

@@ -214,7 +214,7 @@ fn a_keeper_whose_state_directory_is_gone_says_so_and_leaves_without_bringing_it
 
 #[test]
 fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
-    let place = Setting::new().timing("keeper_start", "2s").open();
+    let place = Setting::new().timing("keeper_start_timeout", "2s").open();
     place.order(&["pool", "status"]);
     let mut services: Vec<_> = (0..5).map(|_| place.keep()).collect();
     let beaten = wait_for("all but one to leave", SOON, || {

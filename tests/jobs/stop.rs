@@ -264,7 +264,7 @@ fn a_job_whose_temporary_directory_is_gone_ends_without_a_cleanup() {
 
 #[test]
 fn a_job_that_outlives_its_timeout_without_a_cleanup_is_ended() {
-    let place = Setting::new().timing("overrun", "1s").open();
+    let place = Setting::new().timing("job_timeout_grace", "1s").open();
     let attempt = place.prepared_as(&Job::new(1).timeout(Duration::from_secs(1)));
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
     // The keeper knows the moment: nobody has to tell it.

@@ -107,7 +107,7 @@ impl VmFixture {
         let mut table = toml::Table::new();
         table.insert("images".to_owned(), folder().display().to_string().into());
         table.insert("memory".to_owned(), "256M".into());
-        table.insert("template_kept".to_owned(), "2s".into());
+        table.insert("template_retention".to_owned(), "2s".into());
         for text in [&self.table, more] {
             table.extend(text.parse::<toml::Table>().expect("a table"));
         }

@@ -90,7 +90,7 @@ struct Scene {
 impl Scene {
     /// `kept`: how long a template's holder stays when nobody needs it.
     fn new(kept: &str) -> Self {
-        Self { fixture: VmFixture::with_own_images(&format!("template_kept = \"{kept}\"")), number: 0 }
+        Self { fixture: VmFixture::with_own_images(&format!("template_retention = \"{kept}\"")), number: 0 }
     }
 
     fn provider(&self) -> std::rc::Rc<dyn Provider> {

@@ -277,7 +277,7 @@ impl Look<'_> {
 /// The stores of pools that have state; none is made.
 fn stores(root: &Path) -> Result<Vec<(PoolName, FileStore)>, crate::port::store::StoreError> {
     let dir = file::open_dir(root)?;
-    let options = Options { lock_wait: LOCK_WAIT, ..Options::default() };
+    let options = Options { lock_timeout: LOCK_WAIT, ..Options::default() };
     dir.pools()?.into_iter().map(|pool| Ok((pool.clone(), dir.pool(&pool, options.clone())?))).collect()
 }
 

@@ -105,8 +105,8 @@ pub(super) mod tests {
     }
 
     fn options() -> Options {
-        let lock_wait = Duration::from_millis(50);
-        Options { lock_wait, compact_at: 1, compact_part: 0, ..Options::default() }
+        let lock_timeout = Duration::from_millis(50);
+        Options { lock_timeout, compact_at: 1, compact_part: 0, ..Options::default() }
     }
 
     impl Bench {

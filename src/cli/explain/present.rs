@@ -37,7 +37,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         }
     }
     if now.is_empty() {
-        let kept = state.policy.as_ref().map_or(Duration::ZERO, |p| p.timing.place_kept);
+        let kept = state.policy.as_ref().map_or(Duration::ZERO, |p| p.timing.place_retention);
         let place = state.places.get(job).filter(|place| when.now().since(place.left) < kept);
         let place = place.map(|place| {
             let (left, until) = (when.age(place.left), when.until(place.left.plus(kept)));

@@ -115,7 +115,7 @@ fn ended(
         let leaving = Leaving { how: End::CleanedUp, used: seen.used, lingering: seen.lease_held };
         found.changes.push(Change::Released { attempt: name.clone(), leaving });
     }
-    if draft.now.reached(closed.plus(policy.timing.attempt_kept)) {
+    if draft.now.reached(closed.plus(policy.timing.attempt_retention)) {
         found.effects.push(Effect::ForgetAttempt { attempt: name.clone() });
     }
 }
@@ -162,13 +162,13 @@ fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
     }
 }
 
-/// A closed attempt's slot is free when its last call has ended, or after `clean_after` at the latest.
+/// A closed attempt's slot is free when its last call has ended, or after `clean_grace` at the latest.
 fn lingering(found: &mut Found, draft: &Draft<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in &instance.holders {
             let Some(since) = holder.lingering else { continue };
             let held = observed.attempts.get(name).is_some_and(|seen| seen.lease_held);
-            let limit = since.plus(policy.timing.clean_after);
+            let limit = since.plus(policy.timing.clean_grace);
             if held && !draft.now.reached(limit) {
                 draft.wake_at(draft.now.plus(policy.timing.probe_interval));
                 draft.wake_at(limit);

@@ -65,7 +65,7 @@ fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
         }
         // A launch that turned surplus before any job came has had no time to be useful.
         let at_least =
-            if instance.uses == 0 { aim.policy.timing.surplus_kept } else { std::time::Duration::ZERO };
+            if instance.uses == 0 { aim.policy.timing.surplus_min_time } else { std::time::Duration::ZERO };
         let patience = aim.idle.idle_time.max(at_least);
         let since = instance.idle_since();
         if draft.now.since(since) < patience {

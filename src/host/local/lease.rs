@@ -95,7 +95,7 @@ pub(super) async fn lock_shared(dir: &Path, times: &Times) -> Result<Option<File
         let opened = File::options().read(true).write(true).open(&path);
         let Some(file) = files::missing_is_none(opened).map_err(trouble)? else { return Ok(None) };
         // RACE: the keeper holds it exclusively over the end of an attempt, and for an instant at each look.
-        let locked = flock::lock(file, Kind::Shared, times.lease_patience).await.map_err(trouble)?;
+        let locked = flock::lock(file, Kind::Shared, times.lease_lock_timeout).await.map_err(trouble)?;
         let Some(file) = locked else {
             let bound = std::io::Error::new(io::ErrorKind::TimedOut, "another process keeps it to itself");
             return Err(trouble(bound));

@@ -78,7 +78,7 @@ impl LocalHost {
             let (path, name) = (entry.path(), entry.file_name());
             let Some(name) = name.to_str() else { continue };
             if name.starts_with('.') {
-                remove_if_old(&path, self.times.half_made_kept);
+                remove_if_old(&path, self.times.half_made_retention);
                 continue;
             }
             let Ok(name) = AttemptName::parse(name) else { continue };
@@ -121,7 +121,7 @@ impl LocalHost {
             Err(trouble) => return Err(trouble.error),
         };
         let Some(job) = job else {
-            remove_if_old(dir, self.times.unprepared_kept);
+            remove_if_old(dir, self.times.unprepared_retention);
             return Ok(None);
         };
         let at = lease.map_or(job.record.begun, |Look { at, .. }| at);

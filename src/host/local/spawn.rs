@@ -127,7 +127,7 @@ impl LocalHost {
         let program = &self.keeper_command.program;
         let (child, word) = spawn(&self.keeper_command, file).map_err(|e| cannot("start", program, e))?;
         self.children.borrow_mut().push(child);
-        let within = self.times.keeper_start;
+        let within = self.times.keeper_start_timeout;
         match timeout(within, detached(word)).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(broken(format_args!(

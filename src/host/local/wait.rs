@@ -31,7 +31,7 @@ impl LocalHost {
         };
         let noticed = async {
             match &office {
-                Some(office) => office.noticed(self.times.replaced_look).await,
+                Some(office) => office.noticed(self.times.self_check_interval).await,
                 None => pending().await,
             }
         };
@@ -93,7 +93,7 @@ impl LocalHost {
     /// A stage of hours that is killed must not look as if it had ended hours ago.
     async fn touch_lease(&self, name: &AttemptName) -> Infallible {
         loop {
-            tokio::time::sleep(self.times.lease_touched).await;
+            tokio::time::sleep(self.times.lease_renew_interval).await;
             if let Some(lease) = self.leases.borrow().get(name).and_then(std::rc::Weak::upgrade) {
                 lease.touch();
             }

@@ -70,7 +70,7 @@ pub(super) struct Settings {
     /// From QEMU's start to a guest that answers; `None`: see `boot_limit`.
     pub(super) boot_timeout: Option<Duration>,
     /// How long a template's memory is kept after its last clone has ended. Default 10 minutes.
-    pub(super) template_kept: Duration,
+    pub(super) template_retention: Duration,
     /// Bytes for all machines of the state directory; `None`: three quarters of this machine's memory.
     pub(super) memory_budget: Option<u64>,
     /// Who runs QEMU where greenroom is root; `None`: `greenroom-vm`, or `nobody` where there is none.
@@ -102,7 +102,7 @@ impl Settings {
             },
             boot,
             boot_timeout: keys.duration("boot_timeout")?,
-            template_kept: keys.duration("template_kept")?.unwrap_or(Duration::from_mins(10)),
+            template_retention: keys.duration("template_retention")?.unwrap_or(Duration::from_mins(10)),
             memory_budget: keys.size("memory_budget")?,
             user: keys.text("user")?.map(str::to_owned),
             qemu: absolute(&mut keys, "qemu")?,

@@ -36,7 +36,7 @@ use view::{Files, Identity, View};
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long a call waits for the pool's lock. Default 10 s.
-    pub lock_wait: Duration,
+    pub lock_timeout: Duration,
     /// How long folded journals are kept, in days. Default 30.
     pub history_days: u32,
     /// The journal is folded from this size on, in bytes. Default 64 KiB.
@@ -48,7 +48,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { lock_wait: Duration::from_secs(10), history_days: 30, compact_at: 64 * 1024, compact_part: 2 }
+        Self {
+            lock_timeout: Duration::from_secs(10),
+            history_days: 30,
+            compact_at: 64 * 1024,
+            compact_part: 2,
+        }
     }
 }
 
@@ -109,7 +114,7 @@ impl FileStore {
     }
 
     async fn lock(&self) -> Result<lock::Lock, StoreError> {
-        lock::take(&self.files.lock, &self.files.pool, self.options.lock_wait).await
+        lock::take(&self.files.lock, &self.files.pool, self.options.lock_timeout).await
     }
 
     /// Reads on from the last look, or anew.

@@ -40,7 +40,7 @@ fn waiting(site: &Site, jobs: u64) -> Vec<Attempt> {
 fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
     let jobs = number("GREENROOM_CLOUD_CROWD", 200);
     let setting = pool().pool("max_instances", 1).pool("idle_time", "1s");
-    let setting = setting.timing("list_interval", "1s").timing("waiter_look", "5s");
+    let setting = setting.timing("list_interval", "1s").timing("waiter_poll_interval", "5s");
     let site = Site::open(cloud, setting, Buy::OnDemand);
     let first = site.prepared(1_000_000);
     let attempts = waiting(&site, jobs);

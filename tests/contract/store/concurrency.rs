@@ -108,7 +108,7 @@ fn two_keepers_that_compact_at_once_do_each_other_no_harm() {
 #[test]
 fn a_lock_that_stays_taken_names_its_holder_and_is_not_taken_late() {
     let home = tempfile::tempdir().unwrap();
-    let store = open(home.path(), Options { lock_wait: Duration::from_millis(50), ..eager() });
+    let store = open(home.path(), Options { lock_timeout: Duration::from_millis(50), ..eager() });
     let before = fill(&store, "r", 3);
     let mut holder = command(&[], home.path(), "hold -").stdin(Stdio::piped()).spawn().unwrap();
     wait_for(&mut holder, "held");
@@ -122,14 +122,14 @@ fn a_lock_that_stays_taken_names_its_holder_and_is_not_taken_late() {
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
     // The thread that still waited gets the lock now and must give it back at once.
-    let patient = open(home.path(), Options { lock_wait: Duration::from_secs(30), ..eager() });
+    let patient = open(home.path(), Options { lock_timeout: Duration::from_secs(30), ..eager() });
     assert_eq!(block_on(commit(&patient, vec![request("next", 10)])).unwrap().state.revision, 4);
 }
 
 #[test]
 fn a_killed_holder_frees_the_lock_and_the_one_that_waits_goes_on() {
     let home = tempfile::tempdir().unwrap();
-    let store = open(home.path(), Options { lock_wait: Duration::from_secs(30), ..eager() });
+    let store = open(home.path(), Options { lock_timeout: Duration::from_secs(30), ..eager() });
     let mut holder = command(&[], home.path(), "hold -").stdin(Stdio::piped()).spawn().unwrap();
     wait_for(&mut holder, "held");
     let kill = std::thread::spawn(move || {

@@ -120,7 +120,7 @@ pub(super) fn clock() -> u64 {
 /// Waits until everybody may go, then commits once. Says when it was done, by `clock`.
 fn gate(dir: &Path, name: &str) {
     let store =
-        super::support::open(dir, Options { lock_wait: Duration::from_mins(2), ..Options::default() });
+        super::support::open(dir, Options { lock_timeout: Duration::from_mins(2), ..Options::default() });
     block_on(async {
         say("ready");
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();

@@ -36,7 +36,7 @@ fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
 #[test]
 fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
     let setting = machines().pool("idle_count", 1).timing("list_interval", "8s");
-    let place = Machines::open(setting.timing("lease_unused", "10m").timing("pass_interval", "1m"));
+    let place = Machines::open(setting.timing("lease_free_timeout", "10m").timing("pass_interval", "1m"));
     let keeper = place.keep();
     place.warm_up(1);
     let (result, machine) = end_by(&place, 1, "poweroff -f; sleep 60");

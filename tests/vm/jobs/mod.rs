@@ -38,7 +38,7 @@ fn machines() -> Setting {
     let mut setting = Setting::new().provider("kind", "qemu").provider("memory", "256M");
     setting.patience = PATIENCE;
     let setting = setting.pool("max_instances", 2).timing("launch_timeout", "4m");
-    let setting = setting.timing("list_interval", "5s").timing("verdict_wait", "10s");
+    let setting = setting.timing("list_interval", "5s").timing("loss_reason_timeout", "10s");
     setting.timing("connect_timeout", "30s").timing("ready_timeout", "1m")
 }
 
@@ -62,7 +62,7 @@ impl Machines {
     fn open(setting: Setting) -> Self {
         let turn = images::turn();
         let setting = setting.provider("images", images::folder().display().to_string());
-        Self { place: setting.provider("template_kept", "5s").open(), _turn: turn }
+        Self { place: setting.provider("template_retention", "5s").open(), _turn: turn }
     }
 
     /// A place whose state directory has the test image, so that its template and the template's holder are its own.

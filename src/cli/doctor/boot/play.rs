@@ -102,7 +102,7 @@ impl<'a> Boot<'a> {
             pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
             store: inner.store(&pool.name)?,
             setup,
-            take_over: config.host_timing.keeper_start,
+            take_over: config.host_timing.keeper_start_timeout,
         })
     }
 

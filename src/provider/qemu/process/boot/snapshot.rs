@@ -48,7 +48,7 @@ impl Start<'_> {
             runner: self.runner.clone(),
             program: self.site.spec.program.clone(),
             limit: self.limit,
-            kept: self.site.spec.settings.template_kept,
+            kept: self.site.spec.settings.template_retention,
         })
     }
 
