@@ -99,7 +99,7 @@ async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp)
             attempt: 1,
             capacity: 1,
             uses_left: None,
-            candidate: None,
+            offering: None,
         };
         let answer = Answer::Accepted { at: now };
         let answered = Change::LaunchAnswered { instance: instance.clone(), attempt: 1, answer };

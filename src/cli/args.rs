@@ -183,7 +183,7 @@ there are such things; 2 it could not be found out."
         #[arg(long)]
         dry_run: bool,
     },
-    /// Let a drained pool work again, end a pause, ask refused candidates anew, or bring back an instance that was set aside
+    /// Let a drained pool work again, end a pause, ask refused offerings anew, or bring back an instance that was set aside
     Resume {
         /// The pool [default: the only one]
         pool: Option<String>,

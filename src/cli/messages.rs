@@ -9,17 +9,17 @@ use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
 
-/// So many candidates that a launch passed over are named.
-const CANDIDATES_NAMED: usize = 3;
+/// So many offerings that a launch passed over are named.
+const OFFERINGS_NAMED: usize = 3;
 
 /// One line for each thing worth knowing.
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
-        Progress::PassedOver(candidates) => passed_over(candidates, now),
-        Progress::Boot { instance, candidate, step, after } => {
-            let word = match (step, candidate) {
-                (BootStep::Launched, Some(candidate)) => format!("launched ({candidate})"),
+        Progress::PassedOver(offerings) => passed_over(offerings, now),
+        Progress::Boot { instance, offering, step, after } => {
+            let word = match (step, offering) {
+                (BootStep::Launched, Some(offering)) => format!("launched ({offering})"),
                 (BootStep::Launched, None) => "launched".to_owned(),
                 (BootStep::Reachable, _) => "reachable".to_owned(),
             };
@@ -44,7 +44,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } | WaitingOn::Rate { until } => {
             format!("waiting: {on}; next try in {}", Pretty(now.until(*until)))
         }
-        WaitingOn::NoCandidate { until, .. } => {
+        WaitingOn::NoOffering { until, .. } => {
             format!("waiting: {on}, next try in {}", whole(now.until(*until)))
         }
         WaitingOn::Limit { .. }
@@ -59,11 +59,11 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
     }
 }
 
-/// The candidates that a launch did not take; the first few stand for many.
-fn passed_over(candidates: &[PassedOver], now: Stamp) -> String {
+/// The offerings that a launch did not take; the first few stand for many.
+fn passed_over(offerings: &[PassedOver], now: Stamp) -> String {
     let tell = |passed: &PassedOver| format!("{passed}, next try in {}", whole(now.until(passed.until)));
-    let mut told: Vec<String> = candidates.iter().take(CANDIDATES_NAMED).map(tell).collect();
-    let more = candidates.len().saturating_sub(CANDIDATES_NAMED);
+    let mut told: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(tell).collect();
+    let more = offerings.len().saturating_sub(OFFERINGS_NAMED);
     if more > 0 {
         told.push(format!("and {more} more"));
     }
@@ -96,7 +96,7 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
 mod tests {
     use super::*;
     use crate::core::failure::{ErrorClass, Failure};
-    use crate::core::ids::Candidate;
+    use crate::core::ids::OfferingName;
     use crate::core::instance::DrainWhy;
     use crate::core::matrix::Refusal;
     use crate::core::time::BootId;
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(say(boot, None), "no idle instance in pool `linux`: booting linux-1");
         let step = Progress::Boot {
             instance: InstanceId::new("linux-1"),
-            candidate: None,
+            offering: None,
             step: BootStep::Reachable,
             after: Duration::from_millis(23_940),
         };
@@ -150,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_says_which_candidate_it_took_and_why_none_before() {
-        let candidate = |number: u32| Candidate::new(format!("us-east1-{number} n2d-standard-4"));
+    fn a_launch_says_which_offering_it_took_and_why_none_before() {
+        let offering = |number: u32| OfferingName::new(format!("us-east1-{number} n2d-standard-4"));
         let out = |number, class| PassedOver {
-            candidate: candidate(number),
+            offering: offering(number),
             refusal: Refusal { at: now(), times: 1, failure: Failure { class, message: "no".to_owned() } },
             until: now().plus(Duration::from_millis(130_700)),
         };
@@ -168,7 +168,7 @@ mod tests {
         assert!(many.ends_with("; and 6 more"), "{many}");
         let boot = |step| Progress::Boot {
             instance: InstanceId::new("linux-1"),
-            candidate: Some(candidate(3)),
+            offering: Some(offering(3)),
             step,
             after: Duration::from_millis(3_240),
         };
@@ -177,10 +177,10 @@ mod tests {
             "linux-1 launched (us-east1-3 n2d-standard-4) after 3.2 s"
         );
         assert_eq!(tell(boot(BootStep::Reachable)), "linux-1 reachable after 3.2 s");
-        let PassedOver { candidate, refusal, until } = out(4, stock());
+        let PassedOver { offering, refusal, until } = out(4, stock());
         assert_eq!(
-            say(WaitingOn::NoCandidate { until, candidate, failure: refusal.failure, count: 2 }, None),
-            "waiting: all 2 candidates were refused; us-east1-4 n2d-standard-4: out of stock, next try in 2m 10s"
+            say(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count: 2 }, None),
+            "waiting: all 2 offerings were refused; us-east1-4 n2d-standard-4: out of stock, next try in 2m 10s"
         );
     }
 

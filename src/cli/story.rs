@@ -10,7 +10,7 @@ use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, PoolName};
+use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName};
 use crate::core::instance::{Answer, Leaving};
 use crate::core::job::JobFacts;
 use crate::core::matrix::Choice;
@@ -66,9 +66,9 @@ impl Story {
     }
 
     /// These can be launched, the preferred one first.
-    pub(crate) fn offers(&mut self, candidates: &[&str]) -> &mut Self {
-        let candidates = candidates.iter().map(Candidate::new).collect();
-        self.then(0.0, Change::CandidatesNamed { candidates })
+    pub(crate) fn offerings(&mut self, offerings: &[&str]) -> &mut Self {
+        let offerings = offerings.iter().map(OfferingName::new).collect();
+        self.then(0.0, Change::OfferingsChanged { offerings })
     }
 
     /// Asked for, answered after a second, not reached yet.
@@ -78,25 +78,25 @@ impl Story {
         self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })
     }
 
-    /// Asked for as the next candidate, refused after a second.
+    /// Asked for as the next offering, refused after a second.
     pub(crate) fn refused(&mut self, number: u32, attempt: u32, failure: Failure, seconds: f64) -> &mut Self {
         self.intended(number, attempt, seconds);
         let answer = Answer::Refused { at: at(seconds + 1.0), failure };
         self.then(seconds + 1.0, Change::LaunchAnswered { instance: id(number), attempt, answer })
     }
 
-    /// Asked for as the next candidate.
+    /// Asked for as the next offering.
     pub(crate) fn intended(&mut self, number: u32, attempt: u32, seconds: f64) -> &mut Self {
         let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
         let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
         let timing = self.state.policy.as_ref().map(|p| p.timing.clone()).unwrap_or_default();
-        let candidate = match self.state.matrix.choice(&timing, at(seconds)) {
-            Choice::Take(candidate) => Some(candidate),
+        let offering = match self.state.matrix.choice(&timing, at(seconds)) {
+            Choice::Take(offering) => Some(offering),
             Choice::Only | Choice::Wait { .. } => None,
         };
         let (instance, generation) = (id(number), Generation::new("7f3a"));
         let intended =
-            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left, candidate };
+            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left, offering };
         self.then(seconds, intended)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, Candidate, InstanceId, TrustDomain};
+use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
 use super::instance::{Answer, DrainWhy, Holder, Instance, LaunchRecord, Leaving, Phase};
 use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
@@ -40,7 +40,7 @@ impl PoolState {
             Change::GenerationBegun { generation } => {
                 self.generations.entry(generation.clone()).or_insert(0);
             }
-            Change::CandidatesNamed { candidates } => self.matrix.name(candidates),
+            Change::OfferingsChanged { offerings } => self.matrix.name(offerings),
             Change::LaunchIntended {
                 instance,
                 generation,
@@ -48,11 +48,11 @@ impl PoolState {
                 attempt,
                 capacity,
                 uses_left,
-                candidate,
+                offering,
             } => {
-                let (generation, candidate) = (generation.clone(), candidate.clone());
+                let (generation, offering) = (generation.clone(), offering.clone());
                 let (number, attempt, answer) = (*number, *attempt, Answer::Pending);
-                let launch = LaunchRecord { generation, number, attempt, candidate, answer, asked: at };
+                let launch = LaunchRecord { generation, number, attempt, offering, answer, asked: at };
                 return self.intend(instance, launch, *capacity, *uses_left, at);
             }
             Change::LaunchAnswered { instance, attempt, answer } => {
@@ -181,28 +181,28 @@ impl PoolState {
             return Err(Misfit("an answer to another launch attempt"));
         }
         launch.answer = answer.clone();
-        let (candidate, asked) = (launch.candidate.clone(), launch.asked);
+        let (offering, asked) = (launch.offering.clone(), launch.asked);
         match answer {
-            Answer::Refused { failure, .. } => self.refused(candidate.as_ref(), asked, failure, at),
-            Answer::Accepted { .. } => self.accepted(candidate.as_ref(), asked),
+            Answer::Refused { failure, .. } => self.refused(offering.as_ref(), asked, failure, at),
+            Answer::Accepted { .. } => self.accepted(offering.as_ref(), asked),
             Answer::Pending | Answer::Unknown { .. } => {}
         }
         Ok(())
     }
 
-    /// A candidate that was refused made nothing and says nothing of the others: the next one follows at once.
-    fn refused(&mut self, candidate: Option<&Candidate>, asked: Stamp, failure: &Failure, at: Stamp) {
-        let of_candidate = candidate.is_some_and(|c| self.matrix.refuse(c, asked, failure, at));
-        if !of_candidate {
+    /// An offering that was refused made nothing and says nothing of the others: the next one follows at once.
+    fn refused(&mut self, offering: Option<&OfferingName>, asked: Stamp, failure: &Failure, at: Stamp) {
+        let of_offering = offering.is_some_and(|c| self.matrix.refuse(c, asked, failure, at));
+        if !of_offering {
             self.launch_refused(asked, failure.clone(), at);
         } else if let Some(place) = self.launches.recent.iter().position(|then| *then == asked) {
             self.launches.recent.remove(place);
         }
     }
 
-    fn accepted(&mut self, candidate: Option<&Candidate>, asked: Stamp) {
-        if let Some(candidate) = candidate {
-            self.matrix.accept(candidate, asked);
+    fn accepted(&mut self, offering: Option<&OfferingName>, asked: Stamp) {
+        if let Some(offering) = offering {
+            self.matrix.accept(offering, asked);
         }
     }
 
@@ -216,8 +216,8 @@ impl PoolState {
         let Some(launch) = &mut reached.launch else { return Ok(()) };
         if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
             launch.answer = Answer::Accepted { at };
-            let (candidate, asked) = (launch.candidate.clone(), launch.asked);
-            self.accepted(candidate.as_ref(), asked);
+            let (offering, asked) = (launch.offering.clone(), launch.asked);
+            self.accepted(offering.as_ref(), asked);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
-use super::ids::{AttemptName, Candidate, Generation, InstanceId, TrustDomain};
+use super::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
 use super::instance::{Answer, DrainWhy, Leaving};
 use super::job::JobFacts;
 use super::policy::Policy;
@@ -33,8 +33,8 @@ pub enum Change {
         generation: Generation,
     },
     /// The provider can launch in these ways, the preferred one first, and in others than are recorded.
-    CandidatesNamed {
-        candidates: Vec<Candidate>,
+    OfferingsChanged {
+        offerings: Vec<OfferingName>,
     },
     /// Intent: the launch call follows. A higher `attempt` of a recorded instance repeats a refused launch.
     LaunchIntended {
@@ -46,7 +46,7 @@ pub enum Change {
         uses_left: Option<u32>,
         /// In which of its ways the provider is to launch; `None`: it has one only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        candidate: Option<Candidate>,
+        offering: Option<OfferingName>,
     },
     /// Outcome of launch attempt `attempt`.
     LaunchAnswered {
@@ -151,7 +151,7 @@ pub enum Change {
     },
     /// The operator stops the pool: no grants, no launches, every instance is drained.
     PoolDrained,
-    /// The operator lets the pool work again; also ends a pause after failed launches, and no candidate is passed over.
+    /// The operator lets the pool work again; also ends a pause after failed launches, and no offering is passed over.
     PoolResumed,
 }
 

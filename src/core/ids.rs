@@ -84,7 +84,7 @@ text_name!(
 text_name!(
     /// One way to launch: type of machine, zone or subnet, spot or on demand, image. A name for people, of one pool:
     /// `us-east1-b n2d-standard-4 spot`.
-    Candidate
+    OfferingName
 );
 text_name!(
     /// Who may share an instance that has run a job: a project, a namespace, or anybody.

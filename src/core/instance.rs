@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::attempt::End;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
-use super::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, TrustDomain};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, TrustDomain};
 use super::time::Stamp;
 
 /// A recorded instance.
@@ -55,7 +55,7 @@ pub struct LaunchRecord {
     pub attempt: u32,
     /// In which of its ways the provider is to launch it; `None`: it has one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub candidate: Option<Candidate>,
+    pub offering: Option<OfferingName>,
     pub answer: Answer,
     /// When the present attempt's intent was committed.
     pub asked: Stamp,
@@ -234,8 +234,8 @@ impl Instance {
     }
 
     /// In which of the provider's ways it was launched, where there are several.
-    pub fn candidate(&self) -> Option<&Candidate> {
-        self.launch.as_ref()?.candidate.as_ref()
+    pub fn offering(&self) -> Option<&OfferingName> {
+        self.launch.as_ref()?.offering.as_ref()
     }
 
     pub fn is_fixed(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What the provider listed, and how far it can be trusted.
 
-use super::ids::{Candidate, Generation, InstanceId, OwnerId, PoolName};
+use super::ids::{Generation, InstanceId, OfferingName, OwnerId, PoolName};
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -135,12 +135,12 @@ pub struct Capabilities {
     /// then yields to jobs that wait, and asking how far an instance has come costs nothing. `None`: elsewhere.
     pub boots_here: Option<u32>,
     /// The ways in which it can launch, the preferred one first; each launch names one. Empty: there is one way only.
-    pub candidates: Arc<[Candidate]>,
+    pub offerings: Arc<[OfferingName]>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { launches: true, idempotent_launch: true, boots_here: None, candidates: Arc::default() }
+        Self { launches: true, idempotent_launch: true, boots_here: None, offerings: Arc::default() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The capacity matrix: the ways in which a provider can launch, and which of them it refused lately.
 //!
-//! A pool of a provider that names candidates goes through them in their order. One that is refused is passed over for
-//! a while, by all launches; what is no candidate's fault (throttling, a passing fault, no answer) is the brake's.
+//! A pool of a provider that names offerings goes through them in their order. One that is refused is passed over for
+//! a while, by all launches; what is no offering's fault (throttling, a passing fault, no answer) is the brake's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{ErrorClass, Failure};
-use super::ids::Candidate;
+use super::ids::OfferingName;
 use super::policy::Timing;
 use super::time::Stamp;
 
-/// What is recorded of a pool's candidates. Nothing, where the provider has one way to launch only.
+/// What is recorded of a pool's offerings. Nothing, where the provider has one way to launch only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matrix {
     /// As the provider names them, the preferred one first.
-    named: Vec<Candidate>,
+    named: Vec<OfferingName>,
     /// Of those, what was said last to each that was refused and has not been accepted since.
-    refusals: BTreeMap<Candidate, Refusal>,
+    refusals: BTreeMap<OfferingName, Refusal>,
 }
 
-/// Why a candidate was refused, and how often in a row.
+/// Why an offering was refused, and how often in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The last time.
@@ -33,10 +33,10 @@ pub struct Refusal {
     pub failure: Failure,
 }
 
-/// A candidate that is passed over, until when, and why.
+/// An offering that is passed over, until when, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
-    pub candidate: Candidate,
+    pub offering: OfferingName,
     pub refusal: Refusal,
     pub until: Stamp,
 }
@@ -47,25 +47,25 @@ pub enum Choice {
     /// There is nothing to choose from.
     Only,
     /// The first that is not passed over.
-    Take(Candidate),
+    Take(OfferingName),
     /// All `count` are passed over; this one for the shortest time.
     Wait { first: PassedOver, count: u32 },
 }
 
-/// What a refusal says about its candidate.
+/// What a refusal says about its offering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     /// There are none left of it, which comes and goes.
     Stock,
     /// It is not to be had until somebody changes something: a limit, a permission, a name.
     Terms,
-    /// Nothing: any other candidate would be refused as well.
+    /// Nothing: any other offering would be refused as well.
     None,
 }
 
-/// The one place where the class of a refusal decides whether its candidate is passed over.
+/// The one place where the class of a refusal decides whether its offering is passed over.
 ///
-/// Limits, permissions and even a wrong name often concern one candidate only (a limit of one family of machines, a
+/// Limits, permissions and even a wrong name often concern one offering only (a limit of one family of machines, a
 /// type that one zone does not have), so the others are tried. Where it does concern all of them, each is asked once and
 /// then the pool waits.
 fn blame(class: &ErrorClass) -> Blame {
@@ -77,7 +77,7 @@ fn blame(class: &ErrorClass) -> Blame {
 }
 
 impl Refusal {
-    /// How long its candidate is passed over.
+    /// How long its offering is passed over.
     fn lasts(&self, timing: &Timing) -> Duration {
         match blame(&self.failure.class) {
             Blame::Stock => {
@@ -101,37 +101,37 @@ impl Matrix {
     }
 
     /// The preferred one first.
-    pub fn named(&self) -> &[Candidate] {
+    pub fn named(&self) -> &[OfferingName] {
         &self.named
     }
 
-    /// What was said of the candidate when it was refused, unless it has been accepted since.
-    pub fn refusal(&self, candidate: &Candidate) -> Option<&Refusal> {
-        self.refusals.get(candidate)
+    /// What was said of the offering when it was refused, unless it has been accepted since.
+    pub fn refusal(&self, offering: &OfferingName) -> Option<&Refusal> {
+        self.refusals.get(offering)
     }
 
-    /// The candidates that are passed over now, in their order.
+    /// The offerings that are passed over now, in their order.
     pub fn passed_over(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = PassedOver> {
-        self.named.iter().filter_map(move |candidate| self.pass(candidate, timing, now))
+        self.named.iter().filter_map(move |offering| self.pass(offering, timing, now))
     }
 
-    /// Of those, the ones that a launch would have preferred to the candidate that it took.
+    /// Of those, the ones that a launch would have preferred to the offering that it took.
     pub fn preferred_to(
         &self,
-        taken: &Candidate,
+        taken: &OfferingName,
         timing: &Timing,
         now: Stamp,
     ) -> impl Iterator<Item = PassedOver> {
-        let preferred = self.named.iter().take_while(move |candidate| *candidate != taken);
-        preferred.filter_map(move |candidate| self.pass(candidate, timing, now))
+        let preferred = self.named.iter().take_while(move |offering| *offering != taken);
+        preferred.filter_map(move |offering| self.pass(offering, timing, now))
     }
 
-    fn pass(&self, candidate: &Candidate, timing: &Timing, now: Stamp) -> Option<PassedOver> {
-        let refusal = self.refusals.get(candidate)?;
+    fn pass(&self, offering: &OfferingName, timing: &Timing, now: Stamp) -> Option<PassedOver> {
+        let refusal = self.refusals.get(offering)?;
         // A wall clock that was set back a day before a reboot must not make it a pause of a day.
         let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
-        let (candidate, refusal) = (candidate.clone(), refusal.clone());
-        (!now.reached(until)).then_some(PassedOver { candidate, refusal, until })
+        let (offering, refusal) = (offering.clone(), refusal.clone());
+        (!now.reached(until)).then_some(PassedOver { offering, refusal, until })
     }
 
     /// What the next launch is to take.
@@ -141,8 +141,8 @@ impl Matrix {
         }
         let passed: Vec<PassedOver> = self.passed_over(timing, now).collect();
         // Both are in the same order.
-        let mut others = passed.iter().map(|p| &p.candidate).peekable();
-        let free = self.named.iter().find(|candidate| others.next_if_eq(candidate).is_none());
+        let mut others = passed.iter().map(|p| &p.offering).peekable();
+        let free = self.named.iter().find(|offering| others.next_if_eq(offering).is_none());
         if let Some(free) = free {
             return Choice::Take(free.clone());
         }
@@ -151,10 +151,10 @@ impl Matrix {
         first.map_or(Choice::Only, |first| Choice::Wait { first, count })
     }
 
-    /// These are the candidates from now on; what was said of others is forgotten.
-    pub(super) fn name(&mut self, named: &[Candidate]) {
+    /// These are the offerings from now on; what was said of others is forgotten.
+    pub(super) fn name(&mut self, named: &[OfferingName]) {
         self.named = named.to_vec();
-        self.refusals.retain(|candidate, _| named.contains(candidate));
+        self.refusals.retain(|offering, _| named.contains(offering));
     }
 
     /// All may be asked at once.
@@ -162,30 +162,30 @@ impl Matrix {
         self.refusals.clear();
     }
 
-    /// A launch of the candidate was refused. False if that says nothing about it.
+    /// A launch of the offering was refused. False if that says nothing about it.
     pub(super) fn refuse(
         &mut self,
-        candidate: &Candidate,
+        offering: &OfferingName,
         asked: Stamp,
         failure: &Failure,
         at: Stamp,
     ) -> bool {
-        if !self.named.contains(candidate) || blame(&failure.class) == Blame::None {
+        if !self.named.contains(offering) || blame(&failure.class) == Blame::None {
             return false;
         }
-        let times = match self.refusals.get(candidate) {
+        let times = match self.refusals.get(offering) {
             Some(before) if is_news(before, asked) => before.times.saturating_add(1),
             Some(before) => before.times,
             None => 1,
         };
-        self.refusals.insert(candidate.clone(), Refusal { at, times, failure: failure.clone() });
+        self.refusals.insert(offering.clone(), Refusal { at, times, failure: failure.clone() });
         true
     }
 
-    /// A launch of the candidate was accepted.
-    pub(super) fn accept(&mut self, candidate: &Candidate, asked: Stamp) {
-        if self.refusals.get(candidate).is_some_and(|before| is_news(before, asked)) {
-            self.refusals.remove(candidate);
+    /// A launch of the offering was accepted.
+    pub(super) fn accept(&mut self, offering: &OfferingName, asked: Stamp) {
+        if self.refusals.get(offering).is_some_and(|before| is_news(before, asked)) {
+            self.refusals.remove(offering);
         }
     }
 }
@@ -197,7 +197,7 @@ fn is_news(before: &Refusal, asked: Stamp) -> bool {
 
 impl fmt::Display for PassedOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.candidate, said(&self.refusal.failure))
+        write!(f, "{}: {}", self.offering, said(&self.refusal.failure))
     }
 }
 

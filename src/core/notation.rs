@@ -10,7 +10,7 @@
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), what the list says
 //! (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open attempt
 //! names it), `user 9` (the same, and a `run` came), `busy`, `trouble 5s`,
-//! launched `as c2` (a candidate; `refused as c2`: for being out of stock). Settings of candidates: `candidates 3` (`c1` to `c3`), `out c1 30s` (refused then for
+//! launched `as c2` (an offering; `refused as c2`: for being out of stock). Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for
 //! being out of stock, `out c1 30s 4` for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
 
@@ -22,7 +22,7 @@ use super::attempt::{AttemptSeen, End, Sight};
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, Candidate, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, OwnerId, PoolName};
 use super::instance::{Answer, DrainWhy, Leaving};
 use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use super::job::JobFacts;
@@ -61,9 +61,9 @@ pub(crate) fn world(text: &str) -> World {
     let policy = Arc::new(world.policy.clone());
     world.tell(NOW, Change::PolicySet { policy });
     world.tell(NOW, Change::GenerationBegun { generation: generation() });
-    let candidates = world.observed.capabilities.candidates.to_vec();
-    if !candidates.is_empty() {
-        world.tell(NOW, Change::CandidatesNamed { candidates });
+    let offerings = world.observed.capabilities.offerings.to_vec();
+    if !offerings.is_empty() {
+        world.tell(NOW, Change::OfferingsChanged { offerings });
     }
     for item in items.split(';').map(str::trim).filter(|i| !i.is_empty()) {
         world.add(item);
@@ -217,9 +217,9 @@ impl World {
             "hosts" => self.observed.capabilities.launches = false,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
             "here" => self.observed.capabilities.boots_here = Some(count()),
-            "candidates" => {
-                let candidate = |number| Candidate::new(format!("c{number}"));
-                self.observed.capabilities.candidates = (1..=count()).map(candidate).collect();
+            "offerings" => {
+                let offering = |number| OfferingName::new(format!("c{number}"));
+                self.observed.capabilities.offerings = (1..=count()).map(offering).collect();
             }
             "reap" => self.observed.launching = None,
             "moved" => self.observed.moved = Some("moved".into()),
@@ -260,11 +260,11 @@ impl World {
         }
     }
 
-    fn refuse(&mut self, candidate: &str, class: ErrorClass, age: &str, times: u32) {
+    fn refuse(&mut self, offering: &str, class: ErrorClass, age: &str, times: u32) {
         let (at, failure) = (ago(span(age)), failure(class));
         for earlier in (0..times).rev() {
             let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
-            self.state.matrix.refuse(&Candidate::new(candidate), at, &failure, at);
+            self.state.matrix.refuse(&OfferingName::new(offering), at, &failure, at);
         }
     }
 
@@ -389,9 +389,9 @@ impl World {
             self.tell(at(created), Change::Adopted { instance, endpoint, capacity, uses_left });
         } else {
             let (generation, number) = (generation(), self.launched);
-            let candidate = after(words, "as").map(Candidate::new);
+            let offering = after(words, "as").map(OfferingName::new);
             let none_left = ErrorClass::NoCapacity { scope: "zone".into() };
-            let no = if candidate.is_some() { none_left } else { ErrorClass::Transient };
+            let no = if offering.is_some() { none_left } else { ErrorClass::Transient };
             let intent = Change::LaunchIntended {
                 instance,
                 generation,
@@ -399,7 +399,7 @@ impl World {
                 attempt: 1,
                 capacity,
                 uses_left,
-                candidate,
+                offering,
             };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));

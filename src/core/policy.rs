@@ -133,13 +133,13 @@ pub struct Timing {
     pub launch_backoff_max: Duration,
     /// Launches that fail in a row before the pool pauses; those that were refused together count once. Default 5.
     pub breaker_failures: u32,
-    /// A candidate that is out of stock is passed over this long; doubles each further time in a row. Default 2 min.
+    /// An offering that is out of stock is passed over this long; doubles each further time in a row. Default 2 min.
     #[serde(with = "millis", default = "stockout_backoff")]
     pub stockout_backoff: Duration,
     /// Longest such time. Default 30 min.
     #[serde(with = "millis", default = "stockout_backoff_max")]
     pub stockout_backoff_max: Duration,
-    /// A candidate that was refused for a quota, for a missing permission or as invalid is passed over this long.
+    /// An offering that was refused for a quota, for a missing permission or as invalid is passed over this long.
     /// Default 15 min.
     #[serde(with = "millis", default = "quota_backoff")]
     pub quota_backoff: Duration,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
-use super::ids::{AttemptName, Candidate, InstanceId};
+use super::ids::{AttemptName, InstanceId, OfferingName};
 use super::instance::DrainWhy;
 use super::matrix;
 use super::time::{Pretty, Stamp, millis};
@@ -79,8 +79,8 @@ pub enum WaitingOn {
     Backoff { until: Stamp, failure: Failure },
     /// Launches keep failing: the pool pauses.
     Paused { until: Stamp, failures: u32, failure: Failure },
-    /// All `count` candidates were refused lately; this one may be asked again first, at `until`.
-    NoCandidate { until: Stamp, candidate: Candidate, failure: Failure, count: u32 },
+    /// All `count` offerings were refused lately; this one may be asked again first, at `until`.
+    NoOffering { until: Stamp, offering: OfferingName, failure: Failure, count: u32 },
     /// An instance is being cleaned for it.
     Cleaning { instance: InstanceId },
     /// The operator stopped the pool.
@@ -193,11 +193,11 @@ impl fmt::Display for WaitingOn {
             Self::Paused { failures, failure, .. } => {
                 write!(f, "the pool pauses after {failures} failed launches in a row (last: {failure})")
             }
-            Self::NoCandidate { candidate, failure, count: 1, .. } => {
-                write!(f, "{candidate}: {}", matrix::said(failure))
+            Self::NoOffering { offering, failure, count: 1, .. } => {
+                write!(f, "{offering}: {}", matrix::said(failure))
             }
-            Self::NoCandidate { candidate, failure, count, .. } => {
-                write!(f, "all {count} candidates were refused; {candidate}: {}", matrix::said(failure))
+            Self::NoOffering { offering, failure, count, .. } => {
+                write!(f, "all {count} offerings were refused; {offering}: {}", matrix::said(failure))
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Drained { .. } => {
@@ -289,21 +289,21 @@ mod tests {
                 "the pool pauses after 5 failed launches in a row (last: quota reached: vCPU)",
             ),
             (
-                WaitingOn::NoCandidate {
+                WaitingOn::NoOffering {
                     until: NOW,
-                    candidate: Candidate::new("zone-b small spot"),
+                    offering: OfferingName::new("zone-b small spot"),
                     failure: Failure {
                         class: ErrorClass::NoCapacity { scope: "zone-b".to_owned() },
                         message: "no such host is free".to_owned(),
                     },
                     count: 3,
                 },
-                "all 3 candidates were refused; zone-b small spot: out of stock",
+                "all 3 offerings were refused; zone-b small spot: out of stock",
             ),
             (
-                WaitingOn::NoCandidate {
+                WaitingOn::NoOffering {
                     until: NOW,
-                    candidate: Candidate::new("zone-b small"),
+                    offering: OfferingName::new("zone-b small"),
                     failure: failure(),
                     count: 1,
                 },

@@ -7,7 +7,7 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
-use crate::core::ids::{AttemptName, Candidate, InstanceId};
+use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Leaving, Phase};
 use crate::core::matrix::PassedOver;
 use crate::core::plan::{
@@ -30,8 +30,8 @@ pub enum Progress {
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
     /// Its launch did not take these, which it would have preferred.
     PassedOver(Vec<PassedOver>),
-    /// The instance on its way came a step further. `candidate`: how it was launched, where there are several ways.
-    Boot { instance: InstanceId, candidate: Option<Candidate>, step: BootStep, after: Duration },
+    /// The instance on its way came a step further. `offering`: how it was launched, where there are several ways.
+    Boot { instance: InstanceId, offering: Option<OfferingName>, step: BootStep, after: Duration },
     /// The instance that was on its way never will be there.
     BootFailed(FailedBoot),
     /// The instance is there, but nobody acts for the pool: it is not refilled.
@@ -107,8 +107,8 @@ struct Call<'a> {
     say: &'a mut dyn FnMut(Progress),
     said: Option<WaitingOn>,
     step: Option<(InstanceId, BootStep)>,
-    /// The refusals of candidates that were told.
-    refusals: Vec<(Candidate, Stamp)>,
+    /// The refusals of offerings that were told.
+    refusals: Vec<(OfferingName, Stamp)>,
     /// Instances that were on their way for this job, as it was told.
     awaited: Vec<InstanceId>,
 }
@@ -312,21 +312,21 @@ impl Call<'_> {
                 && self.step != Some((instance.clone(), step))
             {
                 self.step = Some((instance.clone(), step));
-                let (candidate, after) = (known.candidate().cloned(), self.engine.now().since(known.created));
-                (self.say)(Progress::Boot { instance: instance.clone(), candidate, step, after });
+                let (offering, after) = (known.offering().cloned(), self.engine.now().since(known.created));
+                (self.say)(Progress::Boot { instance: instance.clone(), offering, step, after });
             }
         }
         Ok(())
     }
 
-    /// Why the launch did not take the candidates before its own; each refusal once.
+    /// Why the launch did not take the offerings before its own; each refusal once.
     fn tell_passed_over(&mut self, state: &PoolState, known: &Instance) {
-        let (Some(taken), Some(policy)) = (known.candidate(), state.policy.as_deref()) else { return };
+        let (Some(taken), Some(policy)) = (known.offering(), state.policy.as_deref()) else { return };
         let passed = state.matrix.preferred_to(taken, &policy.timing, self.engine.now());
-        let is_told = |p: &PassedOver| self.refusals.contains(&(p.candidate.clone(), p.refusal.at));
+        let is_told = |p: &PassedOver| self.refusals.contains(&(p.offering.clone(), p.refusal.at));
         let news: Vec<PassedOver> = passed.filter(|p| !is_told(p)).collect();
         if !news.is_empty() {
-            self.refusals.extend(news.iter().map(|p| (p.candidate.clone(), p.refusal.at)));
+            self.refusals.extend(news.iter().map(|p| (p.offering.clone(), p.refusal.at)));
             (self.say)(Progress::PassedOver(news));
         }
     }

@@ -128,11 +128,11 @@ impl Engine {
             number: launch.number,
         };
         let token = format!("{id}/{}", launch.attempt);
-        let (instance, candidate) = (id.clone(), launch.candidate.clone());
+        let (instance, offering) = (id.clone(), launch.offering.clone());
         // The recorded lifetime counts from ready: what boots slowly must not end under a job that it was promised to.
         let timing = &setup.policy.timing;
         let lifetime = setup.policy.max_lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
-        let request = LaunchRequest { instance, token, tags, candidate, keys, lifetime };
+        let request = LaunchRequest { instance, token, tags, offering, keys, lifetime };
         setup.provider.launch(&request).await
     }
 

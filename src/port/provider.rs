@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{Candidate, InstanceId, PoolName};
+use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
 use crate::port::finding::Finding;
 
@@ -21,9 +21,9 @@ pub struct LaunchRequest {
     /// Instance id and attempt number: the provider's idempotency token.
     pub token: String,
     pub tags: Tags,
-    /// Which of `Capabilities::candidates` to launch; `None` where there are none. Committed before the call, so it may be
+    /// Which of `Capabilities::offerings` to launch; `None` where there are none. Committed before the call, so it may be
     /// one of an earlier configuration: a provider that knows it no more says `Invalid`.
-    pub candidate: Option<Candidate>,
+    pub offering: Option<OfferingName>,
     pub keys: InstanceKeys,
     /// The instance ends itself this long after its boot, where the provider can see to that: a manager that is gone for
     /// good costs no more than that. `None`: it runs until somebody ends it.

@@ -70,9 +70,8 @@ pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRe
     }
     let intended = |state: &PoolState| {
         let launch = state.instance(id).and_then(|i| i.launch.as_ref());
-        launch.is_some_and(|l| {
-            format!("{id}/{}", l.attempt) == request.token && l.candidate == request.candidate
-        })
+        launch
+            .is_some_and(|l| format!("{id}/{}", l.attempt) == request.token && l.offering == request.offering)
     };
     let journal = world.managers[machine].journal(pool);
     if !intended(journal.state()) {

@@ -1,4 +1,4 @@
-//! Holds the choice of candidates against what the provider really said.
+//! Holds the choice of offerings against what the provider really said.
 //!
 //! Keeps its own account of refusals: what the product remembers does not count here.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{Candidate, InstanceId, PoolName};
+use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::instance::Answer;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::time::Stamp;
@@ -15,10 +15,10 @@ use crate::core::time::Stamp;
 /// What was said to the launches of one pool of machine 0.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// Present launches: candidate, and when they were intended.
-    intended: BTreeMap<InstanceId, (Candidate, u64)>,
-    /// Candidates that were refused and not accepted since, with when.
-    refused: BTreeMap<Candidate, u64>,
+    /// Present launches: offering, and when they were intended.
+    intended: BTreeMap<InstanceId, (OfferingName, u64)>,
+    /// Offerings that were refused and not accepted since, with when.
+    refused: BTreeMap<OfferingName, u64>,
     /// When refusals were last forgotten by order.
     forgiven: u64,
 }
@@ -35,30 +35,30 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         return; // a copy launches nothing
     }
     let at = ms(world, event.at);
-    if let Change::LaunchIntended { instance, candidate, .. } = &event.change {
-        intended(world, pool, instance, candidate.as_ref(), at);
+    if let Change::LaunchIntended { instance, offering, .. } = &event.change {
+        intended(world, pool, instance, offering.as_ref(), at);
     }
     let said = world.truth.said.entry(pool.clone()).or_default();
     match &event.change {
-        Change::LaunchIntended { instance, candidate: Some(candidate), .. } => {
-            said.intended.insert(instance.clone(), (candidate.clone(), at));
+        Change::LaunchIntended { instance, offering: Some(offering), .. } => {
+            said.intended.insert(instance.clone(), (offering.clone(), at));
         }
         Change::LaunchAnswered { instance, answer: Answer::Refused { failure, .. }, .. } => {
-            let of_candidate = matches!(
+            let of_offering = matches!(
                 failure.class,
                 ErrorClass::NoCapacity { .. } | ErrorClass::Quota | ErrorClass::Invalid
             );
-            if let Some((candidate, _)) = said.intended.get(instance).filter(|_| of_candidate) {
-                said.refused.insert(candidate.clone(), at);
+            if let Some((offering, _)) = said.intended.get(instance).filter(|_| of_offering) {
+                said.refused.insert(offering.clone(), at);
             }
         }
         Change::LaunchAnswered { instance, answer: Answer::Accepted { .. }, .. }
         | Change::Reached { instance, .. } => {
             // One that was asked for before the refusal tells nothing of the time after it.
-            if let Some((candidate, asked)) = said.intended.get(instance)
-                && said.refused.get(candidate).is_some_and(|refused| asked > refused)
+            if let Some((offering, asked)) = said.intended.get(instance)
+                && said.refused.get(offering).is_some_and(|refused| asked > refused)
             {
-                said.refused.remove(candidate);
+                said.refused.remove(offering);
             }
         }
         Change::PoolResumed => {
@@ -70,39 +70,39 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
 }
 
 /// A launch takes what was not just refused, while there is another.
-fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, candidate: Option<&Candidate>, at: u64) {
+fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Option<&OfferingName>, at: u64) {
     let plan = &world.config[pool];
-    let named = plan.capabilities.candidates.clone();
+    let named = plan.capabilities.offerings.clone();
     let timing = &plan.policy.timing;
     let shortest = timing.stockout_backoff.min(timing.quota_backoff).as_millis();
-    let Some(candidate) = candidate else {
+    let Some(offering) = offering else {
         if !named.is_empty() {
-            world.broken(format!("candidates: {id} is launched without one"));
+            world.broken(format!("offerings: {id} is launched without one"));
         }
         return;
     };
-    if !named.contains(candidate) {
-        world.broken(format!("candidates: {id} is launched as {candidate}, which there is not"));
+    if !named.contains(offering) {
+        world.broken(format!("offerings: {id} is launched as {offering}, which there is not"));
     }
     let Some(said) = world.truth.said.get(pool) else { return };
-    let Some(refused) = said.refused.get(candidate) else { return };
+    let Some(refused) = said.refused.get(offering) else { return };
     let free = named.iter().find(|other| !said.refused.contains_key(other)).cloned();
     if let Some(free) = free.filter(|_| u128::from(at.saturating_sub(*refused)) < shortest) {
         let ago = at.saturating_sub(*refused);
         world.broken(format!(
-            "candidates: {id} is launched as {candidate}, refused {ago} ms ago; {free} is free"
+            "offerings: {id} is launched as {offering}, refused {ago} ms ago; {free} is free"
         ));
     }
 }
 
-/// When a pass tells what it waits for: not for one candidate while another was not refused.
+/// When a pass tells what it waits for: not for one offering while another was not refused.
 pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, report: &Report) {
-    let (0, Some(WaitingOn::NoCandidate { .. })) = (machine, &report.launches) else { return };
+    let (0, Some(WaitingOn::NoOffering { .. })) = (machine, &report.launches) else { return };
     let Some(said) = world.truth.said.get(pool) else { return };
-    let named = &world.config[pool].capabilities.candidates;
-    let free = named.iter().find(|candidate| !said.refused.contains_key(candidate)).cloned();
+    let named = &world.config[pool].capabilities.offerings;
+    let free = named.iter().find(|offering| !said.refused.contains_key(offering)).cloned();
     if let Some(free) = free.filter(|_| ms(world, report.at) > said.forgiven) {
-        world.broken(format!("candidates: {pool} waits although {free} was not refused"));
+        world.broken(format!("offerings: {pool} waits although {free} was not refused"));
     }
 }
 
@@ -111,9 +111,9 @@ pub(super) fn records_lost(world: &mut World) {
     for (pool, said) in &mut world.truth.said {
         let Some(journal) = world.managers[0].journals.get(pool) else { continue };
         let matrix = &journal.state().matrix;
-        said.refused.retain(|candidate, _| matrix.refusal(candidate).is_some());
-        for candidate in matrix.named().iter().filter(|candidate| matrix.refusal(candidate).is_some()) {
-            said.refused.entry(candidate.clone()).or_insert(0);
+        said.refused.retain(|offering, _| matrix.refusal(offering).is_some());
+        for offering in matrix.named().iter().filter(|offering| matrix.refusal(offering).is_some()) {
+            said.refused.entry(offering.clone()).or_insert(0);
         }
     }
 }

@@ -354,7 +354,7 @@ async fn twin(proc: &Proc, dice: u64) {
             instance: id.clone(),
             token: format!("{id}/1"),
             tags,
-            candidate: None,
+            offering: None,
             keys,
             lifetime: None,
         };

@@ -38,12 +38,12 @@ faults! {
     NoCapacity = "no-capacity",
     /// The account's limit is reached.
     QuotaReached = "quota-reached",
-    /// One candidate is out of stock for a while.
-    CandidateOut = "candidate-out",
-    /// The limit of one candidate is reached.
-    CandidateQuota = "candidate-quota",
-    /// The provider cannot make one candidate at all, until somebody mends that.
-    CandidateInvalid = "candidate-invalid",
+    /// One offering is out of stock for a while.
+    OfferingOut = "offering-out",
+    /// The limit of one offering is reached.
+    OfferingQuota = "offering-quota",
+    /// The provider cannot make one offering at all, until somebody mends that.
+    OfferingInvalid = "offering-invalid",
     /// A launch is refused for good, and the instance is there all the same.
     RefusedYetThere = "refused-yet-there",
     /// A complete list lacks an instance that exists.

@@ -69,7 +69,7 @@ impl SimProvider {
         check::launch_asked(&mut world, self.proc.machine, request);
         let refused = |class, words: &str| Err(ProviderError::new(class, words));
         let stock = &world.config[&self.pool].stock;
-        let refusal = request.candidate.as_ref().and_then(|candidate| stock.refuses(candidate, world.now));
+        let refusal = request.offering.as_ref().and_then(|offering| stock.refuses(offering, world.now));
         if let Some((fault, class)) = refusal {
             world.cover.fault(fault);
             return refused(class, "not to be had");

@@ -28,7 +28,7 @@ pub struct PoolPlan {
     pub capabilities: Capabilities,
     /// Hosts of a pool that launches nothing.
     pub hosts: u32,
-    /// When its candidates are to be had.
+    /// When its offerings are to be had.
     pub stock: Stock,
 }
 
@@ -83,7 +83,7 @@ impl Scenario {
         let jobs = draw_jobs(seed, &mut faults);
         let calm = jobs.last().map_or(0, |job| job.comes);
         cloud.stock = Stock::draw(seed, calm);
-        cloud.capabilities.candidates = cloud.stock.candidates.clone();
+        cloud.capabilities.offerings = cloud.stock.offerings.clone();
         let chosen = choose(&mut faults);
         let windows = Windows::draw(&chosen, calm, &mut faults);
         // Keepers leave a few times in a world only: whoever is to come between has to be given the time.

@@ -61,7 +61,7 @@ pub struct Truth {
     pub guests: BTreeMap<InstanceId, Guests>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
-    /// What launches of candidates met with.
+    /// What launches of offerings met with.
     pub said: BTreeMap<PoolName, Said>,
     /// Every launch ever sent, by its token.
     pub asked: BTreeMap<String, LaunchRequest>,

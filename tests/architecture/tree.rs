@@ -84,7 +84,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
 
 /// A `mod name;` and the file it stands for.
 struct Link {
-    /// The candidates, of which one should exist.
+    /// The offerings, of which one should exist.
     targets: [String; 2],
     for_tests: bool,
 }

@@ -27,7 +27,7 @@ pub struct Launch {
     pub token: String,
 }
 
-/// How a candidate is paid for.
+/// How an offering is paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buy {
     OnDemand,

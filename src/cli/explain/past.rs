@@ -190,7 +190,7 @@ fn is_notable(change: &Change) -> bool {
     match change {
         Change::PolicySet { .. }
         | Change::GenerationBegun { .. }
-        | Change::CandidatesNamed { .. }
+        | Change::OfferingsChanged { .. }
         | Change::Adopted { .. }
         | Change::Resized { .. }
         | Change::Readdressed { .. }
@@ -242,7 +242,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Forgotten { instance } => Some(instance),
         Change::PolicySet { .. }
         | Change::GenerationBegun { .. }
-        | Change::CandidatesNamed { .. }
+        | Change::OfferingsChanged { .. }
         | Change::Requested { .. }
         | Change::Withdrawn { .. }
         | Change::Rejected { .. }

@@ -65,7 +65,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
     )];
     now.extend(view.why);
-    now.extend(known.candidate().map(|candidate| format!("launched as {candidate}")));
+    now.extend(known.offering().map(|offering| format!("launched as {offering}")));
     now.extend(view.detail.map(str::to_owned));
     now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
     let Some(report) = chapter.report else { return now };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cli::ui::plural;
 use crate::cli::when::whole;
 use crate::core::event::{Change, Event};
-use crate::core::ids::{AttemptName, Candidate, InstanceId};
+use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -33,13 +33,13 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         Change::GenerationBegun { generation } => {
             format!("a keeper began to launch (generation {generation})")
         }
-        Change::CandidatesNamed { candidates } => named(candidates),
-        Change::LaunchIntended { instance, attempt, candidate, .. } => {
+        Change::OfferingsChanged { offerings } => named(offerings),
+        Change::LaunchIntended { instance, attempt, offering, .. } => {
             let again = match attempt {
                 1 => String::new(),
                 _ => format!(" again, launch attempt {attempt}"),
             };
-            let chosen = candidate.as_ref().map(|candidate| chosen(before, candidate, at));
+            let chosen = offering.as_ref().map(|offering| chosen(before, offering, at));
             format!("{instance} asked of the provider{again}{}", chosen.unwrap_or_default())
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
@@ -134,16 +134,16 @@ fn place(before: &PoolState, attempt: &AttemptName) -> String {
 }
 
 /// In which ways the provider can launch from now on.
-fn named(candidates: &[Candidate]) -> String {
-    if candidates.is_empty() {
-        return "the pool has no candidates any more".to_owned();
+fn named(offerings: &[OfferingName]) -> String {
+    if offerings.is_empty() {
+        return "the pool has no offerings any more".to_owned();
     }
-    let names: Vec<&str> = candidates.iter().map(Candidate::as_str).collect();
-    format!("candidates, the preferred one first: {}", names.join("; "))
+    let names: Vec<&str> = offerings.iter().map(OfferingName::as_str).collect();
+    format!("offerings, the preferred one first: {}", names.join("; "))
 }
 
-/// The candidate that a launch took, and why none of those before it.
-fn chosen(before: &PoolState, taken: &Candidate, at: Stamp) -> String {
+/// The offering that a launch took, and why none of those before it.
+fn chosen(before: &PoolState, taken: &OfferingName, at: Stamp) -> String {
     let Some(policy) = before.policy.as_deref() else { return format!(", as {taken}") };
     let reasons: Vec<String> = before
         .matrix

@@ -153,7 +153,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
             attempt: 1,
             capacity: 1,
             uses_left: Some(1),
-            candidate: None,
+            offering: None,
         },
     );
     let answer = Answer::Refused { at: at(442.0), failure };
@@ -279,11 +279,11 @@ fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
 }
 
 #[test]
-fn an_instance_says_which_candidate_it_took_and_why_none_before() {
+fn an_instance_says_which_offering_it_took_and_why_none_before() {
     let mut story = Story::of(policy());
     let refused = |class, message: &str| Failure { class, message: message.to_owned() };
     let none_left = refused(ErrorClass::NoCapacity { scope: "zone-a".into() }, "exhausted");
-    story.offers(&["zone-a small spot", "zone-b small spot", "zone-b small"]);
+    story.offerings(&["zone-a small spot", "zone-b small spot", "zone-b small"]);
     story.refused(1, 1, none_left, 10.0).refused(1, 2, refused(ErrorClass::Quota, "8 vCPU"), 11.0);
     story.intended(1, 3, 12.5).launched(2, 500.0);
     let (name, when) = (pool(), when(13.0));
@@ -306,7 +306,7 @@ fn an_instance_says_which_candidate_it_took_and_why_none_before() {
     let later = told("linux-7f3a-2");
     assert!(later.contains("linux-7f3a-2 asked of the provider, as zone-a small spot\n"), "{later}");
     let text = told("linux");
-    let named = "candidates, the preferred one first: zone-a small spot; zone-b small spot; zone-b small";
+    let named = "offerings, the preferred one first: zone-a small spot; zone-b small spot; zone-b small";
     assert!(text.contains(named), "{text}");
     assert!(text.contains("now: zone-b small spot: quota reached: 8 vCPU, next try in 14m 59s\n"), "{text}");
 }

@@ -56,7 +56,7 @@ fn intended(short: &str, number: u32, tries: u32) -> Change {
         attempt: tries,
         capacity: 3,
         uses_left: Some(9),
-        candidate: None,
+        offering: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Candidates: who is passed over, for how long, and what a refusal proves.
+//! Offerings: who is passed over, for how long, and what a refusal proves.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ fn at(seconds: u64) -> Stamp {
 }
 
 fn named(count: u32) -> Matrix {
-    world(&format!("candidates {count} |")).state.matrix
+    world(&format!("offerings {count} |")).state.matrix
 }
 
-fn candidate(number: u32) -> Candidate {
-    Candidate::new(format!("c{number}"))
+fn offering(number: u32) -> OfferingName {
+    OfferingName::new(format!("c{number}"))
 }
 
 fn stock_out() -> Failure {
     failure(ErrorClass::NoCapacity { scope: "zone b".into() })
 }
 
-/// How many seconds a candidate is passed over that was refused like this now, for the `times`-th time.
+/// How many seconds an offering is passed over that was refused like this now, for the `times`-th time.
 fn lasts(class: &ErrorClass, times: u32) -> Option<u64> {
     let mut matrix = named(1);
     for time in 1..=u64::from(times) {
         let moment = at(time);
         // Asked for a moment before it was answered, and after the refusal before.
         let asked = Stamp { uptime_ms: moment.uptime_ms - 500, ..moment };
-        matrix.refuse(&candidate(1), asked, &failure(class.clone()), moment);
+        matrix.refuse(&offering(1), asked, &failure(class.clone()), moment);
     }
     let now = at(u64::from(times));
     let passed = matrix.passed_over(&Timing::default(), now).next();
@@ -36,7 +36,7 @@ fn lasts(class: &ErrorClass, times: u32) -> Option<u64> {
 }
 
 #[test]
-fn the_class_of_a_refusal_says_for_how_long_its_candidate_is_passed_over() {
+fn the_class_of_a_refusal_says_for_how_long_its_offering_is_passed_over() {
     let scope = "zone b".to_owned();
     for (class, waits) in [
         // After the first refusal in a row, the second, … the fortieth.
@@ -59,44 +59,44 @@ fn the_class_of_a_refusal_says_for_how_long_its_candidate_is_passed_over() {
 fn refusals_of_launches_that_were_under_way_together_count_once() {
     let mut matrix = named(1);
     for answered in [2, 3, 4] {
-        assert!(matrix.refuse(&candidate(1), at(0), &stock_out(), at(answered)));
+        assert!(matrix.refuse(&offering(1), at(0), &stock_out(), at(answered)));
     }
-    let refusal = matrix.refusal(&candidate(1)).unwrap();
+    let refusal = matrix.refusal(&offering(1)).unwrap();
     assert_eq!((refusal.times, refusal.at), (1, at(4)), "the pause counts from the last of them");
-    matrix.refuse(&candidate(1), at(200), &stock_out(), at(201));
-    assert_eq!(matrix.refusal(&candidate(1)).unwrap().times, 2);
+    matrix.refuse(&offering(1), at(200), &stock_out(), at(201));
+    assert_eq!(matrix.refusal(&offering(1)).unwrap().times, 2);
 }
 
 #[test]
 fn a_success_ends_the_row_unless_it_was_asked_for_before_the_refusal() {
     let mut matrix = named(2);
-    matrix.refuse(&candidate(1), at(0), &stock_out(), at(2));
-    matrix.accept(&candidate(1), at(0));
-    matrix.accept(&candidate(1), at(2));
-    matrix.accept(&candidate(2), at(3));
-    assert_eq!(matrix.refusal(&candidate(1)).map(|r| r.times), Some(1));
-    matrix.accept(&candidate(1), at(3));
-    assert_eq!(matrix.refusal(&candidate(1)), None);
+    matrix.refuse(&offering(1), at(0), &stock_out(), at(2));
+    matrix.accept(&offering(1), at(0));
+    matrix.accept(&offering(1), at(2));
+    matrix.accept(&offering(2), at(3));
+    assert_eq!(matrix.refusal(&offering(1)).map(|r| r.times), Some(1));
+    matrix.accept(&offering(1), at(3));
+    assert_eq!(matrix.refusal(&offering(1)), None);
 }
 
 #[test]
 fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
     let chosen = |text: &str| match world(text).state.matrix.choice(&Timing::default(), NOW) {
         Choice::Only => "the only way".to_owned(),
-        Choice::Take(candidate) => candidate.to_string(),
+        Choice::Take(offering) => offering.to_string(),
         Choice::Wait { first, count } => format!("{first}, {:?} of {count}", NOW.until(first.until)),
     };
     for (text, choice) in [
         ("", "the only way"),
-        ("candidates 3 |", "c1"),
-        ("candidates 3, out c1 119s |", "c2"),
-        ("candidates 3, out c1 120s |", "c1"),
-        ("candidates 3, out c1 3m 2 |", "c2"),
-        ("candidates 3, out c2 1s |", "c1"),
-        ("candidates 3, out c1 1s, quota c2 14m |", "c3"),
-        ("candidates 3, out c1 1s, quota c2 14m, out c3 0s |", "c2: quota reached, 60s of 3"),
-        ("candidates 2, out c1 100s, out c2 100s |", "c1: out of stock, 20s of 2"),
-        ("candidates 1, out c9 1s |", "c1"),
+        ("offerings 3 |", "c1"),
+        ("offerings 3, out c1 119s |", "c2"),
+        ("offerings 3, out c1 120s |", "c1"),
+        ("offerings 3, out c1 3m 2 |", "c2"),
+        ("offerings 3, out c2 1s |", "c1"),
+        ("offerings 3, out c1 1s, quota c2 14m |", "c3"),
+        ("offerings 3, out c1 1s, quota c2 14m, out c3 0s |", "c2: quota reached, 60s of 3"),
+        ("offerings 2, out c1 100s, out c2 100s |", "c1: out of stock, 20s of 2"),
+        ("offerings 1, out c9 1s |", "c1"),
     ] {
         assert_eq!(chosen(text), choice, "`{text}`");
     }
@@ -104,11 +104,11 @@ fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
 
 #[test]
 fn what_the_provider_names_no_more_is_forgotten() {
-    let mut matrix = world("candidates 3, out c1 1s, out c3 1s |").state.matrix;
-    matrix.name(&[candidate(3), candidate(4)]);
-    assert_eq!(matrix.refusal(&candidate(1)), None);
-    assert!(matrix.refusal(&candidate(3)).is_some());
-    assert!(!matrix.refuse(&candidate(1), NOW, &stock_out(), NOW), "a late answer brings nothing back");
+    let mut matrix = world("offerings 3, out c1 1s, out c3 1s |").state.matrix;
+    matrix.name(&[offering(3), offering(4)]);
+    assert_eq!(matrix.refusal(&offering(1)), None);
+    assert!(matrix.refusal(&offering(3)).is_some());
+    assert!(!matrix.refuse(&offering(1), NOW, &stock_out(), NOW), "a late answer brings nothing back");
     assert!(matrix.has_refusals());
     matrix.forgive();
     assert!(!matrix.has_refusals() && !matrix.is_empty());
@@ -118,15 +118,15 @@ fn what_the_provider_names_no_more_is_forgotten() {
 
 #[test]
 fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
-    let matrix = world("candidates 1, out c1 1s |").state.matrix;
+    let matrix = world("offerings 1, out c1 1s |").state.matrix;
     let rebooted =
         Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: crate::core::time::BootId(8), uptime_ms: 90_000 };
     let passed = matrix.passed_over(&Timing::default(), rebooted).next().unwrap();
     assert_eq!(rebooted.until(passed.until), Duration::from_secs(30));
     assert_eq!(matrix.passed_over(&Timing::default(), at(120)).next(), None);
     let mut accepted = matrix;
-    accepted.accept(&candidate(1), rebooted);
-    assert_eq!(accepted.refusal(&candidate(1)), None);
+    accepted.accept(&offering(1), rebooted);
+    assert_eq!(accepted.refusal(&offering(1)), None);
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn no_number_of_refusals_overflows() {
 }
 
 #[test]
-fn a_matrix_survives_the_snapshot_and_one_without_candidates_leaves_no_trace_in_it() {
-    let state = world("candidates 2, out c1 1s | booting 5s as c2").state;
+fn a_matrix_survives_the_snapshot_and_one_without_offerings_leaves_no_trace_in_it() {
+    let state = world("offerings 2, out c1 1s | booting 5s as c2").state;
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<crate::core::pool::PoolState>(&text).unwrap(), state);
     let without = serde_json::to_string(&world("booting 5s").state).unwrap();
-    assert!(!without.contains("matrix") && !without.contains("candidate"), "{without}");
+    assert!(!without.contains("matrix") && !without.contains("offering"), "{without}");
 }

@@ -60,10 +60,10 @@ fn said(change: &Change) -> String {
     match change {
         Change::PolicySet { .. } => "policy".to_owned(),
         Change::GenerationBegun { generation } => format!("generation {generation}"),
-        Change::CandidatesNamed { candidates } => format!("{} candidates", candidates.len()),
-        Change::LaunchIntended { instance, attempt, candidate, .. } => {
+        Change::OfferingsChanged { offerings } => format!("{} offerings", offerings.len()),
+        Change::LaunchIntended { instance, attempt, offering, .. } => {
             let again = if *attempt == 1 { String::new() } else { format!(" ({attempt})") };
-            let chosen = candidate.as_ref().map(|c| format!(" as {c}")).unwrap_or_default();
+            let chosen = offering.as_ref().map(|c| format!(" as {c}")).unwrap_or_default();
             format!("{instance} intended{again}{chosen}")
         }
         Change::LaunchAnswered { instance, .. } => format!("{instance} answered"),

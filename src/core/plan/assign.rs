@@ -19,33 +19,33 @@ pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<
         return;
     }
     let now = draft.now;
-    let mut candidates: Vec<Arc<Instance>> = draft
+    let mut offerings: Vec<Arc<Instance>> = draft
         .state()
         .instances
         .values()
         .filter(|i| is_offered(i, now) && !held_back.contains(&i.id))
         .cloned()
         .collect();
-    if candidates.is_empty() {
+    if offerings.is_empty() {
         return;
     }
     let mut turn = Ticket(0);
     while let Some(reservation) = draft.state().waiting.range(turn..).next().map(|(_, r)| Arc::clone(r)) {
         turn = Ticket(reservation.ticket.0 + 1);
-        let best = candidates
+        let best = offerings
             .iter()
             .enumerate()
             .filter(|(_, i)| suits(i, &reservation, policy, now))
             .min_by(|(_, a), (_, b)| by_preference(a, b, now))
             .map(|(index, _)| index);
         let Some(index) = best else { continue };
-        let instance = candidates[index].id.clone();
+        let instance = offerings[index].id.clone();
         draft.emit(Change::Granted { attempt: reservation.attempt.clone(), instance: instance.clone() });
         match draft.state().instances.get(&instance) {
-            Some(taken) if taken.usable() > 0 => candidates[index] = Arc::clone(taken),
-            _ => drop(candidates.swap_remove(index)),
+            Some(taken) if taken.usable() > 0 => offerings[index] = Arc::clone(taken),
+            _ => drop(offerings.swap_remove(index)),
         }
-        if candidates.is_empty() {
+        if offerings.is_empty() {
             return;
         }
     }

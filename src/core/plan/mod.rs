@@ -91,9 +91,9 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     if view.recorded.policy.as_deref() != Some(policy) {
         draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
     }
-    let candidates = &view.observed.capabilities.candidates;
-    if view.recorded.matrix.named() != &**candidates {
-        draft.emit(Change::CandidatesNamed { candidates: candidates.to_vec() });
+    let offerings = &view.observed.capabilities.offerings;
+    if view.recorded.matrix.named() != &**offerings {
+        draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
     let strays = attempts::step(&mut draft, view.observed, policy);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);

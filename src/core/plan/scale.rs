@@ -40,7 +40,7 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
     let wanted = wanted(draft, aim);
     drop_refused(draft, aim, wanted);
     let mut wish = Wish::default();
-    if let Some(on) = no_candidate(draft, aim, wanted) {
+    if let Some(on) = no_offering(draft, aim, wanted) {
         (report.launches, wish.blocked) = (Some(on.clone()), Some(on));
         return wish;
     }
@@ -105,15 +105,15 @@ fn room(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
     aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim))
 }
 
-/// What is wanted, and would fit, has to wait for a candidate; also where this pass may not launch: the next one may.
-fn no_candidate(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingOn> {
+/// What is wanted, and would fit, has to wait for an offering; also where this pass may not launch: the next one may.
+fn no_offering(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingOn> {
     let Choice::Wait { first, count } = choice(draft, aim) else { return None };
     if wanted == 0 || room(draft, aim, &Census::of(draft, aim)) == 0 {
         return None;
     }
-    let PassedOver { candidate, refusal, until } = first;
+    let PassedOver { offering, refusal, until } = first;
     draft.wake_at(until);
-    Some(WaitingOn::NoCandidate { until, candidate, failure: refusal.failure, count })
+    Some(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count })
 }
 
 /// In which of its ways the provider is to launch next.
@@ -149,8 +149,8 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
 
 /// Intent first; the effect follows its commit.
 fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
-    let candidate = match choice(draft, aim) {
-        Choice::Take(candidate) => Some(candidate),
+    let offering = match choice(draft, aim) {
+        Choice::Take(offering) => Some(offering),
         Choice::Only | Choice::Wait { .. } => None,
     };
     let state = draft.state();
@@ -170,7 +170,7 @@ fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
         attempt,
         capacity: aim.policy.capacity_per_instance,
         uses_left: aim.policy.max_use_count,
-        candidate,
+        offering,
     });
     act(draft, aim.observed, Effect::Launch { instance });
     draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));

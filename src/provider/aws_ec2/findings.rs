@@ -12,9 +12,9 @@ use crate::provider::cloud::room::{Room, shortage};
 pub(super) struct Facts {
     /// Nothing else could be asked, in EC2's words.
     pub(super) unreachable: Option<String>,
-    /// Candidates that the account may not launch, in EC2's words.
+    /// Offerings that the account may not launch, in EC2's words.
     pub(super) denied: Vec<(String, String)>,
-    /// Candidates that would be refused for another reason.
+    /// Offerings that would be refused for another reason.
     pub(super) refused: Vec<(String, String)>,
     /// IPv4 addresses left in all subnets together; `None`: EC2 does not tell.
     pub(super) free_addresses: Option<u32>,
@@ -54,17 +54,17 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
         return found;
     }
-    for (candidates, words) in by_words(&facts.denied) {
+    for (offerings, words) in by_words(&facts.denied) {
         say(
             "aws-ec2-denied",
             Error,
-            format!("pool `{pool}` may not launch {candidates}: {words}"),
+            format!("pool `{pool}` may not launch {offerings}: {words}"),
             PERMISSIONS,
         );
     }
-    for (candidates, words) in by_words(&facts.refused) {
-        let what = format!("EC2 would refuse {candidates} of pool `{pool}`: {words}");
-        say("aws-ec2-refused", Error, what, "correct the pool's table, or take the candidate out");
+    for (offerings, words) in by_words(&facts.refused) {
+        let what = format!("EC2 would refuse {offerings} of pool `{pool}`: {words}");
+        say("aws-ec2-refused", Error, what, "correct the pool's table, or take the offering out");
     }
     for (purpose, words) in &facts.failed {
         say("aws-ec2-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);

@@ -36,5 +36,5 @@ pub const WITH_CALLS: Registration =
 pub const WITH_CALLS: Registration = REGISTRATION;
 
 fn build_without_calls(_context: &BuildContext, table: &toml::Table) -> Built {
-    Ok(Rc::new(Elsewhere::new(&Settings::read(table)?.common.offers)))
+    Ok(Rc::new(Elsewhere::new(&Settings::read(table)?.common.offerings)))
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use crate::provider::cloud::offers::Market;
+use crate::provider::cloud::offerings::Market;
 use crate::provider::cloud::room::{Room, fits};
 
 /// Families that share limits.

@@ -1,6 +1,6 @@
 //! What a pool's table says about EC2.
 
-use crate::provider::cloud::offers::{Market, Words};
+use crate::provider::cloud::offerings::{Market, Words};
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
@@ -45,10 +45,10 @@ impl Settings {
     }
 
     fn check(&self) -> Result<(), KeyError> {
-        for offer in &self.common.offers {
-            if !is_id(&offer.image, "ami-") {
+        for offering in &self.common.offerings {
+            if !is_id(&offering.image, "ami-") {
                 let why =
-                    format!("is {:?}, expected the id of an image (`ami-0123456789abcdef0`)", offer.image);
+                    format!("is {:?}, expected the id of an image (`ami-0123456789abcdef0`)", offering.image);
                 return Err(KeyError::new("image", why));
             }
         }
@@ -68,7 +68,7 @@ impl Settings {
                     format!("is {price:?}, expected dollars such as \"0.05\""),
                 ));
             }
-            if self.common.offers.iter().all(|offer| offer.market == Market::OnDemand) {
+            if self.common.offerings.iter().all(|offering| offering.market == Market::OnDemand) {
                 return Err(KeyError::new("spot_price", "has no effect without `market = \"spot\"`"));
             }
         }
@@ -93,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn the_least_table_is_one_candidate_on_demand() {
+    fn the_least_table_is_one_offering_on_demand() {
         let settings = read("").unwrap();
-        assert_eq!(settings.common.offers[0].candidate.as_str(), "subnet-0a1b2c3d m7i.large");
+        assert_eq!(settings.common.offerings[0].offering.as_str(), "subnet-0a1b2c3d m7i.large");
         assert_eq!((settings.region, settings.public_ip), (None, None));
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn the_example_shows_every_key() {
         let shown: Vec<&str> =
             super::super::REGISTRATION.example.lines().map(|line| line.trim_start_matches("# ")).collect();
-        for key in "region profile endpoint credentials_file image instance_types subnets zones market spot_price candidate \
+        for key in "region profile endpoint credentials_file image instance_types subnets zones market spot_price offering \
                     security_groups instance_profile public_ip address user ssh_port user_data disk disk_type tags"
             .split_whitespace()
         {
@@ -136,6 +136,6 @@ mod tests {
             assert!(shown.iter().find(names).is_some(), "{key}");
         }
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
-        assert_eq!(Settings::read(&table).unwrap().common.offers.len(), 8);
+        assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
     }
 }

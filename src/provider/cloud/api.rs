@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
-use super::offers::Offer;
+use super::offerings::Offering;
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -54,7 +54,7 @@ pub trait Api {
     type Order: Serialize + DeserializeOwned;
 
     /// What a launch will say. Asks nobody.
-    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Self::Order, ProviderError>;
+    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Self::Order, ProviderError>;
 
     /// Makes one machine. The same order again finds the same machine, never a second one.
     async fn create(&self, order: &Self::Order) -> Result<Created, ProviderError>;

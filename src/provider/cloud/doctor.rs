@@ -35,21 +35,21 @@ pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Findin
     found
 }
 
-/// Refusals in the same words are one, of several candidates: an image that is not there refuses every one.
+/// Refusals in the same words are one, of several offerings: an image that is not there refuses every one.
 #[must_use]
 pub fn by_words(refused: &[(String, String)]) -> Vec<(String, &str)> {
     let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
-    for (candidate, words) in refused {
+    for (offering, words) in refused {
         match grouped.iter_mut().find(|(_, known)| known == words) {
-            Some((candidates, _)) => candidates.push(candidate),
-            None => grouped.push((vec![candidate], words)),
+            Some((offerings, _)) => offerings.push(offering),
+            None => grouped.push((vec![offering], words)),
         }
     }
-    let named = |candidates: &[&str]| match candidates {
+    let named = |offerings: &[&str]| match offerings {
         [first, rest @ ..] if !rest.is_empty() => format!("{first} and {} more", rest.len()),
-        _ => candidates.concat(),
+        _ => offerings.concat(),
     };
-    grouped.into_iter().map(|(candidates, words)| (named(&candidates), words)).collect()
+    grouped.into_iter().map(|(offerings, words)| (named(&offerings), words)).collect()
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn refusals_in_the_same_words_are_one() {
         let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
-        let refused = refused.map(|(candidate, words)| (candidate.to_owned(), words.to_owned()));
+        let refused = refused.map(|(offering, words)| (offering.to_owned(), words.to_owned()));
         let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
         assert_eq!(by_words(&refused), wanted);
     }

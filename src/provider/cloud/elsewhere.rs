@@ -1,11 +1,11 @@
 //! A cloud whose calls another program makes.
 //!
 //! The vendors' libraries make a program slow to start, and driver calls start a dozen times a job. So `greenroom` checks the
-//! table of a cloud's pool, and knows its candidates; `greenroom-clouds` has the calls.
+//! table of a cloud's pool, and knows its offerings; `greenroom-clouds` has the calls.
 
 use async_trait::async_trait;
 
-use super::offers::{Offer, capabilities};
+use super::offerings::{Offering, capabilities};
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -19,8 +19,8 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    pub fn new(offers: &[Offer]) -> Self {
-        Self { capabilities: capabilities(offers) }
+    pub fn new(offerings: &[Offering]) -> Self {
+        Self { capabilities: capabilities(offerings) }
     }
 
     fn nobody<T>() -> Result<T, ProviderError> {

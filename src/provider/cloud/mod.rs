@@ -11,7 +11,7 @@ pub mod elsewhere;
 pub mod idempotency;
 mod ledger;
 pub mod machine;
-pub mod offers;
+pub mod offerings;
 mod provider;
 pub mod room;
 pub mod settings;

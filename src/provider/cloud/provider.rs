@@ -12,7 +12,7 @@ use super::api::{Api, Fate};
 use super::budget::Budget;
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, Standing};
-use super::offers::capabilities;
+use super::offerings::capabilities;
 use super::settings::Common;
 use super::shared::Shared;
 use super::sight::Sight;
@@ -68,7 +68,7 @@ impl<A: Api> Cloud<A> {
         Self {
             ledger: Ledger::new(&context.state_dir, &context.pool),
             context: context.clone(),
-            capabilities: capabilities(&settings.offers),
+            capabilities: capabilities(&settings.offerings),
             settings,
             api,
             budget: Budget::of(account),
@@ -111,16 +111,16 @@ impl<A: Api> Cloud<A> {
             }
             _ => {}
         }
-        let offer = request
-            .candidate
+        let offering = request
+            .offering
             .as_ref()
-            .and_then(|named| self.settings.offers.iter().find(|offer| offer.candidate == *named));
-        let offer = offer.ok_or_else(|| {
-            let named = request.candidate.as_ref().map_or("none", |named| named.as_str());
-            let why = format!("the configuration knows no candidate `{named}` any more");
+            .and_then(|named| self.settings.offerings.iter().find(|offering| offering.name == *named));
+        let offering = offering.ok_or_else(|| {
+            let named = request.offering.as_ref().map_or("none", |named| named.as_str());
+            let why = format!("the configuration knows no offering `{named}` any more");
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
-        let entry = Entry::new(request, self.api.order(request, offer)?, self.now());
+        let entry = Entry::new(request, self.api.order(request, offering)?, self.now());
         self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))?;
         Ok(entry)
     }

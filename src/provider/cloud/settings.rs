@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::offers::{self, Offer, Words};
+use super::offerings::{self, Offering, Words};
 use super::tags;
 use crate::provider::keys::{KeyError, Keys};
 
@@ -28,7 +28,7 @@ pub enum UserData {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Common {
     /// The preferred one first; never empty.
-    pub offers: Vec<Offer>,
+    pub offerings: Vec<Offering>,
     /// Who logs in. Default `ci`.
     pub user: String,
     /// Default 22.
@@ -53,7 +53,7 @@ impl Common {
     pub fn read(keys: &mut Keys<'_>, words: &Words, user_data: UserData) -> Result<Self, KeyError> {
         let disk_gib = keys.size("disk")?.map(|bytes| gib(&keys.name("disk"), bytes)).transpose()?;
         Ok(Self {
-            offers: offers::read(keys, words)?,
+            offerings: offerings::read(keys, words)?,
             user: user(keys)?,
             ssh_port: port(keys)?,
             address: match keys.choice("address", &["private", "public", "ipv6"])? {

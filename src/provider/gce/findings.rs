@@ -16,7 +16,7 @@ pub(super) struct Facts {
     pub(super) unreachable: Option<String>,
     /// Calls that a pool needs and that are not allowed, by what they are needed for.
     pub(super) denied: Vec<(&'static str, String)>,
-    /// Candidates that would be refused, and why.
+    /// Offerings that would be refused, and why.
     pub(super) refused: Vec<(String, String)>,
     /// How many more machines the quotas of each region let in.
     pub(super) room: Vec<Room>,
@@ -101,9 +101,9 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     for (purpose, words) in &facts.denied {
         say("gce-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);
     }
-    for (candidates, words) in by_words(&facts.refused) {
-        let what = format!("Compute Engine would refuse {candidates} of pool `{pool}`: {words}");
-        say("gce-refused", Error, what, "correct the pool's table, or take the candidate out");
+    for (offerings, words) in by_words(&facts.refused) {
+        let what = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {words}");
+        say("gce-refused", Error, what, "correct the pool's table, or take the offering out");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     if let Some(what) = shortage(pool, &facts.room, wanted) {

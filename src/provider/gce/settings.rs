@@ -1,7 +1,7 @@
 //! What a pool's table says about Compute Engine.
 
 use super::resource::{Image, Net, is_name, is_project, region};
-use crate::provider::cloud::offers::Words;
+use crate::provider::cloud::offerings::Words;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
@@ -62,22 +62,24 @@ impl Settings {
 
     /// The common keys, by Compute Engine's rules.
     fn check(&self) -> Result<(), KeyError> {
-        for offer in &self.common.offers {
-            if Image::parse(&offer.image).is_none() {
-                return Err(KeyError::new("image", format!("is {:?}, expected {IMAGE}", offer.image)));
+        for offering in &self.common.offerings {
+            if Image::parse(&offering.image).is_none() {
+                return Err(KeyError::new("image", format!("is {:?}, expected {IMAGE}", offering.image)));
             }
-            if !is_name(&offer.machine_type) {
-                let why =
-                    format!("has {:?} in it, expected types such as \"e2-standard-4\"", offer.machine_type);
+            if !is_name(&offering.machine_type) {
+                let why = format!(
+                    "has {:?} in it, expected types such as \"e2-standard-4\"",
+                    offering.machine_type
+                );
                 return Err(KeyError::new(WORDS.types, why));
             }
-            let Some(region) = region(&offer.place) else {
-                let why = format!("has {:?} in it, expected zones such as \"us-east1-b\"", offer.place);
+            let Some(region) = region(&offering.place) else {
+                let why = format!("has {:?} in it, expected zones such as \"us-east1-b\"", offering.place);
                 return Err(KeyError::new(WORDS.places[0], why));
             };
             let fixed = self.subnetwork.as_ref().and_then(|subnetwork| subnetwork.region.as_deref());
             if let Some(fixed) = fixed.filter(|fixed| *fixed != region) {
-                let why = format!("is in {fixed}, and zone `{}` is not", offer.place);
+                let why = format!("is in {fixed}, and zone `{}` is not", offering.place);
                 return Err(KeyError::new("subnetwork", why));
             }
         }
@@ -187,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn the_least_table_is_one_candidate_in_the_default_network_without_rights() {
+    fn the_least_table_is_one_offering_in_the_default_network_without_rights() {
         let settings = read("").unwrap();
-        assert_eq!(settings.common.offers[0].candidate.as_str(), "us-east1-b e2-medium");
+        assert_eq!(settings.common.offerings[0].offering.as_str(), "us-east1-b e2-medium");
         assert_eq!(settings.common.user_data, UserData::Script);
         assert_eq!(
             settings.network.map(|net| net.network_path()).as_deref(),
@@ -266,7 +268,7 @@ mod tests {
     fn the_example_shows_every_key() {
         let shown: Vec<&str> =
             super::super::REGISTRATION.example.lines().map(|line| line.trim_start_matches("# ")).collect();
-        for key in "project endpoint credentials_file image machine_types zones market candidate network subnetwork public_ip \
+        for key in "project endpoint credentials_file image machine_types zones market offering network subnetwork public_ip \
                     service_account scopes network_tags address user ssh_port user_data disk disk_type tags"
             .split_whitespace()
         {
@@ -274,6 +276,6 @@ mod tests {
             assert!(shown.iter().find(names).is_some(), "{key}");
         }
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
-        assert_eq!(Settings::read(&table).unwrap().common.offers.len(), 8);
+        assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
     }
 }

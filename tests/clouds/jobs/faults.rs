@@ -12,7 +12,7 @@ use crate::support::record::{JobResult, Outcome};
 
 on_both_clouds![sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong];
 
-/// How often a request goes wrong, a candidate cannot be had, an instance never runs, and one is taken away.
+/// How often a request goes wrong, an offering cannot be had, an instance never runs, and one is taken away.
 const OFTEN: f64 = 0.05;
 
 /// One rule for each mode; those for the same thing share how often it happens.
@@ -30,11 +30,11 @@ fn faults(cloud: Cloud) -> Value {
         json!({ "mode": "hang", "seconds": 2, "applied": true }),
         json!({ "mode": "slow", "seconds": 1 }),
     ];
-    let candidates = [json!({ "mode": "capacity" }), json!({ "mode": "quota" })];
+    let offerings = [json!({ "mode": "capacity" }), json!({ "mode": "quota" })];
     let ends = [json!({ "mode": "ends-in-error" })];
     let reclaims = [json!({ "mode": "spot-reclaim", "seconds": 1.5 })];
     let mut all = Vec::new();
-    let rules = [("*", &requests[..]), (launch, &candidates), (launch, &ends), (launch, &reclaims)];
+    let rules = [("*", &requests[..]), (launch, &offerings), (launch, &ends), (launch, &reclaims)];
     for (operation, modes) in rules {
         for mode in modes {
             let mut rule = mode.clone();

@@ -11,7 +11,7 @@ use crate::site::{Site, pool, told};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-on_both_clouds![three_candidates_out_of_stock_cost_a_launch_less_than_five_seconds];
+on_both_clouds![three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds];
 
 /// The pauses of real life: short ones would prove nothing.
 const DEFAULTS: [(&str, &str); 7] = [
@@ -34,7 +34,7 @@ fn launching(events: &[Event]) -> Duration {
     last.at.since(first.at)
 }
 
-fn three_candidates_out_of_stock_cost_a_launch_less_than_five_seconds(cloud: Cloud) {
+fn three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds(cloud: Cloud) {
     let mut setting = pool().pool("max_instances", 1);
     for (key, value) in DEFAULTS {
         setting = setting.timing(key, value);
@@ -46,7 +46,7 @@ fn three_candidates_out_of_stock_cost_a_launch_less_than_five_seconds(cloud: Clo
     let result = site.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
     let (took, refused) = (launching(&site.events()), site.asked(cloud.launch()) - 1);
-    eprintln!("{}: {refused} candidates out of stock cost a launch {took:?}", cloud.name());
+    eprintln!("{}: {refused} offerings out of stock cost a launch {took:?}", cloud.name());
     assert_eq!(refused, 3);
     assert!(took < Duration::from_secs(5), "{took:?}");
     let said = told(result.call("prepare"));

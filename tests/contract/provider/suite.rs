@@ -104,9 +104,9 @@ pub(crate) fn request(fixture: &dyn Fixture, number: u32) -> LaunchRequest {
     let (pool, generation) = (fixture.pool(), Generation::new(GENERATION));
     let instance = InstanceId::launched(&pool, &generation, number);
     let tags = Tags { pool, owner: OwnerId::new("owner-1"), generation, number };
-    let candidate = good(fixture).capabilities().candidates.first().cloned();
+    let offering = good(fixture).capabilities().offerings.first().cloned();
     let (token, keys) = (format!("{instance}-1"), fixture.keys());
-    LaunchRequest { token, instance, tags, candidate, keys, lifetime: Some(Duration::from_hours(1)) }
+    LaunchRequest { token, instance, tags, offering, keys, lifetime: Some(Duration::from_hours(1)) }
 }
 
 pub(crate) fn good(fixture: &dyn Fixture) -> Rc<dyn Provider> {

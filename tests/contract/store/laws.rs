@@ -8,7 +8,7 @@ use greenroom::core::attempt::End;
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::failure::{ErrorClass, Failure};
-use greenroom::core::ids::{AttemptName, Candidate, Generation, InstanceId};
+use greenroom::core::ids::{AttemptName, Generation, InstanceId, OfferingName};
 use greenroom::core::instance::{Answer, DrainWhy, Leaving};
 use greenroom::core::policy::{IdlePolicy, Policy};
 use greenroom::core::pool::PoolState;
@@ -52,7 +52,7 @@ fn launch() -> impl Strategy<Value = Change> {
         attempt: 1,
         capacity: 2,
         uses_left: (number % 2 == 0).then_some(3),
-        candidate: (number % 3 == 0).then(|| Candidate::new("zone-b small spot")),
+        offering: (number % 3 == 0).then(|| OfferingName::new("zone-b small spot")),
     });
     let answered = (instance(), words(), 0..4u8).prop_map(|(instance, message, which)| {
         let (at, class) = (at(3), ErrorClass::NoCapacity { scope: message.clone() });

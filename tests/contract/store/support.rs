@@ -58,7 +58,7 @@ pub(super) fn intend(name: &str, number: u32) -> Event {
         attempt: 1,
         capacity: 1,
         uses_left: Some(1),
-        candidate: None,
+        offering: None,
     }
     .at(at(u64::from(number)))
 }

@@ -31,8 +31,8 @@ impl Course {
     pub(super) fn take(&mut self, event: &Event) -> Option<String> {
         self.taken += 1;
         let stage = match &event.change {
-            Change::LaunchIntended { instance, candidate, .. } => {
-                let how = candidate.as_ref().map(|candidate| format!(" ({candidate})"));
+            Change::LaunchIntended { instance, offering, .. } => {
+                let how = offering.as_ref().map(|offering| format!(" ({offering})"));
                 format!("launch of {instance} asked for{}", how.unwrap_or_default())
             }
             Change::LaunchAnswered { instance, answer, .. } => match answer {
@@ -69,8 +69,8 @@ impl Course {
         let is_refused = state.instances.values().all(|instance| instance.is_refused());
         match state.matrix.choice(timing, now) {
             Choice::Wait { first, .. } if is_refused => Some(format!(
-                "every candidate was refused, the first of them {}: {}",
-                first.candidate, first.refusal.failure
+                "every offering was refused, the first of them {}: {}",
+                first.offering, first.refusal.failure
             )),
             Choice::Wait { .. } | Choice::Only | Choice::Take(_) => None,
         }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_refusal_and_what_follows_are_told() {
         let mut story = Story::of(Policy::default());
-        story.offers(&["a spot", "b"]);
+        story.offerings(&["a spot", "b"]);
         let none =
             Failure { class: ErrorClass::NoCapacity { scope: "a".into() }, message: "none left".into() };
         story.refused(1, 1, none, 0.0).intended(1, 2, 1.0);

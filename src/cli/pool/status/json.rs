@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::links::LinkView;
-use super::model::{CandidateView, Halt, InForce, InstanceView, KeeperSight, Overview, Waiting};
+use super::model::{Halt, InForce, InstanceView, KeeperSight, OfferingView, Overview, Waiting};
 use crate::cli::when::{When, rfc3339};
 use crate::core::instance::Phase;
 use crate::core::report::{Note, WaitingOn};
@@ -35,7 +35,7 @@ pub(super) struct PoolJson {
     /// What else stands in the way of launching.
     launches_wait_on: Option<OnJson>,
     /// The ways to launch, the preferred one first; empty where the provider has one only.
-    candidates: Vec<CandidateJson>,
+    offerings: Vec<OfferingJson>,
     instances: Vec<InstanceJson>,
     waiting: Vec<WaitingJson>,
     notes: Vec<NoteJson>,
@@ -76,8 +76,8 @@ struct StandstillJson {
 }
 
 #[derive(Debug, Serialize)]
-struct CandidateJson {
-    candidate: String,
+struct OfferingJson {
+    offering: String,
     /// Why no launch takes it now, since when and until when; null: one may.
     passed_over: Option<PassedOverJson>,
 }
@@ -111,7 +111,7 @@ struct InstanceJson {
     /// What the provider says of it, where it says more than its status.
     detail: Option<String>,
     /// In which way it was launched, where there are several.
-    candidate: Option<String>,
+    offering: Option<String>,
     /// The command that brings it back.
     remedy: Option<String>,
     /// Only where links were asked (`--wide`): those that there are, by slot.
@@ -164,7 +164,7 @@ struct WaitingJson {
 /// What somebody waits for.
 #[derive(Debug, Serialize)]
 struct OnJson {
-    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-candidate`, `cleaning`, `drained`, `moved`,
+    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `drained`, `moved`,
     /// `too-long`, `no-host` or `keeper`.
     kind: String,
     text: String,
@@ -203,7 +203,7 @@ pub(super) fn json(seen: &Overview<'_>, when: &When) -> PoolJson {
         drained_since: seen.state.drained.map(rfc3339),
         launches_stand_still: seen.halts.iter().find_map(standstill),
         launches_wait_on: launches.map(|on| waits_on(on, super::model::on_what(on, seen.state, when))),
-        candidates: seen.candidates.iter().map(candidate).collect(),
+        offerings: seen.offerings.iter().map(offering).collect(),
         instances: seen.instances.iter().map(|each| instance(each, seen, when)).collect(),
         waiting: seen.waiting.iter().map(|each| waiting(each, when)).collect(),
         notes: seen.report.into_iter().flat_map(|r| &r.notes).map(note).collect(),
@@ -239,7 +239,7 @@ fn standstill(halt: &Halt) -> Option<StandstillJson> {
     }
 }
 
-fn candidate(seen: &CandidateView<'_>) -> CandidateJson {
+fn offering(seen: &OfferingView<'_>) -> OfferingJson {
     let passed_over = seen.passed_over.as_ref().map(|passed| PassedOverJson {
         text: passed.to_string(),
         failure: passed.refusal.failure.to_string(),
@@ -247,7 +247,7 @@ fn candidate(seen: &CandidateView<'_>) -> CandidateJson {
         times: passed.refusal.times,
         until: rfc3339(passed.until),
     });
-    CandidateJson { candidate: seen.candidate.to_string(), passed_over }
+    OfferingJson { offering: seen.offering.to_string(), passed_over }
 }
 
 fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> InstanceJson {
@@ -273,7 +273,7 @@ fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> Instan
         bound_to: instance.domain.as_ref().map(ToString::to_string),
         why: seen.why.clone(),
         detail: seen.detail.map(str::to_owned),
-        candidate: instance.candidate().map(ToString::to_string),
+        offering: instance.offering().map(ToString::to_string),
         remedy: seen.remedy.clone(),
         links: links.map(|links| links.map(|found| link(&LinkView::of(found), when)).collect()),
     }
@@ -321,7 +321,7 @@ fn waits_on(on: &WaitingOn, text: String) -> OnJson {
         WaitingOn::Rate { until }
         | WaitingOn::Backoff { until, .. }
         | WaitingOn::Paused { until, .. }
-        | WaitingOn::NoCandidate { until, .. } => Some(*until),
+        | WaitingOn::NoOffering { until, .. } => Some(*until),
         _ => None,
     };
     let instance = match on {

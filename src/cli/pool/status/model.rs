@@ -4,7 +4,7 @@ use crate::cli::pool::status::until::until;
 use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
 use crate::core::failure::Failure;
-use crate::core::ids::{Candidate, InstanceId, PoolName};
+use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
 use crate::core::matrix::PassedOver;
 use crate::core::plan::brake::{self, Brake};
@@ -54,7 +54,7 @@ pub(super) struct Overview<'a> {
     /// What stands still, and the command that ends it.
     pub(super) halts: Vec<Halt>,
     /// In the order of preference.
-    pub(super) candidates: Vec<CandidateView<'a>>,
+    pub(super) offerings: Vec<OfferingView<'a>>,
     /// In the order in which they are shown.
     pub(super) instances: Vec<InstanceView<'a>>,
     pub(super) waiting: Vec<Waiting<'a>>,
@@ -80,8 +80,8 @@ pub(crate) enum Halt {
 
 /// A way to launch, and why it is passed over now.
 #[derive(Debug)]
-pub(super) struct CandidateView<'a> {
-    pub(super) candidate: &'a Candidate,
+pub(super) struct OfferingView<'a> {
+    pub(super) offering: &'a OfferingName,
     pub(super) passed_over: Option<PassedOver>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Overview<'a> {
             in_use,
             slots,
             halts,
-            candidates: candidates(state, now),
+            offerings: offerings(state, now),
             instances,
             waiting,
         }
@@ -186,16 +186,16 @@ pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
     halts
 }
 
-fn candidates<'a>(state: &'a PoolState, now: Stamp) -> Vec<CandidateView<'a>> {
+fn offerings<'a>(state: &'a PoolState, now: Stamp) -> Vec<OfferingView<'a>> {
     let mut passed = passed_over(state, now);
-    let view = |candidate: &'a Candidate| {
-        let place = passed.iter().position(|p| p.candidate == *candidate);
-        CandidateView { candidate, passed_over: place.map(|place| passed.remove(place)) }
+    let view = |offering: &'a OfferingName| {
+        let place = passed.iter().position(|p| p.offering == *offering);
+        OfferingView { offering, passed_over: place.map(|place| passed.remove(place)) }
     };
     state.matrix.named().iter().map(view).collect()
 }
 
-/// The candidates that no launch takes now.
+/// The offerings that no launch takes now.
 pub(crate) fn passed_over(state: &PoolState, now: Stamp) -> Vec<PassedOver> {
     let timing = state.policy.as_deref().map(|policy| &policy.timing);
     timing.map_or(Vec::new(), |timing| state.matrix.passed_over(timing, now).collect())
@@ -284,7 +284,7 @@ pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String 
         WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
             format!("{on}, {}", when.until(*until))
         }
-        WaitingOn::NoCandidate { until, .. } => format!("{on}, next try {}", when.left(*until)),
+        WaitingOn::NoOffering { until, .. } => format!("{on}, next try {}", when.left(*until)),
         _ => on.to_string(),
     }
 }

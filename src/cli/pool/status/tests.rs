@@ -251,7 +251,7 @@ fn json_says_the_same_under_stable_names() {
     let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
     let expected = [
         "at",
-        "candidates",
+        "offerings",
         "drained_since",
         "idle",
         "idle_target",
@@ -297,14 +297,14 @@ fn none_left() -> Failure {
 }
 
 #[test]
-fn a_pool_says_which_candidates_it_passes_over_and_until_when() {
+fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
     let (spot, other) = ("us-east1-b n2d-standard-4 spot", "us-east1-c n2d-standard-4");
     let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
-    story.offers(&[spot, other]).refused(1, 1, none_left(), 10.0);
+    story.offerings(&[spot, other]).refused(1, 1, none_left(), 10.0);
     story.asks("a", 4711, "acme/shop", 9.0);
     let text = shown(&story, None, &KeeperSight::Runs, 12.0);
     assert!(
-        text.contains("\n  candidate: us-east1-b n2d-standard-4 spot: out of stock, next try in 1m 59s\n"),
+        text.contains("\n  offering: us-east1-b n2d-standard-4 spot: out of stock, next try in 1m 59s\n"),
         "{text}"
     );
     story.intended(1, 2, 12.0);
@@ -313,22 +313,19 @@ fn a_pool_says_which_candidates_it_passes_over_and_until_when() {
     let text = render(sight, &when(13.0), 80);
     assert!(text.contains("\n    launched as us-east1-c n2d-standard-4\n"), "{text}");
     let value = as_json(sight, &when(13.0));
-    let passed = &value["candidates"][0]["passed_over"];
-    assert_eq!(value["candidates"][0]["candidate"], spot);
+    let passed = &value["offerings"][0]["passed_over"];
+    assert_eq!(value["offerings"][0]["offering"], spot);
     assert_eq!(passed["text"], format!("{spot}: out of stock"));
     assert_eq!(passed["failure"], "no capacity (us-east1-b): pool exhausted");
     assert_eq!((&passed["refused"], &passed["times"]), (&"2026-11-20T13:00:11Z".into(), &1.into()));
     assert_eq!(passed["until"], "2026-11-20T13:02:11Z");
-    assert_eq!(value["candidates"][1]["passed_over"], serde_json::Value::Null);
-    assert_eq!(value["instances"][0]["candidate"], other);
+    assert_eq!(value["offerings"][1]["passed_over"], serde_json::Value::Null);
+    assert_eq!(value["instances"][0]["offering"], other);
     let mut report = report(12.0);
-    let (candidate, failure, until) = (story.state.matrix.named()[0].clone(), none_left(), at(131.0));
-    report.waiting = vec![(attempt("a"), WaitingOn::NoCandidate { until, candidate, failure, count: 2 })];
+    let (offering, failure, until) = (story.state.matrix.named()[0].clone(), none_left(), at(131.0));
+    report.waiting = vec![(attempt("a"), WaitingOn::NoOffering { until, offering, failure, count: 2 })];
     let value = as_json(Sight { report: Some(&report), ..sight }, &when(13.0));
     let on = &value["waiting"][0]["on"];
-    assert_eq!((&on["kind"], &on["until"]), (&"no-candidate".into(), &"2026-11-20T13:02:11Z".into()));
-    assert_eq!(
-        on["text"],
-        format!("all 2 candidates were refused; {spot}: out of stock, next try in 1m 58s")
-    );
+    assert_eq!((&on["kind"], &on["until"]), (&"no-offering".into(), &"2026-11-20T13:02:11Z".into()));
+    assert_eq!(on["text"], format!("all 2 offerings were refused; {spot}: out of stock, next try in 1m 58s"));
 }

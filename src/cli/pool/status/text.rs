@@ -71,8 +71,8 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
         let ids = seen.instances.iter().map(|each| &each.instance.id);
         line("links", &links::summary(ids.flat_map(|id| survey.of(id))));
     }
-    for passed in seen.candidates.iter().filter_map(|each| each.passed_over.as_ref()) {
-        line("candidate", &until_tried(passed, when));
+    for passed in seen.offerings.iter().filter_map(|each| each.passed_over.as_ref()) {
+        line("offering", &until_tried(passed, when));
     }
     if let Some(launches) = launches(seen, when) {
         line("launches", &launches);
@@ -177,7 +177,7 @@ fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
             instance.domain.as_ref().map_or("-".to_owned(), bound_to),
         ];
         let mut beneath: Vec<String> = each.why.iter().cloned().collect();
-        beneath.extend(instance.candidate().map(|candidate| format!("launched as {candidate}")));
+        beneath.extend(instance.offering().map(|offering| format!("launched as {offering}")));
         beneath.extend(each.detail.map(str::to_owned));
         if let Some(remedy) = &each.remedy {
             beneath.push(format!("`{remedy}` brings it back"));

@@ -33,8 +33,8 @@ fn a_request() -> impl Strategy<Value = Change> {
     })
 }
 
-fn a_candidate() -> impl Strategy<Value = Candidate> {
-    prop::sample::select(vec!["c1", "c2", "c3"]).prop_map(Candidate::new)
+fn a_offering() -> impl Strategy<Value = OfferingName> {
+    prop::sample::select(vec!["c1", "c2", "c3"]).prop_map(OfferingName::new)
 }
 
 fn an_answer() -> impl Strategy<Value = Answer> {
@@ -46,15 +46,15 @@ fn an_answer() -> impl Strategy<Value = Answer> {
 }
 
 fn a_launch() -> impl Strategy<Value = Change> {
-    (1..4_u32, 1..3_u32, 1..4_u32, prop::option::of(0..4_u32), prop::option::of(a_candidate())).prop_map(
-        |(number, tries, capacity, uses_left, candidate)| Change::LaunchIntended {
+    (1..4_u32, 1..3_u32, 1..4_u32, prop::option::of(0..4_u32), prop::option::of(a_offering())).prop_map(
+        |(number, tries, capacity, uses_left, offering)| Change::LaunchIntended {
             instance: instance(&format!("i{number}")),
             generation: generation(),
             number,
             attempt: tries,
             capacity,
             uses_left,
-            candidate,
+            offering,
         },
     )
 }
@@ -112,8 +112,8 @@ fn of_the_pool() -> impl Strategy<Value = Change> {
             Change::PolicySet { policy }
         }),
         Just(Change::GenerationBegun { generation: generation() }),
-        prop::collection::vec(a_candidate(), 0..3)
-            .prop_map(|candidates| Change::CandidatesNamed { candidates }),
+        prop::collection::vec(a_offering(), 0..3)
+            .prop_map(|offerings| Change::OfferingsChanged { offerings }),
         Just(Change::PoolDrained),
         Just(Change::PoolResumed),
     ]
@@ -158,9 +158,9 @@ proptest! {
                 uses_at_first(&mut first, &event.change);
             }
             prop_assert_eq!(check(&state), vec![], "after {:?}", event);
-            for candidate in ["c1", "c2", "c3"].map(Candidate::new) {
-                let named = state.matrix.named().contains(&candidate);
-                prop_assert!(named || state.matrix.refusal(&candidate).is_none(), "what nobody names is forgotten");
+            for offering in ["c1", "c2", "c3"].map(OfferingName::new) {
+                let named = state.matrix.named().contains(&offering);
+                prop_assert!(named || state.matrix.refusal(&offering).is_none(), "what nobody names is forgotten");
             }
             for instance in state.instances.values().filter(|i| !i.is_fixed()) {
                 let on_it = instance.holders.values().filter(|h| h.lingering.is_none()).count();

@@ -1,10 +1,10 @@
-//! Which candidate a launch takes, and what it costs when one is refused.
+//! Which offering a launch takes, and what it costs when one is refused.
 
 use proptest::prelude::*;
 
 use crate::core::event::Change;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::Candidate;
+use crate::core::ids::OfferingName;
 use crate::core::instance::Answer;
 use crate::core::notation::{NOW, World, does, failure, instance, render, table, told, world};
 use crate::core::plan::Effect;
@@ -12,24 +12,24 @@ use crate::core::report::WaitingOn;
 use crate::core::time::Stamp;
 
 #[test]
-fn a_launch_takes_the_first_candidate_that_is_not_passed_over() {
+fn a_launch_takes_the_first_offering_that_is_not_passed_over() {
     table(
         does,
         &[
-            ("candidates 3 | waits 8", "i1 intended as c1; launch i1"),
-            ("candidates 3, out c1 30s | waits 8", "i1 intended as c2; launch i1"),
-            ("candidates 3, out c1 3m | waits 8", "i1 intended as c1; launch i1"),
+            ("offerings 3 | waits 8", "i1 intended as c1; launch i1"),
+            ("offerings 3, out c1 30s | waits 8", "i1 intended as c2; launch i1"),
+            ("offerings 3, out c1 3m | waits 8", "i1 intended as c1; launch i1"),
             (
-                "candidates 3, out c1 30s, quota c2 3m | waits 8; waits 9",
+                "offerings 3, out c1 30s, quota c2 3m | waits 8; waits 9",
                 "i1 intended as c3; i2 intended as c3; launch i1; launch i2",
             ),
             // The next attempt of a refused launch, at once.
-            ("candidates 3 | refused 2s missing 1s as c1; waits 8", "i1 intended (2) as c2; launch i1"),
-            // One whose fate is not known stays what it is, whatever was said of its candidate since.
-            ("candidates 3, out c1 1s | unknown 40s missing 1s as c1; waits 8", "launch i1"),
+            ("offerings 3 | refused 2s missing 1s as c1; waits 8", "i1 intended (2) as c2; launch i1"),
+            // One whose fate is not known stays what it is, whatever was said of its offering since.
+            ("offerings 3, out c1 1s | unknown 40s missing 1s as c1; waits 8", "launch i1"),
             // What was made counts, only the rest is asked for again.
             (
-                "candidates 2 | booting 2s as c1; refused 2s missing 1s as c1; waits 8; waits 9",
+                "offerings 2 | booting 2s as c1; refused 2s missing 1s as c1; waits 8; waits 9",
                 "i2 intended (2) as c2; probe i1; launch i2",
             ),
         ],
@@ -37,35 +37,35 @@ fn a_launch_takes_the_first_candidate_that_is_not_passed_over() {
 }
 
 #[test]
-fn a_pool_whose_candidates_are_all_passed_over_waits_for_the_first_and_says_which() {
-    let all = "candidates 2, out c1 30s, quota c2 14m";
+fn a_pool_whose_offerings_are_all_passed_over_waits_for_the_first_and_says_which() {
+    let all = "offerings 2, out c1 30s, quota c2 14m";
     let of = |rest: &str| format!("{all}{rest}");
     table(does, &[(&of(" | waits 8"), ""), (&of(", max 1 | idle 5m of a; waits 8 of b"), "")]);
-    table(told, &[(&of(" | waits 8"), "a8: all 2 candidates were refused; c2: quota reached")]);
+    table(told, &[(&of(" | waits 8"), "a8: all 2 offerings were refused; c2: quota reached")]);
     let report = world(&of(", target 1 |")).plan().report;
-    let Some(WaitingOn::NoCandidate { until, count: 2, .. }) = &report.launches else {
+    let Some(WaitingOn::NoOffering { until, count: 2, .. }) = &report.launches else {
         panic!("{:?}", report.launches);
     };
     assert_eq!(NOW.until(*until), std::time::Duration::from_mins(1));
     assert_eq!(report.next, Some(*until));
     assert_eq!(world(&of(" |")).plan().report.launches, None, "nothing is wanted");
     // Told also by who may not launch, but not before what holds for a full pool.
-    let told = "a8: all 2 candidates were refused; c2: quota reached";
+    let told = "a8: all 2 offerings were refused; c2: quota reached";
     table(self::told, &[(&of(", reap | waits 8"), told)]);
     let full = "a8: all 1 instances in use, limit 1 (`max_instances`)";
     table(self::told, &[(&of(", max 1 | held 5m by 7; waits 8"), full)]);
 }
 
 #[test]
-fn other_candidates_than_recorded_are_recorded_and_the_rest_forgotten() {
-    let mut world = world("candidates 3, out c1 1s, out c3 1s | waits 8");
-    world.observed.capabilities.candidates = [Candidate::new("c3"), Candidate::new("c4")].into();
+fn other_offerings_than_recorded_are_recorded_and_the_rest_forgotten() {
+    let mut world = world("offerings 3, out c1 1s, out c3 1s | waits 8");
+    world.observed.capabilities.offerings = [OfferingName::new("c3"), OfferingName::new("c4")].into();
     let plan = world.plan();
-    assert_eq!(render(&plan), "2 candidates; i1 intended as c4; launch i1");
+    assert_eq!(render(&plan), "2 offerings; i1 intended as c4; launch i1");
     world.carry(&plan.events);
-    assert!(world.state.matrix.refusal(&Candidate::new("c1")).is_none());
-    world.observed.capabilities.candidates = [].into();
-    assert_eq!(render(&world.plan()), "0 candidates");
+    assert!(world.state.matrix.refusal(&OfferingName::new("c1")).is_none());
+    world.observed.capabilities.offerings = [].into();
+    assert_eq!(render(&world.plan()), "0 offerings");
 }
 
 /// The provider's word to the launch of `i1`; `None`: accepted.
@@ -81,9 +81,9 @@ fn answer(world: &mut World, class: Option<ErrorClass>) {
 }
 
 #[test]
-fn a_refusal_that_is_no_candidates_fault_keeps_the_candidate_and_pulls_the_brake() {
+fn a_refusal_that_is_no_offerings_fault_keeps_the_offering_and_pulls_the_brake() {
     for class in [ErrorClass::Transient, ErrorClass::Throttled { until: None }] {
-        let mut world = world("candidates 2 | asked 0s missing 0s as c1; waits 8");
+        let mut world = world("offerings 2 | asked 0s missing 0s as c1; waits 8");
         answer(&mut world, Some(class));
         assert_eq!(render(&world.plan()), "");
         assert_eq!(world.state.launches.failures, 1);
@@ -93,8 +93,8 @@ fn a_refusal_that_is_no_candidates_fault_keeps_the_candidate_and_pulls_the_brake
 }
 
 #[test]
-fn a_refused_candidate_is_no_failed_launch_and_costs_none_of_the_rate() {
-    let mut world = world("candidates 2, rate 1, breaker 1 | asked 0s missing 0s as c1; waits 8");
+fn a_refused_offering_is_no_failed_launch_and_costs_none_of_the_rate() {
+    let mut world = world("offerings 2, rate 1, breaker 1 | asked 0s missing 0s as c1; waits 8");
     world.state.launches.recent = vec![NOW];
     answer(&mut world, Some(ErrorClass::Quota));
     assert_eq!(world.state.launches.failures, 0);
@@ -103,8 +103,8 @@ fn a_refused_candidate_is_no_failed_launch_and_costs_none_of_the_rate() {
 }
 
 #[test]
-fn the_operators_resume_lets_every_candidate_be_asked_again() {
-    let mut world = world("candidates 2, out c1 1s 9, quota c2 1s | waits 8");
+fn the_operators_resume_lets_every_offering_be_asked_again() {
+    let mut world = world("offerings 2, out c1 1s 9, quota c2 1s | waits 8");
     world.tell(NOW, Change::PoolResumed);
     assert_eq!(render(&world.plan()), "i1 intended as c1; launch i1");
 }
@@ -122,23 +122,23 @@ fn a_class() -> impl Strategy<Value = ErrorClass> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// With one candidate to be had a waiting job gets its instance, without a wait, by as many calls as there are
-    /// candidates at most; none is asked twice.
+    /// With one offering to be had a waiting job gets its instance, without a wait, by as many calls as there are
+    /// offerings at most; none is asked twice.
     #[test]
-    fn one_candidate_in_stock_is_enough(count in 1..9_usize, good in 0..9_usize, classes in prop::collection::vec(a_class(), 9)) {
-        let mut world = world(&format!("candidates {count}, rate 1, breaker 1 | waits 8"));
-        let good = Candidate::new(format!("c{}", good % count + 1));
-        let mut asked: Vec<Candidate> = Vec::new();
+    fn one_offering_in_stock_is_enough(count in 1..9_usize, good in 0..9_usize, classes in prop::collection::vec(a_class(), 9)) {
+        let mut world = world(&format!("offerings {count}, rate 1, breaker 1 | waits 8"));
+        let good = OfferingName::new(format!("c{}", good % count + 1));
+        let mut asked: Vec<OfferingName> = Vec::new();
         loop {
             let plan = world.plan();
             prop_assert_eq!(plan.effects.as_slice(), &[Effect::Launch { instance: instance("i1") }]);
             world.carry(&plan.events);
             let launch = world.state.instance(&instance("i1")).and_then(|i| i.launch.clone());
-            let candidate = launch.and_then(|l| l.candidate).expect("a launch names its candidate");
-            prop_assert!(!asked.contains(&candidate), "{candidate} twice");
-            asked.push(candidate.clone());
+            let offering = launch.and_then(|l| l.offering).expect("a launch names its offering");
+            prop_assert!(!asked.contains(&offering), "{offering} twice");
+            asked.push(offering.clone());
             world.now = world.now.plus(std::time::Duration::from_millis(800));
-            if candidate == good {
+            if offering == good {
                 answer(&mut world, None);
                 break;
             }
@@ -148,36 +148,36 @@ proptest! {
         prop_assert_eq!(world.state.launches.failures, 0);
     }
 
-    /// A candidate that is passed over is launched by no plan, and no plan waits while another is free.
+    /// An offering that is passed over is launched by no plan, and no plan waits while another is free.
     #[test]
     fn no_plan_asks_for_what_was_just_refused(
         refusals in prop::collection::vec(prop::option::of((0..40_u64, 1..6_u32, a_class())), 1..6),
         later in 0..40_u64,
     ) {
-        let mut world = world(&format!("candidates {} | waits 8", refusals.len()));
+        let mut world = world(&format!("offerings {} | waits 8", refusals.len()));
         let minutes = |n: u64| std::time::Duration::from_mins(n);
         let mut free = Vec::new();
         world.now = NOW.plus(minutes(40 + later));
         for (number, refusal) in (1..).zip(&refusals) {
-            let candidate = Candidate::new(format!("c{number}"));
+            let offering = OfferingName::new(format!("c{number}"));
             let Some((ago, times, class)) = refusal else {
-                free.push(candidate);
+                free.push(offering);
                 continue;
             };
             let at = NOW.plus(minutes(40 - ago));
             for earlier in (0..*times).rev() {
                 let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
-                world.state.matrix.refuse(&candidate, at, &failure(class.clone()), at);
+                world.state.matrix.refuse(&offering, at, &failure(class.clone()), at);
             }
             let stock = matches!(class, ErrorClass::NoCapacity { .. });
             let pause = if stock { (2_u64 << (times - 1)).min(30) } else { 15 };
             if ago + later >= pause {
-                free.push(candidate);
+                free.push(offering);
             }
         }
         let plan = world.plan();
         let taken = plan.events.iter().find_map(|event| {
-            if let Change::LaunchIntended { candidate, .. } = &event.change { candidate.clone() } else { None }
+            if let Change::LaunchIntended { offering, .. } = &event.change { offering.clone() } else { None }
         });
         prop_assert_eq!(taken, free.first().cloned());
         prop_assert_eq!(plan.report.launches.is_some(), free.is_empty());

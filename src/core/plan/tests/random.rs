@@ -88,9 +88,9 @@ fn settings() -> impl Strategy<Value = String> {
         ", idle_time 0s",
         ", repeats",
         ", factor 0.7",
-        ", candidates 2",
-        ", candidates 2, out c1 20s",
-        ", candidates 2, out c1 20s, quota c2 1m",
+        ", offerings 2",
+        ", offerings 2, out c1 20s",
+        ", offerings 2, out c1 20s, quota c2 1m",
     ]);
     let listing = one_of(&["", "", "", "", ", partial", ", unlisted", ", list 20s", ", reap"]);
     (limits, reuse, more, listing).prop_map(|((max, target, cap, uses), reuse, more, listing)| {

@@ -40,7 +40,7 @@ pub(super) async fn open(settings: &Settings) -> Clients {
     let mut loader = aws_config::defaults(habits())
         .http_client(http.clone())
         .timeout_config(TimeoutConfig::builder().connect_timeout(CONNECT).operation_timeout(ANSWER).build())
-        // Whether a call is made again, and with which candidate, is decided by its answer: InsufficientInstanceCapacity is
+        // Whether a call is made again, and with which offering, is decided by its answer: InsufficientInstanceCapacity is
         // a 500, which the libraries would repeat.
         .retry_config(RetryConfig::disabled());
     if let Some(region) = region.clone() {

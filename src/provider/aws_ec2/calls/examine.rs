@@ -19,12 +19,12 @@ use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
-use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::offerings::Offering;
 
 mod groups;
 mod quotas;
 
-/// More candidates than this are not rehearsed: each is a call.
+/// More offerings than this are not rehearsed: each is a call.
 const REHEARSED: usize = 12;
 /// EC2's answer to a dry run that would be carried out.
 const WOULD_SUCCEED: &str = "DryRunOperation";
@@ -57,13 +57,13 @@ pub(super) async fn examine(
 
 async fn look(client: &Client, settings: &Settings, pool: &PoolName, facts: &mut Facts) {
     let images = Images::default();
-    for offer in settings.common.offers.iter().take(REHEARSED) {
-        let Err(error) = rehearse(client, settings, pool, &images, offer).await else { continue };
+    for offering in settings.common.offerings.iter().take(REHEARSED) {
+        let Err(error) = rehearse(client, settings, pool, &images, offering).await else { continue };
         match error.class() {
             // That there is none left just now is no fault of the table.
             ErrorClass::NoCapacity { .. } => {}
-            ErrorClass::Denied => facts.denied.push((offer.candidate.to_string(), error.failure.message)),
-            _ => facts.refused.push((offer.candidate.to_string(), error.failure.message)),
+            ErrorClass::Denied => facts.denied.push((offering.name.to_string(), error.failure.message)),
+            _ => facts.refused.push((offering.name.to_string(), error.failure.message)),
         }
     }
     facts.free_addresses = free_addresses(client, settings, facts).await;
@@ -79,9 +79,9 @@ async fn rehearse(
     settings: &Settings,
     pool: &PoolName,
     images: &Images,
-    offer: &Offer,
+    offering: &Offering,
 ) -> Result<(), ProviderError> {
-    let order = Order::new(settings, &nobody(pool, offer), offer)?;
+    let order = Order::new(settings, &nobody(pool, offering), offering)?;
     let disks = images.disks(client, &order.image).await?;
     match order.call(client, &disks).dry_run(true).send().await {
         Ok(_) => Ok(()),
@@ -91,7 +91,7 @@ async fn rehearse(
 }
 
 /// A launch that is never carried out.
-fn nobody(pool: &PoolName, offer: &Offer) -> LaunchRequest {
+fn nobody(pool: &PoolName, offering: &Offering) -> LaunchRequest {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let (generation, owner) = (Generation::new("doctor"), OwnerId::new("doctor"));
     let instance = InstanceId::launched(pool, &generation, 0);
@@ -101,10 +101,10 @@ fn nobody(pool: &PoolName, offer: &Offer) -> LaunchRequest {
         host_key_public: "ssh-ed25519 AAAA".to_owned(),
     };
     LaunchRequest {
-        token: format!("doctor/{now}/{}", offer.candidate),
+        token: format!("doctor/{now}/{}", offering.name),
         instance,
         tags: Tags { pool: pool.clone(), owner, generation, number: 0 },
-        candidate: Some(offer.candidate.clone()),
+        offering: Some(offering.name.clone()),
         keys,
         lifetime: None,
     }
@@ -112,7 +112,8 @@ fn nobody(pool: &PoolName, offer: &Offer) -> LaunchRequest {
 
 /// Of the subnets that are named, and of the default ones of the zones that are named. `None`: EC2 does not tell.
 async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts) -> Option<u32> {
-    let places: BTreeSet<&str> = settings.common.offers.iter().map(|offer| offer.place.as_str()).collect();
+    let places: BTreeSet<&str> =
+        settings.common.offerings.iter().map(|offering| offering.place.as_str()).collect();
     let (subnets, zones): (Vec<_>, Vec<_>) =
         places.into_iter().map(str::to_owned).partition(|place| place.starts_with("subnet-"));
     let filter = |name: &str, values| Filter::builder().name(name).set_values(Some(values)).build();

@@ -17,7 +17,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Machines, Things};
 use crate::provider::cloud::machine::Handle;
-use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
@@ -91,8 +91,8 @@ fn handle(id: &str) -> Handle {
 impl Api for Ec2 {
     type Order = Order;
 
-    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Order, ProviderError> {
-        Order::new(&self.settings, request, offer)
+    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Order, ProviderError> {
+        Order::new(&self.settings, request, offering)
     }
 
     async fn create(&self, order: &Order) -> Result<Created, ProviderError> {

@@ -15,7 +15,7 @@ use super::super::settings::Settings;
 use super::images::Disk;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::{LaunchRequest, ProviderError};
-use crate::provider::cloud::offers::{Market, Offer};
+use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::AddressKind;
 use crate::provider::cloud::{idempotency, tags, user_data};
 
@@ -48,7 +48,7 @@ impl Order {
     pub(super) fn new(
         settings: &Settings,
         request: &LaunchRequest,
-        offer: &Offer,
+        offering: &Offering,
     ) -> Result<Self, ProviderError> {
         let common = &settings.common;
         let told = user_data::text(common.user_data, request, &common.user, request.lifetime);
@@ -59,11 +59,11 @@ impl Order {
         let name = std::iter::once(("Name".to_owned(), request.instance.to_string()));
         Ok(Self {
             token: token(request),
-            image: offer.image.clone(),
-            instance_type: offer.machine_type.clone(),
-            place: offer.place.clone(),
-            market: offer.market,
-            spot_price: settings.spot_price.clone().filter(|_| offer.market == Market::Spot),
+            image: offering.image.clone(),
+            instance_type: offering.machine_type.clone(),
+            place: offering.place.clone(),
+            market: offering.market,
+            spot_price: settings.spot_price.clone().filter(|_| offering.market == Market::Spot),
             user_data: Base64::encode_string(told.as_bytes()),
             tags: name.chain(ours).chain(common.tags.iter().cloned()).collect(),
             security_groups: settings.security_groups.clone(),

@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use super::*;
-use crate::core::ids::{Candidate, Generation, OwnerId};
+use crate::core::ids::{Generation, OfferingName, OwnerId};
 use crate::core::inventory::{Status, Tags};
 use crate::port::clock::Clock;
 use crate::port::clock::tests::Hands;
 use crate::port::provider::InstanceKeys;
 use crate::provider::cloud::api::{Created, Fate, Machines, Things};
 use crate::provider::cloud::machine::tests::machine;
-use crate::provider::cloud::offers::{Offer, Words};
+use crate::provider::cloud::offerings::{Offering, Words};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::keys::Keys;
 
@@ -37,8 +37,8 @@ struct World {
 impl Api for Rc<World> {
     type Order = String;
 
-    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<String, ProviderError> {
-        Ok(format!("{} {} {}", request.token, offer.machine_type, offer.image))
+    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<String, ProviderError> {
+        Ok(format!("{} {} {}", request.token, offering.machine_type, offering.image))
     }
 
     async fn create(&self, order: &String) -> Result<Created, ProviderError> {
@@ -139,9 +139,9 @@ fn request(id: &str, attempt: u32) -> LaunchRequest {
         host_key: "secret".to_owned(),
         host_key_public: "ssh-ed25519 AAAAhost\n".to_owned(),
     };
-    let candidate = Some(Candidate::new("a small"));
+    let offering = Some(OfferingName::new("a small"));
     let (instance, token) = (InstanceId::new(id), format!("{id}/{attempt}"));
-    LaunchRequest { instance, token, tags, candidate, keys, lifetime: None }
+    LaunchRequest { instance, token, tags, offering, keys, lifetime: None }
 }
 
 fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
@@ -204,7 +204,7 @@ async fn after_a_refusal_the_next_attempt_is_another_order() {
     stage.cloud("new").launch(&request("x", 2)).await.unwrap();
     assert_eq!(stage.world.orders.borrow()[1], "x/2 small new");
     assert_eq!(class(stage.cloud("new").launch(&request("x", 3)).await), ErrorClass::Invalid);
-    let gone = LaunchRequest { candidate: Some(Candidate::new("b huge")), ..request("y", 1) };
+    let gone = LaunchRequest { offering: Some(OfferingName::new("b huge")), ..request("y", 1) };
     assert_eq!(class(stage.cloud("new").launch(&gone).await), ErrorClass::Invalid);
 }
 

@@ -103,7 +103,7 @@ impl Way {
         Ok(Self { credentials, endpoint: settings.common.endpoint.clone() })
     }
 
-    /// Whether a call is made again, and with which candidate, is decided by its answer: not by the library.
+    /// Whether a call is made again, and with which offering, is decided by its answer: not by the library.
     fn with<F>(&self, builder: ClientBuilder<F, Credentials>) -> ClientBuilder<F, Credentials> {
         let builder = builder.with_credentials(self.credentials.clone());
         let builder = builder.with_retry_policy(NeverRetry).with_attempt_timeout(ANSWER);

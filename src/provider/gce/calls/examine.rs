@@ -15,11 +15,11 @@ use super::client::{self, answer};
 use super::errors::{self, Asked};
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, ProviderError};
-use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::offerings::Offering;
 
-mod candidates;
 mod clock;
 mod firewall;
+mod offerings;
 mod quotas;
 mod subnetworks;
 
@@ -35,7 +35,7 @@ pub(super) async fn examine(engine: &ComputeEngine, demand: &Demand) -> Vec<Find
 async fn look(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
     needed(engine, facts).await?;
     let catalogue = client::open_catalogue(&engine.settings).await?;
-    let types = candidates::look_up(engine, &catalogue, facts).await;
+    let types = offerings::look_up(engine, &catalogue, facts).await;
     subnetworks::look_up(engine, &catalogue, facts).await;
     quotas::look_up(engine, &catalogue, &types, facts).await;
     firewall::look_up(engine, &catalogue, facts).await;
@@ -50,9 +50,9 @@ async fn needed(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), Provide
     allowed(facts, "list instances", answer(machines.set_max_results(1_u32).send()).await)?;
     let disks = clients.disks.aggregated_list().set_project(project).set_filter(engine.ours());
     allowed(facts, "list disks", answer(disks.set_max_results(1_u32).send()).await)?;
-    let zone = &engine.settings.common.offers[0].place;
+    let zone = &engine.settings.common.offerings[0].place;
     let operations = clients.operations.list().set_project(project).set_zone(zone).set_max_results(1_u32);
-    // A zone that does not exist is found with its candidates.
+    // A zone that does not exist is found with its offerings.
     if let Some(error) = answer(operations.send()).await.err().filter(is_forbidden) {
         facts.denied.push(("list operations", words(&error)));
     }
@@ -69,12 +69,12 @@ fn allowed<T>(facts: &mut Facts, purpose: &'static str, answer: Answer<T>) -> Re
     Ok(())
 }
 
-/// The candidates, by the region of their zone.
-fn by_region(settings: &Settings) -> BTreeMap<&str, Vec<&Offer>> {
-    let mut regions: BTreeMap<&str, Vec<&Offer>> = BTreeMap::new();
-    for offer in &settings.common.offers {
-        if let Some(region) = region(&offer.place) {
-            regions.entry(region).or_default().push(offer);
+/// The offerings, by the region of their zone.
+fn by_region(settings: &Settings) -> BTreeMap<&str, Vec<&Offering>> {
+    let mut regions: BTreeMap<&str, Vec<&Offering>> = BTreeMap::new();
+    for offering in &settings.common.offerings {
+        if let Some(region) = region(&offering.place) {
+            regions.entry(region).or_default().push(offering);
         }
     }
     regions

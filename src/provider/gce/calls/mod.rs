@@ -15,7 +15,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Fate, Machines, Things};
 use crate::provider::cloud::machine::Handle;
-use crate::provider::cloud::offers::Offer;
+use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
@@ -82,8 +82,8 @@ impl ComputeEngine {
 impl Api for ComputeEngine {
     type Order = Order;
 
-    fn order(&self, request: &LaunchRequest, offer: &Offer) -> Result<Order, ProviderError> {
-        Order::new(&self.settings, request, offer)
+    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Order, ProviderError> {
+        Order::new(&self.settings, request, offering)
     }
 
     async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
@@ -92,8 +92,9 @@ impl Api for ComputeEngine {
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
-        let offers = &self.settings.common.offers;
-        let matters = |zone: &str| offers.iter().any(|offer| offer.place == zone) || self.endings.saw(zone);
+        let offerings = &self.settings.common.offerings;
+        let matters =
+            |zone: &str| offerings.iter().any(|offering| offering.place == zone) || self.endings.saw(zone);
         let mut machines = machines::list(self, matters).await?;
         for zone in self.endings.note(&machines) {
             // A reason that nobody tells is no reason to know nothing.

@@ -18,7 +18,7 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::machine::Handle;
-use crate::provider::cloud::offers::{Market, Offer};
+use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::cloud::{idempotency, tags, user_data};
 
@@ -43,25 +43,25 @@ impl Order {
     pub(super) fn new(
         settings: &Settings,
         request: &LaunchRequest,
-        offer: &Offer,
+        offering: &Offering,
     ) -> Result<Self, ProviderError> {
-        let zone = &offer.place;
+        let zone = &offering.place;
         let wrong = |what: &str| {
             ProviderError::new(ErrorClass::Invalid, format!("`{what}` is no name of Compute Engine's"))
         };
         let region = region(zone).ok_or_else(|| wrong(zone))?;
-        let image = Image::parse(&offer.image).ok_or_else(|| wrong(&offer.image))?;
+        let image = Image::parse(&offering.image).ok_or_else(|| wrong(&offering.image))?;
         let request_id = request_id(request);
         let mut labels: HashMap<String, String> = settings.common.tags.iter().cloned().collect();
         labels.extend(tags::written(&request.tags).map(|(name, value)| (name.to_owned(), value)));
         let mut instance = Instance::new()
             .set_name(name(&request.instance))
-            .set_machine_type(format!("zones/{zone}/machineTypes/{}", offer.machine_type))
+            .set_machine_type(format!("zones/{zone}/machineTypes/{}", offering.machine_type))
             .set_labels(labels.clone())
             .set_disks([boot_disk(settings, zone, &image, labels)])
             .set_network_interfaces([interface(settings, region)])
             .set_metadata(metadata(settings, request, &request_id))
-            .set_scheduling(scheduling(offer.market, request.lifetime));
+            .set_scheduling(scheduling(offering.market, request.lifetime));
         if let Some(account) = &settings.service_account {
             let account =
                 ServiceAccount::new().set_email(account.email.clone()).set_scopes(account.scopes.clone());
@@ -70,8 +70,8 @@ impl Order {
         if !settings.network_tags.is_empty() {
             instance = instance.set_tags(Tags::new().set_items(settings.network_tags.clone()));
         }
-        let spot = if offer.market == Market::Spot { " spot" } else { "" };
-        let place = format!("{}{spot} in {zone}", offer.machine_type);
+        let spot = if offering.market == Market::Spot { " spot" } else { "" };
+        let place = format!("{}{spot} in {zone}", offering.machine_type);
         Ok(Self { zone: zone.clone(), request_id, place, instance })
     }
 

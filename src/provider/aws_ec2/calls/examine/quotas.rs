@@ -16,7 +16,7 @@ use super::super::client::Clients;
 use super::super::errors;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::offers::Market;
+use crate::provider::cloud::offerings::Market;
 use crate::provider::cloud::room::Room;
 
 /// EC2 may be in reach where Service Quotas is not, and the account be a large one: what else was found is told all the same.
@@ -45,17 +45,17 @@ pub(super) async fn look_up(clients: &Clients, settings: &Settings) -> Result<Ve
 }
 
 async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<Room>, ProviderError> {
-    let offers = &settings.common.offers;
+    let offerings = &settings.common.offerings;
     let running = running(clients).await?;
     let untold = running.iter().filter(|one| one.vcpus.is_none()).map(|one| &one.machine_type);
-    let types = offers.iter().map(|offer| &offer.machine_type).chain(untold).cloned().collect();
+    let types = offerings.iter().map(|offering| &offering.machine_type).chain(untold).cloned().collect();
     let vcpus = default_vcpus(clients, types).await?;
 
     let take = |machine_type, market, vcpus| Take { machine_type, market, vcpus };
     // A type that does not exist is found by the rehearsal.
-    let pool = offers
-        .iter()
-        .filter_map(|offer| Some(take(&offer.machine_type, offer.market, *vcpus.get(&offer.machine_type)?)));
+    let pool = offerings.iter().filter_map(|offering| {
+        Some(take(&offering.machine_type, offering.market, *vcpus.get(&offering.machine_type)?))
+    });
     let pool: Vec<_> = pool.collect();
     let in_use = running.iter().filter_map(|one| {
         let vcpus = one.vcpus.or_else(|| vcpus.get(&one.machine_type).copied())?;

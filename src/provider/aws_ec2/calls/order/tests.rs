@@ -25,12 +25,12 @@ fn request(owner: &str) -> LaunchRequest {
         host_key_public: "ssh-ed25519 AAAAhost".to_owned(),
     };
     let instance = InstanceId::new("linux-c0ffee-7");
-    LaunchRequest { token: format!("{instance}/1"), instance, tags, candidate: None, keys, lifetime: None }
+    LaunchRequest { token: format!("{instance}/1"), instance, tags, offering: None, keys, lifetime: None }
 }
 
 fn order(more: &str) -> Order {
     let settings = settings(more);
-    Order::new(&settings, &request("owner"), &settings.common.offers[0]).unwrap()
+    Order::new(&settings, &request("owner"), &settings.common.offerings[0]).unwrap()
 }
 
 fn client() -> Client {

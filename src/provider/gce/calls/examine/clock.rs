@@ -12,7 +12,7 @@ const NONE: &str = "greenroom-doctor-asks-the-time";
 /// Compute Engine's clock less ours, in seconds; `None` if it did not say.
 pub(super) async fn ahead_s(engine: &ComputeEngine) -> Option<i64> {
     let operations = &engine.clients().await.ok()?.operations;
-    let zone = &engine.settings.common.offers[0].place;
+    let zone = &engine.settings.common.offerings[0].place;
     let get = operations.get().set_project(&engine.settings.project).set_zone(zone).set_operation(NONE);
     let error = answer(get.send()).await.err()?;
     clock::ahead_s(error.http_headers()?.get("date")?.to_str().ok()?, SystemTime::now())

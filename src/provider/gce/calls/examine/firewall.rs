@@ -22,7 +22,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
         Ok(Some(found)) => found,
         Ok(None) => return,
         Err(error) if is_forbidden(&error) => return facts.unseen.push(PURPOSE),
-        Err(error) => return facts.refused.push(("every candidate".to_owned(), words(&error))),
+        Err(error) => return facts.refused.push(("every offering".to_owned(), words(&error))),
     };
     let mut next = None;
     loop {
@@ -48,7 +48,7 @@ async fn network(settings: &Settings, catalogue: &Catalogue) -> Answer<Option<(S
     if let Some(network) = &settings.network {
         return Ok(Some((owner(network), network.name.clone())));
     }
-    let Some(region) = resource::region(&settings.common.offers[0].place) else { return Ok(None) };
+    let Some(region) = resource::region(&settings.common.offerings[0].place) else { return Ok(None) };
     let found = subnetworks::of_region(settings, catalogue, region).await.transpose()?;
     let network = found.and_then(|found| found.network).map(|network| last(&network).to_owned());
     Ok(settings.subnetwork.as_ref().map(owner).zip(network))

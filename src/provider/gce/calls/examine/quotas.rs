@@ -7,9 +7,9 @@ use google_cloud_compute_v1::model::Region;
 use super::super::super::findings::{Facts, Take, room};
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
-use super::candidates::Types;
+use super::offerings::Types;
 use super::{by_region, is_forbidden};
-use crate::provider::cloud::offers::{Market, Offer};
+use crate::provider::cloud::offerings::{Market, Offering};
 
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types: &Types, facts: &mut Facts) {
     for (name, here) in by_region(&engine.settings) {
@@ -25,18 +25,19 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
         };
         // Addresses of IPv6 are under no quota.
         let public_ip = engine.settings.public_ip && !engine.settings.has_ipv6();
-        let takes: Vec<_> = here.into_iter().filter_map(|offer| take(offer, types, public_ip)).collect();
+        let takes: Vec<_> =
+            here.into_iter().filter_map(|offering| take(offering, types, public_ip)).collect();
         facts.room.extend(room(name, &left(&region), &takes));
     }
     facts.unseen.dedup();
 }
 
-fn take<'a>(offer: &'a Offer, types: &Types, public_ip: bool) -> Option<Take<'a>> {
-    let kind = types.get(&(offer.place.clone(), offer.machine_type.clone()))?;
+fn take<'a>(offering: &'a Offering, types: &Types, public_ip: bool) -> Option<Take<'a>> {
+    let kind = types.get(&(offering.place.clone(), offering.machine_type.clone()))?;
     Some(Take {
-        machine_type: &offer.machine_type,
+        machine_type: &offering.machine_type,
         processors: u32::try_from(kind.guest_cpus?).ok()?,
-        spot: offer.market == Market::Spot,
+        spot: offering.market == Market::Spot,
         public_ip,
     })
 }

@@ -27,7 +27,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
             Some(Err(error)) => Some(words(&error)),
         };
         let Some(why) = trouble else { continue };
-        facts.refused.extend(here.iter().map(|offer| (offer.candidate.to_string(), why.clone())));
+        facts.refused.extend(here.iter().map(|offering| (offering.name.to_string(), why.clone())));
     }
     facts.unseen.dedup();
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::ids::{Candidate, Generation, OwnerId, PoolName};
+use crate::core::ids::{Generation, OfferingName, OwnerId, PoolName};
 use crate::core::inventory;
 use crate::port::provider::InstanceKeys;
 
@@ -21,7 +21,7 @@ fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
     };
     let instance = InstanceId::launched(&tags.pool, &tags.generation, tags.number);
     let token = format!("{instance}/1");
-    LaunchRequest { instance, token, tags, candidate: Some(Candidate::new("")), keys, lifetime }
+    LaunchRequest { instance, token, tags, offering: Some(OfferingName::new("")), keys, lifetime }
 }
 
 fn order(text: &str, request: &LaunchRequest) -> Order {
@@ -29,7 +29,7 @@ fn order(text: &str, request: &LaunchRequest) -> Order {
     let mut table: toml::Table = least.parse().unwrap();
     table.extend(text.parse::<toml::Table>().unwrap());
     let settings = Settings::read(&table).unwrap();
-    Order::new(&settings, request, &settings.common.offers[0]).unwrap()
+    Order::new(&settings, request, &settings.common.offerings[0]).unwrap()
 }
 
 fn body(order: &Order) -> Value {

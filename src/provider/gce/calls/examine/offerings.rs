@@ -1,4 +1,4 @@
-//! What the candidates name: is it there, and does it fit together?
+//! What the offerings name: is it there, and does it fit together?
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,36 @@ use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::{is_forbidden, words};
 
-/// More candidates than this are not looked up: each is a call.
+/// More offerings than this are not looked up: each is a call.
 const MOST: usize = 24;
 
 /// The machine types that there are, by zone and name.
 pub(super) type Types = BTreeMap<(String, String), MachineType>;
 
-/// Looks up images and types of the candidates; gives the types.
+/// Looks up images and types of the offerings; gives the types.
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) -> Types {
     let mut types: BTreeMap<_, Answer<MachineType>> = BTreeMap::new();
     let mut images: BTreeMap<_, Answer<Image>> = BTreeMap::new();
-    for offer in engine.settings.common.offers.iter().take(MOST) {
-        let key = (offer.place.clone(), offer.machine_type.clone());
-        if !images.contains_key(&offer.image) {
-            images.insert(offer.image.clone(), image(engine, catalogue, &offer.image).await);
+    for offering in engine.settings.common.offerings.iter().take(MOST) {
+        let key = (offering.place.clone(), offering.machine_type.clone());
+        if !images.contains_key(&offering.image) {
+            images.insert(offering.image.clone(), image(engine, catalogue, &offering.image).await);
         }
         if !types.contains_key(&key) {
             let get = catalogue.machine_types.get().set_project(&engine.settings.project);
-            let get = get.set_zone(&offer.place).set_machine_type(&offer.machine_type);
+            let get = get.set_zone(&offering.place).set_machine_type(&offering.machine_type);
             types.insert(key.clone(), answer(get.send()).await);
         }
-        let (image, kind) = (&images[&offer.image], &types[&key]);
+        let (image, kind) = (&images[&offering.image], &types[&key]);
         if let Some(error) = image.as_ref().err().or(kind.as_ref().err()) {
             if is_forbidden(error) {
                 facts.denied.push(("look up its images and types", words(error)));
             } else {
-                facts.refused.push((offer.candidate.to_string(), words(error)));
+                facts.refused.push((offering.name.to_string(), words(error)));
             }
         } else if let (Ok(image), Ok(kind)) = (image, kind) {
             let wrong = mismatch(image, kind, engine.settings.common.disk_gib);
-            facts.refused.extend(wrong.map(|why| (offer.candidate.to_string(), why)));
+            facts.refused.extend(wrong.map(|why| (offering.name.to_string(), why)));
         }
     }
     facts.denied.dedup();

@@ -1,12 +1,12 @@
 //! The ways in which a pool may launch: machine types, places, spot or on demand, images.
 //!
 //! A table lists types, places and markets; all combinations are tried, the first of each list first, and the places of
-//! one type before the next type. `[[candidate]]` tables do the same one after another, each with what it does not say
+//! one type before the next type. `[[offering]]` tables do the same one after another, each with what it does not say
 //! itself taken from the table around it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::ids::Candidate;
+use crate::core::ids::OfferingName;
 use crate::core::inventory::Capabilities;
 use crate::provider::keys::{KeyError, Keys};
 
@@ -24,8 +24,8 @@ pub enum Market {
 
 /// One way to launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    pub candidate: Candidate,
+pub struct Offering {
+    pub name: OfferingName,
     pub machine_type: String,
     /// A zone, or a subnet.
     pub place: String,
@@ -51,11 +51,11 @@ struct Lists {
     image: Option<String>,
 }
 
-/// Reads all offers of a provider's table, the preferred one first.
-pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offer>, KeyError> {
+/// Reads all offerings of a provider's table, the preferred one first.
+pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offering>, KeyError> {
     let common = Lists::read(keys, words)?;
     let mut groups = Vec::new();
-    for mut table in keys.tables("candidate")? {
+    for mut table in keys.tables("offering")? {
         let group = Lists::read(&mut table, words)?.or(&common);
         groups.push((group, table.name("")));
         table.finish()?;
@@ -63,21 +63,21 @@ pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offer>, KeyError> 
     if groups.is_empty() {
         groups.push((common, String::new()));
     }
-    let mut offers: Vec<Offer> = Vec::new();
+    let mut offerings: Vec<Offering> = Vec::new();
     for (group, name) in &groups {
-        for offer in group.offers(name, words)? {
+        for offering in group.offerings(name, words)? {
             // None has its name yet, so that equal ones are equal.
-            if !offers.contains(&offer) {
-                offers.push(offer);
+            if !offerings.contains(&offering) {
+                offerings.push(offering);
             }
         }
     }
-    if offers.len() > MOST {
-        let why = format!("and places make {} candidates, {MOST} are the most", offers.len());
+    if offerings.len() > MOST {
+        let why = format!("and places make {} offerings, {MOST} are the most", offerings.len());
         return Err(KeyError::new(words.types, why));
     }
-    name(&mut offers);
-    Ok(offers)
+    name(&mut offerings);
+    Ok(offerings)
 }
 
 impl Lists {
@@ -112,7 +112,7 @@ impl Lists {
     }
 
     /// All combinations. `table` is the name of the table with its dot, for messages.
-    fn offers(&self, table: &str, words: &Words) -> Result<Vec<Offer>, KeyError> {
+    fn offerings(&self, table: &str, words: &Words) -> Result<Vec<Offering>, KeyError> {
         let missing =
             |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
         let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
@@ -123,12 +123,12 @@ impl Lists {
             missing(words.places[0], &format!("where machines may be ({})", words.places.join(" or ")))
         })?;
         let markets = self.markets.clone().unwrap_or_else(|| vec![Market::OnDemand]);
-        let mut offers = Vec::new();
+        let mut offerings = Vec::new();
         for market in markets {
             for machine_type in types {
                 for place in places {
-                    offers.push(Offer {
-                        candidate: Candidate::new(""),
+                    offerings.push(Offering {
+                        name: OfferingName::new(""),
                         machine_type: machine_type.clone(),
                         place: place.clone(),
                         market,
@@ -137,24 +137,24 @@ impl Lists {
                 }
             }
         }
-        Ok(offers)
+        Ok(offerings)
     }
 }
 
-/// What a provider of these offers can do.
-pub fn capabilities(offers: &[Offer]) -> Capabilities {
-    let candidates = offers.iter().map(|offer| offer.candidate.clone()).collect();
-    Capabilities { candidates, ..Capabilities::default() }
+/// What a provider of these offerings can do.
+pub fn capabilities(offerings: &[Offering]) -> Capabilities {
+    let offerings = offerings.iter().map(|offering| offering.name.clone()).collect();
+    Capabilities { offerings, ..Capabilities::default() }
 }
 
 /// Each by what people call it; the image is named only where there are several.
-fn name(offers: &mut [Offer]) {
-    let several = offers.windows(2).any(|two| two[0].image != two[1].image);
-    for offer in offers {
-        let Offer { machine_type, place, .. } = &*offer;
-        let market = if offer.market == Market::Spot { " spot" } else { "" };
-        let image = if several { format!(" {}", offer.image) } else { String::new() };
-        offer.candidate = Candidate::new(format!("{place} {machine_type}{market}{image}"));
+fn name(offerings: &mut [Offering]) {
+    let several = offerings.windows(2).any(|two| two[0].image != two[1].image);
+    for offering in offerings {
+        let Offering { machine_type, place, .. } = &*offering;
+        let market = if offering.market == Market::Spot { " spot" } else { "" };
+        let image = if several { format!(" {}", offering.image) } else { String::new() };
+        offering.name = OfferingName::new(format!("{place} {machine_type}{market}{image}"));
     }
 }
 
@@ -179,9 +179,9 @@ mod tests {
     fn names(text: &str) -> Result<Vec<String>, String> {
         let table: toml::Table = text.parse().unwrap();
         let mut keys = Keys::of(&table);
-        let offers = read(&mut keys, &WORDS).and_then(|offers| keys.finish().map(|()| offers));
-        let name = |offer: &Offer| offer.candidate.to_string();
-        offers.map(|offers| offers.iter().map(name).collect()).map_err(|error| error.to_string())
+        let offerings = read(&mut keys, &WORDS).and_then(|offerings| keys.finish().map(|()| offerings));
+        let name = |offering: &Offering| offering.name.to_string();
+        offerings.map(|offerings| offerings.iter().map(name).collect()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -203,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn candidates_follow_one_another_and_take_what_they_do_not_say() {
-        let text = "image = \"i\"\nzones = [\"a\", \"b\"]\n[[candidate]]\nmachine_types = \"arm\"\nimage = \"j\"\n\
-                    zones = \"b\"\n[[candidate]]\nmachine_types = \"x86\"\nmarket = \"spot\"\n\
-                    [[candidate]]\nmachine_types = \"x86\"\nmarket = [\"spot\", \"on-demand\"]\nzones = \"a\"\n";
+    fn offerings_follow_one_another_and_take_what_they_do_not_say() {
+        let text = "image = \"i\"\nzones = [\"a\", \"b\"]\n[[offering]]\nmachine_types = \"arm\"\nimage = \"j\"\n\
+                    zones = \"b\"\n[[offering]]\nmachine_types = \"x86\"\nmarket = \"spot\"\n\
+                    [[offering]]\nmachine_types = \"x86\"\nmarket = [\"spot\", \"on-demand\"]\nzones = \"a\"\n";
         assert_eq!(
             names(text).unwrap(),
             ["b arm j", "a x86 spot i", "b x86 spot i", "a x86 i"],
@@ -231,10 +231,10 @@ mod tests {
             ("machine_types = []", "`machine_types` is empty"),
             ("machine_types = [\"a\", \" \"]", "`machine_types` is empty"),
             ("machine_types = [1]", "expected a text or a list of texts"),
-            ("image = \"i\"\n[[candidate]]\nzones = \"a\"", "`candidate.0.machine_types` is missing"),
+            ("image = \"i\"\n[[offering]]\nzones = \"a\"", "`offering.0.machine_types` is missing"),
             (
-                "[[candidate]]\nzone = \"a\"",
-                "`candidate.0.zone` is no key of this table: did you mean `zones`?",
+                "[[offering]]\nzone = \"a\"",
+                "`offering.0.zone` is no key of this table: did you mean `zones`?",
             ),
         ] {
             let error = names(text).unwrap_err();
