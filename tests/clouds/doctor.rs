@@ -64,7 +64,7 @@ fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
         site.lab.fault(&fault);
         let found = site.findings(Cloud::Ec2);
         let [[code, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
-        assert_eq!([code, severity], ["aws-ec2-unseen", "note"]);
+        assert_eq!([code, severity], ["aws-ec2-not-checked", "note"]);
         let begin = "doctor cannot look at quotas for pool `pool`, and the pool itself does not need it: ";
         assert!(what.starts_with(&format!("{begin}{words}")), "{what}");
     }

@@ -90,7 +90,7 @@ fn a_link_that_hangs_is_told_in_a_second_with_what_ends_it() {
     assert!(text.contains("  wedged\n") && in_words(&text).contains(&end), "{text}");
     let examined = doctor(&place);
     let what = format!(
-        "warning [link-wedged]: the link of instance {instance} of pool `pool` (process {}) does not answer",
+        "warning [link-unresponsive]: the link of instance {instance} of pool `pool` (process {}) does not answer",
         link.pid
     );
     assert!(examined.contains(&what) && examined.contains(&end), "{examined}");
@@ -109,5 +109,5 @@ fn a_link_whose_instance_is_recorded_no_more_is_noted() {
     std::fs::rename(links.join(instance.as_str()), links.join("pool-gone-1")).expect("it can be renamed");
     let examined = doctor(&place);
     let left = format!("pool-gone-1 (process {})", link.pid);
-    assert!(examined.contains("note [link-left-over]: ") && examined.contains(&left), "{examined}");
+    assert!(examined.contains("note [link-orphaned]: ") && examined.contains(&left), "{examined}");
 }

@@ -192,7 +192,7 @@ fn a_jobs_way_can_be_looked_at_from_all_sides() {
         assert!(codes.contains(&expected), "{codes:?}");
     }
     assert!(
-        !codes.iter().any(|code| code.starts_with("state-d") && *code != "state-dir-fleeting"),
+        !codes.iter().any(|code| code.starts_with("state-d") && *code != "state-dir-ephemeral"),
         "{codes:?}"
     );
     drop(keeper);

@@ -44,7 +44,7 @@ codes! {
     STATE_DIR_MODE Error "state-dir-mode" "Others may enter the state directory; it must have mode 0700.";
     STATE_DIR_REMOTE Error "state-dir-remote" "The state directory lies on a network or FUSE file system.";
     STATE_DIR_READ_ONLY Error "state-dir-read-only" "The state directory lies on a read-only file system.";
-    STATE_DIR_FLEETING Warning "state-dir-fleeting" "The state directory does not survive its container, or a reboot.";
+    STATE_DIR_EPHEMERAL Warning "state-dir-ephemeral" "The state directory does not survive its container, or a reboot.";
     STATE_DIR_NOT_WRITABLE Error "state-dir-not-writable" "A file could not be written, synced and renamed there.";
     STATE_DIR_LOCKS Error "state-dir-locks" "A lock that is held was given a second time.";
     STATE_DIR_SPACE Warning "state-dir-space" "Little space, or few files, are left on its file system.";
@@ -57,9 +57,9 @@ codes! {
     STATE_DAMAGED Error "state-damaged" "A pool's state is damaged: nothing is launched, granted or terminated.";
     STATE_NEWER Error "state-newer" "A pool's state was written by a newer version: it can be read, not changed.";
     STATE_UNREADABLE Error "state-unreadable" "The files of a pool's state cannot be read.";
-    STATE_MISFITS Warning "state-misfits" "Events did not fit the state they were applied to: a bug.";
+    STATE_INAPPLICABLE_EVENTS Warning "state-inapplicable-events" "Events did not fit the state they were applied to: a bug.";
     STATE_TORN Note "state-torn" "A write was cut short; the next writer cuts it off.";
-    STATE_SIDE_FILES Note "state-side-files" "Cut-off or damaged pieces of state are kept beside it.";
+    STATE_BACKUP_FILES Note "state-backup-files" "Cut-off or damaged pieces of state are kept beside it.";
     HISTORY_DAMAGED Warning "history-damaged" "Old events cannot be read; only `explain` and `history` miss them.";
 
     CLOCK_BEHIND Error "clock-behind" "The wall clock is before the day this program was installed.";
@@ -70,34 +70,34 @@ codes! {
     CONFIG_UNREADABLE Error "config-unreadable" "The configuration cannot be read.";
     CONFIG_INVALID Error "config-invalid" "The configuration has mistakes; the last good one stays in force.";
     CONFIG_WRITABLE Warning "config-writable" "Others may change the configuration, and with it run commands as us.";
-    CONFIG_NOT_IN_FORCE Note "config-not-in-force" "The recorded policy of a pool is not what the configuration says.";
+    CONFIG_NOT_APPLIED Note "config-not-applied" "The recorded policy of a pool is not what the configuration says.";
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names a provider that does not exist.";
-    PROVIDER_SILENT Warning "provider-silent" "A provider did not answer what doctor asked it within half a minute.";
+    PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer what doctor asked it within half a minute.";
 
-    KEEPER_NEEDED Error "keeper-needed" "There is work, and no keeper runs.";
-    KEEPER_SILENT Error "keeper-silent" "A keeper runs, and has not looked at a pool when it meant to.";
+    KEEPER_MISSING Error "keeper-missing" "There is work, and no keeper runs.";
+    KEEPER_STALLED Error "keeper-stalled" "A keeper runs, and has not looked at a pool when it meant to.";
     KEEPER_UNKNOWN Warning "keeper-unknown" "It could not be found out whether a keeper runs.";
     KEEPER_NO_SERVICE Warning "keeper-no-service" "No service runs `greenroom keep`: keepers go when the runner's service stops.";
-    ATTEMPTS_LEFT_OVER Warning "attempts-left-over" "Jobs ended without a cleanup, and still hold what they had.";
-    LINK_WEDGED Warning "link-wedged" "A link, the process that holds a connection to an instance, does not answer.";
-    LINK_LEFT_OVER Note "link-left-over" "Links are there of instances that are recorded no more.";
+    ATTEMPTS_ORPHANED Warning "attempts-orphaned" "Jobs ended without a cleanup, and still hold what they had.";
+    LINK_UNRESPONSIVE Warning "link-unresponsive" "A link, the process that holds a connection to an instance, does not answer.";
+    LINK_ORPHANED Note "link-orphaned" "Links are there of instances that are recorded no more.";
 
     POOL_UNCONFIGURED Warning "pool-unconfigured" "A pool has instances or jobs, and the configuration does not name it.";
     POOL_IDLE_OVER_LIMIT Warning "pool-idle-over-limit" "More idle slots are wanted than `max_instances` allows.";
     POOL_DRAINED Note "pool-drained" "The operator has drained a pool.";
     POOL_PAUSED Error "pool-paused" "Launches failed so often that a pool pauses.";
     POOL_LAUNCHES_FAIL Warning "pool-launches-fail" "The last launch of a pool failed.";
-    POOL_SET_ASIDE Warning "pool-set-aside" "Instances are out of service until somebody looks at them.";
+    POOL_OUT_OF_SERVICE Warning "pool-out-of-service" "Instances are out of service until somebody looks at them.";
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list fails or is incomplete.";
     POOL_INSTANCE_TROUBLE Warning "pool-instance-trouble" "Calls to the provider about an instance keep failing.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A fixed host cannot be used at present.";
-    POOL_ANOTHER_MANAGER Error "pool-another-manager" "Somebody works with a copy of this state directory.";
+    POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Somebody works with a copy of this state directory.";
 
     HOST_UNREACHABLE Error "host-unreachable" "A fixed host, or its jump host, does not answer.";
     HOST_KEY_CHANGED Error "host-key-changed" "A host answers with another key than the one that is stated or pinned.";
-    HOST_REFUSES Error "host-refuses" "A host does not let us in.";
-    HOST_OURS Error "host-ours" "Something on this side keeps us from trying a host: a key file, an agent.";
+    HOST_LOGIN_DENIED Error "host-login-denied" "A host does not let us in.";
+    HOST_CLIENT_SETUP Error "host-client-setup" "Something on this side keeps us from trying a host: a key file, an agent.";
     HOST_LOGIN_SHELL Error "host-login-shell" "The login shell of a host's user runs no commands for us.";
     HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not there on a host.";
     HOST_BUILDS_DIR Error "host-builds-dir" "Jobs cannot make `builds_dir`, or write in it, on a host.";

@@ -109,9 +109,9 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
             let remedy = format!(
                 "put our public key into ~{user}/.ssh/authorized_keys there, and see that the user's login shell exists"
             );
-            code::HOST_REFUSES.found(what, remedy)
+            code::HOST_LOGIN_DENIED.found(what, remedy)
         }
-        ConnectError::Local { .. } => code::HOST_OURS.found(what, "correct `key` or `agent`"),
+        ConnectError::Local { .. } => code::HOST_CLIENT_SETUP.found(what, "correct `key` or `agent`"),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
         KeeperSight::Absent if sight.waiting + sight.under_way > 0 => {
             let (jobs, things) = (plural(sight.waiting, "job"), plural(sight.under_way, "instance"));
             let what = format!("no keeper runs, while {jobs} wait and {things} are on their way in or out");
-            found.push(code::KEEPER_NEEDED.found(what, start(sight)));
+            found.push(code::KEEPER_MISSING.found(what, start(sight)));
         }
         KeeperSight::Unknown(problem) => {
             let what = format!("it cannot be told whether a keeper runs: {problem}");
@@ -71,7 +71,7 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
     let late = when.now().since(meant);
     (late > LATE).then(|| {
         let what = format!("the keeper meant to look at pool `{pool}` {} ago and has not", whole(late));
-        code::KEEPER_SILENT.found(
+        code::KEEPER_STALLED.found(
             what,
             "its last words are in keeper.log in the state directory; end it, the next call starts another",
         )
@@ -140,12 +140,12 @@ pub(super) mod tests {
         vec![
             (
                 KeepingSight { keeper: KeeperSight::Absent, waiting: 2, under_way: 1, ..calm() },
-                "error [keeper-needed]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
+                "error [keeper-missing]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
                  out\n  help: `systemctl start greenroom.service`",
             ),
             (
                 KeepingSight { next_looks: vec![(pool(), at(0.0))], ..calm() },
-                "error [keeper-silent]: the keeper meant to look at pool `linux` 5m ago and has not\n  \
+                "error [keeper-stalled]: the keeper meant to look at pool `linux` 5m ago and has not\n  \
                  help: its last words are in keeper.log in the state directory; end it, the next call starts another",
             ),
             (

@@ -35,7 +35,7 @@ fn wedged(pool: &PoolName, instance: &str, link: &Found) -> Finding {
             "end its process, one of those named `greenroom link`: jobs go on without it meanwhile".to_owned()
         }
     };
-    code::LINK_WEDGED.found(what, remedy)
+    code::LINK_UNRESPONSIVE.found(what, remedy)
 }
 
 fn left_over(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Finding> {
@@ -43,7 +43,7 @@ fn left_over(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Find
     (!others.is_empty()).then(|| {
         let names: Vec<String> =
             others.iter().map(|(instance, link)| format!("{instance}{}", process(link))).collect();
-        code::LINK_LEFT_OVER.noted(format!(
+        code::LINK_ORPHANED.noted(format!(
             "pool `{pool}` has {} of instances that are recorded no more, which end with their connections: {}",
             plural(others.len(), "link"),
             names.join(", ")
@@ -97,14 +97,14 @@ pub(super) mod tests {
         );
         assert!(found[0].contains("`kill -9 4711`"), "{found:#?}");
         assert!(found[1].contains("`greenroom link`"), "{found:#?}");
-        assert!(found[2].starts_with("note [link-left-over]: pool `linux` has 1 link of"), "{found:#?}");
+        assert!(found[2].starts_with("note [link-orphaned]: pool `linux` has 1 link of"), "{found:#?}");
         assert!(found[2].ends_with(": linux-7f3a-7 (process 4713)"), "{found:#?}");
     }
 
     #[test]
     fn without_a_state_nothing_is_said_of_instances() {
         let found = check(&pool(), None, &troubles());
-        assert!(found.iter().all(|finding| finding.code == "link-wedged"), "{found:#?}");
+        assert!(found.iter().all(|finding| finding.code == "link-unresponsive"), "{found:#?}");
     }
 
     /// One finding of each code.

@@ -27,7 +27,7 @@ pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
 }
 
 fn fleeting(warning: &str) -> Finding {
-    code::STATE_DIR_FLEETING.found(warning, "set `state_dir` to a disk that stays, or mount one there")
+    code::STATE_DIR_EPHEMERAL.found(warning, "set `state_dir` to a disk that stays, or mount one there")
 }
 
 /// Without `owner` the next call would make a new one, unless instances of the old one may be about.
@@ -112,7 +112,7 @@ pub(super) mod tests {
         StateDir::open(&path).unwrap();
         change(&path);
         // Where tests run may be memory.
-        open(&path).1.into_iter().filter(|f| f.code != "state-dir-fleeting").collect()
+        open(&path).1.into_iter().filter(|f| f.code != "state-dir-ephemeral").collect()
     }
 
     fn codes(found: &[Finding]) -> Vec<&'static str> {

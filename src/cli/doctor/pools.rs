@@ -61,7 +61,7 @@ fn not_in_force(sight: &PoolSight<'_>, policy: &Policy) -> Option<Finding> {
     (recorded != policy).then(|| {
         let what = format!("pool `{}` works by another policy than the configuration's", sight.pool);
         let remedy = "nothing, if it has just been changed: the keeper reads it in its next pass";
-        code::CONFIG_NOT_IN_FORCE.found(what, remedy)
+        code::CONFIG_NOT_APPLIED.found(what, remedy)
     })
 }
 
@@ -107,7 +107,7 @@ fn set_aside(sight: &PoolSight<'_>) -> Vec<Finding> {
         let (pool, id) = (sight.pool, &instance.id);
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
         let remedy = format!("look at it, then `greenroom pool resume {pool} --instance {id}`");
-        Some(code::POOL_SET_ASIDE.found(what, remedy))
+        Some(code::POOL_OUT_OF_SERVICE.found(what, remedy))
     };
     sight.state.instances.values().filter_map(finding).collect()
 }
@@ -123,7 +123,7 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
         }
         Note::AnotherManager { .. } => {
             let remedy = "find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there";
-            code::POOL_ANOTHER_MANAGER.found(what, remedy)
+            code::POOL_OWNER_CONFLICT.found(what, remedy)
         }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
         Note::Trouble { instance, .. } => {
@@ -154,7 +154,7 @@ fn left_over(sight: &PoolSight<'_>, when: &When) -> Option<Finding> {
             sight.pool,
             ended.join(", ")
         );
-        code::ATTEMPTS_LEFT_OVER
+        code::ATTEMPTS_ORPHANED
             .found(what, "`greenroom reap` gives back what they hold; a keeper does it by itself")
     })
 }

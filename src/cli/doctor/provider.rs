@@ -75,7 +75,7 @@ pub(super) async fn ask(
             Pretty(within)
         );
         vec![
-            code::PROVIDER_SILENT
+            code::PROVIDER_TIMEOUT
                 .found(what, "see that this machine reaches it: its address, a proxy, its status page"),
         ]
     })
@@ -161,7 +161,7 @@ pub(super) mod tests {
     async fn a_provider_is_asked_and_given_up_in_time() {
         assert_eq!(asked(true).await[0].what, "5 more are wanted");
         let silent = asked(false).await;
-        assert_eq!(silent[0].code, "provider-silent");
+        assert_eq!(silent[0].code, "provider-timeout");
         assert!(
             silent[0].what.contains("pool `linux` did not answer what doctor asks it within 10 ms"),
             "{silent:?}"

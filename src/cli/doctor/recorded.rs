@@ -36,7 +36,9 @@ fn judge(pool: &PoolName, verdict: &Verdict) -> Vec<Finding> {
         let events = plural(usize::try_from(verdict.misfits).unwrap_or(usize::MAX), "event");
         let what =
             format!("pool `{pool}`: {events} did not fit the recorded state: a bug, nothing is lost by it");
-        found.push(code::STATE_MISFITS.found(what, "report it, with the journal (it holds no secrets)"));
+        found.push(
+            code::STATE_INAPPLICABLE_EVENTS.found(what, "report it, with the journal (it holds no secrets)"),
+        );
     }
     if verdict.torn_bytes > 0 {
         let what = format!(
@@ -61,7 +63,7 @@ fn judge(pool: &PoolName, verdict: &Verdict) -> Vec<Finding> {
             first.display()
         );
         found.push(
-            code::STATE_SIDE_FILES.found(what, "delete them when nobody wants to look at them any more"),
+            code::STATE_BACKUP_FILES.found(what, "delete them when nobody wants to look at them any more"),
         );
     }
     found
@@ -225,8 +227,8 @@ pub(super) mod tests {
         assert_eq!(codes(&found), ["state-newer"]);
         assert!(state.is_some(), "newer is readable");
         assert_eq!(codes(&old_damage().await.check().await.1), ["history-damaged"]);
-        assert_eq!(codes(&misfit().await.check().await.1), ["state-misfits"]);
-        assert_eq!(codes(&repaired().await.check().await.1), ["state-side-files"]);
+        assert_eq!(codes(&misfit().await.check().await.1), ["state-inapplicable-events"]);
+        assert_eq!(codes(&repaired().await.check().await.1), ["state-backup-files"]);
     }
 
     #[tokio::test]

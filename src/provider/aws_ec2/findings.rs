@@ -89,7 +89,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             "doctor cannot look at quotas for pool `{pool}`, and the pool itself does not need it: {words}"
         );
         let remedy = "give the account the permissions for doctor in docs/providers/aws-ec2.md, and the way to Service Quotas";
-        say("aws-ec2-unseen", Note, what, remedy);
+        say("aws-ec2-not-checked", Note, what, remedy);
     }
     for group in &facts.closed_groups {
         let what = format!("security group {group} of pool `{pool}` lets nobody in on the SSH port");
@@ -151,7 +151,7 @@ mod tests {
             "aws-ec2-denied",
             "aws-ec2-addresses",
             "aws-ec2-quota",
-            "aws-ec2-unseen",
+            "aws-ec2-not-checked",
             "aws-ec2-group-closed",
             "aws-ec2-clock",
         ];

@@ -127,7 +127,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     }
     for purpose in &facts.unseen {
         let what = format!("doctor may not {purpose} for pool `{pool}`; the pool itself does not need it");
-        say("gce-unseen", Note, what, PERMISSIONS);
+        say("gce-not-checked", Note, what, PERMISSIONS);
     }
     found
 }
@@ -168,7 +168,7 @@ mod tests {
             ..Facts::default()
         };
         let wanted =
-            ["gce-no-lifetime", "gce-clock", "gce-denied", "gce-refused", "gce-firewall", "gce-unseen"];
+            ["gce-no-lifetime", "gce-clock", "gce-denied", "gce-refused", "gce-firewall", "gce-not-checked"];
         assert_eq!(codes(&facts, &demand), wanted);
         let silent = Facts { unreachable: Some("no credentials".to_owned()), ..facts };
         assert_eq!(codes(&silent, &demand), ["gce-no-lifetime", "gce-clock", "gce-unreachable"]);

@@ -54,7 +54,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
         let keys: Vec<String> = on.iter().map(|key| format!("`{key}`")).collect();
         let what = format!("pool `{}` misbehaves on purpose: {}", context.pool, keys.join(", "));
         let remedy = Some("remove these keys when the rehearsal is over".to_owned());
-        found.push(finding("local-misbehaves", Severity::Warning, what, remedy));
+        found.push(finding("local-fault-injection", Severity::Warning, what, remedy));
     }
     found
 }

@@ -86,7 +86,7 @@ impl Bench {
     /// Without what depends on where tests run.
     async fn codes(&self) -> Vec<&'static str> {
         let examined = self.examine(|_| ()).await.unwrap();
-        let of_place = ["state-dir-fleeting", "state-dir-space"];
+        let of_place = ["state-dir-ephemeral", "state-dir-space"];
         codes(&examined).into_iter().filter(|code| !of_place.contains(code)).collect()
     }
 }
@@ -138,9 +138,9 @@ async fn repair_mends_and_then_looks() {
     let examined = bench.examine(|o| o.repair = true).await.unwrap();
     assert_eq!(examined.mended.len(), 1);
     let found = codes(&examined);
-    assert!(found.contains(&"state-side-files") && !found.contains(&"state-damaged"), "{found:?}");
+    assert!(found.contains(&"state-backup-files") && !found.contains(&"state-damaged"), "{found:?}");
     // The launch whose answer the damage cut off is under way again, and nobody looks after it.
-    assert_eq!(found[0], "keeper-needed");
+    assert_eq!(found[0], "keeper-missing");
 }
 
 #[tokio::test]

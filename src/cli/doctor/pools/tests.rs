@@ -94,7 +94,7 @@ fn of_policies() -> Vec<Trouble> {
     bench.configured = Some(Policy { max_instances: 9, ..Policy::default() });
     all.push((
         bench,
-        "note [config-not-in-force]: pool `linux` works by another policy than the configuration's\n  \
+        "note [config-not-applied]: pool `linux` works by another policy than the configuration's\n  \
          help: nothing, if it has just been changed: the keeper reads it in its next pass",
     ));
 
@@ -149,7 +149,7 @@ fn of_launches() -> Vec<Trouble> {
         .then(40.0, Change::SetAside { instance: id(1), why: "the clean command ended with 1".into() });
     all.push((
         bench,
-        "warning [pool-set-aside]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
+        "warning [pool-out-of-service]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
          with 1\n  help: look at it, then `greenroom pool resume linux --instance linux-7f3a-1`",
     ));
 
@@ -167,7 +167,7 @@ fn of_reports() -> Vec<Trouble> {
         ),
         (
             Note::AnotherManager { instances: vec![id(8), id(9)] },
-            "error [pool-another-manager]: pool `linux`: another manager works with a copy of this state directory, \
+            "error [pool-owner-conflict]: pool `linux`: another manager works with a copy of this state directory, \
              reaping stands still: linux-7f3a-8, linux-7f3a-9 carry our owner and no generation of ours\n  \
              help: find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there",
         ),
@@ -199,7 +199,7 @@ fn of_reports() -> Vec<Trouble> {
         .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Sight::Gone) });
     all.push((
         bench,
-        "warning [attempts-left-over]: 1 attempt of pool `linux` ended without a cleanup: job 4711 (the runner is \
+        "warning [attempts-orphaned]: 1 attempt of pool `linux` ended without a cleanup: job 4711 (the runner is \
          gone, `dead`)\n  help: `greenroom reap` gives back what they hold; a keeper does it by itself",
     ));
     all

@@ -113,5 +113,5 @@ fn the_doctor_says_that_nothing_is_isolated_and_what_else_is_wrong() {
     let missing = "allow_root = true\nserver = \"openssh\"\nsshd = \"/no/such/sshd\"";
     assert_eq!(codes(missing, GREENROOM), [plain, ("local-sshd-missing", Severity::Error)]);
     let faulty = "allow_root = true\ndie_after = \"1h\"";
-    assert_eq!(codes(faulty, GREENROOM), [plain, ("local-misbehaves", Severity::Warning)]);
+    assert_eq!(codes(faulty, GREENROOM), [plain, ("local-fault-injection", Severity::Warning)]);
 }
