@@ -36,9 +36,9 @@ use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall};
 use error::CliError;
 
 /// The same, with the calls to clouds that were built in.
-#[cfg(feature = "clouds")]
-pub fn run_with_clouds(args: impl Iterator<Item = OsString>) -> ExitCode {
-    crate::provider::install(crate::provider::WITH_CLOUDS);
+#[cfg(feature = "backends")]
+pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
+    crate::provider::install(crate::provider::WITH_BACKENDS);
     run(args)
 }
 

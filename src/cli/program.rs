@@ -1,7 +1,7 @@
 //! Which of the two programs does what.
 //!
 //! `greenroom` starts a dozen times a job, so it goes without the libraries of clouds. Commands that make a provider's calls
-//! go on as `greenroom-clouds`, which lies beside it and is the same otherwise, where the configuration needs it.
+//! go on as `greenroom-backends`, which lies beside it and is the same otherwise, where the configuration needs it.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use crate::config::{Config, PoolConfig};
 use crate::provider::{self, Calls};
 
 const DRIVER: &str = "greenroom";
-const CLOUDS: &str = "greenroom-clouds";
+const BACKENDS: &str = "greenroom-backends";
 
 /// The program for driver calls, links, and instances that are processes of ours. Absolute.
 pub(super) fn driver() -> std::io::Result<PathBuf> {
     let running = std::env::current_exe()?;
     let beside = running.with_file_name(DRIVER);
-    let is_clouds = running.file_name().is_some_and(|name| name == CLOUDS);
-    Ok(if is_clouds && beside.exists() { beside } else { running })
+    let is_backends = running.file_name().is_some_and(|name| name == BACKENDS);
+    Ok(if is_backends && beside.exists() { beside } else { running })
 }
 
 /// Goes on as the other program where the command needs it: then this does not return. An error if it is missing, unless
@@ -37,7 +37,7 @@ pub(super) fn go_on(place: &Place, command: &Command) -> Result<(), CliError> {
     };
     match other(&config) {
         Ok(None) => Ok(()),
-        Ok(Some(clouds)) => Err(become_program(&clouds)),
+        Ok(Some(backends)) => Err(become_program(&backends)),
         Err(_) if matches!(command, OperatorCommand::Doctor(doctor) if doctor.boot.is_none()) => Ok(()),
         Err(missing) => Err(missing),
     }
@@ -58,15 +58,15 @@ fn become_program(program: &Path) -> CliError {
 
 /// The program that makes the calls of this configuration, if this one cannot; an error if it is missing.
 pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
-    let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Elsewhere);
+    let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Delegated);
     let Some(pool) = config.pools.values().find(elsewhere) else { return Ok(None) };
-    let clouds = std::env::current_exe()?.with_file_name(CLOUDS);
-    if clouds.exists() {
-        return Ok(Some(clouds));
+    let backends = std::env::current_exe()?.with_file_name(BACKENDS);
+    if backends.exists() {
+        return Ok(Some(backends));
     }
-    let beside = clouds.parent().unwrap_or(Path::new("/")).display().to_string();
+    let beside = backends.parent().unwrap_or(Path::new("/")).display().to_string();
     let kind = &pool.provider.kind;
-    let what = format!("provider \"{kind}\" needs the program `{CLOUDS}`, which is not in `{beside}`");
+    let what = format!("provider \"{kind}\" needs the program `{BACKENDS}`, which is not in `{beside}`");
     Err(CliError::say(what)
         .hint("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
 }

@@ -73,7 +73,7 @@ impl FileSetup {
         let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
             let pool = config.pools.get(&self.pool);
             let pool = pool.ok_or_else(|| format!("pool `{}` is gone from the configuration", self.pool))?;
-            if calls(pool) == Some(Calls::Elsewhere) && self.calls != Some(Calls::Elsewhere) {
+            if calls(pool) == Some(Calls::Delegated) && self.calls != Some(Calls::Delegated) {
                 // A process that can make calls does not change to one that cannot (src/cli/watch.rs).
                 return Err(format!("the calls of pool `{}` are now another program's", self.pool));
             }

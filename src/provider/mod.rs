@@ -1,6 +1,6 @@
 //! Adapters that make instances; one folder each, and the list of them.
 //!
-//! Adding one: a folder beside this file, a line in `WITHOUT_CLOUDS`, a fixture in tests/contract/provider.rs.
+//! Adding one: a folder beside this file, a line in `WITHOUT_BACKENDS`, a fixture in tests/contract/provider.rs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub mod supervisor;
 use keys::KeyError;
 
 /// Every provider, those of clouds without their calls: what a program has that is to start fast.
-pub const WITHOUT_CLOUDS: &[Registration] = &[
+pub const WITHOUT_BACKENDS: &[Registration] = &[
     local::REGISTRATION,
     qemu::REGISTRATION,
     static_hosts::REGISTRATION,
@@ -43,8 +43,8 @@ pub const WITHOUT_CLOUDS: &[Registration] = &[
 ];
 
 /// Every provider, with the calls to clouds that were built in.
-#[cfg(feature = "clouds")]
-pub const WITH_CLOUDS: &[Registration] = &[
+#[cfg(feature = "backends")]
+pub const WITH_BACKENDS: &[Registration] = &[
     local::REGISTRATION,
     qemu::REGISTRATION,
     static_hosts::REGISTRATION,
@@ -55,14 +55,14 @@ pub const WITH_CLOUDS: &[Registration] = &[
 /// What this program has.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
 
-/// Says what this program has; the first one counts. Without it: `WITHOUT_CLOUDS`.
+/// Says what this program has; the first one counts. Without it: `WITHOUT_BACKENDS`.
 pub fn install(providers: &'static [Registration]) {
     PROVIDERS.set(providers).ok();
 }
 
 /// Every provider that this program has.
 pub fn all() -> &'static [Registration] {
-    PROVIDERS.get().copied().unwrap_or(WITHOUT_CLOUDS)
+    PROVIDERS.get().copied().unwrap_or(WITHOUT_BACKENDS)
 }
 
 /// Who makes the calls of a provider.
@@ -70,8 +70,8 @@ pub fn all() -> &'static [Registration] {
 pub enum Calls {
     /// This program.
     Here,
-    /// `greenroom-clouds`, which lies beside it.
-    Elsewhere,
+    /// `greenroom-backends`, which lies beside it.
+    Delegated,
 }
 
 /// A provider, or the key that is in its way.

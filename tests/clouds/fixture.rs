@@ -10,7 +10,7 @@ use std::time::Duration;
 use greenroom::core::ids::{InstanceId, PoolName};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::{InstanceKeys, Provider};
-use greenroom::provider::{BuildContext, WITH_CLOUDS};
+use greenroom::provider::{BuildContext, WITH_BACKENDS};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -43,7 +43,7 @@ impl CloudFixture {
         };
         let table = self.cloud.table(&self.lab, &self.lab.url(), Buy::OnDemand);
         let provider =
-            WITH_CLOUDS.iter().find(|known| known.kind == self.cloud.kind()).expect("it is built in");
+            WITH_BACKENDS.iter().find(|known| known.kind == self.cloud.kind()).expect("it is built in");
         (provider.build)(&context, &table).expect("a table that builds")
     }
 }

@@ -169,7 +169,7 @@ fn a_pool_in_a_cloud_names_the_program_that_is_missing() {
     for arguments in [&["keep"][..], &["reap"], &["pool", "leaks"], &["doctor", "--boot", "linux"]] {
         let refused = call(arguments);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
-        assert!(err(&refused).contains("`greenroom-clouds`, which is not in"), "{}", err(&refused));
+        assert!(err(&refused).contains("`greenroom-backends`, which is not in"), "{}", err(&refused));
     }
     assert!(out(&call(&["doctor"])).contains("error [aws-ec2-program]"));
     assert!(call(&["pool", "status"]).status.success());

@@ -6,8 +6,8 @@
 pub mod api;
 mod budget;
 pub mod clock;
+pub mod delegated;
 pub mod doctor;
-pub mod elsewhere;
 pub mod idempotency;
 mod ledger;
 pub mod machine;

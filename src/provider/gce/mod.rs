@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::cloud::elsewhere::Elsewhere;
+use super::cloud::delegated::DelegatedCloud;
 use super::{BuildContext, Built, Calls, Registration};
 
 #[cfg(feature = "gce")]
@@ -20,7 +20,7 @@ pub const REGISTRATION: Registration = Registration {
     kind: "gce",
     summary: "machines of Google Compute Engine, spot or on demand, in as many types and zones as you name",
     example: include_str!("example.toml"),
-    calls: Calls::Elsewhere,
+    calls: Calls::Delegated,
     build: build_without_calls,
     guest_dirs: None,
     fixed: None,
@@ -35,5 +35,5 @@ pub const WITH_CALLS: Registration =
 pub const WITH_CALLS: Registration = REGISTRATION;
 
 fn build_without_calls(_context: &BuildContext, table: &toml::Table) -> Built {
-    Ok(Rc::new(Elsewhere::new(&Settings::read(table)?.common.offerings)))
+    Ok(Rc::new(DelegatedCloud::new(&Settings::read(table)?.common.offerings)))
 }

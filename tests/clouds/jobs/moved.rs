@@ -19,7 +19,7 @@ fn a_pool_that_moves_to_a_cloud_needs_no_new_keeper(cloud: Cloud) {
     wait_for("a keeper", SOON, || keeps().then_some(()));
     site.write_config(&in_cloud);
     let program = format!("/proc/{}/exe", site.of_kind(Kind::Keeper)[0].pid);
-    let has_calls = || std::fs::read_link(&program).is_ok_and(|path| path.ends_with("greenroom-clouds"));
+    let has_calls = || std::fs::read_link(&program).is_ok_and(|path| path.ends_with("greenroom-backends"));
     // A job in the moment between would start a keeper of its own.
     wait_for("the other program", SOON, || (has_calls() && keeps()).then_some(()));
     site.run(&Job::new(1)).expect_outcome(&Outcome::Success);

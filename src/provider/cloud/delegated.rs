@@ -1,7 +1,7 @@
 //! A cloud whose calls another program makes.
 //!
 //! The vendors' libraries make a program slow to start, and driver calls start a dozen times a job. So `greenroom` checks the
-//! table of a cloud's pool, and knows its offerings; `greenroom-clouds` has the calls.
+//! table of a cloud's pool, and knows its offerings; `greenroom-backends` has the calls.
 
 use async_trait::async_trait;
 
@@ -14,23 +14,24 @@ use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 /// Knows what a pool may launch, and can ask nobody.
 #[derive(Debug)]
-pub struct Elsewhere {
+pub struct DelegatedCloud {
     capabilities: Capabilities,
 }
 
-impl Elsewhere {
+impl DelegatedCloud {
     pub fn new(offerings: &[Offering]) -> Self {
         Self { capabilities: capabilities(offerings) }
     }
 
     fn nobody<T>() -> Result<T, ProviderError> {
-        let why = "this program makes no calls to clouds: `greenroom-clouds`, which does, must lie beside it";
+        let why =
+            "this program makes no calls to clouds: `greenroom-backends`, which does, must lie beside it";
         Err(ProviderError::new(ErrorClass::Denied, why))
     }
 }
 
 #[async_trait(?Send)]
-impl Provider for Elsewhere {
+impl Provider for DelegatedCloud {
     async fn launch(&self, _request: &LaunchRequest) -> Result<(), ProviderError> {
         Self::nobody()
     }
