@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_least_table_is_one_offering_on_demand() {
         let settings = read("").unwrap();
-        assert_eq!(settings.common.offerings[0].offering.as_str(), "subnet-0a1b2c3d m7i.large");
+        assert_eq!(settings.common.offerings[0].name.as_str(), "subnet-0a1b2c3d m7i.large");
         assert_eq!((settings.region, settings.public_ip), (None, None));
     }
 

@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn the_least_table_is_one_offering_in_the_default_network_without_rights() {
         let settings = read("").unwrap();
-        assert_eq!(settings.common.offerings[0].offering.as_str(), "us-east1-b e2-medium");
+        assert_eq!(settings.common.offerings[0].name.as_str(), "us-east1-b e2-medium");
         assert_eq!(settings.common.user_data, UserData::Script);
         assert_eq!(
             settings.network.map(|net| net.network_path()).as_deref(),
