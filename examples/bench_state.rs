@@ -158,10 +158,10 @@ async fn acquire_once(dir: &Path, pool: &PoolName, round: u64, now: Stamp) -> Ou
     if !committed.state.granted.contains_key(&attempt) {
         return Err("the request was not granted".into());
     }
-    let released = greenroom::core::instance::Leaving {
+    let released = greenroom::core::instance::Release {
         how: greenroom::core::attempt::End::GivenBack,
         used: false,
-        lingering: false,
+        closing: false,
     };
     fresh
         .transact(&mut |state: &_| -> Vec<Event> { request::release(state, &attempt, released, now) })

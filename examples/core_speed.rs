@@ -13,7 +13,7 @@ use greenroom::core::attempt::{AttemptSeen, End, Sight};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
-use greenroom::core::instance::{Answer, Leaving};
+use greenroom::core::instance::{Answer, Release};
 use greenroom::core::invariants::check;
 use greenroom::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use greenroom::core::job::JobFacts;
@@ -149,7 +149,7 @@ impl World {
     }
 
     fn leave(&mut self, job: u64) {
-        let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+        let leaving = Release { how: End::CleanedUp, used: true, closing: false };
         self.observed.attempts.remove(&name(job));
         let events = request::release(&self.state, &name(job), leaving, self.now);
         self.carry(&events);

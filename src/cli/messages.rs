@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::cli::when::whole;
+use crate::core::availability::Unavailable;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::matrix::PassedOver;
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
@@ -16,7 +16,7 @@ const OFFERINGS_NAMED: usize = 3;
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
-        Progress::PassedOver(offerings) => passed_over(offerings, now),
+        Progress::Unavailable(offerings) => passed_over(offerings, now),
         Progress::Boot { instance, offering, step, after } => {
             let word = match (step, offering) {
                 (BootStep::Launched, Some(offering)) => format!("launched ({offering})"),
@@ -55,13 +55,13 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Moved { .. }
         | WaitingOn::NoHost
         | WaitingOn::TooLong { .. }
-        | WaitingOn::Keeper => format!("waiting: {on}"),
+        | WaitingOn::NextPass => format!("waiting: {on}"),
     }
 }
 
 /// The offerings that a launch did not take; the first few stand for many.
-fn passed_over(offerings: &[PassedOver], now: Stamp) -> String {
-    let tell = |passed: &PassedOver| format!("{passed}, next try in {}", whole(now.until(passed.until)));
+fn passed_over(offerings: &[Unavailable], now: Stamp) -> String {
+    let tell = |passed: &Unavailable| format!("{passed}, next try in {}", whole(now.until(passed.until)));
     let mut told: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(tell).collect();
     let more = offerings.len().saturating_sub(OFFERINGS_NAMED);
     if more > 0 {
@@ -95,10 +95,10 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::availability::Refusal;
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::OfferingName;
-    use crate::core::instance::DrainWhy;
-    use crate::core::matrix::Refusal;
+    use crate::core::instance::DrainReason;
     use crate::core::time::BootId;
 
     fn now() -> Stamp {
@@ -138,7 +138,7 @@ mod tests {
         let mut boot = FailedBoot {
             instance: InstanceId::new("linux-1"),
             at: now(),
-            why: DrainWhy::NeverReady,
+            reason: DrainReason::NeverReady,
             cause: None,
             console: vec!["no root".to_owned(), "panic".to_owned()],
         };
@@ -146,13 +146,13 @@ mod tests {
             |boot: &FailedBoot| progress(&PoolName::new("linux"), &Progress::BootFailed(boot.clone()), now());
         assert!(say(&boot).ends_with("; its console ends:\n  | no root\n  | panic"), "{}", say(&boot));
         boot.console.clear();
-        assert_eq!(say(&boot), format!("linux-1 did not come up: {}", DrainWhy::NeverReady));
+        assert_eq!(say(&boot), format!("linux-1 did not come up: {}", DrainReason::NeverReady));
     }
 
     #[test]
     fn a_launch_says_which_offering_it_took_and_why_none_before() {
         let offering = |number: u32| OfferingName::new(format!("us-east1-{number} n2d-standard-4"));
-        let out = |number, class| PassedOver {
+        let out = |number, class| Unavailable {
             offering: offering(number),
             refusal: Refusal { at: now(), times: 1, failure: Failure { class, message: "no".to_owned() } },
             until: now().plus(Duration::from_millis(130_700)),
@@ -160,11 +160,11 @@ mod tests {
         let stock = || ErrorClass::NoCapacity { scope: "zone".into() };
         let tell = |step: Progress| progress(&PoolName::new("linux"), &step, now());
         assert_eq!(
-            tell(Progress::PassedOver(vec![out(1, stock()), out(2, ErrorClass::Quota)])),
+            tell(Progress::Unavailable(vec![out(1, stock()), out(2, ErrorClass::Quota)])),
             "us-east1-1 n2d-standard-4: out of stock, next try in 2m 10s; us-east1-2 n2d-standard-4: quota reached: no, \
              next try in 2m 10s"
         );
-        let many = tell(Progress::PassedOver((0..9).map(|number| out(number, stock())).collect()));
+        let many = tell(Progress::Unavailable((0..9).map(|number| out(number, stock())).collect()));
         assert!(many.ends_with("; and 6 more"), "{many}");
         let boot = |step| Progress::Boot {
             instance: InstanceId::new("linux-1"),
@@ -177,7 +177,7 @@ mod tests {
             "linux-1 launched (us-east1-3 n2d-standard-4) after 3.2 s"
         );
         assert_eq!(tell(boot(BootStep::Reachable)), "linux-1 reachable after 3.2 s");
-        let PassedOver { offering, refusal, until } = out(4, stock());
+        let Unavailable { offering, refusal, until } = out(4, stock());
         assert_eq!(
             say(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count: 2 }, None),
             "waiting: all 2 offerings were refused; us-east1-4 n2d-standard-4: out of stock, next try in 2m 10s"

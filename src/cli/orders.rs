@@ -95,12 +95,12 @@ fn words(change: &Change) -> String {
         Change::PoolDrained => "the pool takes no new jobs and launches nothing".to_owned(),
         Change::PoolResumed => "the pool works again".to_owned(),
         Change::DrainingBegun { instance, .. } => format!("{instance} drains"),
-        Change::SetAside { instance, .. } => {
+        Change::OutOfService { instance, .. } => {
             format!(
                 "{instance} gets no new job; `greenroom pool resume --instance {instance}` brings it back"
             )
         }
-        Change::Restored { instance } => format!("{instance} comes back, after a check"),
+        Change::ReturnedToService { instance } => format!("{instance} comes back, after a check"),
         other => format!("{other:?}"),
     }
 }

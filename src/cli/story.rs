@@ -7,13 +7,13 @@ use jiff::tz::TimeZone;
 
 use crate::cli::when::When;
 use crate::core::attempt::End;
+use crate::core::availability::Choice;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName};
-use crate::core::instance::{Answer, Leaving};
+use crate::core::instance::{Answer, Release};
 use crate::core::job::JobFacts;
-use crate::core::matrix::Choice;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
@@ -90,7 +90,7 @@ impl Story {
         let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
         let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);
         let timing = self.state.policy.as_ref().map(|p| p.timing.clone()).unwrap_or_default();
-        let offering = match self.state.matrix.choice(&timing, at(seconds)) {
+        let offering = match self.state.availability.choice(&timing, at(seconds)) {
             Choice::Take(offering) => Some(offering),
             Choice::Only | Choice::Wait { .. } => None,
         };
@@ -120,8 +120,8 @@ impl Story {
     }
 
     pub(crate) fn leaves(&mut self, name: &str, how: End, seconds: f64) -> &mut Self {
-        let leaving = Leaving { how, used: true, lingering: false };
-        self.then(seconds, Change::Released { attempt: attempt(name), leaving })
+        let leaving = Release { how, used: true, closing: false };
+        self.then(seconds, Change::Released { attempt: attempt(name), release: leaving })
     }
 }
 

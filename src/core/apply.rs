@@ -10,29 +10,29 @@ use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
-use super::instance::{Answer, DrainWhy, Holder, Instance, LaunchRecord, Leaving, Phase};
+use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release};
 use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
-use super::reservation::{Place, Reservation, Ticket};
+use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
 
 /// An event that does not fit the state it was applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the event does not fit the state: {0}")]
-pub struct Misfit(pub &'static str);
+pub struct InapplicableEvent(pub &'static str);
 
-const NO_INSTANCE: Misfit = Misfit("no such instance");
-const WRONG_PHASE: Misfit = Misfit("the instance is in another phase");
-const NO_GRANT: Misfit = Misfit("the attempt holds nothing");
-const NOT_WAITING: Misfit = Misfit("the attempt does not wait");
-const HELD: Misfit = Misfit("a job holds the instance");
+const NO_INSTANCE: InapplicableEvent = InapplicableEvent("no such instance");
+const WRONG_PHASE: InapplicableEvent = InapplicableEvent("the instance is in another phase");
+const NO_GRANT: InapplicableEvent = InapplicableEvent("the attempt holds nothing");
+const NOT_WAITING: InapplicableEvent = InapplicableEvent("the attempt does not wait");
+const HELD: InapplicableEvent = InapplicableEvent("a job holds the instance");
 
 /// How many boot times are remembered for "usually 26 s".
 const BOOTS_KEPT: usize = 9;
 
 impl PoolState {
     /// Applies one event; on a misfit nothing but the revision changes.
-    pub fn apply(&mut self, event: &Event) -> Result<(), Misfit> {
+    pub fn apply(&mut self, event: &Event) -> Result<(), InapplicableEvent> {
         self.revision += 1;
         let at = event.at;
         match &event.change {
@@ -40,7 +40,7 @@ impl PoolState {
             Change::GenerationBegun { generation } => {
                 self.generations.entry(generation.clone()).or_insert(0);
             }
-            Change::OfferingsChanged { offerings } => self.matrix.name(offerings),
+            Change::OfferingsChanged { offerings } => self.availability.name(offerings),
             Change::LaunchIntended {
                 instance,
                 generation,
@@ -52,7 +52,7 @@ impl PoolState {
             } => {
                 let (generation, offering) = (generation.clone(), offering.clone());
                 let (number, attempt, answer) = (*number, *attempt, Answer::Pending);
-                let launch = LaunchRecord { generation, number, attempt, offering, answer, asked: at };
+                let launch = LaunchRecord { generation, number, attempt, offering, answer, requested_at: at };
                 return self.intend(instance, launch, *capacity, *uses_left, at);
             }
             Change::LaunchAnswered { instance, attempt, answer } => {
@@ -62,7 +62,7 @@ impl PoolState {
             Change::BecameReady { instance } => return self.became_ready(instance, at),
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
                 if self.instances.contains_key(instance) {
-                    return Err(Misfit("the instance is recorded already"));
+                    return Err(InapplicableEvent("the instance is recorded already"));
                 }
                 let mut adopted = fresh(instance, *capacity, *uses_left, at);
                 adopted.phase = Phase::Checking;
@@ -73,7 +73,7 @@ impl PoolState {
             Change::Readdressed { instance, endpoint } => {
                 self.fixed(instance)?.endpoint = Some(endpoint.clone());
             }
-            Change::Doubted { instance, .. } => {
+            Change::BecameUnreachable { instance, .. } => {
                 let doubted = self.fixed(instance)?;
                 if doubted.phase != Phase::Ready {
                     return Err(WRONG_PHASE);
@@ -95,27 +95,27 @@ impl PoolState {
                 self.leave(&grant.instance, attempt, false, at);
                 self.waiting.insert(grant.reservation.ticket, grant.reservation);
             }
-            Change::Released { attempt, leaving } => return self.released(attempt, *leaving, at),
-            Change::Departed { attempt } => return self.departed(attempt),
+            Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
+            Change::SlotFreed { attempt } => return self.departed(attempt),
             Change::CleaningBegun { instance } => become_(self.empty(instance)?, Phase::Cleaning, at)?,
             Change::Cleaned { instance } => return self.cleaned(instance, at),
-            Change::SetAside { instance, why } => {
-                become_(self.change(instance)?, Phase::SetAside { why: why.clone() }, at)?;
+            Change::OutOfService { instance, reason: why } => {
+                become_(self.change(instance)?, Phase::OutOfService { reason: why.clone() }, at)?;
             }
-            Change::Restored { instance } => {
+            Change::ReturnedToService { instance } => {
                 let restored = self.empty(instance)?;
-                if !matches!(restored.phase, Phase::SetAside { .. }) {
+                if !matches!(restored.phase, Phase::OutOfService { .. }) {
                     return Err(WRONG_PHASE);
                 }
                 let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
                 become_(restored, next, at)?;
             }
-            Change::DrainingBegun { instance, why } => return self.drain(instance, why, at),
-            Change::Missed { instance, begun } => self.change(instance)?.missing = Some(*begun),
-            Change::Seen { instance } => self.change(instance)?.missing = None,
+            Change::DrainingBegun { instance, reason: why } => return self.drain(instance, why, at),
+            Change::MissingFromList { instance, begun } => self.change(instance)?.missing = Some(*begun),
+            Change::ListedAgain { instance } => self.change(instance)?.missing = None,
             Change::Forgotten { instance } => {
                 let gone = self.instance(instance).ok_or(NO_INSTANCE)?;
-                if gone.holders.values().any(|h| h.lingering.is_none()) {
+                if gone.holders.values().any(|h| h.closing.is_none()) {
                     return Err(HELD);
                 }
                 if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() && !gone.is_fixed() {
@@ -127,24 +127,28 @@ impl PoolState {
             Change::PoolResumed => {
                 self.drained = None;
                 self.launches.failures = 0;
-                self.matrix.forgive();
+                self.availability.forgive();
             }
         }
         Ok(())
     }
 
-    fn change(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+    fn change(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
     }
 
     /// The same for a host that we did not make.
-    fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+    fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
-        if instance.is_fixed() { Ok(instance) } else { Err(Misfit("the instance is no fixed host")) }
+        if instance.is_fixed() {
+            Ok(instance)
+        } else {
+            Err(InapplicableEvent("the instance is no fixed host"))
+        }
     }
 
     /// The same for an instance that nobody is on.
-    fn empty(&mut self, id: &InstanceId) -> Result<&mut Instance, Misfit> {
+    fn empty(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
     }
@@ -156,11 +160,11 @@ impl PoolState {
         capacity: u32,
         uses_left: Option<u32>,
         at: Stamp,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InapplicableEvent> {
         if let Some(known) = self.instance(id) {
             let before = known.launch.as_ref().map_or(0, |l| l.attempt);
             if !known.is_refused() || launch.attempt <= before {
-                return Err(Misfit("only a refused launch is tried anew, as the next attempt"));
+                return Err(InapplicableEvent("only a refused launch is tried anew, as the next attempt"));
             }
         }
         let highest = self.generations.entry(launch.generation.clone()).or_insert(0);
@@ -174,14 +178,20 @@ impl PoolState {
         Ok(())
     }
 
-    fn answered(&mut self, id: &InstanceId, attempt: u32, answer: &Answer, at: Stamp) -> Result<(), Misfit> {
+    fn answered(
+        &mut self,
+        id: &InstanceId,
+        attempt: u32,
+        answer: &Answer,
+        at: Stamp,
+    ) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
-        let launch = instance.launch.as_mut().ok_or(Misfit("a fixed host is not launched"))?;
+        let launch = instance.launch.as_mut().ok_or(InapplicableEvent("a fixed host is not launched"))?;
         if launch.attempt != attempt {
-            return Err(Misfit("an answer to another launch attempt"));
+            return Err(InapplicableEvent("an answer to another launch attempt"));
         }
         launch.answer = answer.clone();
-        let (offering, asked) = (launch.offering.clone(), launch.asked);
+        let (offering, asked) = (launch.offering.clone(), launch.requested_at);
         match answer {
             Answer::Refused { failure, .. } => self.refused(offering.as_ref(), asked, failure, at),
             Answer::Accepted { .. } => self.accepted(offering.as_ref(), asked),
@@ -192,7 +202,7 @@ impl PoolState {
 
     /// An offering that was refused made nothing and says nothing of the others: the next one follows at once.
     fn refused(&mut self, offering: Option<&OfferingName>, asked: Stamp, failure: &Failure, at: Stamp) {
-        let of_offering = offering.is_some_and(|c| self.matrix.refuse(c, asked, failure, at));
+        let of_offering = offering.is_some_and(|c| self.availability.refuse(c, asked, failure, at));
         if !of_offering {
             self.launch_refused(asked, failure.clone(), at);
         } else if let Some(place) = self.launches.recent.iter().position(|then| *then == asked) {
@@ -202,11 +212,11 @@ impl PoolState {
 
     fn accepted(&mut self, offering: Option<&OfferingName>, asked: Stamp) {
         if let Some(offering) = offering {
-            self.matrix.accept(offering, asked);
+            self.availability.accept(offering, asked);
         }
     }
 
-    fn reached(&mut self, id: &InstanceId, endpoint: &Endpoint, at: Stamp) -> Result<(), Misfit> {
+    fn reached(&mut self, id: &InstanceId, endpoint: &Endpoint, at: Stamp) -> Result<(), InapplicableEvent> {
         let reached = self.change(id)?;
         if reached.phase != Phase::Launching || reached.is_refused() {
             return Err(WRONG_PHASE);
@@ -216,7 +226,7 @@ impl PoolState {
         let Some(launch) = &mut reached.launch else { return Ok(()) };
         if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
             launch.answer = Answer::Accepted { at };
-            let (offering, asked) = (launch.offering.clone(), launch.asked);
+            let (offering, asked) = (launch.offering.clone(), launch.requested_at);
             self.accepted(offering.as_ref(), asked);
         }
         Ok(())
@@ -238,7 +248,7 @@ impl PoolState {
         self.launches.last = Some((at, failure));
     }
 
-    fn became_ready(&mut self, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+    fn became_ready(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.phase != Phase::Checking {
             return Err(WRONG_PHASE);
@@ -246,7 +256,7 @@ impl PoolState {
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
         if let Some(launch) = &instance.launch {
-            let took = u64::try_from(at.since(launch.asked).as_millis()).unwrap_or(u64::MAX);
+            let took = u64::try_from(at.since(launch.requested_at).as_millis()).unwrap_or(u64::MAX);
             let health = &mut self.launches;
             health.failures = 0;
             health.boot_ms.push(took);
@@ -263,47 +273,48 @@ impl PoolState {
         domain: &TrustDomain,
         acquire_timeout: Duration,
         at: Stamp,
-    ) -> Result<(), Misfit> {
+    ) -> Result<(), InapplicableEvent> {
         if self.granted.contains_key(attempt) || self.waiting_for(attempt).is_some() {
-            return Err(Misfit("the attempt has asked already"));
+            return Err(InapplicableEvent("the attempt has asked already"));
         }
         if self.other_attempts(&job.key, attempt).next().is_some() {
-            return Err(Misfit("another attempt of the job waits or holds"));
+            return Err(InapplicableEvent("another attempt of the job waits or holds"));
         }
         let place_retention =
             self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_retention);
-        self.places.retain(|_, place| at.since(place.left) < place_retention);
+        self.places.retain(|_, place| at.since(place.ended_at) < place_retention);
         let kept = self.places.remove(&job.key);
         let (ticket, patience) = match kept {
-            Some(place) => (place.ticket, place.patience.min(acquire_timeout)),
+            Some(place) => (place.ticket, place.remaining_timeout.min(acquire_timeout)),
             None => (self.next_ticket, acquire_timeout),
         };
         if ticket == self.next_ticket {
             self.next_ticket = Ticket(ticket.0 + 1);
         }
         let (attempt, job, domain) = (attempt.clone(), job.clone(), domain.clone());
-        let reservation = Reservation { ticket, attempt, job, domain, asked: at, patience };
+        let reservation =
+            Reservation { ticket, attempt, job, domain, requested_at: at, remaining_timeout: patience };
         self.waiting.insert(ticket, Arc::new(reservation));
         Ok(())
     }
 
     fn keep_place(&mut self, gone: &Reservation, at: Stamp) {
-        let patience = gone.patience.saturating_sub(at.since(gone.asked));
-        let place = Place { ticket: gone.ticket, left: at, patience };
+        let patience = gone.remaining_timeout.saturating_sub(at.since(gone.requested_at));
+        let place = QueuePlace { ticket: gone.ticket, ended_at: at, remaining_timeout: patience };
         self.places.insert(gone.job.key.clone(), place);
     }
 
-    fn grant(&mut self, attempt: &AttemptName, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+    fn grant(&mut self, attempt: &AttemptName, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
         let instance = self.instance(id).ok_or(NO_INSTANCE)?;
         if instance.usable() == 0 {
-            return Err(Misfit("the instance has no room"));
+            return Err(InapplicableEvent("the instance has no room"));
         }
         if !self.waiting.get(&ticket).is_some_and(|r| instance.admits(&r.domain)) {
-            return Err(Misfit("the instance belongs to another trust domain"));
+            return Err(InapplicableEvent("the instance belongs to another trust domain"));
         }
         let Some(reservation) = self.waiting.remove(&ticket) else { return Err(NOT_WAITING) };
-        let holder = Holder { job: reservation.job.key.clone(), granted: at, lingering: None };
+        let holder = Holder { job: reservation.job.key.clone(), granted: at, closing: None };
         let instance = self.change(id)?;
         instance.uses_left = instance.uses_left.map(|left| left.saturating_sub(1));
         instance.domain = Some(reservation.domain.clone());
@@ -312,17 +323,22 @@ impl PoolState {
         Ok(())
     }
 
-    fn released(&mut self, attempt: &AttemptName, leaving: Leaving, at: Stamp) -> Result<(), Misfit> {
+    fn released(
+        &mut self,
+        attempt: &AttemptName,
+        leaving: Release,
+        at: Stamp,
+    ) -> Result<(), InapplicableEvent> {
         let grant = self.granted.remove(attempt).ok_or(NO_GRANT)?;
         if !leaving.used {
             self.keep_place(&grant.reservation, at);
         }
         // A call that still lives may yet begin to use it: a lingering attempt costs its use.
-        if leaving.lingering
+        if leaving.closing
             && let Ok(instance) = self.change(&grant.instance)
             && let Some(holder) = instance.holders.get_mut(attempt)
         {
-            holder.lingering = Some(at);
+            holder.closing = Some(at);
             instance.uses = instance.uses.saturating_add(1);
             instance.released = Some(at);
             return Ok(());
@@ -348,15 +364,15 @@ impl PoolState {
         }
     }
 
-    fn departed(&mut self, attempt: &AttemptName) -> Result<(), Misfit> {
-        let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|h| h.lingering.is_some());
+    fn departed(&mut self, attempt: &AttemptName) -> Result<(), InapplicableEvent> {
+        let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|h| h.closing.is_some());
         let id = self.instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
-        let instance = self.change(&id.ok_or(Misfit("nobody lingers by that name"))?)?;
+        let instance = self.change(&id.ok_or(InapplicableEvent("nobody lingers by that name"))?)?;
         instance.holders.remove(attempt);
         Ok(())
     }
 
-    fn cleaned(&mut self, id: &InstanceId, at: Stamp) -> Result<(), Misfit> {
+    fn cleaned(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let policy = self.policy.clone();
         let instance = self.change(id)?;
         if instance.phase != Phase::Cleaning {
@@ -375,13 +391,13 @@ impl PoolState {
         Ok(())
     }
 
-    fn drain(&mut self, id: &InstanceId, why: &DrainWhy, at: Stamp) -> Result<(), Misfit> {
+    fn drain(&mut self, id: &InstanceId, why: &DrainReason, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.is_fixed() {
-            return Err(Misfit("a fixed host cannot be thrown away"));
+            return Err(InapplicableEvent("a fixed host cannot be thrown away"));
         }
         let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);
-        become_(instance, Phase::Draining { why: why.clone() }, at)?;
+        become_(instance, Phase::Draining { reason: why.clone() }, at)?;
         if booting && why.is_launch_failure() {
             let failure = Failure { class: ErrorClass::Transient, message: format!("{id}: {why}") };
             self.launch_failed(failure, at);
@@ -409,7 +425,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
     }
 }
 
-fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), Misfit> {
+fn become_(instance: &mut Instance, next: Phase, at: Stamp) -> Result<(), InapplicableEvent> {
     if !instance.phase.may_become(&next) {
         return Err(WRONG_PHASE);
     }

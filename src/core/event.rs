@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
 use super::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
-use super::instance::{Answer, DrainWhy, Leaving};
+use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
 use super::policy::Policy;
 use super::time::{Stamp, millis};
@@ -81,9 +81,9 @@ pub enum Change {
         endpoint: Endpoint,
     },
     /// A fixed host that was ready cannot be used: it gets no job until it has been reached again.
-    Doubted {
+    BecameUnreachable {
         instance: InstanceId,
-        why: String,
+        reason: String,
     },
     /// A job asks for capacity.
     Requested {
@@ -111,10 +111,10 @@ pub enum Change {
     /// The attempt gave its slot back.
     Released {
         attempt: AttemptName,
-        leaving: Leaving,
+        release: Release,
     },
     /// The last call of a lingering attempt ended.
-    Departed {
+    SlotFreed {
         attempt: AttemptName,
     },
     CleaningBegun {
@@ -123,26 +123,26 @@ pub enum Change {
     Cleaned {
         instance: InstanceId,
     },
-    SetAside {
+    OutOfService {
         instance: InstanceId,
-        why: String,
+        reason: String,
     },
     /// The operator brings an instance that was set aside back.
-    Restored {
+    ReturnedToService {
         instance: InstanceId,
     },
     /// Never a fixed host: it cannot be thrown away, only set aside, cleaned, or forgotten when it is gone.
     DrainingBegun {
         instance: InstanceId,
-        why: DrainWhy,
+        reason: DrainReason,
     },
     /// A complete list, begun then, lacks it.
-    Missed {
+    MissingFromList {
         instance: InstanceId,
         begun: Stamp,
     },
     /// It is in the list again.
-    Seen {
+    ListedAgain {
         instance: InstanceId,
     },
     /// It is gone at the provider; the record goes too.

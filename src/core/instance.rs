@@ -58,7 +58,7 @@ pub struct LaunchRecord {
     pub offering: Option<OfferingName>,
     pub answer: Answer,
     /// When the present attempt's intent was committed.
-    pub asked: Stamp,
+    pub requested_at: Stamp,
 }
 
 /// What the provider said to the present launch attempt.
@@ -88,7 +88,7 @@ pub struct Holder {
     pub granted: Stamp,
     /// The attempt is closed, but a call of it still lives: the slot is not free yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lingering: Option<Stamp>,
+    pub closing: Option<Stamp>,
 }
 
 /// What an instance is doing.
@@ -104,25 +104,25 @@ pub enum Phase {
     /// Being cleaned between jobs.
     Cleaning,
     /// Out of service until somebody looks at it.
-    SetAside { why: String },
+    OutOfService { reason: String },
     /// No new jobs; terminated when the present ones have ended.
-    Draining { why: DrainWhy },
+    Draining { reason: DrainReason },
 }
 
 /// Why an instance is drained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DrainWhy {
+pub enum DrainReason {
     /// It has served its last job.
     UsedUp,
     /// Idle longer than `idle_time` and more than the policy wants.
     Surplus,
     /// Older than `max_lifetime`.
-    Aged,
+    Expired,
     /// A waiting job of another trust domain needs the room.
     MadeRoom,
     /// The operator asked.
-    Ordered,
+    ByOperator,
     /// Not ready within `launch_timeout`.
     NeverReady,
     /// The ready command failed.
@@ -134,51 +134,51 @@ pub enum DrainWhy {
     /// A job found it unusable.
     Broken { message: String },
     /// It did not answer while it was idle.
-    Silent { message: String },
+    Unresponsive { message: String },
     /// The machine was rebooted: what was recorded as idle may have been given away.
     Rebooted,
     /// An attempt that the record does not know has run a job there.
     Unaccounted,
     /// The provider refused the launch, and then it was there.
-    RefusedYetThere,
+    LaunchedAfterRefusal,
 }
 
-impl DrainWhy {
+impl DrainReason {
     /// Does this count as a failed launch, if the instance was still booting?
     pub fn is_launch_failure(&self) -> bool {
         match self {
             Self::NeverReady | Self::NotReady { .. } | Self::Stopped | Self::Vanished => true,
             Self::UsedUp
             | Self::Surplus
-            | Self::Aged
+            | Self::Expired
             | Self::MadeRoom
-            | Self::Ordered
+            | Self::ByOperator
             | Self::Broken { .. }
-            | Self::Silent { .. }
+            | Self::Unresponsive { .. }
             | Self::Rebooted
             | Self::Unaccounted
-            | Self::RefusedYetThere => false,
+            | Self::LaunchedAfterRefusal => false,
         }
     }
 }
 
-impl fmt::Display for DrainWhy {
+impl fmt::Display for DrainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsedUp => f.write_str("it has served its last job"),
             Self::Surplus => f.write_str("idle for longer than `idle_time`, and not wanted"),
-            Self::Aged => f.write_str("older than `max_lifetime`"),
+            Self::Expired => f.write_str("older than `max_lifetime`"),
             Self::MadeRoom => f.write_str("a waiting job of another trust domain needs the room"),
-            Self::Ordered => f.write_str("drained by the operator"),
+            Self::ByOperator => f.write_str("drained by the operator"),
             Self::NeverReady => f.write_str("not ready within `launch_timeout`"),
             Self::NotReady { message } => write!(f, "its ready command failed: {message}"),
             Self::Stopped => f.write_str("the provider stopped it"),
             Self::Vanished => f.write_str("the provider does not know it any more"),
             Self::Broken { message } => write!(f, "a job found it unusable: {message}"),
-            Self::Silent { message } => write!(f, "it stopped answering while it was idle: {message}"),
+            Self::Unresponsive { message } => write!(f, "it stopped answering while it was idle: {message}"),
             Self::Rebooted => f.write_str("this machine was rebooted, and its record may lack the last jobs"),
             Self::Unaccounted => f.write_str("a job ran there that its record does not know"),
-            Self::RefusedYetThere => f.write_str("its launch was refused, yet it is there"),
+            Self::LaunchedAfterRefusal => f.write_str("its launch was refused, yet it is there"),
         }
     }
 }
@@ -186,18 +186,18 @@ impl fmt::Display for DrainWhy {
 impl Phase {
     /// The one place that says which phase may follow which.
     pub fn may_become(&self, next: &Phase) -> bool {
-        use Phase::{Checking, Cleaning, Draining, Launching, Ready, SetAside};
+        use Phase::{Checking, Cleaning, Draining, Launching, OutOfService, Ready};
         match (self, next) {
             (Launching, Checking | Draining { .. })
-            | (Checking, Ready | Cleaning | SetAside { .. } | Draining { .. })
-            | (Ready, Checking | Cleaning | SetAside { .. } | Draining { .. })
-            | (Cleaning, Ready | SetAside { .. } | Draining { .. })
-            | (SetAside { .. }, Checking | Cleaning | Draining { .. }) => true,
-            (Launching, Launching | Ready | Cleaning | SetAside { .. })
+            | (Checking, Ready | Cleaning | OutOfService { .. } | Draining { .. })
+            | (Ready, Checking | Cleaning | OutOfService { .. } | Draining { .. })
+            | (Cleaning, Ready | OutOfService { .. } | Draining { .. })
+            | (OutOfService { .. }, Checking | Cleaning | Draining { .. }) => true,
+            (Launching, Launching | Ready | Cleaning | OutOfService { .. })
             | (Checking, Launching | Checking)
             | (Cleaning, Launching | Checking | Cleaning)
             | (Ready, Launching | Ready)
-            | (SetAside { .. }, Launching | Ready | SetAside { .. })
+            | (OutOfService { .. }, Launching | Ready | OutOfService { .. })
             | (Draining { .. }, _) => false,
         }
     }
@@ -209,7 +209,7 @@ impl Phase {
             Self::Checking => "checking",
             Self::Ready => "ready",
             Self::Cleaning => "cleaning",
-            Self::SetAside { .. } => "set aside",
+            Self::OutOfService { .. } => "out of service",
             Self::Draining { .. } => "draining",
         }
     }
@@ -228,7 +228,7 @@ impl Instance {
             Phase::Launching
             | Phase::Checking
             | Phase::Cleaning
-            | Phase::SetAside { .. }
+            | Phase::OutOfService { .. }
             | Phase::Draining { .. } => 0,
         }
     }
@@ -265,15 +265,15 @@ impl Instance {
     }
 
     /// Why it never became ready, if it is leaving for that.
-    pub fn failed_boot(&self) -> Option<&DrainWhy> {
+    pub fn failed_boot(&self) -> Option<&DrainReason> {
         match &self.phase {
-            Phase::Draining { why } if self.ready.is_none() && why.is_launch_failure() => Some(why),
+            Phase::Draining { reason: why } if self.ready.is_none() && why.is_launch_failure() => Some(why),
             Phase::Draining { .. }
             | Phase::Launching
             | Phase::Checking
             | Phase::Ready
             | Phase::Cleaning
-            | Phase::SetAside { .. } => None,
+            | Phase::OutOfService { .. } => None,
         }
     }
 
@@ -287,7 +287,7 @@ impl Instance {
     pub fn is_under_way(&self) -> bool {
         match self.phase {
             Phase::Launching | Phase::Checking | Phase::Cleaning | Phase::Draining { .. } => true,
-            Phase::Ready | Phase::SetAside { .. } => false,
+            Phase::Ready | Phase::OutOfService { .. } => false,
         }
     }
 
@@ -299,12 +299,12 @@ impl Instance {
 
 /// How a holder left; decides whether it cost a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leaving {
+pub struct Release {
     pub how: End,
     /// Did a `run` ever come? A grant given back unused costs nothing.
     pub used: bool,
     /// A call of the attempt still lives; the slot stays taken until it ends.
-    pub lingering: bool,
+    pub closing: bool,
 }
 
 #[cfg(test)]
@@ -321,23 +321,23 @@ mod tests {
             Phase::Checking,
             Phase::Ready,
             Phase::Cleaning,
-            Phase::SetAside { why: String::new() },
-            Phase::Draining { why: DrainWhy::Surplus },
+            Phase::OutOfService { reason: String::new() },
+            Phase::Draining { reason: DrainReason::Surplus },
         ];
         // From each row to each column, in the order above.
         let drawn = [
-            "launching: .c...d",
-            "checking:  ..rlsd",
-            "ready:     .c.lsd",
-            "cleaning:  ..r.sd",
-            "set aside: .c.l.d",
-            "draining:  ......",
+            "launching:      .c...d",
+            "checking:       ..rlsd",
+            "ready:          .c.lsd",
+            "cleaning:       ..r.sd",
+            "out of service: .c.l.d",
+            "draining:       ......",
         ];
         for (from, row) in phases.iter().zip(drawn) {
             let letters = phases.iter().zip("tcrlsd".chars());
             let found: String =
                 letters.map(|(to, letter)| if from.may_become(to) { letter } else { '.' }).collect();
-            assert_eq!(format!("{:<11}{found}", format!("{}:", from.word())), row);
+            assert_eq!(format!("{:<16}{found}", format!("{}:", from.word())), row);
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(ask("fixed cleaning 5m"), ".f.w.");
         assert_eq!(ask("fixed aside 5m"), ".f...");
         let mut later = known("refused 5m");
-        later.phase = Phase::Draining { why: DrainWhy::RefusedYetThere };
+        later.phase = Phase::Draining { reason: DrainReason::LaunchedAfterRefusal };
         assert!(!later.is_refused(), "it is being removed");
     }
 
@@ -411,22 +411,22 @@ mod tests {
     fn each_reason_to_drain_is_said_in_words_of_its_own() {
         let message = || "mark".to_owned();
         let reasons = [
-            DrainWhy::UsedUp,
-            DrainWhy::Surplus,
-            DrainWhy::Aged,
-            DrainWhy::MadeRoom,
-            DrainWhy::Ordered,
-            DrainWhy::NeverReady,
-            DrainWhy::NotReady { message: message() },
-            DrainWhy::Stopped,
-            DrainWhy::Vanished,
-            DrainWhy::Broken { message: message() },
-            DrainWhy::Silent { message: message() },
-            DrainWhy::Rebooted,
-            DrainWhy::Unaccounted,
-            DrainWhy::RefusedYetThere,
+            DrainReason::UsedUp,
+            DrainReason::Surplus,
+            DrainReason::Expired,
+            DrainReason::MadeRoom,
+            DrainReason::ByOperator,
+            DrainReason::NeverReady,
+            DrainReason::NotReady { message: message() },
+            DrainReason::Stopped,
+            DrainReason::Vanished,
+            DrainReason::Broken { message: message() },
+            DrainReason::Unresponsive { message: message() },
+            DrainReason::Rebooted,
+            DrainReason::Unaccounted,
+            DrainReason::LaunchedAfterRefusal,
         ];
-        let words: std::collections::BTreeSet<String> = reasons.iter().map(DrainWhy::to_string).collect();
+        let words: std::collections::BTreeSet<String> = reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(words.len(), reasons.len());
         assert_eq!(words.iter().filter(|w| w.ends_with(": mark")).count(), 3);
     }

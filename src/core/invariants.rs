@@ -81,7 +81,7 @@ pub fn check(state: &PoolState) -> Vec<Broken> {
     for (id, instance) in &state.instances {
         one_instance(state, id, instance, &mut broken);
         for (attempt, holder) in &instance.holders {
-            if holder.lingering.is_none() {
+            if holder.closing.is_none() {
                 holders += 1;
                 one_holder(state, instance, attempt, holder, &mut broken);
             }
@@ -117,7 +117,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
                 let phase = instance.phase.word();
                 broken.push(Broken::JobsIn { instance: named(), phase });
             }
-            Phase::Ready | Phase::SetAside { .. } | Phase::Draining { .. } => {}
+            Phase::Ready | Phase::OutOfService { .. } | Phase::Draining { .. } => {}
         }
     }
     if let Some(launch) = &instance.launch
@@ -137,7 +137,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         | Phase::Checking
         | Phase::Ready
         | Phase::Cleaning
-        | Phase::SetAside { .. }
+        | Phase::OutOfService { .. }
         | Phase::Draining { .. } => {}
     }
 }
@@ -168,7 +168,7 @@ fn one_holder(
 
 fn grant_without_holder(state: &PoolState, attempt: &AttemptName, grant: &Grant, broken: &mut Vec<Broken>) {
     let holder = state.instance(&grant.instance).and_then(|i| i.holders.get(attempt));
-    if holder.is_none_or(|h| h.lingering.is_some()) {
+    if holder.is_none_or(|h| h.closing.is_some()) {
         let instance = grant.instance.clone();
         broken.push(Broken::GrantWithoutHolder { attempt: attempt.clone(), instance });
     }
@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
     use crate::core::ids::{Generation, TrustDomain};
-    use crate::core::instance::{DrainWhy, LaunchRecord};
+    use crate::core::instance::{DrainReason, LaunchRecord};
     use crate::core::notation::{attempt, instance, world};
 
     const SOUND: &str = "cap 3 | idle 5m; held 3m by 7,8; held 3m lingering 9; booting 5s; checking 5s; refused 5s; \
@@ -286,14 +286,14 @@ mod tests {
         {
             assert_eq!(edited("i2", |i| i.phase = phase.clone()), format!("i2 is {said} and has jobs"));
         }
-        assert_eq!(edited("i2", |i| i.phase = Phase::SetAside { why: String::new() }), "");
+        assert_eq!(edited("i2", |i| i.phase = Phase::OutOfService { reason: String::new() }), "");
         assert_eq!(edited("i1", |i| i.endpoint = None), "i1 is in service without an address");
         assert_eq!(edited("i5", |i| i.endpoint = None), "i5 is in service without an address");
         assert_eq!(edited("h1", |i| i.endpoint = None), "h1 is in service without an address");
         assert_eq!(edited("i4", |i| i.endpoint = None), "");
         assert_eq!(edited("i1", |i| i.ready = None), "i1 is ready, nobody knows since when");
         assert_eq!(
-            edited("h1", |i| i.phase = Phase::Draining { why: DrainWhy::Surplus }),
+            edited("h1", |i| i.phase = Phase::Draining { reason: DrainReason::Surplus }),
             "h1, a fixed host, is being thrown away"
         );
         let launch = |change: fn(&mut LaunchRecord)| edited("i1", |i| change(i.launch.as_mut().unwrap()));
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(lost, "a7 holds i2 without a grant");
         let dropped = edited("i2", |i| drop(i.holders.remove(&attempt(7))));
         assert_eq!(dropped, "a7 was granted i2, which does not know of it");
-        let lingers = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().lingering = Some(i.since));
+        let lingers = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().closing = Some(i.since));
         assert_eq!(lingers, "a7 was granted i2, which does not know of it");
         let elsewhere = says(|s| s.granted.get_mut(&attempt(7)).unwrap().instance = instance("i1"));
         assert_eq!(elsewhere, "a7 was granted i1, which does not know of it");
@@ -353,20 +353,24 @@ mod tests {
         assert_eq!(both, "a7 waits or holds twice");
         let place = says(|s| {
             let ticket = s.granted[&attempt(7)].reservation.ticket;
-            let left = s.granted[&attempt(7)].reservation.asked;
+            let left = s.granted[&attempt(7)].reservation.requested_at;
             let patience = std::time::Duration::ZERO;
-            s.places
-                .insert(JobKey::new("gl", 99), crate::core::reservation::Place { ticket, left, patience });
+            s.places.insert(
+                JobKey::new("gl", 99),
+                crate::core::reservation::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
+            );
         });
         assert!(place.contains("was never given out, or twice"), "{place}");
         let far_apart = says(|s| {
             // A place whose ticket the sieve cannot tell from one that waits.
             let ticket = Ticket(s.granted[&attempt(7)].reservation.ticket.0 + 4096);
-            let left = s.granted[&attempt(7)].reservation.asked;
+            let left = s.granted[&attempt(7)].reservation.requested_at;
             let patience = std::time::Duration::ZERO;
             s.next_ticket = Ticket(ticket.0 + 1);
-            s.places
-                .insert(JobKey::new("gl", 99), crate::core::reservation::Place { ticket, left, patience });
+            s.places.insert(
+                JobKey::new("gl", 99),
+                crate::core::reservation::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
+            );
         });
         assert_eq!(far_apart, "");
     }

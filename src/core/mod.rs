@@ -12,6 +12,7 @@
 
 pub mod apply;
 pub mod attempt;
+pub mod availability;
 pub mod endpoint;
 pub mod event;
 pub mod failure;
@@ -20,10 +21,9 @@ pub mod instance;
 pub mod invariants;
 pub mod inventory;
 pub mod job;
-pub mod leftover;
-pub mod matrix;
 #[cfg(test)]
 mod notation;
+pub mod orphan;
 pub mod plan;
 pub mod policy;
 pub mod pool;

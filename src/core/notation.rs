@@ -23,7 +23,7 @@ use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, OwnerId, PoolName};
-use super::instance::{Answer, DrainWhy, Leaving};
+use super::instance::{Answer, DrainReason, Release};
 use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use super::job::JobFacts;
 use super::plan::{Fresh, Observed, Plan, Trouble, View, plan};
@@ -264,7 +264,7 @@ impl World {
         let (at, failure) = (ago(span(age)), failure(class));
         for earlier in (0..times).rev() {
             let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
-            self.state.matrix.refuse(&OfferingName::new(offering), at, &failure, at);
+            self.state.availability.refuse(&OfferingName::new(offering), at, &failure, at);
         }
     }
 
@@ -433,16 +433,16 @@ impl World {
             self.request(job, project, hour, at(age + Duration::from_secs(50)));
             let begun = at(age + Duration::from_secs(40));
             self.tell(begun, Change::Granted { attempt: attempt(job), instance: id.clone() });
-            let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
-            self.tell(at(age), Change::Released { attempt: attempt(job), leaving });
+            let leaving = Release { how: End::CleanedUp, used: true, closing: false };
+            self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
         }
         for (job, lingers) in jobs_of(words) {
             self.request(job, project, hour, at(age));
             self.tell(at(age), Change::Granted { attempt: attempt(job), instance: id.clone() });
             self.attend(job, at(age), Some(id.clone()));
             if lingers {
-                let leaving = Leaving { how: End::CleanedUp, used: true, lingering: true };
-                self.tell(at(age), Change::Released { attempt: attempt(job), leaving });
+                let leaving = Release { how: End::CleanedUp, used: true, closing: true };
+                self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
                 let seen = self.seen(job);
                 (seen.closed, seen.lease_held) = (Some(at(age)), true);
             }
@@ -453,14 +453,14 @@ impl World {
         let instance = id.clone();
         match words[0] {
             "cleaning" => self.tell(at, Change::CleaningBegun { instance }),
-            "aside" => self.tell(at, Change::SetAside { instance, why: "broken".into() }),
-            "draining" => self.tell(at, Change::DrainingBegun { instance, why: DrainWhy::Ordered }),
+            "aside" => self.tell(at, Change::OutOfService { instance, reason: "broken".into() }),
+            "draining" => self.tell(at, Change::DrainingBegun { instance, reason: DrainReason::ByOperator }),
             "asked" | "unknown" | "refused" | "booting" | "checking" | "idle" | "held" => {}
             other => panic!("`{other}` is no phase"),
         }
         if let Some(missing) = after(words, "missing") {
             let (instance, begun) = (id.clone(), ago(span(missing)));
-            self.tell(begun, Change::Missed { instance, begun });
+            self.tell(begun, Change::MissingFromList { instance, begun });
         }
     }
 

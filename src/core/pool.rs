@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::availability::Availability;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey};
 use super::instance::Instance;
-use super::matrix::Matrix;
 use super::policy::Policy;
-use super::reservation::{Place, Reservation, Ticket};
+use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
 
 /// Everything that is recorded about a pool. Changed by `apply` (core/apply.rs) and by nothing else.
@@ -30,14 +30,14 @@ pub struct PoolState {
     pub granted: BTreeMap<AttemptName, Grant>,
     /// Places of jobs whose attempt ended without a slot.
     #[serde(with = "places")]
-    pub places: BTreeMap<JobKey, Place>,
+    pub places: BTreeMap<JobKey, QueuePlace>,
     pub next_ticket: Ticket,
     /// Every generation that ever began here, with the highest number it launched.
     pub generations: BTreeMap<Generation, u32>,
     pub launches: LaunchHealth,
     /// The ways to launch, and which of them were refused lately.
-    #[serde(default, skip_serializing_if = "Matrix::is_empty")]
-    pub matrix: Matrix,
+    #[serde(default, skip_serializing_if = "Availability::is_empty")]
+    pub availability: Availability,
     /// The operator's order to stand still, and since when.
     pub drained: Option<Stamp>,
 }
@@ -146,16 +146,16 @@ mod tickets {
 
 /// Places as pairs: a job's key is no JSON key.
 mod places {
-    use super::{BTreeMap, Deserialize, JobKey, Place};
+    use super::{BTreeMap, Deserialize, JobKey, QueuePlace};
     use serde::{Deserializer, Serializer};
 
-    type Map = BTreeMap<JobKey, Place>;
+    type Map = BTreeMap<JobKey, QueuePlace>;
 
     pub(super) fn serialize<S: Serializer>(map: &Map, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(map)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
-        Ok(Vec::<(JobKey, Place)>::deserialize(from)?.into_iter().collect())
+        Ok(Vec::<(JobKey, QueuePlace)>::deserialize(from)?.into_iter().collect())
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::availability;
 use super::failure::Failure;
 use super::ids::{AttemptName, InstanceId, OfferingName};
-use super::instance::DrainWhy;
-use super::matrix;
+use super::instance::DrainReason;
 use super::time::{Pretty, Stamp, millis};
 
 /// The outcome of one pass over a pool.
@@ -63,7 +63,7 @@ impl Report {
 
 /// Why a job or a wish is not served yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "on", rename_all = "kebab-case")]
+#[serde(tag = "waiting_for", rename_all = "kebab-case")]
 pub enum WaitingOn {
     /// An instance is on its way for it.
     Boot { instance: InstanceId },
@@ -97,7 +97,7 @@ pub enum WaitingOn {
     /// The provider launches nothing and no host is free.
     NoHost,
     /// The next pass has not looked yet.
-    Keeper,
+    NextPass,
 }
 
 /// What an operator should know about a pool.
@@ -110,7 +110,7 @@ pub enum Note {
     },
     ListIncomplete,
     /// Instances with our owner's tag that another manager made: somebody works with a copy of this state.
-    AnotherManager {
+    OwnerConflict {
         instances: Vec<InstanceId>,
     },
     /// More instances exist than `max_instances` allows; we made none of the surplus.
@@ -134,7 +134,7 @@ pub enum Note {
     /// A fixed host cannot be used now; it is back by itself when that has changed.
     Unavailable {
         instance: InstanceId,
-        why: String,
+        reason: String,
     },
     /// A boot came to nothing; told for some minutes.
     BootFailed(FailedBoot),
@@ -154,7 +154,7 @@ pub struct FailedBoot {
     pub instance: InstanceId,
     /// When it was given up.
     pub at: Stamp,
-    pub why: DrainWhy,
+    pub reason: DrainReason,
     /// Why it ended, where the provider knows: a sentence without its subject.
     #[serde(default)]
     pub cause: Option<String>,
@@ -165,8 +165,8 @@ pub struct FailedBoot {
 impl FailedBoot {
     /// What became of it, in one sentence.
     pub fn sentence(&self) -> String {
-        match (&self.why, &self.cause) {
-            (DrainWhy::Stopped, Some(cause)) => format!("{} {cause}", self.instance),
+        match (&self.reason, &self.cause) {
+            (DrainReason::Stopped, Some(cause)) => format!("{} {cause}", self.instance),
             (why, _) => format!("{} did not come up: {why}", self.instance),
         }
     }
@@ -194,10 +194,10 @@ impl fmt::Display for WaitingOn {
                 write!(f, "the pool pauses after {failures} failed launches in a row (last: {failure})")
             }
             Self::NoOffering { offering, failure, count: 1, .. } => {
-                write!(f, "{offering}: {}", matrix::said(failure))
+                write!(f, "{offering}: {}", availability::said(failure))
             }
             Self::NoOffering { offering, failure, count, .. } => {
-                write!(f, "all {count} offerings were refused; {offering}: {}", matrix::said(failure))
+                write!(f, "all {count} offerings were refused; {offering}: {}", availability::said(failure))
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Drained { .. } => {
@@ -211,7 +211,7 @@ impl fmt::Display for WaitingOn {
                 Pretty(*max_lifetime),
             ),
             Self::NoHost => f.write_str("no host is free"),
-            Self::Keeper => f.write_str("the keeper has not looked yet"),
+            Self::NextPass => f.write_str("the keeper has not looked yet"),
         }
     }
 }
@@ -223,7 +223,7 @@ impl fmt::Display for Note {
             Self::ListIncomplete => {
                 f.write_str("the provider's list was incomplete: it proves no absence, nothing is replaced")
             }
-            Self::AnotherManager { instances } => {
+            Self::OwnerConflict { instances } => {
                 f.write_str(
                     "another manager works with a copy of this state directory, reaping stands still: ",
                 )?;
@@ -236,7 +236,7 @@ impl fmt::Display for Note {
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances are there, limit {max_instances} (`max_instances`)")
             }
-            Self::Unavailable { instance, why } => write!(f, "{instance} gets no job for now: {why}"),
+            Self::Unavailable { instance, reason: why } => write!(f, "{instance} gets no job for now: {why}"),
             Self::Trouble { instance, failure, .. } => {
                 write!(f, "calls about {instance} keep failing ({failure})")
             }
@@ -323,7 +323,7 @@ mod tests {
                 "the job's timeout of 2h is longer than an instance lives (1h, `max_lifetime`)",
             ),
             (WaitingOn::NoHost, "no host is free"),
-            (WaitingOn::Keeper, "the keeper has not looked yet"),
+            (WaitingOn::NextPass, "the keeper has not looked yet"),
         ] {
             assert_eq!(on.to_string(), text);
             let json = serde_json::to_string(&on).unwrap();
@@ -338,7 +338,7 @@ mod tests {
         let boot = |console: &[&str]| FailedBoot {
             instance: one(),
             at: NOW,
-            why: DrainWhy::NeverReady,
+            reason: DrainReason::NeverReady,
             cause: None,
             console: console.iter().map(|line| (*line).to_owned()).collect(),
         };
@@ -349,7 +349,7 @@ mod tests {
                 "the provider's list was incomplete: it proves no absence, nothing is replaced",
             ),
             (
-                Note::AnotherManager { instances: vec![one(), instance("h2")] },
+                Note::OwnerConflict { instances: vec![one(), instance("h2")] },
                 "another manager works with a copy of this state directory, reaping stands still: h1, h2 carry our \
                  owner and no generation of ours",
             ),
@@ -376,7 +376,7 @@ mod tests {
             ),
             (
                 Note::BootFailed(FailedBoot {
-                    why: DrainWhy::Stopped,
+                    reason: DrainReason::Stopped,
                     cause: Some("did not boot: the guest did not come up within 30 s".to_owned()),
                     ..boot(&[])
                 }),

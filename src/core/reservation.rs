@@ -21,24 +21,24 @@ pub struct Reservation {
     pub job: JobFacts,
     pub domain: TrustDomain,
     /// When this attempt asked.
-    pub asked: Stamp,
+    pub requested_at: Stamp,
     /// How long this attempt may wait, what earlier attempts of the job waited taken off.
     #[serde(with = "millis")]
-    pub patience: Duration,
+    pub remaining_timeout: Duration,
 }
 
 impl Reservation {
     pub fn deadline(&self) -> Stamp {
-        self.asked.plus(self.patience)
+        self.requested_at.plus(self.remaining_timeout)
     }
 }
 
 /// What remains of a job whose attempt ended: its place, for as long as a retry may come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct QueuePlace {
     pub ticket: Ticket,
-    pub left: Stamp,
+    pub ended_at: Stamp,
     /// What is left of its `acquire_timeout`.
     #[serde(with = "millis")]
-    pub patience: Duration,
+    pub remaining_timeout: Duration,
 }

@@ -7,9 +7,9 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
+use crate::core::availability::Unavailable;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
-use crate::core::instance::{Answer, Instance, LaunchRecord, Leaving, Phase};
-use crate::core::matrix::PassedOver;
+use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
     self,
     request::{self, Ask},
@@ -29,7 +29,7 @@ pub enum Progress {
     /// A new reason to wait.
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
     /// Its launch did not take these, which it would have preferred.
-    PassedOver(Vec<PassedOver>),
+    Unavailable(Vec<Unavailable>),
     /// The instance on its way came a step further. `offering`: how it was launched, where there are several ways.
     Boot { instance: InstanceId, offering: Option<OfferingName>, step: BootStep, after: Duration },
     /// The instance that was on its way never will be there.
@@ -161,7 +161,7 @@ impl Engine {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
             let closing = self.host.close_attempt(other).await?;
-            let leaving = Leaving { how: End::Superseded, used: closing.used, lingering: closing.lingering };
+            let leaving = Release { how: End::Superseded, used: closing.used, closing: closing.lingering };
             superseded.push((other.clone(), leaving));
         }
         let ask = Ask { superseded, ..ask.clone() };
@@ -271,8 +271,8 @@ impl Call<'_> {
         let state = self.engine.store.load().await?;
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {
-            let limit = state.policy.as_ref().map_or(waiting.patience, |p| p.timing.acquire_timeout);
-            let on = self.reason(&state).await?.unwrap_or(WaitingOn::Keeper);
+            let limit = state.policy.as_ref().map_or(waiting.remaining_timeout, |p| p.timing.acquire_timeout);
+            let on = self.reason(&state).await?.unwrap_or(WaitingOn::NextPass);
             return Err(AcquireError::TimedOut { limit, on });
         }
         Ok(state)
@@ -322,18 +322,18 @@ impl Call<'_> {
     /// Why the launch did not take the offerings before its own; each refusal once.
     fn tell_passed_over(&mut self, state: &PoolState, known: &Instance) {
         let (Some(taken), Some(policy)) = (known.offering(), state.policy.as_deref()) else { return };
-        let passed = state.matrix.preferred_to(taken, &policy.timing, self.engine.now());
-        let is_told = |p: &PassedOver| self.refusals.contains(&(p.offering.clone(), p.refusal.at));
-        let news: Vec<PassedOver> = passed.filter(|p| !is_told(p)).collect();
+        let passed = state.availability.preferred_to(taken, &policy.timing, self.engine.now());
+        let is_told = |p: &Unavailable| self.refusals.contains(&(p.offering.clone(), p.refusal.at));
+        let news: Vec<Unavailable> = passed.filter(|p| !is_told(p)).collect();
         if !news.is_empty() {
             self.refusals.extend(news.iter().map(|p| (p.offering.clone(), p.refusal.at)));
-            (self.say)(Progress::PassedOver(news));
+            (self.say)(Progress::Unavailable(news));
         }
     }
 
     /// After an error nothing stays with this attempt; the job keeps its place for a retry.
     async fn give_back(&self) -> Result<(), AcquireError> {
-        let leaving = Leaving { how: End::GivenBack, used: false, lingering: false };
+        let leaving = Release { how: End::GivenBack, used: false, closing: false };
         let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());
         let committed = self.engine.commit(decide).await?;
         if !committed.events.is_empty() {

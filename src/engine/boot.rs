@@ -50,7 +50,7 @@ impl Memory {
         let known = self.boots.iter().any(|boot| boot.instance == *instance);
         let (instance, why) = (instance.clone(), why.clone());
         let cause = self.detail(&instance);
-        (!known).then(|| FailedBoot { instance, at: now, why, cause, console: Vec::new() })
+        (!known).then(|| FailedBoot { instance, at: now, reason: why, cause, console: Vec::new() })
     }
 
     /// What the provider last said of an instance beside its status.

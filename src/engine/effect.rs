@@ -8,7 +8,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Leaving, Phase};
+use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase, Release};
 use crate::core::inventory::Tags;
 use crate::core::plan::{Effect, request};
 use crate::core::pool::PoolState;
@@ -239,7 +239,7 @@ impl Engine {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
             Verdict::Failed(message) | Verdict::Cut(message) => {
-                let why = DrainWhy::NotReady { message };
+                let why = DrainReason::NotReady { message };
                 self.commit(|state| request::withdraw(state, id, why.clone(), self.now())).await?;
             }
         }
@@ -321,7 +321,7 @@ impl Engine {
         let at = self.now();
         self.commit(|state| {
             let cleaning = state.instance(id).is_some_and(|i| i.phase == Phase::Cleaning);
-            let set_aside = || Change::SetAside { instance: id.clone(), why: why.clone() }.at(at);
+            let set_aside = || Change::OutOfService { instance: id.clone(), reason: why.clone() }.at(at);
             cleaning.then(set_aside).into_iter().collect()
         })
         .await?;
@@ -347,7 +347,7 @@ impl Engine {
         let at = self.now();
         self.commit(|state| {
             let leaving = |i: &Instance| {
-                matches!(i.phase, Phase::Draining { .. }) && i.holders.values().all(|h| h.lingering.is_some())
+                matches!(i.phase, Phase::Draining { .. }) && i.holders.values().all(|h| h.closing.is_some())
             };
             if !state.instance(id).is_some_and(leaving) {
                 return Vec::new();
@@ -366,7 +366,7 @@ impl Engine {
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.
         let used = self.host.mark_closed(name).await?;
-        let leaving = Leaving { how, used, lingering: false };
+        let leaving = Release { how, used, closing: false };
         self.commit(|state| request::release(state, name, leaving, self.now())).await?;
         Ok(Outcome::Fine)
     }

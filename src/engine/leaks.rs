@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Engine, Trouble};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
-use crate::core::leftover::{self, Knowledge, Standing, instance_of};
+use crate::core::orphan::{self, Knowledge, Ownership, instance_of};
 use crate::core::plan::whose::Makings;
 use crate::core::time::Pretty;
 use crate::port::provider::ProviderError;
@@ -38,7 +38,7 @@ pub enum Deleted {
 
 impl Engine {
     /// Everything that the provider has for the pool, and how each stands to the record.
-    pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Standing)>, LookError> {
+    pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Ownership)>, LookError> {
         let identity = self.host.identity().await.map_err(Trouble::from)?;
         if let Some(problem) = identity.moved {
             return Err(LookError::Moved { problem });
@@ -51,7 +51,7 @@ impl Engine {
         }
         let recorded = self.store.load().await.map_err(Trouble::from)?;
         let mut denied = BTreeSet::new();
-        for id in leftover::doubtful(&resources.found, &recorded) {
+        for id in orphan::possibly_gone(&resources.found, &recorded) {
             if setup.provider.endpoint(&id).await.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
                 denied.insert(id);
             }
@@ -66,7 +66,7 @@ impl Engine {
         let grace = setup.policy.timing.reap_grace;
         let known = Knowledge { makings, before: &before, denied: &denied, grace, now: self.now() };
         let judged = resources.found.into_iter().map(|one| {
-            let standing = leftover::judge(&one, &known);
+            let standing = orphan::judge(&one, &known);
             (one, standing)
         });
         Ok(judged.collect())

@@ -3,7 +3,7 @@
 use super::{Engine, Trouble};
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
-use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
@@ -39,7 +39,7 @@ impl Engine {
         if let Target::Instance(id) = target {
             let state = self.store.load().await.map_err(Trouble::from)?;
             if let Some(instance) = state.instance(id)
-                && !matches!(instance.phase, Phase::SetAside { .. })
+                && !matches!(instance.phase, Phase::OutOfService { .. })
             {
                 let phase = instance.phase.word();
                 return Err(OrderError::NothingToResume { instance: id.clone(), phase });
@@ -75,7 +75,7 @@ impl Engine {
 }
 
 fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
-    let withdraw = |id: &InstanceId| request::withdraw(state, id, DrainWhy::Ordered, now);
+    let withdraw = |id: &InstanceId| request::withdraw(state, id, DrainReason::ByOperator, now);
     match target {
         Target::Instance(id) => withdraw(id),
         Target::Pool => {
@@ -94,13 +94,14 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
 fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
     match target {
         Target::Instance(id) => {
-            let resumable = |i: &Instance| matches!(i.phase, Phase::SetAside { .. }) && i.holders.is_empty();
+            let resumable =
+                |i: &Instance| matches!(i.phase, Phase::OutOfService { .. }) && i.holders.is_empty();
             let instance = state.instance(id).filter(|i| resumable(i));
-            instance.map(|_| Change::Restored { instance: id.clone() }.at(now)).into_iter().collect()
+            instance.map(|_| Change::ReturnedToService { instance: id.clone() }.at(now)).into_iter().collect()
         }
         Target::Pool => {
             let stands =
-                state.drained.is_some() || state.launches.failures > 0 || state.matrix.has_refusals();
+                state.drained.is_some() || state.launches.failures > 0 || state.availability.has_refusals();
             stands.then(|| Change::PoolResumed.at(now)).into_iter().collect()
         }
     }

@@ -3,7 +3,7 @@
 use super::{Engine, Trouble};
 use crate::core::attempt::End;
 use crate::core::ids::AttemptName;
-use crate::core::instance::Leaving;
+use crate::core::instance::Release;
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::port::host::{Closing, HostError};
@@ -18,7 +18,7 @@ impl Engine {
         attempt: &AttemptName,
         closing: &Closing,
     ) -> Result<Option<HostError>, Trouble> {
-        let leaving = Leaving { how: End::CleanedUp, used: closing.used, lingering: closing.lingering };
+        let leaving = Release { how: End::CleanedUp, used: closing.used, closing: closing.lingering };
         let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
         let committed = self.commit(decide).await?;
         if committed.events.is_empty() {

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::{Engine, Trouble};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Phase};
+use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
 use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
 use crate::port::host::{Assignment, HostError, Inbox};
@@ -41,7 +41,7 @@ enum Verdict {
     /// As far as we know.
     Lost(&'static str),
     /// It left service.
-    Left(DrainWhy),
+    Left(DrainReason),
 }
 
 impl From<StoreError> for StageError {
@@ -138,7 +138,7 @@ impl Engine {
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
                 None => return Ok(Verdict::Lost("is gone at the provider")),
-                Some(Phase::Draining { why }) => return Ok(Verdict::Left(why.clone())),
+                Some(Phase::Draining { reason: why }) => return Ok(Verdict::Left(why.clone())),
                 Some(_) => {}
             }
             let report = self.host.read_report(&self.pool).await?;

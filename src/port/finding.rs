@@ -30,14 +30,14 @@ pub struct Finding {
     pub code: &'static str,
     pub severity: Severity,
     /// What is so, in one sentence.
-    pub what: String,
+    pub message: String,
     /// What to do about it: a command or a key; `None` if nothing has to be done.
     pub remedy: Option<String>,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, severity, what, remedy } = self;
+        let Self { code, severity, message: what, remedy } = self;
         write!(f, "{severity} [{code}]: {what}")?;
         match remedy {
             Some(remedy) => write!(f, "\n  help: {remedy}"),

@@ -110,9 +110,9 @@ pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, repor
 pub(super) fn records_lost(world: &mut World) {
     for (pool, said) in &mut world.truth.said {
         let Some(journal) = world.managers[0].journals.get(pool) else { continue };
-        let matrix = &journal.state().matrix;
+        let matrix = &journal.state().availability;
         said.refused.retain(|offering, _| matrix.refusal(offering).is_some());
-        for offering in matrix.named().iter().filter(|offering| matrix.refusal(offering).is_some()) {
+        for offering in matrix.offerings().iter().filter(|offering| matrix.refusal(offering).is_some()) {
             said.refused.entry(offering.clone()).or_insert(0);
         }
     }

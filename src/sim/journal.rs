@@ -3,7 +3,7 @@
 //! Records that were synced survive, and those that the kernel has written back by itself; of the others a power cut
 //! takes the last ones.
 
-use crate::core::apply::Misfit;
+use crate::core::apply::InapplicableEvent;
 use crate::core::event::Event;
 use crate::core::pool::PoolState;
 
@@ -31,7 +31,7 @@ impl Journal {
     }
 
     /// Appends all events. The state stays as it was when one does not fit.
-    pub fn commit(&mut self, now: u64, events: &[Event]) -> Result<(), Box<(Event, Misfit)>> {
+    pub fn commit(&mut self, now: u64, events: &[Event]) -> Result<(), Box<(Event, InapplicableEvent)>> {
         let mut next = self.state.clone();
         for event in events {
             next.apply(event).map_err(|misfit| Box::new((event.clone(), misfit)))?;

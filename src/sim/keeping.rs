@@ -77,7 +77,7 @@ fn work(world: &World) -> Option<String> {
             let busy = match instance.phase {
                 Phase::Launching | Phase::Checking | Phase::Cleaning => true,
                 Phase::Draining { .. } => instance.holders.is_empty(),
-                Phase::Ready | Phase::SetAside { .. } => false,
+                Phase::Ready | Phase::OutOfService { .. } => false,
             };
             if busy && long(instance.since, ALLOWANCE_MS) {
                 return Some(format!("{} is {}", instance.id, instance.phase.word()));
@@ -85,7 +85,7 @@ fn work(world: &World) -> Option<String> {
         }
         // Whoever got an instance tries it out first, and calls for a keeper then: its runner may die.
         let mut granted = journal.state().granted.iter();
-        if let Some((name, _)) = granted.find(|(_, g)| long(g.reservation.asked, 2 * ALLOWANCE_MS)) {
+        if let Some((name, _)) = granted.find(|(_, g)| long(g.reservation.requested_at, 2 * ALLOWANCE_MS)) {
             return Some(format!("nobody watches over {name}"));
         }
     }

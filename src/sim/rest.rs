@@ -103,7 +103,7 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         return Some(format!("promise 3: {attempt} still holds {}", grant.instance));
     }
     for instance in state.instances.values() {
-        let settled = matches!(instance.phase, Phase::Ready | Phase::SetAside { .. });
+        let settled = matches!(instance.phase, Phase::Ready | Phase::OutOfService { .. });
         if !settled || !instance.holders.is_empty() {
             return Some(format!("promise 3: {} is still {}", instance.id, instance.phase.word()));
         }

@@ -155,7 +155,7 @@ fn operator(world: &Shared, starter: &Starter) {
                 let world = proc.world.borrow();
                 let pools = world.managers[0].journals.iter();
                 let all = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |i| (pool, i)));
-                let aside = all.filter(|(_, i)| matches!(i.phase, Phase::SetAside { .. }));
+                let aside = all.filter(|(_, i)| matches!(i.phase, Phase::OutOfService { .. }));
                 aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()
             };
             for (pool, instance) in aside {

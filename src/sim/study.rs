@@ -15,7 +15,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
-use crate::core::instance::{Answer, Leaving, Phase};
+use crate::core::instance::{Answer, Phase, Release};
 use crate::core::invariants;
 use crate::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use crate::core::job::JobFacts;
@@ -163,7 +163,7 @@ impl Study {
                 }
             }
             Happens::JobEnds(attempt) => {
-                let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+                let leaving = Release { how: End::CleanedUp, used: true, closing: false };
                 let events = request::release(&self.state, &attempt, leaving, now);
                 self.observed.attempts.remove(&attempt);
                 self.apply(&events);

@@ -27,7 +27,7 @@ struct Shared {
     synced: usize,
     /// The state after those.
     safe: PoolState,
-    misfits: u64,
+    inapplicable_events: u64,
 }
 
 impl MemoryStore {
@@ -65,8 +65,8 @@ impl MemoryStore {
     }
 
     /// Events that did not fit the state they were applied to: each one is a bug of the engine.
-    pub fn misfits(&self) -> u64 {
-        self.shared.borrow().misfits
+    pub fn inapplicable_events(&self) -> u64 {
+        self.shared.borrow().inapplicable_events
     }
 }
 
@@ -74,7 +74,7 @@ impl Shared {
     fn commit(&mut self, events: &[Event]) {
         for event in events {
             if self.state.apply(event).is_err() {
-                self.misfits += 1;
+                self.inapplicable_events += 1;
             }
         }
         if !events.is_empty() {

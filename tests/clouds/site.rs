@@ -111,7 +111,7 @@ impl Site {
         let said = self.greenroom(&["doctor", "--json"]).stdout;
         let said: Value = serde_json::from_slice(&said).expect("it is JSON");
         let texts = |one: &Value| {
-            ["code", "severity", "what"].map(|key| one[key].as_str().expect("a text").to_owned())
+            ["code", "severity", "message"].map(|key| one[key].as_str().expect("a text").to_owned())
         };
         let all = said["findings"].as_array().expect("a list").iter().map(texts);
         all.filter(|[code, ..]| code.starts_with(cloud.kind()) && !code.ends_with("-no-lifetime")).collect()

@@ -149,7 +149,7 @@ fn a_power_cut_in_memory_takes_the_last_transactions_and_none_that_was_synced() 
         assert_eq!(store.history(), vec![request("a", 1), request("b", 2)]);
 
         commit(&store, vec![request("a", 1)]).await.unwrap();
-        assert_eq!(store.misfits(), 1);
+        assert_eq!(store.inapplicable_events(), 1);
         assert!(store.load().await.unwrap().drained.is_none());
         assert_eq!(at(1).wall_ms, 1_700_000_000_001);
     });

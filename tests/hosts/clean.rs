@@ -25,7 +25,7 @@ fn expect_clean(host: &Machine) {
 fn set_aside(place: &Place) -> Option<String> {
     let state = place.state();
     state.instances.values().find_map(|i| match &i.phase {
-        Phase::SetAside { why } => Some(why.clone()),
+        Phase::OutOfService { reason: why } => Some(why.clone()),
         _ => None,
     })
 }

@@ -345,7 +345,7 @@ impl Place {
     #[track_caller]
     pub fn expect_sound(&self) {
         let verdict = self.verify();
-        assert!(verdict.damage.is_none() && verdict.misfits == 0, "{verdict:?}");
+        assert!(verdict.damage.is_none() && verdict.inapplicable_events == 0, "{verdict:?}");
         assert!(verdict.history_damage.is_empty(), "{verdict:?}");
         self.replay(|_, _| {});
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use greenroom::core::event::Change;
-use greenroom::core::instance::DrainWhy;
+use greenroom::core::instance::DrainReason;
 use rustix::process::Signal;
 
 use crate::place::{Place, SOON};
@@ -77,7 +77,7 @@ fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_c
     assert!(last.contains("(warm, idle for "), "{said:?}");
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
     let drained = |change: &Change| match change {
-        Change::DrainingBegun { instance, why: DrainWhy::Broken { .. } } => instance == broken,
+        Change::DrainingBegun { instance, reason: DrainReason::Broken { .. } } => instance == broken,
         _ => false,
     };
     assert!(place.events().iter().any(|event| drained(&event.change)));

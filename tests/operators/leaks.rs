@@ -95,7 +95,7 @@ fn leftovers_are_deleted_and_what_another_made_is_not() {
     let deleted: Value = home.json(&["pool", "leaks", "--terminate", "--json"]);
     let pool = &deleted["pools"][0];
     assert_eq!(
-        (&pool["left_over"], &pool["deletion"]["gone"][0]),
+        (&pool["orphaned"], &pool["deletion"]["gone"][0]),
         (&1.into(), &ours.as_str().into()),
         "{pool}"
     );

@@ -259,7 +259,7 @@ fn damage_is_shown_explained_and_mended() {
     assert!(found.out.starts_with("error [state-damaged]: "), "{found:?}");
     assert!(found.out.contains("`greenroom doctor --repair`"), "{found:?}");
     let mended = home.doctor(&["--repair"]);
-    assert!(mended.out.starts_with("mended: pool `linux`: "), "{mended:?}");
+    assert!(mended.out.starts_with("repaired: pool `linux`: "), "{mended:?}");
     assert!(!mended.out.contains("state-damaged"), "{mended:?}");
     assert_eq!(home.run(&["pool", "status"]).code, 0);
 }

@@ -120,7 +120,7 @@ pub(super) mod tests {
         for (by, words) in [(-7200, "set back by 2h"), (7200, "set forward by 2h")] {
             let found = check(&sight(set(at(60.0), by), None, Some(at(0.0))));
             assert_eq!(found[0].code, "clock-jumped");
-            assert!(found[0].what.contains(words), "{}", found[0].what);
+            assert!(found[0].message.contains(words), "{}", found[0].message);
         }
     }
 
@@ -128,7 +128,7 @@ pub(super) mod tests {
     fn a_record_of_the_future_after_a_reboot_is_a_warning() {
         let found = check(&sight(rebooted(at(0.0)), None, Some(at(7200.0))));
         assert_eq!(found[0].code, "clock-went-back");
-        assert!(found[0].what.contains("2h from now"), "{}", found[0].what);
+        assert!(found[0].message.contains("2h from now"), "{}", found[0].message);
     }
 
     /// One finding of each code.

@@ -18,12 +18,12 @@ impl Code {
     /// With what helps.
     pub(super) fn found(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
         let (code, severity) = (self.name, self.severity);
-        Finding { code, severity, what: what.into(), remedy: Some(remedy.into()) }
+        Finding { code, severity, message: what.into(), remedy: Some(remedy.into()) }
     }
 
     /// Nothing has to be done about it.
     pub(super) fn noted(&self, what: impl Into<String>) -> Finding {
-        Finding { code: self.name, severity: self.severity, what: what.into(), remedy: None }
+        Finding { code: self.name, severity: self.severity, message: what.into(), remedy: None }
     }
 }
 

@@ -75,15 +75,15 @@ pub(super) mod tests {
         let (config, found) = checked(&format!("{RIGHT}password = \"hunter2\"\nkind = 3\n"), 0o600);
         assert!(config.is_none());
         assert_eq!(found[0].code, "config-invalid");
-        assert!(found[0].what.contains("greenroom.toml:"), "{}", found[0].what);
-        assert!(!found[0].what.contains("hunter2"), "{}", found[0].what);
+        assert!(found[0].message.contains("greenroom.toml:"), "{}", found[0].message);
+        assert!(!found[0].message.contains("hunter2"), "{}", found[0].message);
     }
 
     #[test]
     fn a_configuration_that_others_may_write_is_a_warning() {
         let (config, found) = checked(RIGHT, 0o664);
         assert!(config.is_some());
-        assert!(found[0].what.contains("(mode 0664)"), "{}", found[0].what);
+        assert!(found[0].message.contains("(mode 0664)"), "{}", found[0].message);
     }
 
     /// One finding of each code.

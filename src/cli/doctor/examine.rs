@@ -19,7 +19,7 @@ use crate::cli::args::DoctorOptions;
 use crate::cli::context;
 use crate::cli::error::CliError;
 use crate::cli::pool::look::LINKS_WITHIN;
-use crate::cli::pool::status::KeeperSight;
+use crate::cli::pool::status::KeeperStatus;
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::Survey;
@@ -73,8 +73,11 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
     let (state, found) = place::open(&state_path);
     let wants_change = options.repair || options.take_over || options.new_owner;
     if wants_change && state.is_none() {
-        let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.what.clone());
-        return Err(CliError::system(format!("nothing can be mended in `{}`: {why}", state_path.display())));
+        let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.message.clone());
+        return Err(CliError::system(format!(
+            "nothing can be repaired in `{}`: {why}",
+            state_path.display()
+        )));
     }
     examined.add("state directory", found);
     if let Some(state) = &state {
@@ -209,9 +212,9 @@ impl Look<'_> {
             seen.extend(pool);
         }
         let keeper = match host.keeper_lives().await {
-            Ok(true) => KeeperSight::Runs,
-            Ok(false) => KeeperSight::Absent,
-            Err(error) => KeeperSight::Unknown(error.to_string()),
+            Ok(true) => KeeperStatus::Runs,
+            Ok(false) => KeeperStatus::Absent,
+            Err(error) => KeeperStatus::Unknown(error.to_string()),
         };
         self.at_rest(&seen, keeper, examined);
         Ok(seen)
@@ -251,7 +254,7 @@ impl Look<'_> {
     }
 
     /// Pools that are configured and have no state yet, and who looks after all of them.
-    fn at_rest(&self, seen: &[Pool], keeper: KeeperSight, examined: &mut Examination) {
+    fn at_rest(&self, seen: &[Pool], keeper: KeeperStatus, examined: &mut Examination) {
         let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
@@ -286,7 +289,7 @@ fn newest(seen: &[Pool]) -> Option<Stamp> {
     let of_pool = |pool: &Pool| {
         let state = &pool.state;
         let instances: Vec<Stamp> = state.instances.values().map(|i| i.since).collect();
-        let requests: Vec<Stamp> = state.waiting.values().map(|r| r.asked).collect();
+        let requests: Vec<Stamp> = state.waiting.values().map(|r| r.requested_at).collect();
         pool.report.iter().map(|r| r.at).chain(instances).chain(requests).collect::<Vec<Stamp>>()
     };
     seen.iter().flat_map(of_pool).max_by_key(|stamp| stamp.wall_ms)

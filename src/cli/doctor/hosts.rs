@@ -261,7 +261,7 @@ pub(super) mod tests {
         let found = judge(&host(true), &needs, &closed);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            found[0].what.contains("of `ci` does not run `/bin/sh` for us: This account is"),
+            found[0].message.contains("of `ci` does not run `/bin/sh` for us: This account is"),
             "{found:?}"
         );
     }

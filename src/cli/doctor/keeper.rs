@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::code;
-use crate::cli::pool::status::KeeperSight;
+use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
 use crate::core::ids::PoolName;
@@ -25,7 +25,7 @@ pub const UNIT_DIRS: &[&str] = &[
 /// What is known about keepers.
 #[derive(Debug)]
 pub struct KeepingSight {
-    pub keeper: KeeperSight,
+    pub keeper: KeeperStatus,
     /// Jobs that wait, and things under way that end only if somebody looks.
     pub waiting: usize,
     pub under_way: usize,
@@ -40,19 +40,19 @@ pub struct KeepingSight {
 pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
     match &sight.keeper {
-        KeeperSight::Absent if sight.waiting + sight.under_way > 0 => {
+        KeeperStatus::Absent if sight.waiting + sight.under_way > 0 => {
             let (jobs, things) = (plural(sight.waiting, "job"), plural(sight.under_way, "instance"));
             let what = format!("no keeper runs, while {jobs} wait and {things} are on their way in or out");
             found.push(code::KEEPER_MISSING.found(what, start(sight)));
         }
-        KeeperSight::Unknown(problem) => {
+        KeeperStatus::Unknown(problem) => {
             let what = format!("it cannot be told whether a keeper runs: {problem}");
             found.push(
                 code::KEEPER_UNKNOWN.found(what, "run doctor as the user that owns the state directory"),
             );
         }
-        KeeperSight::Absent => {}
-        KeeperSight::Runs => {
+        KeeperStatus::Absent => {}
+        KeeperStatus::Runs => {
             found.extend(sight.next_looks.iter().filter_map(|(pool, at)| silent(pool, *at, when)));
         }
     }
@@ -80,7 +80,7 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
 
 /// Without systemd a keeper that runs may well be somebody's service; we cannot know.
 fn no_service(sight: &KeepingSight) -> Option<Finding> {
-    let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperSight::Runs);
+    let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperStatus::Runs);
     (!is_fine).then(|| {
         let what = "no service runs `greenroom keep`: a waiting job starts a keeper, which goes when the runner's \
                     service stops, and instances stay until somebody looks";
@@ -126,7 +126,7 @@ pub(super) mod tests {
 
     fn calm() -> KeepingSight {
         KeepingSight {
-            keeper: KeeperSight::Runs,
+            keeper: KeeperStatus::Runs,
             waiting: 0,
             under_way: 0,
             next_looks: vec![(pool(), at(290.0))],
@@ -136,10 +136,10 @@ pub(super) mod tests {
     }
 
     fn troubles() -> Vec<(KeepingSight, &'static str)> {
-        let unknown = KeeperSight::Unknown("cannot open `keeper.lock`".into());
+        let unknown = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
         vec![
             (
-                KeepingSight { keeper: KeeperSight::Absent, waiting: 2, under_way: 1, ..calm() },
+                KeepingSight { keeper: KeeperStatus::Absent, waiting: 2, under_way: 1, ..calm() },
                 "error [keeper-missing]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
                  out\n  help: `systemctl start greenroom.service`",
             ),
@@ -166,7 +166,7 @@ pub(super) mod tests {
     fn a_service_that_looks_in_time_is_fine_and_so_is_a_keeper_without_systemd() {
         assert_eq!(check(&calm(), &when(300.0)), []);
         assert_eq!(check(&KeepingSight { has_systemd: false, units: vec![], ..calm() }, &when(300.0)), []);
-        let settled = KeepingSight { keeper: KeeperSight::Absent, ..calm() };
+        let settled = KeepingSight { keeper: KeeperStatus::Absent, ..calm() };
         assert_eq!(check(&settled, &when(600.0)), []);
     }
 
@@ -181,7 +181,7 @@ pub(super) mod tests {
     #[test]
     fn without_a_unit_reap_starts_a_keeper() {
         let sight = KeepingSight {
-            keeper: KeeperSight::Absent,
+            keeper: KeeperStatus::Absent,
             waiting: 1,
             units: vec![],
             has_systemd: false,

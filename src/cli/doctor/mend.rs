@@ -26,10 +26,10 @@ pub(super) async fn mend(
         let _office = office(host, KEEPER_GOES).await?;
         if options.take_over {
             let owner = host.state().take_over()?;
-            examined.mended(format!("the state directory belongs here now; its owner stays {owner}"));
+            examined.repaired(format!("the state directory belongs here now; its owner stays {owner}"));
         } else {
             let owner = host.state().new_owner()?;
-            examined.mended(format!(
+            examined.repaired(format!(
                 "the state directory has a new owner, {owner}; instances of the old one are left alone"
             ));
         }
@@ -37,7 +37,7 @@ pub(super) async fn mend(
     if options.repair {
         for (pool, store) in stores {
             if let Some(repaired) = store.repair().await? {
-                examined.mended(told(pool, &repaired));
+                examined.repaired(told(pool, &repaired));
             }
         }
     }
@@ -110,10 +110,10 @@ mod tests {
         (home, host)
     }
 
-    async fn mended(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
+    async fn repaired(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
         let mut examined = Examination::default();
         mend(options, host, &[], &mut examined).await?;
-        Ok(examined.mended)
+        Ok(examined.repaired)
     }
 
     #[tokio::test]
@@ -121,7 +121,7 @@ mod tests {
         let (_home, host) = moved();
         let before = host.identity().await.unwrap();
         assert!(before.moved.is_some());
-        let said = mended(&options(false, true, false), &host).await.unwrap();
+        let said = repaired(&options(false, true, false), &host).await.unwrap();
         let after = host.identity().await.unwrap();
         assert_eq!((after.owner.clone(), after.moved), (before.owner, None));
         assert_eq!(said, [format!("the state directory belongs here now; its owner stays {}", after.owner)]);
@@ -131,7 +131,7 @@ mod tests {
     async fn a_copied_directory_gets_an_owner_of_its_own() {
         let (_home, host) = moved();
         let before = host.identity().await.unwrap();
-        mended(&options(false, false, true), &host).await.unwrap();
+        repaired(&options(false, false, true), &host).await.unwrap();
         let after = host.identity().await.unwrap();
         assert_ne!(after.owner, before.owner);
         assert_eq!(after.moved, None);
@@ -163,7 +163,7 @@ mod tests {
         let mut examined = Examination::default();
         let stores = [(pool(), open())];
         mend(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
-        let said = examined.mended.join("\n");
+        let said = examined.repaired.join("\n");
         assert!(
             said.contains("everything up to transaction 3 is kept, 2 sound transactions after it"),
             "{said}"

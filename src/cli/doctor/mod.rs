@@ -31,7 +31,7 @@ pub struct Examination {
     checked: Vec<&'static str>,
     /// In sentences of their own, with no severity.
     seen: Vec<String>,
-    mended: Vec<String>,
+    repaired: Vec<String>,
 }
 
 impl Examination {
@@ -50,8 +50,8 @@ impl Examination {
     }
 
     /// What was changed before looking.
-    pub(crate) fn mended(&mut self, what: impl Into<String>) {
-        self.mended.push(what.into());
+    pub(crate) fn repaired(&mut self, what: impl Into<String>) {
+        self.repaired.push(what.into());
     }
 
     /// Is there an error among the findings? Then the exit status is 1.

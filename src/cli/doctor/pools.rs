@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::code;
-use crate::cli::pool::status::{Halt, halts};
+use crate::cli::pool::status::{Suspension, halts};
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::attempt::{AttemptSeen, End, over};
@@ -79,21 +79,21 @@ fn unconfigured(sight: &PoolSight<'_>) -> Option<Finding> {
     Some(code::POOL_UNCONFIGURED.found(what, remedy))
 }
 
-fn halted(pool: &PoolName, halt: &Halt, when: &When) -> Finding {
+fn halted(pool: &PoolName, halt: &Suspension, when: &When) -> Finding {
     let resume = format!("`greenroom pool resume {pool}`");
     match halt {
-        Halt::Drained { since } => {
+        Suspension::Drained { since } => {
             let what = format!("pool `{pool}` was drained by the operator {} ago", when.age(*since));
             code::POOL_DRAINED.found(what, format!("{resume}, when it shall work again"))
         }
-        Halt::Paused { until, failures, failure } => {
+        Suspension::Paused { until, failures, failure } => {
             let what = format!(
                 "pool `{pool}` pauses {} after {failures} failed launches in a row (last: {failure})",
                 when.until(*until)
             );
             code::POOL_PAUSED.found(what, format!("remove the cause, then {resume}"))
         }
-        Halt::Backoff { until, failure } => {
+        Suspension::Backoff { until, failure } => {
             let what = format!("the last launch of pool `{pool}` failed ({failure})");
             code::POOL_LAUNCHES_FAIL
                 .found(what, format!("nothing yet: it is tried again {}", when.left(*until)))
@@ -103,7 +103,7 @@ fn halted(pool: &PoolName, halt: &Halt, when: &When) -> Finding {
 
 fn set_aside(sight: &PoolSight<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
-        let Phase::SetAside { why } = &instance.phase else { return None };
+        let Phase::OutOfService { reason: why } = &instance.phase else { return None };
         let (pool, id) = (sight.pool, &instance.id);
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
         let remedy = format!("look at it, then `greenroom pool resume {pool} --instance {id}`");
@@ -121,7 +121,7 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
                 "see that the provider can be reached and lets us list; until then nothing is replaced";
             code::POOL_LIST_FAILING.found(what, remedy)
         }
-        Note::AnotherManager { .. } => {
+        Note::OwnerConflict { .. } => {
             let remedy = "find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there";
             code::POOL_OWNER_CONFLICT.found(what, remedy)
         }

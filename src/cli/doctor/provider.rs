@@ -159,11 +159,11 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn a_provider_is_asked_and_given_up_in_time() {
-        assert_eq!(asked(true).await[0].what, "5 more are wanted");
+        assert_eq!(asked(true).await[0].message, "5 more are wanted");
         let silent = asked(false).await;
         assert_eq!(silent[0].code, "provider-timeout");
         assert!(
-            silent[0].what.contains("pool `linux` did not answer what doctor asks it within 10 ms"),
+            silent[0].message.contains("pool `linux` did not answer what doctor asks it within 10 ms"),
             "{silent:?}"
         );
     }
@@ -189,6 +189,6 @@ pub(super) mod tests {
     fn an_unknown_kind_is_told_the_nearest() {
         let found = unknown();
         assert_eq!(found[0].code, "provider-unknown");
-        assert!(found[0].what.contains("did you mean \"local\"?"), "{}", found[0].what);
+        assert!(found[0].message.contains("did you mean \"local\"?"), "{}", found[0].message);
     }
 }

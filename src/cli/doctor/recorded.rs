@@ -32,8 +32,8 @@ pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolSta
 
 fn judge(pool: &PoolName, verdict: &Verdict) -> Vec<Finding> {
     let mut found: Vec<Finding> = verdict.damage.iter().map(|damage| refused(pool, damage)).collect();
-    if verdict.misfits > 0 {
-        let events = plural(usize::try_from(verdict.misfits).unwrap_or(usize::MAX), "event");
+    if verdict.inapplicable_events > 0 {
+        let events = plural(usize::try_from(verdict.inapplicable_events).unwrap_or(usize::MAX), "event");
         let what =
             format!("pool `{pool}`: {events} did not fit the recorded state: a bug, nothing is lost by it");
         found.push(
@@ -179,7 +179,7 @@ pub(super) mod tests {
 
     async fn misfit() -> Bench {
         let bench = Bench::new().await;
-        let unknown = Change::Seen { instance: id(9) }.at(at(60.0));
+        let unknown = Change::ListedAgain { instance: id(9) }.at(at(60.0));
         bench.store.transact(&mut |_| vec![unknown.clone()]).await.unwrap();
         bench
     }
@@ -216,7 +216,7 @@ pub(super) mod tests {
         let (state, found) = bench.check().await;
         assert!(state.is_none());
         assert_eq!(codes(&found), ["state-damaged"]);
-        assert!(found[0].what.contains("journal.jsonl:"), "{}", found[0].what);
+        assert!(found[0].message.contains("journal.jsonl:"), "{}", found[0].message);
         assert!(found[0].remedy.as_ref().unwrap().contains("doctor --repair"));
     }
 
@@ -236,7 +236,7 @@ pub(super) mod tests {
         let (bench, _lock) = held().await;
         let (_, found) = bench.check().await;
         assert_eq!(codes(&found), ["state-locked"]);
-        assert!(found[0].what.contains(&std::process::id().to_string()), "{}", found[0].what);
+        assert!(found[0].message.contains(&std::process::id().to_string()), "{}", found[0].message);
     }
 
     /// One finding of each code.

@@ -12,10 +12,10 @@ use crate::port::finding::{Finding, Severity};
 /// One block for each finding, the worst first, and a last line that sums up.
 pub(super) fn text(examined: &Examination, width: usize) -> String {
     let mut text = String::new();
-    for line in &examined.mended {
-        text.push_str(&wrapped(&format!("mended: {line}"), width, "", "  "));
+    for line in &examined.repaired {
+        text.push_str(&wrapped(&format!("repaired: {line}"), width, "", "  "));
     }
-    if !examined.mended.is_empty() {
+    if !examined.repaired.is_empty() {
         text.push('\n');
     }
     for finding in &examined.findings {
@@ -33,7 +33,7 @@ pub(super) fn text(examined: &Examination, width: usize) -> String {
 }
 
 fn block(finding: &Finding, width: usize) -> String {
-    let Finding { code, severity, what, remedy } = finding;
+    let Finding { code, severity, message: what, remedy } = finding;
     let head = format!("{severity} [{code}]");
     let plain = wrapped(&format!("{head}: {what}"), width, "", "  ");
     // Painted after wrapping, so that escapes count for no column.
@@ -76,7 +76,7 @@ struct ExaminationJson<'a> {
     /// What was looked at.
     checked: &'a [&'static str],
     /// What `--repair`, `--take-over` or `--new-owner` did.
-    mended: &'a [String],
+    repaired: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -84,7 +84,7 @@ struct FindingJson<'a> {
     code: &'a str,
     /// `error`, `warning` or `note`.
     severity: String,
-    what: &'a str,
+    message: &'a str,
     remedy: Option<&'a str>,
 }
 
@@ -92,14 +92,14 @@ pub(super) fn as_json(examined: &Examination) -> Value {
     let findings = examined.findings.iter().map(|finding| FindingJson {
         code: finding.code,
         severity: finding.severity.to_string(),
-        what: &finding.what,
+        message: &finding.message,
         remedy: finding.remedy.as_deref(),
     });
     let json = ExaminationJson {
         findings: findings.collect(),
         seen: &examined.seen,
         checked: &examined.checked,
-        mended: &examined.mended,
+        repaired: &examined.repaired,
     };
     // Texts only: nothing in it can fail to be JSON.
     serde_json::to_value(json).unwrap_or_default()

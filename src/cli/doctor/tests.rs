@@ -6,7 +6,7 @@ use super::*;
 
 fn finding(severity: Severity, code: &'static str, remedy: Option<&str>) -> Finding {
     let what = format!("the {code} of this machine is not what it should be, and that has consequences");
-    Finding { code, severity, what, remedy: remedy.map(str::to_owned) }
+    Finding { code, severity, message: what, remedy: remedy.map(str::to_owned) }
 }
 
 /// Without the escapes of colours, and with them made visible.
@@ -23,9 +23,9 @@ fn findings_come_worst_first_each_with_its_help() {
         [finding(Severity::Warning, "w", Some("`greenroom keep --with a-long-option` helps"))],
     );
     examined.add("clock", [finding(Severity::Error, "e", Some("set it"))]);
-    examined.mended("pool `linux`: kept 12 transactions");
+    examined.repaired("pool `linux`: kept 12 transactions");
     let expected = "\
-mended: pool `linux`: kept 12 transactions
+repaired: pool `linux`: kept 12 transactions
 
 ^[31merror^[0m [e]: the e of this machine is not what it should be,
   and that has consequences
@@ -66,12 +66,12 @@ fn json_has_every_field_of_a_finding() {
         "findings": [{
             "code": "e",
             "severity": "error",
-            "what": "the e of this machine is not what it should be, and that has consequences",
+            "message": "the e of this machine is not what it should be, and that has consequences",
             "remedy": "set it",
         }],
         "seen": ["links of pool `linux`: 3"],
         "checked": ["clock"],
-        "mended": [],
+        "repaired": [],
     });
     assert_eq!(examined.json(), expected);
 }

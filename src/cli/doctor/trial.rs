@@ -104,16 +104,20 @@ pub(super) mod tests {
         // Nobody, root included, makes files in procfs.
         let found = check(Path::new("/proc/self"));
         assert_eq!(found[0].code, "state-dir-not-writable");
-        assert!(found[0].what.starts_with("no file can be written in `/proc/self`: "), "{}", found[0].what);
+        assert!(
+            found[0].message.starts_with("no file can be written in `/proc/self`: "),
+            "{}",
+            found[0].message
+        );
     }
 
     #[test]
     fn little_room_is_said_in_its_own_unit() {
         let dir = Path::new("/s");
         let few = judge_room(dir, u64::MAX, Some(7)).unwrap();
-        assert_eq!(few.what, "the file system of `/s` has room for 7 files left");
+        assert_eq!(few.message, "the file system of `/s` has room for 7 files left");
         let full = judge_room(dir, 3 << 20, None).unwrap();
-        assert_eq!(full.what, "the file system of `/s` has 3 MiB left");
+        assert_eq!(full.message, "the file system of `/s` has 3 MiB left");
         assert_eq!(judge_room(dir, BYTES_WANTED, None), None);
     }
 

@@ -5,7 +5,7 @@ use crate::cli::args::Place;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::pool::look::{Looked, Looker};
-use crate::cli::pool::status::KeeperSight;
+use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::cli::when::When;
 use crate::core::event::Event;
@@ -34,7 +34,7 @@ pub(in crate::cli) async fn tell(place: &Place, what: &str, json: bool) -> Resul
     Ok(true)
 }
 
-fn chapter<'a>(looked: &'a Looked<'_>, nothing: &'a PoolState, keeper: &'a KeeperSight) -> Chapter<'a> {
+fn chapter<'a>(looked: &'a Looked<'_>, nothing: &'a PoolState, keeper: &'a KeeperStatus) -> Chapter<'a> {
     let problems =
         [looked.state.as_ref().err().map(ToString::to_string), looked.report.as_ref().err().cloned()];
     let problems = problems.into_iter().flatten().map(Err);

@@ -11,7 +11,7 @@ mod show;
 use serde_json::Value;
 
 use crate::cli::near::nearest;
-use crate::cli::pool::status::KeeperSight;
+use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::event::Event;
@@ -27,7 +27,7 @@ pub struct Chapter<'a> {
     pub pool: &'a PoolName,
     pub state: &'a PoolState,
     pub report: Option<&'a Report>,
-    pub keeper: &'a KeeperSight,
+    pub keeper: &'a KeeperStatus,
     /// Everything that is kept, oldest first; an error is a line that cannot be read.
     pub history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
 }

@@ -7,7 +7,7 @@ use crate::cli::pool::status::tag;
 use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
-use crate::core::instance::{Answer, DrainWhy};
+use crate::core::instance::{Answer, DrainReason};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -158,7 +158,7 @@ impl Past {
         let job = self.followed.get(id)?.clone();
         let still_there = || {
             let known = self.state.instance(id);
-            known.is_some_and(|i| i.holders.values().any(|h| h.job == job && h.lingering.is_none()))
+            known.is_some_and(|i| i.holders.values().any(|h| h.job == job && h.closing.is_none()))
         };
         match &event.change {
             Change::Granted { .. } if still_there() => None,
@@ -167,7 +167,7 @@ impl Past {
                 Some(job)
             }
             // What other jobs on it do is no concern of this one.
-            Change::Released { .. } | Change::Rejected { .. } | Change::Departed { .. } => None,
+            Change::Released { .. } | Change::Rejected { .. } | Change::SlotFreed { .. } => None,
             _ => Some(job),
         }
     }
@@ -176,7 +176,7 @@ impl Past {
         let tally = &mut self.tally;
         match change {
             Change::Requested { .. } => tally.jobs_asked += 1,
-            Change::Released { leaving, .. } if leaving.used => tally.jobs_served += 1,
+            Change::Released { release: leaving, .. } if leaving.used => tally.jobs_served += 1,
             Change::LaunchIntended { .. } => tally.launches += 1,
             Change::LaunchAnswered { answer: Answer::Refused { .. }, .. } => tally.launches_refused += 1,
             Change::BecameReady { .. } => tally.became_ready += 1,
@@ -194,26 +194,28 @@ fn is_notable(change: &Change) -> bool {
         | Change::Adopted { .. }
         | Change::Resized { .. }
         | Change::Readdressed { .. }
-        | Change::Doubted { .. }
+        | Change::BecameUnreachable { .. }
         | Change::Rejected { .. }
-        | Change::SetAside { .. }
-        | Change::Restored { .. }
-        | Change::Missed { .. }
-        | Change::Seen { .. }
+        | Change::OutOfService { .. }
+        | Change::ReturnedToService { .. }
+        | Change::MissingFromList { .. }
+        | Change::ListedAgain { .. }
         | Change::PoolDrained
         | Change::PoolResumed => true,
         Change::LaunchAnswered { answer, .. } => {
             matches!(answer, Answer::Unknown { .. } | Answer::Refused { .. })
         }
         Change::Withdrawn { how, .. } => *how != End::Superseded,
-        Change::Released { leaving, .. } => leaving.how != End::CleanedUp,
-        Change::DrainingBegun { why, .. } => !matches!(why, DrainWhy::UsedUp | DrainWhy::Surplus),
+        Change::Released { release: leaving, .. } => leaving.how != End::CleanedUp,
+        Change::DrainingBegun { reason: why, .. } => {
+            !matches!(why, DrainReason::UsedUp | DrainReason::Surplus)
+        }
         Change::LaunchIntended { .. }
         | Change::Reached { .. }
         | Change::BecameReady { .. }
         | Change::Requested { .. }
         | Change::Granted { .. }
-        | Change::Departed { .. }
+        | Change::SlotFreed { .. }
         | Change::CleaningBegun { .. }
         | Change::Cleaned { .. }
         | Change::Forgotten { .. } => false,
@@ -230,15 +232,15 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Adopted { instance, .. }
         | Change::Resized { instance, .. }
         | Change::Readdressed { instance, .. }
-        | Change::Doubted { instance, .. }
+        | Change::BecameUnreachable { instance, .. }
         | Change::Granted { instance, .. }
         | Change::CleaningBegun { instance }
         | Change::Cleaned { instance }
-        | Change::SetAside { instance, .. }
-        | Change::Restored { instance }
+        | Change::OutOfService { instance, .. }
+        | Change::ReturnedToService { instance }
         | Change::DrainingBegun { instance, .. }
-        | Change::Missed { instance, .. }
-        | Change::Seen { instance }
+        | Change::MissingFromList { instance, .. }
+        | Change::ListedAgain { instance }
         | Change::Forgotten { instance } => Some(instance),
         Change::PolicySet { .. }
         | Change::GenerationBegun { .. }
@@ -247,7 +249,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Withdrawn { .. }
         | Change::Rejected { .. }
         | Change::Released { .. }
-        | Change::Departed { .. }
+        | Change::SlotFreed { .. }
         | Change::PoolDrained
         | Change::PoolResumed => None,
     }
@@ -260,7 +262,7 @@ fn attempt_of(change: &Change) -> Option<&AttemptName> {
         | Change::Withdrawn { attempt, .. }
         | Change::Rejected { attempt, .. }
         | Change::Released { attempt, .. }
-        | Change::Departed { attempt } => Some(attempt),
+        | Change::SlotFreed { attempt } => Some(attempt),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Chapter;
-use crate::cli::pool::status::{Halt, KeeperSight, halts, on_what, passed_over, until_tried, view};
+use crate::cli::pool::status::{KeeperStatus, Suspension, halts, on_what, passed_over, until_tried, view};
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::ids::JobKey;
@@ -20,15 +20,15 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         let on = said.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
         now.push(format!(
             "it has waited for {}, is at place {} and gives up {}: {}",
-            when.age(reservation.asked),
+            when.age(reservation.requested_at),
             at + 1,
             when.left(reservation.deadline()),
-            on_what(on.unwrap_or(&WaitingOn::Keeper), state, when),
+            on_what(on.unwrap_or(&WaitingOn::NextPass), state, when),
         ));
     }
     for instance in state.instances.values() {
         for holder in instance.holders.values().filter(|h| h.job == *job) {
-            now.push(match holder.lingering {
+            now.push(match holder.closing {
                 None => format!("it has been on {} for {}", instance.id, when.age(holder.granted)),
                 Some(since) => {
                     format!("closed for {}, but a call of it still lives on {}", when.age(since), instance.id)
@@ -38,9 +38,9 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
     }
     if now.is_empty() {
         let kept = state.policy.as_ref().map_or(Duration::ZERO, |p| p.timing.place_retention);
-        let place = state.places.get(job).filter(|place| when.now().since(place.left) < kept);
+        let place = state.places.get(job).filter(|place| when.now().since(place.ended_at) < kept);
         let place = place.map(|place| {
-            let (left, until) = (when.age(place.left), when.until(place.left.plus(kept)));
+            let (left, until) = (when.age(place.ended_at), when.until(place.ended_at.plus(kept)));
             format!("it left the queue {left} ago; its place is kept for a retry {until}")
         });
         now.push(place.unwrap_or_else(|| "it neither waits nor runs".to_owned()));
@@ -64,7 +64,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         when.age(known.since),
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
     )];
-    now.extend(view.why);
+    now.extend(view.reason);
     now.extend(known.offering().map(|offering| format!("launched as {offering}")));
     now.extend(view.detail.map(str::to_owned));
     now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
@@ -104,7 +104,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         halts(state, when.now()).iter().map(|halt| halted(chapter, halt, when)).collect();
     let passed = passed_over(state, when.now());
     obstacles.extend(passed.iter().map(|passed| until_tried(passed, when)));
-    if *chapter.keeper == KeeperSight::Absent && !state.waiting.is_empty() {
+    if *chapter.keeper == KeeperStatus::Absent && !state.waiting.is_empty() {
         obstacles.push("no keeper runs: `greenroom reap` starts one".to_owned());
     }
     if let Some(report) = chapter.report {
@@ -121,17 +121,17 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     now
 }
 
-fn halted(chapter: &Chapter<'_>, halt: &Halt, when: &When) -> String {
+fn halted(chapter: &Chapter<'_>, halt: &Suspension, when: &When) -> String {
     let resume = format!("`greenroom pool resume {}`", chapter.pool);
     match halt {
-        Halt::Drained { since } => {
+        Suspension::Drained { since } => {
             format!("drained by the operator {} ago: {resume} ends it", when.age(*since))
         }
-        Halt::Paused { until, failures, failure } => format!(
+        Suspension::Paused { until, failures, failure } => format!(
             "launches pause {} after {failures} failures in a row (last: {failure}): {resume} ends it now",
             when.until(*until)
         ),
-        Halt::Backoff { until, failure } => {
+        Suspension::Backoff { until, failure } => {
             format!("no launch {}, the last one failed ({failure})", when.until(*until))
         }
     }

@@ -55,22 +55,23 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         }
         Change::Granted { attempt, instance } => granted(before, attempt, instance, at),
         Change::Withdrawn { attempt, how } => {
-            let waited = request(before, attempt).map(|r| format!(" after {}", Pretty(at.since(r.asked))));
+            let waited =
+                request(before, attempt).map(|r| format!(" after {}", Pretty(at.since(r.requested_at))));
             format!("{} stopped waiting{}: {how}", who(before, attempt), waited.unwrap_or_default())
         }
         Change::Rejected { attempt, message } => {
             let place = place(before, attempt);
             format!("{} found {place} unusable and waits again: {message}", who(before, attempt))
         }
-        Change::Released { attempt, leaving } => {
+        Change::Released { attempt, release: leaving } => {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
             let used = if leaving.used { "" } else { ", without having used it" };
-            let lingering = if leaving.lingering { "; a call of it still lives" } else { "" };
+            let lingering = if leaving.closing { "; a call of it still lives" } else { "" };
             let (who, place) = (who(before, attempt), place(before, attempt));
             format!("{who} left {place}{}: {}{used}{lingering}", held.unwrap_or_default(), leaving.how)
         }
-        Change::Departed { attempt } => {
+        Change::SlotFreed { attempt } => {
             let job = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let who = job.map_or(format!("attempt {attempt}"), |h| format!("job {}", h.job));
             format!("the last call of {who} on {} ended", place(before, attempt))
@@ -88,14 +89,16 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::Readdressed { instance, endpoint } => {
             format!("{instance} is reached at {} now", endpoint.place())
         }
-        Change::Doubted { instance, why } => format!("{instance} gets no job until it can be reached: {why}"),
+        Change::BecameUnreachable { instance, reason: why } => {
+            format!("{instance} gets no job until it can be reached: {why}")
+        }
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
         Change::Cleaned { instance } => format!("{instance} clean{}", in_phase(before, instance, at)),
-        Change::SetAside { instance, why } => format!("{instance} set aside: {why}"),
-        Change::Restored { instance } => format!("{instance} brought back by the operator"),
-        Change::DrainingBegun { instance, why } => format!("{instance} drained: {why}"),
-        Change::Missed { instance, .. } => format!("{instance} missing in the provider's list"),
-        Change::Seen { instance } => format!("{instance} in the provider's list again"),
+        Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),
+        Change::ReturnedToService { instance } => format!("{instance} brought back by the operator"),
+        Change::DrainingBegun { instance, reason: why } => format!("{instance} drained: {why}"),
+        Change::MissingFromList { instance, .. } => format!("{instance} missing in the provider's list"),
+        Change::ListedAgain { instance } => format!("{instance} in the provider's list again"),
         Change::Forgotten { instance } => match before.instance(instance) {
             Some(known) => format!("{instance} gone, {} after it was asked for", age(at, known.created)),
             None => format!("{instance} gone"),
@@ -146,7 +149,7 @@ fn named(offerings: &[OfferingName]) -> String {
 fn chosen(before: &PoolState, taken: &OfferingName, at: Stamp) -> String {
     let Some(policy) = before.policy.as_deref() else { return format!(", as {taken}") };
     let reasons: Vec<String> = before
-        .matrix
+        .availability
         .preferred_to(taken, &policy.timing, at)
         .map(|passed| format!("{passed}, refused {} before", whole(at.since(passed.refusal.at))))
         .collect();
@@ -158,7 +161,7 @@ fn chosen(before: &PoolState, taken: &OfferingName, at: Stamp) -> String {
 
 fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stamp) -> String {
     let launch = before.instance(instance).and_then(|i| i.launch.as_ref());
-    let took = launch.map_or(String::new(), |l| format!(" after {}", Pretty(at.since(l.asked))));
+    let took = launch.map_or(String::new(), |l| format!(" after {}", Pretty(at.since(l.requested_at))));
     match answer {
         Answer::Pending => format!("the launch of {instance} is under way"),
         Answer::Accepted { .. } => format!("{instance} accepted by the provider{took}"),
@@ -183,17 +186,19 @@ fn situation(before: &PoolState) -> String {
 fn granted(before: &PoolState, attempt: &AttemptName, instance: &InstanceId, at: Stamp) -> String {
     let who = who(before, attempt);
     let Some(request) = request(before, attempt) else { return format!("{who} got {instance}") };
-    let waited = Pretty(at.since(request.asked));
+    let waited = Pretty(at.since(request.requested_at));
     let how = match before.instance(instance) {
         None => String::new(),
-        Some(known) if !request.asked.reached(known.created) || known.created == request.asked => {
+        Some(known)
+            if !request.requested_at.reached(known.created) || known.created == request.requested_at =>
+        {
             " (booted on demand)".to_owned()
         }
         Some(known) if !known.holders.is_empty() => {
             format!(" (beside {})", crate::cli::ui::plural(known.holders.len(), "other job"))
         }
-        Some(known) if !request.asked.reached(known.idle_since()) => " (it became free)".to_owned(),
-        Some(known) => format!(" (warm, idle for {})", age(request.asked, known.idle_since())),
+        Some(known) if !request.requested_at.reached(known.idle_since()) => " (it became free)".to_owned(),
+        Some(known) => format!(" (warm, idle for {})", age(request.requested_at, known.idle_since())),
     };
     format!("{who} got {instance} after {waited}{how}")
 }

@@ -5,7 +5,7 @@ use crate::cli::story::{Story, at, attempt, endpoint, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::instance::{Answer, DrainWhy};
+use crate::core::instance::{Answer, DrainReason};
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{Note, WaitingOn};
 
@@ -30,12 +30,12 @@ fn day() -> Story {
         265.0,
         Change::DrainingBegun {
             instance: id(2),
-            why: DrainWhy::Broken { message: "no answer within 10 s".into() },
+            reason: DrainReason::Broken { message: "no answer within 10 s".into() },
         },
     );
     story.launched(3, 266.0);
     story.leaves("warm", End::CleanedUp, 400.0);
-    story.then(400.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::UsedUp });
+    story.then(400.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::UsedUp });
     story.then(403.0, Change::Forgotten { instance: id(2) });
     story.then(431.5, Change::Forgotten { instance: id(1) });
     story
@@ -45,7 +45,7 @@ fn chapter<'a>(
     name: &'a PoolName,
     story: &'a Story,
     report: Option<&'a Report>,
-    keeper: &'a KeeperSight,
+    keeper: &'a KeeperStatus,
 ) -> Chapter<'a> {
     let history = Box::new(story.events.iter().cloned().map(Ok));
     Chapter { pool: name, state: &story.state, report, keeper, history }
@@ -53,7 +53,7 @@ fn chapter<'a>(
 
 fn told(what: &str, story: &Story, report: Option<&Report>, seconds: f64) -> String {
     let (name, when) = (pool(), when(seconds));
-    let chapters = vec![chapter(&name, story, report, &KeeperSight::Runs)];
+    let chapters = vec![chapter(&name, story, report, &KeeperStatus::Runs)];
     explain(what, chapters, &when).unwrap().text(&when, 80)
 }
 
@@ -119,7 +119,10 @@ instance linux-7f3a-1, pool linux
 fn an_instance_in_trouble_shows_the_keepers_verdict_and_its_remedy() {
     let mut story = day();
     story.then(290.0, Change::Reached { instance: id(3), endpoint: endpoint() });
-    story.then(291.0, Change::SetAside { instance: id(3), why: "the ready command ended with 1".into() });
+    story.then(
+        291.0,
+        Change::OutOfService { instance: id(3), reason: "the ready command ended with 1".into() },
+    );
     let mut report = report(435.0);
     report.rows = vec![(id(3), 20)];
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
@@ -130,11 +133,12 @@ instance linux-7f3a-3, pool linux
   14:04:26  2m 54s ago  linux-7f3a-3 asked of the provider
   14:04:27  2m 52s ago  linux-7f3a-3 accepted by the provider after 1.4 s
   14:04:50  2m 30s ago  linux-7f3a-3 reachable at 10.0.0.5:22 after 24 s
-  14:04:51  2m 29s ago  linux-7f3a-3 set aside: the ready command ended with 1
-  now: it has been set aside for 2m 29s; 0 jobs served, 1 left
+  14:04:51  2m 29s ago  linux-7f3a-3 out of service: the ready command ended
+                        with 1
+  now: it has been out of service for 2m 29s; 0 jobs served, 1 left
   now: the ready command ended with 1
   now: `greenroom pool resume linux --instance linux-7f3a-3` brings it back
-  now: the keeper's verdict 5 s ago, row 20 of its table: set aside: keep
+  now: the keeper's verdict 5 s ago, row 20 of its table: out of service: keep
   now: calls about linux-7f3a-3 keep failing (passing fault: 503)
 ";
     assert_eq!(text, expected, "{text}");
@@ -203,7 +207,8 @@ fn an_unknown_name_is_told_the_nearest_and_what_can_be_asked() {
     let story = day();
     let (name, when) = (pool(), when(440.0));
     for (what, near) in [("linus", "linux"), ("linux-7f3a-9", "linux-7f3a-1"), ("4719", "4711")] {
-        let error = explain(what, vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap_err();
+        let error =
+            explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap_err();
         assert_eq!(error.to_string(), format!("no job, instance or pool `{what}` is known"));
         let expected = format!(
             "did you mean `{near}`? a job's number (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`) can be \
@@ -225,7 +230,7 @@ fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() 
         story.events.iter().skip_while(|e| !matches!(e.change, Change::Granted { .. })).cloned().map(Ok);
     let hole = std::iter::once(Err("journal.jsonl:7: the checksum does not match".to_owned()));
     let history = Box::new(hole.chain(kept));
-    let keeper = KeeperSight::Runs;
+    let keeper = KeeperStatus::Runs;
     let chapter = Chapter { pool: &name, state: &story.state, report: None, keeper: &keeper, history };
     let text = explain("linux-7f3a-1", vec![chapter], &when).unwrap().text(&when, 80);
     let expected = "\
@@ -252,7 +257,7 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     let acquire_timeout = std::time::Duration::from_mins(1);
     story.then(432.0, Change::Requested { attempt: attempt("other"), job, domain, acquire_timeout });
     let (name, when) = (PoolName::new("4711"), when(440.0));
-    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
     let titles: Vec<&str> = answer.parts.iter().map(|p| p.title.as_str()).collect();
     assert_eq!(titles.len(), 3, "{titles:?}");
     assert!(titles[0].contains("acme/shop") && titles[1].contains("other.example.com"), "{titles:?}");
@@ -262,7 +267,7 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
 fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
     let story = day();
     let (name, when) = (pool(), when(440.0));
-    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+    let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
     let value = answer.json(&when);
     let part = &value["explained"][0];
     assert_eq!(part["kind"], "job");
@@ -273,7 +278,7 @@ fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
     assert_eq!(part["events"][1]["age_s"], 212);
     assert_eq!(part["now"][0], "it neither waits nor runs");
     for what in ["4711", "linux-7f3a-1", "linux"] {
-        let answer = explain(what, vec![chapter(&name, &story, None, &KeeperSight::Runs)], &when).unwrap();
+        let answer = explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
         assert!(!answer.json(&when).to_string().contains("SECRET"));
     }
 }
@@ -288,7 +293,7 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     story.intended(1, 3, 12.5).launched(2, 500.0);
     let (name, when) = (pool(), when(13.0));
     let told = |what: &str| {
-        let chapter = chapter(&name, &story, None, &KeeperSight::Runs);
+        let chapter = chapter(&name, &story, None, &KeeperStatus::Runs);
         explain(what, vec![chapter], &when).unwrap().text(&when, 400)
     };
     let text = told("linux-7f3a-1");

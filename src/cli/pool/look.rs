@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
 use crate::cli::near::nearest;
-use crate::cli::pool::status::KeeperSight;
+use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
@@ -64,12 +64,12 @@ impl<'a> Looker<'a> {
     }
 
     /// Looks at each pool. What cannot be read of one does not keep from the others.
-    pub(in crate::cli) async fn look(&self) -> (KeeperSight, Vec<Looked<'_>>) {
+    pub(in crate::cli) async fn look(&self) -> (KeeperStatus, Vec<Looked<'_>>) {
         let host = &self.context.host;
         let keeper = match host.keeper_lives().await {
-            Ok(true) => KeeperSight::Runs,
-            Ok(false) => KeeperSight::Absent,
-            Err(error) => KeeperSight::Unknown(error.to_string()),
+            Ok(true) => KeeperStatus::Runs,
+            Ok(false) => KeeperStatus::Absent,
+            Err(error) => KeeperStatus::Unknown(error.to_string()),
         };
         let mut looked = Vec::with_capacity(self.stores.len());
         for (pool, store) in &self.stores {

@@ -45,7 +45,10 @@ fn granted(job: u64, short: &str) -> Change {
 }
 
 fn released(job: u64, used: bool, lingering: bool) -> Change {
-    Change::Released { attempt: attempt(job), leaving: Leaving { how: End::CleanedUp, used, lingering } }
+    Change::Released {
+        attempt: attempt(job),
+        release: Release { how: End::CleanedUp, used, closing: lingering },
+    }
 }
 
 fn intended(short: &str, number: u32, tries: u32) -> Change {
@@ -64,8 +67,8 @@ fn answered(short: &str, tries: u32, answer: Answer) -> Change {
     Change::LaunchAnswered { instance: instance(short), attempt: tries, answer }
 }
 
-fn draining(short: &str, why: DrainWhy) -> Change {
-    Change::DrainingBegun { instance: instance(short), why }
+fn draining(short: &str, why: DrainReason) -> Change {
+    Change::DrainingBegun { instance: instance(short), reason: why }
 }
 
 #[test]
@@ -100,7 +103,7 @@ fn only_a_refused_launch_is_tried_anew_and_begins_from_the_beginning() {
     assert_eq!(after(&mut world, intended("i1", 1, 2)), "");
     let again = known(&world, "i1");
     assert_eq!((again.created, again.since, again.capacity, again.uses_left), (NOW, NOW, 3, Some(9)));
-    assert_eq!(again.launch.as_ref().map(|l| (l.attempt, l.asked)), Some((2, NOW)));
+    assert_eq!(again.launch.as_ref().map(|l| (l.attempt, l.requested_at)), Some((2, NOW)));
 }
 
 #[test]
@@ -215,8 +218,8 @@ fn a_job_keeps_its_place_and_what_is_left_of_its_patience_for_five_minutes() {
         retried.tell(at, requested(7, 9));
         let reservation = retried.state.waiting_for(&attempt(9)).unwrap();
         assert_eq!(reservation.ticket, Ticket(ticket), "after {later} s");
-        assert_eq!(reservation.patience, MINUTE * patience, "after {later} s");
-        assert_eq!(reservation.asked, at);
+        assert_eq!(reservation.remaining_timeout, MINUTE * patience, "after {later} s");
+        assert_eq!(reservation.requested_at, at);
         assert!(retried.state.places.is_empty(), "taken, or forgotten");
         assert_eq!(retried.state.next_ticket, Ticket(3.max(ticket + 1)));
     }
@@ -229,10 +232,10 @@ fn a_place_is_never_worth_more_patience_than_the_policy_gives_now() {
     let Change::Requested { attempt, job, domain, .. } = requested(7, 9) else { unreachable!() };
     let short = Change::Requested { attempt, job, domain, acquire_timeout: MINUTE };
     world.tell(NOW, short);
-    assert_eq!(world.state.waiting.values().next().unwrap().patience, MINUTE);
+    assert_eq!(world.state.waiting.values().next().unwrap().remaining_timeout, MINUTE);
     let spent = Change::Withdrawn { attempt: crate::core::notation::attempt(9), how: End::GivenBack };
     world.tell(NOW.plus(MINUTE * 2), spent);
-    assert_eq!(world.state.places.values().next().unwrap().patience, Duration::ZERO);
+    assert_eq!(world.state.places.values().next().unwrap().remaining_timeout, Duration::ZERO);
 }
 
 #[test]
@@ -333,7 +336,7 @@ fn a_cleaned_host_is_not_used_up() {
 
 #[test]
 fn a_lingering_attempt_keeps_its_slot_until_it_departs() {
-    let departed = || Change::Departed { attempt: attempt(7) };
+    let departed = || Change::SlotFreed { attempt: attempt(7) };
     let mut world = world("cap 2 | held 5s by 6 lingering 7");
     assert_eq!(known(&world, "i1").usable(), 0);
     assert_eq!(after(&mut world, departed()), "");
@@ -360,10 +363,10 @@ fn a_host_is_not_cleaned_or_brought_back_under_a_job() {
     assert_eq!(misfit("fixed held 5m by 7", begun.clone()), HELD.0);
     assert_eq!(misfit("fixed held 5s lingering 7", begun.clone()), HELD.0);
     assert_eq!(misfit("fixed aside 5s", begun), "");
-    let restored = || Change::Restored { instance: instance("h1") };
+    let restored = || Change::ReturnedToService { instance: instance("h1") };
     assert_eq!(misfit("fixed aside 5m by 7", restored()), HELD.0);
     assert_eq!(misfit("fixed idle 5m", restored()), WRONG_PHASE.0);
-    let launched = Change::Restored { instance: instance("i1") };
+    let launched = Change::ReturnedToService { instance: instance("i1") };
     assert_eq!(misfit("booting 5s", launched), WRONG_PHASE.0, "not a way round the first check");
     for (text, phase) in [("fixed aside 5m", "checking"), ("fixed aside 5m of a", "cleaning")] {
         let mut world = world(text);
@@ -392,46 +395,46 @@ fn only_what_is_on_its_way_out_is_forgotten() {
 #[test]
 fn a_drained_instance_takes_no_more_jobs_and_a_host_is_never_drained() {
     let mut world = world("cap 2 | held 5m by 7");
-    assert_eq!(after(&mut world, draining("i1", DrainWhy::Ordered)), "");
+    assert_eq!(after(&mut world, draining("i1", DrainReason::ByOperator)), "");
     let drained = known(&world, "i1");
     assert_eq!((drained.usable(), drained.holders.len(), drained.since), (0, 1, NOW));
-    assert_eq!(after(&mut world, draining("i1", DrainWhy::Ordered)), WRONG_PHASE.0);
+    assert_eq!(after(&mut world, draining("i1", DrainReason::ByOperator)), WRONG_PHASE.0);
     assert_eq!(
-        misfit("fixed idle 5m", draining("h1", DrainWhy::Ordered)),
+        misfit("fixed idle 5m", draining("h1", DrainReason::ByOperator)),
         "a fixed host cannot be thrown away"
     );
-    assert_eq!(misfit("", draining("i1", DrainWhy::Ordered)), NO_INSTANCE.0);
+    assert_eq!(misfit("", draining("i1", DrainReason::ByOperator)), NO_INSTANCE.0);
 }
 
 #[test]
 fn an_instance_that_dies_while_booting_is_a_failed_launch() {
-    let failures = |text: &str, why: &DrainWhy| {
+    let failures = |text: &str, why: &DrainReason| {
         let mut world = world(text);
         world.tell(NOW, draining("i1", why.clone()));
         world.state.launches.failures
     };
     let message = || "no".to_owned();
     for (why, counts) in [
-        (DrainWhy::NeverReady, 1),
-        (DrainWhy::NotReady { message: message() }, 1),
-        (DrainWhy::Stopped, 1),
-        (DrainWhy::Vanished, 1),
-        (DrainWhy::UsedUp, 0),
-        (DrainWhy::Surplus, 0),
-        (DrainWhy::Aged, 0),
-        (DrainWhy::MadeRoom, 0),
-        (DrainWhy::Ordered, 0),
-        (DrainWhy::Broken { message: message() }, 0),
-        (DrainWhy::Rebooted, 0),
-        (DrainWhy::Unaccounted, 0),
-        (DrainWhy::RefusedYetThere, 0),
+        (DrainReason::NeverReady, 1),
+        (DrainReason::NotReady { message: message() }, 1),
+        (DrainReason::Stopped, 1),
+        (DrainReason::Vanished, 1),
+        (DrainReason::UsedUp, 0),
+        (DrainReason::Surplus, 0),
+        (DrainReason::Expired, 0),
+        (DrainReason::MadeRoom, 0),
+        (DrainReason::ByOperator, 0),
+        (DrainReason::Broken { message: message() }, 0),
+        (DrainReason::Rebooted, 0),
+        (DrainReason::Unaccounted, 0),
+        (DrainReason::LaunchedAfterRefusal, 0),
     ] {
         assert_eq!(failures("booting 5s", &why), counts, "{why}");
         assert_eq!(failures("checking 5s", &why), counts, "{why}");
         assert_eq!(failures("idle 5m", &why), 0, "{why}: it had been ready");
     }
     let mut world = world("booting 5s");
-    world.tell(NOW, draining("i1", DrainWhy::NeverReady));
+    world.tell(NOW, draining("i1", DrainReason::NeverReady));
     let (at, failure) = world.state.launches.last.unwrap();
     assert_eq!((at, failure.class), (NOW, ErrorClass::Transient));
     assert!(failure.message.contains("not ready within"), "{}", failure.message);
@@ -440,9 +443,9 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
 #[test]
 fn setting_aside_keeps_the_reason_and_the_jobs() {
     let mut world = world("fixed held 5m by 7");
-    let aside = Change::SetAside { instance: instance("h1"), why: "smoke".into() };
+    let aside = Change::OutOfService { instance: instance("h1"), reason: "smoke".into() };
     assert_eq!(after(&mut world, aside.clone()), "");
-    assert_eq!(known(&world, "h1").phase, Phase::SetAside { why: "smoke".into() });
+    assert_eq!(known(&world, "h1").phase, Phase::OutOfService { reason: "smoke".into() });
     assert_eq!(known(&world, "h1").holders.len(), 1);
     assert_eq!(after(&mut world, aside), WRONG_PHASE.0);
 }
@@ -451,12 +454,12 @@ fn setting_aside_keeps_the_reason_and_the_jobs() {
 fn what_goes_missing_is_remembered_until_it_is_seen() {
     let mut world = world("idle 5m");
     let begun = ago(MINUTE);
-    assert_eq!(after(&mut world, Change::Missed { instance: instance("i1"), begun }), "");
+    assert_eq!(after(&mut world, Change::MissingFromList { instance: instance("i1"), begun }), "");
     assert_eq!(known(&world, "i1").missing, Some(begun));
-    assert_eq!(after(&mut world, Change::Seen { instance: instance("i1") }), "");
+    assert_eq!(after(&mut world, Change::ListedAgain { instance: instance("i1") }), "");
     assert_eq!(known(&world, "i1").missing, None);
-    assert_eq!(misfit("", Change::Seen { instance: instance("i1") }), NO_INSTANCE.0);
-    assert_eq!(misfit("", Change::Missed { instance: instance("i1"), begun }), NO_INSTANCE.0);
+    assert_eq!(misfit("", Change::ListedAgain { instance: instance("i1") }), NO_INSTANCE.0);
+    assert_eq!(misfit("", Change::MissingFromList { instance: instance("i1"), begun }), NO_INSTANCE.0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::core::event::{Change, Event};
 use crate::core::ids::AttemptName;
-use crate::core::instance::DrainWhy;
+use crate::core::instance::DrainReason;
 use crate::core::plan::{Effect, Plan};
 use crate::core::report::{Note, Report};
 
@@ -44,7 +44,7 @@ pub(crate) fn notes(text: &str) -> String {
     let word = |note: &Note| match note {
         Note::ListFailed { .. } => "list failed".to_owned(),
         Note::ListIncomplete => "list incomplete".to_owned(),
-        Note::AnotherManager { instances } => format!("another manager: {}", instances.len()),
+        Note::OwnerConflict { instances } => format!("another manager: {}", instances.len()),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::Trouble { instance, .. } => format!("trouble {instance}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
@@ -72,29 +72,29 @@ fn said(change: &Change) -> String {
         Change::Adopted { instance, .. } => format!("{instance} adopted"),
         Change::Resized { instance, capacity } => format!("{instance} holds {capacity}"),
         Change::Readdressed { instance, .. } => format!("{instance} moved"),
-        Change::Doubted { instance, .. } => format!("{instance} doubted"),
+        Change::BecameUnreachable { instance, .. } => format!("{instance} doubted"),
         Change::Requested { attempt, .. } => format!("{attempt} asks"),
         Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
         Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
         Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
-        Change::Released { attempt, leaving } if leaving.lingering => format!("{attempt} lingers"),
-        Change::Released { attempt, leaving } if leaving.used => format!("{attempt} leaves"),
+        Change::Released { attempt, release: leaving } if leaving.closing => format!("{attempt} lingers"),
+        Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),
-        Change::Departed { attempt } => format!("{attempt} departs"),
+        Change::SlotFreed { attempt } => format!("{attempt} departs"),
         Change::CleaningBegun { instance } => format!("{instance} to clean"),
         Change::Cleaned { instance } => format!("{instance} cleaned"),
-        Change::SetAside { instance, .. } => format!("{instance} aside"),
-        Change::Restored { instance } => format!("{instance} restored"),
-        Change::DrainingBegun { instance, why } => format!("{instance} drains: {}", word(why)),
-        Change::Missed { instance, .. } => format!("{instance} missed"),
-        Change::Seen { instance } => format!("{instance} seen"),
+        Change::OutOfService { instance, .. } => format!("{instance} aside"),
+        Change::ReturnedToService { instance } => format!("{instance} restored"),
+        Change::DrainingBegun { instance, reason: why } => format!("{instance} drains: {}", word(why)),
+        Change::MissingFromList { instance, .. } => format!("{instance} missed"),
+        Change::ListedAgain { instance } => format!("{instance} seen"),
         Change::Forgotten { instance } => format!("{instance} forgotten"),
         Change::PoolDrained => "pool drained".to_owned(),
         Change::PoolResumed => "pool resumed".to_owned(),
     }
 }
 
-fn word(why: &DrainWhy) -> String {
+fn word(why: &DrainReason) -> String {
     let debug = format!("{why:?}");
     debug.split(' ').next().unwrap_or_default().to_lowercase()
 }

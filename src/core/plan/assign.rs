@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::policy::Policy;
 use crate::core::reservation::{Reservation, Ticket};
 use crate::core::time::Stamp;
@@ -101,5 +101,5 @@ fn settled(instance: &Instance) -> Option<Change> {
     if instance.phase != Phase::Ready {
         return None;
     }
-    instance.is_used_up().then(|| Change::DrainingBegun { instance: id(), why: DrainWhy::UsedUp })
+    instance.is_used_up().then(|| Change::DrainingBegun { instance: id(), reason: DrainReason::UsedUp })
 }

@@ -10,7 +10,7 @@ use super::{Effect, assign};
 use crate::core::attempt::{self, AttemptSeen, End};
 use crate::core::event::Change;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::Leaving;
+use crate::core::instance::Release;
 use crate::core::policy::Policy;
 use crate::core::pool::Grant;
 use crate::core::time::Stamp;
@@ -89,9 +89,9 @@ fn unseen(
     name: &AttemptName,
     grant: &Grant,
 ) {
-    if was_looked_for(observed, grant.reservation.asked) {
-        let leaving = Leaving { how: End::Unused, used: true, lingering: false };
-        found.changes.push(Change::Released { attempt: name.clone(), leaving });
+    if was_looked_for(observed, grant.reservation.requested_at) {
+        let leaving = Release { how: End::Unused, used: true, closing: false };
+        found.changes.push(Change::Released { attempt: name.clone(), release: leaving });
     } else {
         // It came after the look, and relies on a keeper that looks in on it.
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
@@ -112,8 +112,8 @@ fn ended(
         draft.wake_at(committing);
     } else if grant.is_some() {
         // Its `cleanup` died between mark and release, or takes long: whoever comes first.
-        let leaving = Leaving { how: End::CleanedUp, used: seen.used, lingering: seen.lease_held };
-        found.changes.push(Change::Released { attempt: name.clone(), leaving });
+        let leaving = Release { how: End::CleanedUp, used: seen.used, closing: seen.lease_held };
+        found.changes.push(Change::Released { attempt: name.clone(), release: leaving });
     }
     if draft.now.reached(closed.plus(policy.timing.attempt_retention)) {
         found.effects.push(Effect::ForgetAttempt { attempt: name.clone() });
@@ -151,10 +151,10 @@ fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
             Some(seen) if seen.closed.is_some() => {
                 found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::CleanedUp });
             }
-            Some(seen) if !seen.lease_held && was_looked_for(observed, reservation.asked) => {
+            Some(seen) if !seen.lease_held && was_looked_for(observed, reservation.requested_at) => {
                 found.effects.push(Effect::DropRequest { attempt: attempt() });
             }
-            None if was_looked_for(observed, reservation.asked) => {
+            None if was_looked_for(observed, reservation.requested_at) => {
                 found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::Unused });
             }
             Some(_) | None => {}
@@ -166,14 +166,14 @@ fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
 fn lingering(found: &mut Found, draft: &Draft<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in &instance.holders {
-            let Some(since) = holder.lingering else { continue };
+            let Some(since) = holder.closing else { continue };
             let held = observed.attempts.get(name).is_some_and(|seen| seen.lease_held);
             let limit = since.plus(policy.timing.clean_grace);
             if held && !draft.now.reached(limit) {
                 draft.wake_at(draft.now.plus(policy.timing.probe_interval));
                 draft.wake_at(limit);
             } else {
-                found.changes.push(Change::Departed { attempt: name.clone() });
+                found.changes.push(Change::SlotFreed { attempt: name.clone() });
             }
         }
     }

@@ -33,7 +33,7 @@ impl Census {
                     }
                 }
                 Phase::Draining { .. } => census.leaving += u32::from(is_leaving(instance, aim)),
-                Phase::Cleaning | Phase::SetAside { .. } => {}
+                Phase::Cleaning | Phase::OutOfService { .. } => {}
             }
         }
         census
@@ -57,5 +57,5 @@ pub(super) fn is_leaving(instance: &Instance, aim: &Aim<'_>) -> bool {
 
 /// No job is on it any more; a call that lingers counts for none.
 pub(super) fn is_left(instance: &Instance) -> bool {
-    instance.holders.values().all(|h| h.lingering.is_some())
+    instance.holders.values().all(|h| h.closing.is_some())
 }

@@ -24,7 +24,7 @@ pub(super) fn hold_back(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId,
     }
     let said = listed.and_then(|l| l.fixed.as_ref()?.problem.clone());
     let why = said.unwrap_or_else(|| "it is starting".to_owned());
-    draft.emit(Change::Doubted { instance: id.clone(), why });
+    draft.emit(Change::BecameUnreachable { instance: id.clone(), reason: why });
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
 }
 

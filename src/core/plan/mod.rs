@@ -92,7 +92,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
         draft.emit(Change::PolicySet { policy: std::sync::Arc::new(policy.clone()) });
     }
     let offerings = &view.observed.capabilities.offerings;
-    if view.recorded.matrix.named() != &**offerings {
+    if view.recorded.availability.offerings() != &**offerings {
         draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
     let strays = attempts::step(&mut draft, view.observed, policy);

@@ -86,7 +86,7 @@ fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<Coming<'a>> {
         Phase::Launching
         | Phase::Checking
         | Phase::Ready
-        | Phase::SetAside { .. }
+        | Phase::OutOfService { .. }
         | Phase::Draining { .. } => return None,
     };
     Some(Coming { instance, slots: instance.free_slots().min(uses.unwrap_or(u32::MAX)), domain })

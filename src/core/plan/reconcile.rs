@@ -7,11 +7,11 @@ use super::attempts::Strays;
 use super::draft::Draft;
 use super::fixed;
 use super::observed::Observed;
-use super::table::{self, Age, Recorded, Sight, Unrecorded, Verdict};
+use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
 use super::whose::Makings;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Answer, DrainWhy, Instance, LaunchRecord, Phase};
+use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
 use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::policy::Policy;
 use crate::core::report::{Note, Report};
@@ -92,7 +92,7 @@ pub(super) fn step(
         report.notes.push(Note::Trouble { instance, failure, until: trouble.until });
     }
     for (id, why) in unavailable {
-        report.notes.push(Note::Unavailable { instance: id.clone(), why: why.to_owned() });
+        report.notes.push(Note::Unavailable { instance: id.clone(), reason: why.to_owned() });
     }
     reconciled
 }
@@ -104,40 +104,43 @@ fn look(
     policy: &Policy,
     instance: &Instance,
     listed: Option<&Listed>,
-) -> (Sight, Option<Change>) {
-    let Ok(listing) = &observed.listing else { return (Sight::Unknown, None) };
+) -> (Observation, Option<Change>) {
+    let Ok(listing) = &observed.listing else { return (Observation::Unknown, None) };
     let id = || instance.id.clone();
     if let Some(listed) = listed {
-        let back = instance.missing.map(|_| Change::Seen { instance: id() });
+        let back = instance.missing.map(|_| Change::ListedAgain { instance: id() });
         let sight = match listed.status {
-            Status::Starting => Sight::Starting,
-            Status::Running => Sight::Running,
+            Status::Starting => Observation::Starting,
+            Status::Running => Observation::Running,
             // A host that stops may start again; nothing of ours is lost with it.
-            Status::Stopping if instance.is_fixed() => Sight::Starting,
-            Status::Stopping => Sight::Stopping,
+            Status::Stopping if instance.is_fixed() => Observation::Starting,
+            Status::Stopping => Observation::Stopping,
         };
         return (sight, back);
     }
     if !listing.complete || !could_show(instance, listing) {
-        return (Sight::Unknown, None);
+        return (Observation::Unknown, None);
     }
     let interval = policy.timing.absence_interval;
     let Some(first) = instance.missing else {
         draft.wake_at(draft.now.plus(interval));
-        return (Sight::Missing, Some(Change::Missed { instance: id(), begun: listing.begun }));
+        return (
+            Observation::Missing,
+            Some(Change::MissingFromList { instance: id(), begun: listing.begun }),
+        );
     };
     if !missing_for_long(first, listing, policy) {
         let due = first.plus(interval);
         // Due, but this list is older than that: the next one decides.
         let next_list = draft.now.plus(policy.timing.list_interval);
         draft.wake_at(if draft.now.reached(due) { next_list } else { due });
-        return (Sight::Missing, None);
+        return (Observation::Missing, None);
     }
     if observed.denied.contains(&instance.id) {
-        return (Sight::Absent, None);
+        return (Observation::Absent, None);
     }
     draft.wake_at(draft.now.plus(interval));
-    (Sight::Missing, None)
+    (Observation::Missing, None)
 }
 
 fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
@@ -155,7 +158,7 @@ fn could_show(instance: &Instance, listing: &Listing) -> bool {
 /// When the launch was answered, or asked for if no answer is known.
 fn last_try(launch: &LaunchRecord) -> Stamp {
     match &launch.answer {
-        Answer::Pending => launch.asked,
+        Answer::Pending => launch.requested_at,
         Answer::Accepted { at } | Answer::Unknown { at } | Answer::Refused { at, .. } => *at,
     }
 }
@@ -181,26 +184,26 @@ fn describe(
 ) -> (Recorded, Age) {
     let stray = strays.name(&instance.id);
     let recorded = match &instance.phase {
-        Phase::Draining { .. } if stray || !super::census::is_left(instance) => Recorded::Finishing,
-        Phase::Draining { .. } => Recorded::Leaving,
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. }
+        Phase::Draining { .. } if stray || !super::census::is_left(instance) => Recorded::Draining,
+        Phase::Draining { .. } => Recorded::Terminating,
+        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
             if stray && is_claimed(instance, observed, strays) =>
         {
-            Recorded::Claimed
+            Recorded::Unaccounted
         }
-        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. }
+        Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
             if stray || !instance.holders.is_empty() =>
         {
             Recorded::Held
         }
         Phase::Cleaning => Recorded::Cleaning,
-        Phase::SetAside { .. } => Recorded::SetAside,
+        Phase::OutOfService { .. } => Recorded::OutOfService,
         Phase::Launching if instance.is_refused() => Recorded::Refused,
         // The record may lack what happened last before the reboot: also a grant.
         Phase::Launching | Phase::Checking if instance.since.boot != now.boot => Recorded::Stale,
         Phase::Ready if instance.ready.is_none_or(|ready| ready.boot != now.boot) => Recorded::Stale,
         Phase::Launching if is_accepted(instance) => Recorded::Booting,
-        Phase::Launching => Recorded::Asked,
+        Phase::Launching => Recorded::Requested,
         Phase::Checking => Recorded::Checking,
         Phase::Ready => Recorded::Idle,
     };
@@ -226,7 +229,7 @@ fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) ->
     let timing = &policy.timing;
     match (&instance.phase, &instance.launch) {
         (Phase::Launching | Phase::Checking, Some(launch)) => {
-            if now.since(launch.asked) >= timing.launch_timeout {
+            if now.since(launch.requested_at) >= timing.launch_timeout {
                 return Age::Late;
             }
             let again = now.since(last_try(launch)) >= timing.relaunch_after;
@@ -251,7 +254,7 @@ fn carry_out(
         }
         // The limit was lowered since it was intended: to ask once more would be to ask for too many.
         Verdict::LaunchAgain if draft.state().alive() > policy.max_instances => {
-            drain(draft, observed, instance, DrainWhy::Surplus);
+            drain(draft, observed, instance, DrainReason::Surplus);
         }
         Verdict::LaunchAgain => {
             watch(draft, policy, &instance);
@@ -264,15 +267,15 @@ fn carry_out(
             act(draft, observed, Effect::Clean { instance });
         }
         Verdict::Refresh if is_fixed(draft, &instance) => clean(draft, observed, instance),
-        Verdict::Refresh => drain(draft, observed, instance, DrainWhy::Rebooted),
+        Verdict::Refresh => drain(draft, observed, instance, DrainReason::Rebooted),
         Verdict::LastJob => {
             if !is_fixed(draft, &instance) {
-                draft.emit(Change::DrainingBegun { instance, why: DrainWhy::Unaccounted });
+                draft.emit(Change::DrainingBegun { instance, reason: DrainReason::Unaccounted });
             } else if policy.clean_unbinds || is_bound(draft, &instance) {
                 draft.emit(Change::CleaningBegun { instance });
             } else {
                 // A clean is no wall here, and whose jobs it may run is not known.
-                draft.emit(Change::SetAside { instance, why: DrainWhy::Unaccounted.to_string() });
+                draft.emit(Change::OutOfService { instance, reason: DrainReason::Unaccounted.to_string() });
             }
         }
         Verdict::Drain(_) if is_fixed(draft, &instance) => forget(draft, observed, instance),
@@ -311,7 +314,7 @@ fn watch(draft: &Draft<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
     if let Some(launch) = known.launch.as_ref().filter(|_| boots) {
-        draft.wake_at(launch.asked.plus(policy.timing.launch_timeout));
+        draft.wake_at(launch.requested_at.plus(policy.timing.launch_timeout));
     }
     if boots || known.phase == Phase::Cleaning {
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
@@ -319,8 +322,8 @@ fn watch(draft: &Draft<'_>, policy: &Policy, id: &InstanceId) {
 }
 
 /// Drains an instance without jobs: it can be terminated in the same pass.
-pub(super) fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainWhy) {
-    draft.emit(Change::DrainingBegun { instance: instance.clone(), why });
+pub(super) fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainReason) {
+    draft.emit(Change::DrainingBegun { instance: instance.clone(), reason: why });
     act(draft, observed, Effect::Terminate { instance });
 }
 
@@ -391,7 +394,7 @@ fn unrecorded(
             act(draft, observed, Effect::Reap { instance });
         }
     } else {
-        report.notes.push(Note::AnotherManager { instances: strangers });
+        report.notes.push(Note::OwnerConflict { instances: strangers });
     }
     ours
 }

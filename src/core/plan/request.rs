@@ -9,7 +9,7 @@ use super::assign;
 use super::draft::Draft;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Instance, Leaving, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase, Release};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
@@ -23,7 +23,7 @@ pub struct Ask {
     /// Recorded if the pool has no policy yet.
     pub policy: Arc<Policy>,
     /// Earlier attempts of the job, which the caller has closed, and how each leaves.
-    pub superseded: Vec<(AttemptName, Leaving)>,
+    pub superseded: Vec<(AttemptName, Release)>,
 }
 
 /// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job
@@ -59,7 +59,8 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
     match state.instance(&instance).map(|i| &i.phase) {
         Some(Phase::Checking) => draft.emit(Change::BecameReady { instance }),
         Some(Phase::Cleaning) => draft.emit(Change::Cleaned { instance }),
-        Some(Phase::Launching | Phase::Ready | Phase::SetAside { .. } | Phase::Draining { .. }) | None => {
+        Some(Phase::Launching | Phase::Ready | Phase::OutOfService { .. } | Phase::Draining { .. })
+        | None => {
             return Vec::new();
         }
     }
@@ -70,7 +71,7 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
 }
 
 /// Gives a slot or a place in the queue back. Nothing to give back: no events.
-pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Leaving, now: Stamp) -> Vec<Event> {
+pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
     let mut draft = Draft::new(state, now);
     if !give_up(&mut draft, attempt, leaving) {
         return Vec::new();
@@ -88,7 +89,7 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
     let id = grant.instance.clone();
     draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
-    put_out_of_service(&mut draft, &id, DrainWhy::Broken { message: message.to_owned() });
+    put_out_of_service(&mut draft, &id, DrainReason::Broken { message: message.to_owned() });
     if let Some(policy) = state.policy.clone() {
         assign::step(&mut draft, &policy, &BTreeSet::new());
     }
@@ -103,52 +104,52 @@ pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) ->
     };
     let id = known.id.clone();
     match (known.is_fixed(), known.is_idle()) {
-        (true, _) => vec![Change::Doubted { instance: id, why: why.to_owned() }.at(now)],
-        (false, true) => withdraw(state, &id, DrainWhy::Silent { message: why.to_owned() }, now),
+        (true, _) => vec![Change::BecameUnreachable { instance: id, reason: why.to_owned() }.at(now)],
+        (false, true) => withdraw(state, &id, DrainReason::Unresponsive { message: why.to_owned() }, now),
         (false, false) => Vec::new(),
     }
 }
 
 /// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.
-pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainWhy, now: Stamp) -> Vec<Event> {
+pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainReason, now: Stamp) -> Vec<Event> {
     let mut draft = Draft::new(state, now);
     put_out_of_service(&mut draft, instance, why);
     draft.into_events()
 }
 
-fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainWhy) {
+fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainReason) {
     let Some(known) = draft.state().instance(id) else { return };
     let instance = known.id.clone();
     match (&known.phase, known.is_fixed()) {
-        (Phase::Draining { .. }, _) | (Phase::Launching | Phase::SetAside { .. }, true) => {}
+        (Phase::Draining { .. }, _) | (Phase::Launching | Phase::OutOfService { .. }, true) => {}
         // Doubted meanwhile, as a job finds it.
-        (Phase::Checking, true) if matches!(why, DrainWhy::Broken { .. }) => {}
+        (Phase::Checking, true) if matches!(why, DrainReason::Broken { .. }) => {}
         // What is the matter may pass: it is looked at again and again, and comes back by itself.
-        (Phase::Ready, true) if matches!(why, DrainWhy::Broken { .. }) => {
-            draft.emit(Change::Doubted { instance, why: why.to_string() });
+        (Phase::Ready, true) if matches!(why, DrainReason::Broken { .. }) => {
+            draft.emit(Change::BecameUnreachable { instance, reason: why.to_string() });
         }
         (Phase::Checking | Phase::Ready | Phase::Cleaning, true) => {
-            draft.emit(Change::SetAside { instance, why: why.to_string() });
+            draft.emit(Change::OutOfService { instance, reason: why.to_string() });
         }
         (
-            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::SetAside { .. },
+            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. },
             false,
         ) => {
-            draft.emit(Change::DrainingBegun { instance, why });
+            draft.emit(Change::DrainingBegun { instance, reason: why });
         }
     }
 }
 
-fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Leaving) -> bool {
+fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Release) -> bool {
     if draft.state().waiting_for(attempt).is_some() {
         draft.emit(Change::Withdrawn { attempt: attempt.clone(), how: leaving.how });
         return true;
     }
     let Some(grant) = draft.state().granted.get(attempt) else {
-        return !leaving.lingering && depart(draft, attempt);
+        return !leaving.closing && depart(draft, attempt);
     };
     let instance = grant.instance.clone();
-    draft.emit(Change::Released { attempt: attempt.clone(), leaving });
+    draft.emit(Change::Released { attempt: attempt.clone(), release: leaving });
     assign::settle(draft, &instance);
     true
 }
@@ -156,10 +157,10 @@ fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Leaving) -> bo
 /// A pass between the mark `closed` and its `cleanup` released the attempt already. It took the lease that `cleanup`
 /// itself holds for that of a `run`: who knows better frees the slot at once.
 fn depart(draft: &mut Draft<'_>, attempt: &AttemptName) -> bool {
-    let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|holder| holder.lingering.is_some());
+    let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|holder| holder.closing.is_some());
     let found = draft.state().instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
     let Some(instance) = found else { return false };
-    draft.emit(Change::Departed { attempt: attempt.clone() });
+    draft.emit(Change::SlotFreed { attempt: attempt.clone() });
     assign::settle(draft, &instance);
     true
 }

@@ -5,7 +5,7 @@ use super::draft::Draft;
 use super::reconcile::{act, clean, drain};
 use super::{Aim, Effect, assign, scale};
 use crate::core::ids::InstanceId;
-use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 
 pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     assign::settle_all(draft);
@@ -27,7 +27,7 @@ fn is_disposable(instance: &Instance, aim: &Aim<'_>) -> bool {
 }
 
 /// Idle instances that go whatever the policy wants.
-fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
+fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainReason)> {
     let ordered = draft.state().drained.is_some();
     let mut doomed = Vec::new();
     if !ordered && aim.policy.max_lifetime.is_none() {
@@ -37,10 +37,10 @@ fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainWhy)> {
         let disposable = is_disposable(instance, aim);
         let unmade = instance.is_refused() && !aim.strays.name(&instance.id);
         if ordered && (disposable || unmade) {
-            doomed.push((instance.id.clone(), DrainWhy::Ordered));
+            doomed.push((instance.id.clone(), DrainReason::ByOperator));
         } else if let Some(limit) = aim.policy.max_lifetime.filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit.0 {
-                doomed.push((instance.id.clone(), DrainWhy::Aged));
+                doomed.push((instance.id.clone(), DrainReason::Expired));
             } else {
                 draft.wake_at(instance.created.plus(limit.0));
             }
@@ -76,7 +76,7 @@ fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
         going.push(instance.id.clone());
     }
     for id in going {
-        drain(draft, aim.observed, id, DrainWhy::Surplus);
+        drain(draft, aim.observed, id, DrainReason::Surplus);
     }
 }
 
@@ -111,7 +111,7 @@ fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
     let going: Vec<InstanceId> =
         longest_idle(draft, aim).into_iter().take(short).map(|i| i.id.clone()).collect();
     for id in going {
-        drain(draft, aim.observed, id, DrainWhy::MadeRoom);
+        drain(draft, aim.observed, id, DrainReason::MadeRoom);
     }
 }
 

@@ -8,10 +8,10 @@ use super::draft::Draft;
 use super::observed::Fresh;
 use super::reconcile::act;
 use super::{Aim, Effect};
+use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
-use crate::core::instance::{DrainWhy, Instance};
-use crate::core::matrix::{Choice, PassedOver};
+use crate::core::instance::{DrainReason, Instance};
 use crate::core::policy::{Policy, Reuse};
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::time::Stamp;
@@ -111,14 +111,14 @@ fn no_offering(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingO
     if wanted == 0 || room(draft, aim, &Census::of(draft, aim)) == 0 {
         return None;
     }
-    let PassedOver { offering, refusal, until } = first;
+    let Unavailable { offering, refusal, until } = first;
     draft.wake_at(until);
     Some(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count })
 }
 
 /// In which of its ways the provider is to launch next.
 fn choice(draft: &Draft<'_>, aim: &Aim<'_>) -> Choice {
-    draft.state().matrix.choice(&aim.policy.timing, draft.now)
+    draft.state().availability.choice(&aim.policy.timing, draft.now)
 }
 
 /// Launches that `launches_per_minute` still allows, and when the next one falls due.
@@ -183,8 +183,8 @@ fn drop_refused(draft: &mut Draft<'_>, aim: &Aim<'_>, wanted: u32) {
     let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
     let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
     for instance in surplus {
-        let (why, id) = (DrainWhy::Surplus, instance.clone());
-        draft.emit(Change::DrainingBegun { instance: id, why });
+        let (why, id) = (DrainReason::Surplus, instance.clone());
+        draft.emit(Change::DrainingBegun { instance: id, reason: why });
         act(draft, aim.observed, Effect::Terminate { instance });
     }
 }

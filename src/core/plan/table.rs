@@ -2,14 +2,14 @@
 //!
 //! Every combination by name. ARCHITECTURE.md prints it, a test compares the two.
 
-use crate::core::instance::DrainWhy;
+use crate::core::instance::DrainReason;
 use crate::core::inventory::Status;
 
 /// What the state says about an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Recorded {
     /// Launch intended, no answer known.
-    Asked,
+    Requested,
     /// The provider refused the launch.
     Refused,
     /// The provider accepted the launch.
@@ -23,18 +23,18 @@ pub enum Recorded {
     /// Not draining, with jobs, or named by an open attempt.
     Held,
     /// Not draining, and an open attempt that it was not granted to has run there.
-    Claimed,
+    Unaccounted,
     Cleaning,
-    SetAside,
+    OutOfService,
     /// Draining, with jobs, or named by an open attempt.
-    Finishing,
+    Draining,
     /// Draining, without jobs.
-    Leaving,
+    Terminating,
 }
 
 /// What the world says about a recorded instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sight {
+pub enum Observation {
     /// Booting or rebooting; a fixed host also when it stops.
     Starting,
     Running,
@@ -90,7 +90,7 @@ pub enum Verdict {
     LastJob,
     Clean,
     /// Of a fixed host: drop the record.
-    Drain(DrainWhy),
+    Drain(DrainReason),
     Terminate,
     Forget,
     Adopt,
@@ -110,31 +110,31 @@ pub struct Row {
 
 /// The table as text: number, recorded, observed, when, verdict. Checked against the code and the documentation.
 pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
-    (1, "asked", "missing, absent, unknown", "young; unknown also due", "wait"),
-    (2, "asked", "missing, absent", "due", "launch again, same token"),
-    (3, "asked, booting", "starting, running", "not late", "probe"),
+    (1, "requested", "missing, absent, unknown", "young; unknown also due", "wait"),
+    (2, "requested", "missing, absent", "due", "launch again, same token"),
+    (3, "requested, booting", "starting, running", "not late", "probe"),
     (4, "booting", "missing, unknown", "not late", "probe"),
-    (5, "booting, checking", "absent", "any", "drain: vanished; forget a fixed host"),
-    (6, "asked, booting, checking", "stopping", "any", "drain: stopped"),
-    (7, "asked, booting, checking", "all others", "late", "drain: never ready"),
+    (5, "booting, checking", "absent", "any", "drain: vanished; forget a static host"),
+    (6, "requested, booting, checking", "stopping", "any", "drain: stopped"),
+    (7, "requested, booting, checking", "all others", "late", "drain: never ready"),
     (8, "checking", "starting, running, missing, unknown", "not late", "probe"),
     (9, "refused", "missing, absent, unknown", "any", "wait: scale decides"),
-    (10, "refused", "starting, running, stopping", "any", "drain: refused, yet there"),
+    (10, "refused", "starting, running, stopping", "any", "drain: launched after refusal"),
     (11, "idle", "running, missing, unknown", "any", "keep"),
-    (12, "idle", "starting", "any", "hold back: it reboots; a fixed host is probed until it is back"),
+    (12, "idle", "starting", "any", "hold back: it reboots; a static host is probed until it is back"),
     (13, "idle, stale, cleaning", "stopping", "any", "drain: stopped"),
-    (14, "idle, stale, cleaning, set aside", "absent", "any", "drain: vanished; forget a fixed host"),
-    (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a fixed host"),
+    (14, "idle, stale, cleaning, out of service", "absent", "any", "drain: vanished; forget a static host"),
+    (15, "stale", "starting, running, missing, unknown", "any", "refresh: drain it, or clean a static host"),
     (16, "held", "starting, running, missing, unknown", "any", "keep"),
-    (17, "held, claimed", "stopping, absent", "any", "suspect: its job decides"),
+    (17, "held, unaccounted", "stopping, absent", "any", "suspect: its job decides"),
     (18, "cleaning", "running, missing, unknown", "any", "clean"),
     (19, "cleaning", "starting", "any", "wait"),
-    (20, "set aside", "starting, running, stopping, missing, unknown", "any", "keep"),
-    (21, "finishing", "any", "any", "wait for its jobs"),
-    (22, "leaving", "starting, running, stopping, missing, unknown", "any", "terminate (again)"),
-    (23, "leaving", "absent", "any", "forget"),
-    (24, "no record, fixed host", "running", "any", "adopt"),
-    (25, "no record, fixed host", "starting, stopping", "any", "leave"),
+    (20, "out of service", "starting, running, stopping, missing, unknown", "any", "keep"),
+    (21, "draining", "any", "any", "wait for its jobs"),
+    (22, "terminating", "starting, running, stopping, missing, unknown", "any", "terminate (again)"),
+    (23, "terminating", "absent", "any", "forget"),
+    (24, "no record, static host", "running", "any", "adopt"),
+    (25, "no record, static host", "starting, stopping", "any", "leave"),
     (
         26,
         "no record, ours",
@@ -154,57 +154,58 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
     (30, "no record, another owner", "any", "any", "ignore"),
     (
         31,
-        "claimed",
+        "unaccounted",
         "starting, running, missing, unknown",
         "any",
-        "last job: when it has ended, drain the instance, or clean a fixed host",
+        "last job: when it has ended, drain the instance, or clean a static host",
     ),
 ];
 
 /// The row for a recorded instance.
-pub fn recorded(recorded: Recorded, sight: Sight, age: Age) -> Row {
+pub fn recorded(recorded: Recorded, sight: Observation, age: Age) -> Row {
+    use Observation as S;
     use Recorded as R;
-    use Sight as S;
     let (number, verdict) = match (recorded, sight, age) {
-        (R::Asked, S::Missing | S::Absent | S::Unknown, Age::Young) | (R::Asked, S::Unknown, Age::Due) => {
-            (1, Verdict::Wait)
-        }
-        (R::Asked, S::Missing | S::Absent, Age::Due) => (2, Verdict::LaunchAgain),
-        (R::Asked | R::Booting, S::Starting | S::Running, Age::Young | Age::Due) => (3, Verdict::Probe),
+        (R::Requested, S::Missing | S::Absent | S::Unknown, Age::Young)
+        | (R::Requested, S::Unknown, Age::Due) => (1, Verdict::Wait),
+        (R::Requested, S::Missing | S::Absent, Age::Due) => (2, Verdict::LaunchAgain),
+        (R::Requested | R::Booting, S::Starting | S::Running, Age::Young | Age::Due) => (3, Verdict::Probe),
         (R::Booting, S::Missing | S::Unknown, Age::Young | Age::Due) => (4, Verdict::Probe),
-        (R::Booting | R::Checking, S::Absent, _) => (5, Verdict::Drain(DrainWhy::Vanished)),
-        (R::Asked | R::Booting | R::Checking, S::Stopping, _) => (6, Verdict::Drain(DrainWhy::Stopped)),
-        (R::Asked, S::Starting | S::Running | S::Missing | S::Absent | S::Unknown, Age::Late)
+        (R::Booting | R::Checking, S::Absent, _) => (5, Verdict::Drain(DrainReason::Vanished)),
+        (R::Requested | R::Booting | R::Checking, S::Stopping, _) => {
+            (6, Verdict::Drain(DrainReason::Stopped))
+        }
+        (R::Requested, S::Starting | S::Running | S::Missing | S::Absent | S::Unknown, Age::Late)
         | (R::Booting | R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Late) => {
-            (7, Verdict::Drain(DrainWhy::NeverReady))
+            (7, Verdict::Drain(DrainReason::NeverReady))
         }
         (R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Young | Age::Due) => {
             (8, Verdict::Probe)
         }
         (R::Refused, S::Missing | S::Absent | S::Unknown, _) => (9, Verdict::Wait),
         (R::Refused, S::Starting | S::Running | S::Stopping, _) => {
-            (10, Verdict::Drain(DrainWhy::RefusedYetThere))
+            (10, Verdict::Drain(DrainReason::LaunchedAfterRefusal))
         }
         (R::Idle, S::Running | S::Missing | S::Unknown, _) => (11, Verdict::Keep),
         (R::Idle, S::Starting, _) => (12, Verdict::HoldBack),
-        (R::Idle | R::Stale | R::Cleaning, S::Stopping, _) => (13, Verdict::Drain(DrainWhy::Stopped)),
-        (R::Idle | R::Stale | R::Cleaning | R::SetAside, S::Absent, _) => {
-            (14, Verdict::Drain(DrainWhy::Vanished))
+        (R::Idle | R::Stale | R::Cleaning, S::Stopping, _) => (13, Verdict::Drain(DrainReason::Stopped)),
+        (R::Idle | R::Stale | R::Cleaning | R::OutOfService, S::Absent, _) => {
+            (14, Verdict::Drain(DrainReason::Vanished))
         }
         (R::Stale, S::Starting | S::Running | S::Missing | S::Unknown, _) => (15, Verdict::Refresh),
         (R::Held, S::Starting | S::Running | S::Missing | S::Unknown, _) => (16, Verdict::Keep),
-        (R::Held | R::Claimed, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
-        (R::Claimed, S::Starting | S::Running | S::Missing | S::Unknown, _) => (31, Verdict::LastJob),
+        (R::Held | R::Unaccounted, S::Stopping | S::Absent, _) => (17, Verdict::Suspect),
+        (R::Unaccounted, S::Starting | S::Running | S::Missing | S::Unknown, _) => (31, Verdict::LastJob),
         (R::Cleaning, S::Running | S::Missing | S::Unknown, _) => (18, Verdict::Clean),
         (R::Cleaning, S::Starting, _) => (19, Verdict::Wait),
-        (R::SetAside, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
+        (R::OutOfService, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
             (20, Verdict::Keep)
         }
-        (R::Finishing, _, _) => (21, Verdict::Wait),
-        (R::Leaving, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
+        (R::Draining, _, _) => (21, Verdict::Wait),
+        (R::Terminating, S::Starting | S::Running | S::Stopping | S::Missing | S::Unknown, _) => {
             (22, Verdict::Terminate)
         }
-        (R::Leaving, S::Absent, _) => (23, Verdict::Forget),
+        (R::Terminating, S::Absent, _) => (23, Verdict::Forget),
     };
     Row { number, verdict }
 }
@@ -229,21 +230,27 @@ mod tests {
     use std::collections::BTreeSet;
 
     const RECORDED: [Recorded; 12] = [
-        Recorded::Asked,
+        Recorded::Requested,
         Recorded::Refused,
         Recorded::Booting,
         Recorded::Checking,
         Recorded::Idle,
         Recorded::Stale,
         Recorded::Held,
-        Recorded::Claimed,
+        Recorded::Unaccounted,
         Recorded::Cleaning,
-        Recorded::SetAside,
-        Recorded::Finishing,
-        Recorded::Leaving,
+        Recorded::OutOfService,
+        Recorded::Draining,
+        Recorded::Terminating,
     ];
-    const SIGHTS: [Sight; 6] =
-        [Sight::Starting, Sight::Running, Sight::Stopping, Sight::Missing, Sight::Absent, Sight::Unknown];
+    const SIGHTS: [Observation; 6] = [
+        Observation::Starting,
+        Observation::Running,
+        Observation::Stopping,
+        Observation::Missing,
+        Observation::Absent,
+        Observation::Unknown,
+    ];
     const AGES: [Age; 3] = [Age::Young, Age::Due, Age::Late];
     const UNRECORDED: [Unrecorded; 5] = [
         Unrecorded::Fixed,
@@ -254,7 +261,7 @@ mod tests {
     ];
     const STATUSES: [Status; 3] = [Status::Starting, Status::Running, Status::Stopping];
 
-    fn every_recorded() -> Vec<(Recorded, Sight, Age, Row)> {
+    fn every_recorded() -> Vec<(Recorded, Observation, Age, Row)> {
         let mut all = Vec::new();
         for r in RECORDED {
             for s in SIGHTS {
@@ -308,7 +315,6 @@ mod tests {
             };
             assert!(fits, "row {}: {when} does not name {a:?}", row.number);
             let said = words(&format!("{:?}", row.verdict).replace("Drain(", "Drain: ").replace(')', ""));
-            let said = said.replace("refused yet there", "refused, yet there");
             assert!(verdict.starts_with(&said), "row {}: {verdict} is not {said}", row.number);
         }
     }
@@ -327,11 +333,11 @@ mod tests {
     #[test]
     fn what_rests_on_absence_never_follows_from_an_unknown_world() {
         for (r, s, a, row) in every_recorded() {
-            if s != Sight::Absent {
+            if s != Observation::Absent {
                 assert_ne!(row.verdict, Verdict::Forget, "{r:?} {s:?} {a:?}");
-                assert_ne!(row.verdict, Verdict::Drain(DrainWhy::Vanished), "{r:?} {s:?} {a:?}");
+                assert_ne!(row.verdict, Verdict::Drain(DrainReason::Vanished), "{r:?} {s:?} {a:?}");
             }
-            if s == Sight::Unknown {
+            if s == Observation::Unknown {
                 assert_ne!(row.verdict, Verdict::LaunchAgain, "{r:?} {a:?}");
             }
         }
@@ -340,7 +346,7 @@ mod tests {
     #[test]
     fn an_instance_with_jobs_is_neither_drained_nor_terminated_nor_forgotten() {
         for (r, s, a, row) in every_recorded() {
-            if matches!(r, Recorded::Held | Recorded::Claimed | Recorded::Finishing) {
+            if matches!(r, Recorded::Held | Recorded::Unaccounted | Recorded::Draining) {
                 let harmless = [Verdict::Keep, Verdict::Suspect, Verdict::Wait, Verdict::LastJob];
                 assert!(harmless.contains(&row.verdict), "{r:?} {s:?} {a:?} {row:?}");
             }
@@ -351,7 +357,7 @@ mod tests {
     fn only_a_draining_instance_is_terminated_and_only_ours_are_reaped() {
         for (r, _, _, row) in every_recorded() {
             let ends = matches!(row.verdict, Verdict::Terminate | Verdict::Forget);
-            assert_eq!(ends, r == Recorded::Leaving, "{r:?} {row:?}");
+            assert_eq!(ends, r == Recorded::Terminating, "{r:?} {row:?}");
         }
         for (u, _, a, row) in every_unrecorded() {
             assert_eq!(row.verdict == Verdict::Reap, u == Unrecorded::Ours && a == Age::Late, "{u:?} {a:?}");
@@ -361,9 +367,11 @@ mod tests {
     #[test]
     fn a_gone_instance_is_on_its_way_out_whatever_it_was_doing() {
         for (r, s, a, row) in every_recorded() {
-            if s == Sight::Absent && a == Age::Late {
-                let stays =
-                    matches!(r, Recorded::Held | Recorded::Claimed | Recorded::Finishing | Recorded::Refused);
+            if s == Observation::Absent && a == Age::Late {
+                let stays = matches!(
+                    r,
+                    Recorded::Held | Recorded::Unaccounted | Recorded::Draining | Recorded::Refused
+                );
                 let goes = matches!(row.verdict, Verdict::Drain(_) | Verdict::Forget);
                 assert_eq!(goes, !stays, "{r:?} {row:?}");
             }
@@ -375,7 +383,7 @@ mod tests {
         for (r, s, a, row) in every_recorded() {
             if row.verdict == Verdict::Keep {
                 assert!(
-                    matches!(r, Recorded::Idle | Recorded::Held | Recorded::SetAside),
+                    matches!(r, Recorded::Idle | Recorded::Held | Recorded::OutOfService),
                     "{r:?} {s:?} {a:?}"
                 );
             }

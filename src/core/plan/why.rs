@@ -45,7 +45,7 @@ pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option
     let (_, on) = report.waiting.into_iter().find(|(name, _)| name == attempt)?;
     // A launch that the next pass would make is none yet.
     let to_come = matches!(&on, WaitingOn::Boot { instance } if state.instance(instance).is_none());
-    (!to_come && on != WaitingOn::Keeper).then_some(on)
+    (!to_come && on != WaitingOn::NextPass).then_some(on)
 }
 
 /// The jobs that nothing on its way will serve.
@@ -80,7 +80,7 @@ impl Rest<'_> {
 
 fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish) -> WaitingOn {
     if !wish.limit_reached {
-        return WaitingOn::Keeper;
+        return WaitingOn::NextPass;
     }
     let instances = draft.state().instances.values();
     if let Some(leaving) = instances.clone().find(|i| census::is_leaving(i, aim)) {

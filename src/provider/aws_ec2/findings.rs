@@ -36,7 +36,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     const PERMISSIONS: &str = "give the account the permissions of docs/providers/aws-ec2.md";
     let mut found = Vec::new();
     let mut say = |code, severity, what: String, remedy: &str| {
-        found.push(Finding { code, severity, what, remedy: Some(remedy.to_owned()) });
+        found.push(Finding { code, severity, message: what, remedy: Some(remedy.to_owned()) });
     };
     if demand.max_lifetime.is_none() {
         let what = format!(

@@ -20,7 +20,7 @@ pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) 
         Finding {
             code: codes.table,
             severity: Severity::Error,
-            what: error.to_string(),
+            message: error.to_string(),
             remedy: Some(remedy),
         }
     };
@@ -31,7 +31,12 @@ pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) 
 pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
     let what = format!("nobody here can work for pool `{}`: `greenroom-backends` is missing", context.pool);
     let remedy = "put `greenroom-backends` of the same version beside `greenroom`".to_owned();
-    found.push(Finding { code: codes.program, severity: Severity::Error, what, remedy: Some(remedy) });
+    found.push(Finding {
+        code: codes.program,
+        severity: Severity::Error,
+        message: what,
+        remedy: Some(remedy),
+    });
     found
 }
 

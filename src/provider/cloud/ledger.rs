@@ -24,7 +24,7 @@ pub(super) struct Entry<O> {
     /// The public half, in OpenSSH form: what the instance answers with.
     pub(super) host_key: String,
     /// When it was asked for first.
-    pub(super) asked: Stamp,
+    pub(super) requested_at: Stamp,
     /// What the cloud is asked; nothing once it has said yes.
     pub(super) order: Option<O>,
     /// What it answered.
@@ -38,9 +38,9 @@ pub(super) struct Ledger {
 }
 
 impl<O> Entry<O> {
-    pub(super) fn new(request: &LaunchRequest, order: O, asked: Stamp) -> Self {
+    pub(super) fn new(request: &LaunchRequest, order: O, requested_at: Stamp) -> Self {
         let host_key = request.keys.host_key_public.trim().to_owned();
-        Self { token: request.token.clone(), host_key, asked, order: Some(order), made: None }
+        Self { token: request.token.clone(), host_key, requested_at, order: Some(order), made: None }
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         Entry {
             token: token.to_owned(),
             host_key: "ssh-ed25519 AAAA".to_owned(),
-            asked: Stamp { wall_ms: 1, boot: BootId(2), uptime_ms: 3 },
+            requested_at: Stamp { wall_ms: 1, boot: BootId(2), uptime_ms: 3 },
             order: Some(vec![1, 2]),
             made: None,
         }

@@ -170,7 +170,7 @@ impl<A: Api> Cloud<A> {
 
     /// Was it asked for so lately that a list may not tell of it yet?
     fn is_young(&self, id: &InstanceId, entry: &Entry<A::Order>) -> bool {
-        self.now().since(entry.asked) < VISIBLE && !self.ended.borrow().contains(id)
+        self.now().since(entry.requested_at) < VISIBLE && !self.ended.borrow().contains(id)
     }
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {

@@ -60,7 +60,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
 }
 
 fn finding(code: &'static str, severity: Severity, what: String, remedy: Option<String>) -> Finding {
-    Finding { code, severity, what, remedy }
+    Finding { code, severity, message: what, remedy }
 }
 
 fn isolation(context: &BuildContext, is_root: bool) -> Vec<Finding> {
@@ -102,7 +102,7 @@ mod tests {
         let found = openssh(Some(Path::new("/no/such/sshd")), None, None);
         assert_eq!(found[0].code, "local-sshd-missing");
         assert_eq!(found[0].severity, Severity::Error);
-        assert!(found[0].what.contains("/no/such/sshd"));
+        assert!(found[0].message.contains("/no/such/sshd"));
         assert!(found[0].remedy.as_ref().unwrap().contains("server = \"embedded\""));
     }
 

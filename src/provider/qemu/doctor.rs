@@ -47,7 +47,7 @@ const ADD_USER: &str =
     "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
 
 fn finding(code: &'static str, severity: Severity, what: String, remedy: impl Into<String>) -> Finding {
-    Finding { code, severity, what, remedy: Some(remedy.into()) }
+    Finding { code, severity, message: what, remedy: Some(remedy.into()) }
 }
 
 fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {

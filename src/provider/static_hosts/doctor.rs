@@ -62,5 +62,5 @@ fn key_file(path: &Path) -> Option<Finding> {
 }
 
 fn finding(code: &'static str, severity: Severity, what: String, remedy: String) -> Finding {
-    Finding { code, severity, what, remedy: Some(remedy) }
+    Finding { code, severity, message: what, remedy: Some(remedy) }
 }

@@ -51,7 +51,7 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
     journal.appended(n, record.len() as u64);
     view.journal = Some(journal);
     for event in &read_back.events {
-        view.misfits += u64::from(view.state.apply(event).is_err());
+        view.inapplicable_events += u64::from(view.state.apply(event).is_err());
     }
     view.last = n;
     Ok(())

@@ -52,7 +52,8 @@ impl Contents {
         let unwritable = |e: serde_json::Error| StoreError::Io {
             what: format!("cannot write a snapshot of pool `{}` that does not read back: {e}", files.pool),
         };
-        let snapshot = format::snapshot(&files.pool, last, view.misfits, &view.state).map_err(unwritable)?;
+        let snapshot =
+            format::snapshot(&files.pool, last, view.inapplicable_events, &view.state).map_err(unwritable)?;
         serde_json::from_slice::<format::Snapshot>(&snapshot).map_err(unwritable)?;
         let header = Header { format: FORMAT, pool: files.pool.clone(), first: last + 1 };
         let journal = format::seal(&header).map_err(unwritable)?;

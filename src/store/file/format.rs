@@ -40,7 +40,7 @@ pub(super) struct Snapshot {
     pub(super) pool: PoolName,
     pub(super) last: u64,
     #[serde(default)]
-    pub(super) misfits: u64,
+    pub(super) inapplicable_events: u64,
     pub(super) state: PoolState,
 }
 
@@ -61,7 +61,7 @@ struct SnapshotOut<'a> {
     format: u32,
     pool: &'a PoolName,
     last: u64,
-    misfits: u64,
+    inapplicable_events: u64,
     state: &'a PoolState,
 }
 
@@ -72,10 +72,10 @@ pub(super) fn record(n: u64, events: &[Event]) -> serde_json::Result<Vec<u8>> {
 pub(super) fn snapshot(
     pool: &PoolName,
     last: u64,
-    misfits: u64,
+    inapplicable_events: u64,
     state: &PoolState,
 ) -> serde_json::Result<Vec<u8>> {
-    seal(&SnapshotOut { format: FORMAT, pool, last, misfits, state })
+    seal(&SnapshotOut { format: FORMAT, pool, last, inapplicable_events, state })
 }
 
 /// Writes an object as a line with its checksum.

@@ -22,7 +22,7 @@ pub struct Verdict {
     /// Number of the last transaction that can be read.
     pub last: u64,
     /// Events since the pool began that did not fit the state: each is a bug, none is lost by it.
-    pub misfits: u64,
+    pub inapplicable_events: u64,
     /// Bytes of a write that was cut short; the next writer cuts them off and keeps them aside.
     pub torn_bytes: u64,
     /// Kept segments of the history, and what is wrong in them. They matter to `history` and `explain` only.
@@ -47,7 +47,7 @@ pub struct Repaired {
 
 /// A repair, prepared and synced; to be put in force under the lock.
 #[derive(Debug)]
-pub(super) struct Mending {
+pub(super) struct PreparedRepair {
     draft: Draft,
     snapshot: Option<Identity>,
     journal: Option<Identity>,
@@ -75,8 +75,8 @@ pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result
     let aside = |name: &String| name.starts_with("journal.cut-") || name.contains(".damaged-");
     let side_files = list(&files.dir)?.into_iter().filter(aside).map(|name| files.dir.join(name)).collect();
     let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
-    let (last, misfits, segments) = (view.last, view.misfits, kept.len());
-    Ok(Verdict { damage, last, misfits, torn_bytes, segments, history_damage, side_files })
+    let (last, inapplicable_events, segments) = (view.last, view.inapplicable_events, kept.len());
+    Ok(Verdict { damage, last, inapplicable_events, torn_bytes, segments, history_damage, side_files })
 }
 
 fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
@@ -87,7 +87,7 @@ fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
 
 /// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, since
 /// nobody writes to a damaged pool. `None`: a compaction or another repair is under way.
-pub(super) fn prepare(files: &Files) -> Result<Option<Mending>, StoreError> {
+pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreError> {
     let (snapshot, journal) = (Identity::at(&files.snapshot)?, Identity::at(&files.journal)?);
     let view = View::salvage(files)?;
     if let Some((file, found)) = &view.newer {
@@ -116,7 +116,7 @@ pub(super) fn prepare(files: &Files) -> Result<Option<Mending>, StoreError> {
     let Some(draft) = compact::draft(files, &contents)? else { return Ok(None) };
     compact::sync_names(files)?;
     let lost = after.len() as u64;
-    Ok(Some(Mending { draft, snapshot, journal, kept: view.last, lost, side_files }))
+    Ok(Some(PreparedRepair { draft, snapshot, journal, kept: view.last, lost, side_files }))
 }
 
 /// The journal's sound beginning goes to the history, where `explain` looks for it.
@@ -146,7 +146,11 @@ fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Puts a repair in force. The lock is held.
-pub(super) fn finish(files: &Files, mending: Mending, damage: StoreError) -> Result<Repaired, StoreError> {
+pub(super) fn finish(
+    files: &Files,
+    mending: PreparedRepair,
+    damage: StoreError,
+) -> Result<Repaired, StoreError> {
     let same = Identity::at(&files.snapshot)? == mending.snapshot
         && Identity::at(&files.journal)? == mending.journal;
     if !same {
@@ -155,6 +159,6 @@ pub(super) fn finish(files: &Files, mending: Mending, damage: StoreError) -> Res
         return Err(StoreError::Io { what });
     }
     compact::replace(files, &mending.draft)?;
-    let Mending { kept, lost, side_files, .. } = mending;
+    let PreparedRepair { kept, lost, side_files, .. } = mending;
     Ok(Repaired { damage, kept, lost, side_files })
 }

@@ -78,7 +78,7 @@ pub(super) struct View {
     /// Number of the last record in `state`.
     pub(super) last: u64,
     /// Events since the pool began that did not fit: each one is a bug.
-    pub(super) misfits: u64,
+    pub(super) inapplicable_events: u64,
     /// A file from a newer version, and its format.
     pub(super) newer: Option<(PathBuf, u32)>,
     pub(super) snapshot: Option<Identity>,
@@ -135,7 +135,7 @@ impl View {
     /// Nothing recorded yet.
     fn empty() -> Self {
         let (state, newer, snapshot, journal) = (PoolState::default(), None, None, None);
-        Self { state, last: 0, misfits: 0, newer, snapshot, snapshot_last: 0, journal }
+        Self { state, last: 0, inapplicable_events: 0, newer, snapshot, snapshot_last: 0, journal }
     }
 
     /// The state now, from an earlier view if that still leads there.
@@ -166,9 +166,17 @@ impl View {
         file.read_exact_at(&mut bytes, 0).map_err(|e| io_error("read", path, &e))?;
         let snapshot = parse_snapshot(files, path, &bytes)?;
         let newer = (snapshot.format > FORMAT).then(|| (path.to_owned(), snapshot.format));
-        let Snapshot { last, misfits, state, .. } = snapshot;
+        let Snapshot { last, inapplicable_events, state, .. } = snapshot;
         let snapshot = Some(identity);
-        Ok(Some(Self { state, last, misfits, newer, snapshot, snapshot_last: last, journal: None }))
+        Ok(Some(Self {
+            state,
+            last,
+            inapplicable_events,
+            newer,
+            snapshot,
+            snapshot_last: last,
+            journal: None,
+        }))
     }
 
     /// For repair: the best snapshot that can still be read, followed by all that can be replayed without a gap.
@@ -274,7 +282,7 @@ impl View {
             return Err(damaged(place.path, place.line, problem));
         }
         for event in &record.events {
-            self.misfits += u64::from(self.state.apply(event).is_err());
+            self.inapplicable_events += u64::from(self.state.apply(event).is_err());
         }
         self.last = record.n;
         *before = record.n;

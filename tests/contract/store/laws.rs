@@ -9,7 +9,7 @@ use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::failure::{ErrorClass, Failure};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, OfferingName};
-use greenroom::core::instance::{Answer, DrainWhy, Leaving};
+use greenroom::core::instance::{Answer, DrainReason, Release};
 use greenroom::core::policy::{IdlePolicy, Policy};
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{Store, StoreError};
@@ -86,7 +86,7 @@ fn work() -> impl Strategy<Value = Change> {
     let granted =
         (attempt(), instance()).prop_map(|(attempt, instance)| Change::Granted { attempt, instance });
     let released = (attempt(), any::<bool>(), any::<bool>()).prop_map(|(attempt, used, lingering)| {
-        Change::Released { attempt, leaving: Leaving { how: End::CleanedUp, used, lingering } }
+        Change::Released { attempt, release: Release { how: End::CleanedUp, used, closing: lingering } }
     });
     prop_oneof![
         3 => requested,
@@ -94,7 +94,7 @@ fn work() -> impl Strategy<Value = Change> {
         3 => released,
         1 => attempt().prop_map(|attempt| Change::Withdrawn { attempt, how: End::GivenBack }),
         1 => (attempt(), words()).prop_map(|(attempt, message)| Change::Rejected { attempt, message }),
-        1 => attempt().prop_map(|attempt| Change::Departed { attempt }),
+        1 => attempt().prop_map(|attempt| Change::SlotFreed { attempt }),
     ]
 }
 
@@ -102,12 +102,12 @@ fn end() -> impl Strategy<Value = Change> {
     prop_oneof![
         instance().prop_map(|instance| Change::CleaningBegun { instance }),
         instance().prop_map(|instance| Change::Cleaned { instance }),
-        (instance(), words()).prop_map(|(instance, why)| Change::SetAside { instance, why }),
+        (instance(), words()).prop_map(|(instance, reason)| Change::OutOfService { instance, reason }),
         (instance(), words()).prop_map(|(instance, message)| Change::DrainingBegun {
             instance,
-            why: DrainWhy::Broken { message }
+            reason: DrainReason::Broken { message }
         }),
-        instance().prop_map(|instance| Change::Missed { instance, begun: at(1) }),
+        instance().prop_map(|instance| Change::MissingFromList { instance, begun: at(1) }),
         instance().prop_map(|instance| Change::Forgotten { instance }),
         (1..20u32, 0..30u32).prop_map(|(max, factor)| policy(max, factor)),
         Just(Change::PoolDrained),
@@ -162,7 +162,7 @@ fn play(dir: &Path, steps: &[Step]) -> Vec<PoolState> {
         }
         let fresh = open(dir, eager());
         assert_eq!(fresh.load().await.unwrap(), reference.load().await.unwrap());
-        assert_eq!(fresh.verify().await.unwrap().misfits, reference.misfits());
+        assert_eq!(fresh.verify().await.unwrap().inapplicable_events, reference.inapplicable_events());
         let told: Vec<Event> = fresh.history().unwrap().map(|r| r.unwrap().event).collect();
         assert_eq!(told, reference.history());
     });

@@ -1,9 +1,9 @@
 //! The course of a boot, as its journal tells it: a row for each stage.
 
+use crate::core::availability::Choice;
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
-use crate::core::instance::{Answer, DrainWhy};
-use crate::core::matrix::Choice;
+use crate::core::instance::{Answer, DrainReason};
 use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::time::{Pretty, Stamp};
@@ -19,7 +19,7 @@ pub(super) struct Course {
     /// The instance that was launched, once that is accepted.
     pub(super) accepted: Option<InstanceId>,
     /// Why it will not become ready.
-    given_up: Option<DrainWhy>,
+    given_up: Option<DrainReason>,
     /// Does a ready command come before it is ready?
     pub(super) has_ready_command: bool,
     begun: Option<Stamp>,
@@ -47,8 +47,10 @@ impl Course {
             Change::Reached { .. } => "reachable by SSH".to_owned(),
             Change::BecameReady { .. } if self.has_ready_command => "ready command passed".to_owned(),
             Change::BecameReady { .. } => "ready".to_owned(),
-            Change::DrainingBegun { why: DrainWhy::Ordered, .. } => "termination asked for".to_owned(),
-            Change::DrainingBegun { why, .. } => {
+            Change::DrainingBegun { reason: DrainReason::ByOperator, .. } => {
+                "termination asked for".to_owned()
+            }
+            Change::DrainingBegun { reason: why, .. } => {
                 self.given_up = Some(why.clone());
                 format!("given up: {why}")
             }
@@ -67,7 +69,7 @@ impl Course {
             return Some(format!("the launch was refused: {failure}"));
         }
         let is_refused = state.instances.values().all(|instance| instance.is_refused());
-        match state.matrix.choice(timing, now) {
+        match state.availability.choice(timing, now) {
             Choice::Wait { first, .. } if is_refused => Some(format!(
                 "every offering was refused, the first of them {}: {}",
                 first.offering, first.refusal.failure
@@ -102,7 +104,7 @@ mod tests {
         let mut story = Story::of(Policy::default());
         story.ready(1, 0.0);
         story.then(30.0, Change::PoolDrained);
-        story.then(30.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::Ordered });
+        story.then(30.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::ByOperator });
         story.then(92.0, Change::Forgotten { instance: id(1) });
         let expected = "     0 ms       0 ms  launch of linux-7f3a-1 asked for
     1.4 s      1.4 s  launch accepted
@@ -122,8 +124,8 @@ mod tests {
         let none =
             Failure { class: ErrorClass::NoCapacity { scope: "a".into() }, message: "none left".into() };
         story.refused(1, 1, none, 0.0).intended(1, 2, 1.0);
-        let why = DrainWhy::NeverReady;
-        story.then(601.0, Change::DrainingBegun { instance: id(1), why });
+        let why = DrainReason::NeverReady;
+        story.then(601.0, Change::DrainingBegun { instance: id(1), reason: why });
         let told = told(&story, false);
         assert!(told.contains("launch of linux-7f3a-1 asked for (a spot)\n"), "{told}");
         assert!(told.contains("launch refused: no capacity (a): none left\n"), "{told}");

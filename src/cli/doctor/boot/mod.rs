@@ -128,13 +128,14 @@ impl Interrupts {
 mod tests {
     use super::*;
     use crate::cli::story::{at, id};
-    use crate::core::instance::DrainWhy;
+    use crate::core::instance::DrainReason;
 
     #[test]
     fn a_failed_boot_is_told_with_the_end_of_its_console() {
         let console = vec!["Kernel panic".to_owned(), "rebooting".to_owned()];
-        let why = DrainWhy::Stopped;
-        let boot = FailedBoot { instance: id(1), at: at(9.0), why, cause: Some("panicked".into()), console };
+        let why = DrainReason::Stopped;
+        let boot =
+            FailedBoot { instance: id(1), at: at(9.0), reason: why, cause: Some("panicked".into()), console };
         let expected = "the boot failed: the provider stopped it: it panicked\nthe end of its console:\n  | Kernel panic\n  \
                         | rebooting\n";
         assert_eq!(failed("the provider stopped it", Some(&boot)), expected);

@@ -16,7 +16,7 @@ use crate::config::PoolConfig;
 use crate::core::ids::InstanceId;
 use crate::core::instance::Phase;
 use crate::core::inventory::{Resource, ResourceKind};
-use crate::core::leftover::Standing;
+use crate::core::orphan::Ownership;
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{FailedBoot, Note};
 use crate::core::text::clean_line;
@@ -217,7 +217,7 @@ impl<'a> Boot<'a> {
     /// Volumes that did not go along, an instance whose launch was still under way when its caller died.
     async fn leave_nothing(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
-        let ours = |standing: Standing| !matches!(standing, Standing::Foreign | Standing::Untagged);
+        let ours = |standing: Ownership| !matches!(standing, Ownership::Foreign | Ownership::Untagged);
         let found = engine.resources(&self.setup).await.map_err(|error| {
             CliError::say(format!("whether anything is left of it is not known: {error}")).hint(unfinished())
         })?;

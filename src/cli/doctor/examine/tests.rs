@@ -136,7 +136,7 @@ async fn repair_mends_and_then_looks() {
     let text = fs::read_to_string(&journal).unwrap();
     fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
     let examined = bench.examine(|o| o.repair = true).await.unwrap();
-    assert_eq!(examined.mended.len(), 1);
+    assert_eq!(examined.repaired.len(), 1);
     let found = codes(&examined);
     assert!(found.contains(&"state-backup-files") && !found.contains(&"state-damaged"), "{found:?}");
     // The launch whose answer the damage cut off is under way again, and nobody looks after it.
@@ -147,7 +147,7 @@ async fn repair_mends_and_then_looks() {
 async fn what_cannot_be_mended_is_an_error_of_its_own() {
     let bench = Bench::new();
     let error = bench.examine(|o| o.new_owner = true).await.unwrap_err().for_operator();
-    assert!(error.contains("nothing can be mended") && error.contains("does not exist"), "{error}");
+    assert!(error.contains("nothing can be repaired") && error.contains("does not exist"), "{error}");
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_lost_owner_is_found_and_made_anew_on_demand() {
     fs::remove_file(bench.path("state/owner")).unwrap();
     assert!(bench.codes().await.contains(&"owner-missing"));
     let examined = bench.examine(|o| o.new_owner = true).await.unwrap();
-    assert_eq!(examined.mended.len(), 1);
+    assert_eq!(examined.repaired.len(), 1);
     assert!(!bench.codes().await.contains(&"owner-missing"));
 }
 

@@ -8,7 +8,7 @@ use crate::core::attempt::Sight;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
-use crate::core::instance::DrainWhy;
+use crate::core::instance::DrainReason;
 use crate::core::job::JobFacts;
 use crate::core::policy::IdlePolicy;
 
@@ -137,16 +137,19 @@ fn of_launches() -> Vec<Trouble> {
         let mut bench = calm();
         for number in 1..=times {
             bench.story.launched(number, 50.0);
-            bench.story.then(59.0, Change::DrainingBegun { instance: id(number), why: DrainWhy::NeverReady });
+            bench
+                .story
+                .then(59.0, Change::DrainingBegun { instance: id(number), reason: DrainReason::NeverReady });
         }
         all.push((bench, expected));
     }
 
     let mut bench = calm();
     bench.story.ready(1, 1.0);
-    bench
-        .story
-        .then(40.0, Change::SetAside { instance: id(1), why: "the clean command ended with 1".into() });
+    bench.story.then(
+        40.0,
+        Change::OutOfService { instance: id(1), reason: "the clean command ended with 1".into() },
+    );
     all.push((
         bench,
         "warning [pool-out-of-service]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
@@ -166,7 +169,7 @@ fn of_reports() -> Vec<Trouble> {
              help: see that the provider can be reached and lets us list; until then nothing is replaced",
         ),
         (
-            Note::AnotherManager { instances: vec![id(8), id(9)] },
+            Note::OwnerConflict { instances: vec![id(8), id(9)] },
             "error [pool-owner-conflict]: pool `linux`: another manager works with a copy of this state directory, \
              reaping stands still: linux-7f3a-8, linux-7f3a-9 carry our owner and no generation of ours\n  \
              help: find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there",
@@ -181,7 +184,7 @@ fn of_reports() -> Vec<Trouble> {
              vCPU)\n  help: `greenroom explain linux-7f3a-1` tells its story",
         ),
         (
-            Note::Unavailable { instance: id(1), why: "it does not answer: no route to host".into() },
+            Note::Unavailable { instance: id(1), reason: "it does not answer: no route to host".into() },
             "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no job for now: it does not answer: no \
              route to host\n  help: nothing, if it is meant to be away: it is back by itself when it answers",
         ),

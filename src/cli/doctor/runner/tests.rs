@@ -117,7 +117,7 @@ fn each_mistake_has_its_code_and_names_the_key() {
         let codes: Vec<&str> = found.iter().map(|f| f.code).collect();
         let expected: Vec<&str> = Some(*code).into_iter().filter(|c| !c.is_empty()).collect();
         assert_eq!(codes, expected, "{old} → {new}: {found:?}");
-        assert!(found.iter().all(|f| f.what.contains(part)), "{old} → {new}: {found:?}");
+        assert!(found.iter().all(|f| f.message.contains(part)), "{old} → {new}: {found:?}");
     }
 }
 
@@ -141,7 +141,7 @@ fn a_missing_concurrent_is_one_and_said_first() {
     let found = Bench::new().check(&RIGHT.replace("concurrent = 4", ""));
     let codes: Vec<&str> = found.iter().map(|f| f.code).collect();
     assert_eq!(codes, ["runner-concurrent", "runner-too-few-jobs"]);
-    assert!(found[0].what.ends_with("share `concurrent` = 1"), "{}", found[0].what);
+    assert!(found[0].message.ends_with("share `concurrent` = 1"), "{}", found[0].message);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_named_pool_counts_alone_and_all_of_them_otherwise() {
     let small = PoolNeeds { slots: 2, ..bench.pools[&PoolName::new("linux")].clone() };
     bench.pools.insert(PoolName::new("arm"), small);
     let found = bench.check(RIGHT);
-    assert!(found[0].what.contains("pools `arm`, `linux` have 6 slots"), "{found:?}");
+    assert!(found[0].message.contains("pools `arm`, `linux` have 6 slots"), "{found:?}");
     let named = RIGHT.replace("[\"prepare\"]", "[\"prepare\", \"--pool\", \"linux\"]");
     assert_eq!(bench.check(&named), []);
 }

@@ -9,7 +9,7 @@ use super::{Deletion, Seen};
 use crate::cli::doctor::boot::ground::Unfinished;
 use crate::cli::when::rfc3339;
 use crate::core::inventory::Resource;
-use crate::core::leftover::{Standing, instance_of};
+use crate::core::orphan::{Ownership, instance_of};
 
 /// One pool.
 #[derive(Debug, Serialize)]
@@ -17,26 +17,26 @@ pub(super) struct PoolJson {
     pool: String,
     at: String,
     /// How many of `found` are left over.
-    left_over: usize,
+    orphaned: usize,
     /// How many have our owner and were never launched from here: as long as there are any, nothing is deleted.
     unknown_generation: usize,
     /// All that the provider has, what is recorded included.
-    found: Vec<ThingJson>,
+    resources: Vec<ResourceJson>,
     /// With `--terminate` what became of the leftovers; null without it. `found` is then what was there before.
     deletion: Option<DeletionJson>,
 }
 
 #[derive(Debug, Serialize)]
-struct ThingJson {
+struct ResourceJson {
     /// `instance`, `volume`, or another word of the provider's.
     kind: String,
     /// The provider's own id.
     name: String,
     /// The instance that it is or was made for, by our name for it.
     instance: Option<String>,
-    /// `left-over`, `unknown-generation`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
-    standing: &'static str,
-    why: String,
+    /// `orphaned`, `unknown-generation`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
+    ownership: &'static str,
+    reason: String,
     owner: Option<String>,
     generation: Option<String>,
     created: Option<String>,
@@ -56,7 +56,7 @@ struct DeletionJson {
 #[derive(Debug, Serialize)]
 struct StaysJson {
     name: String,
-    why: String,
+    reason: String,
 }
 
 /// A `doctor --boot` that was cut off, and has left what it recorded.
@@ -79,25 +79,25 @@ impl BootJson {
 }
 
 pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {
-    let things = seen.found.iter().map(|(resource, standing)| thing(seen, resource, *standing));
+    let things = seen.found.iter().map(|(resource, standing)| resource_json(seen, resource, *standing));
     PoolJson {
         pool: seen.pool.to_string(),
         at: rfc3339(seen.at),
-        left_over: seen.leftovers().len(),
-        unknown_generation: seen.that_are(|standing| standing == Standing::Stranger).count(),
-        found: things.collect(),
+        orphaned: seen.leftovers().len(),
+        unknown_generation: seen.that_are(|standing| standing == Ownership::Stranger).count(),
+        resources: things.collect(),
         deletion: deletion.map(ended),
     }
 }
 
-fn thing(seen: &Seen, resource: &Resource, standing: Standing) -> ThingJson {
+fn resource_json(seen: &Seen, resource: &Resource, standing: Ownership) -> ResourceJson {
     let tags = resource.tags.as_ref();
-    ThingJson {
+    ResourceJson {
         kind: resource.kind.to_string(),
         name: resource.name.clone(),
         instance: instance_of(resource).map(|id| id.to_string()),
-        standing: standing.word(),
-        why: seen.why(resource, standing),
+        ownership: standing.word(),
+        reason: seen.why(resource, standing),
         owner: tags.map(|tags| tags.owner.to_string()),
         generation: tags.map(|tags| tags.generation.to_string()),
         created: resource.created.map(rfc3339),
@@ -108,7 +108,7 @@ fn thing(seen: &Seen, resource: &Resource, standing: Standing) -> ThingJson {
 
 fn ended(deletion: &Deletion) -> DeletionJson {
     let stays =
-        |(resource, why): &(Resource, String)| StaysJson { name: resource.name.clone(), why: why.clone() };
+        |(resource, why): &(Resource, String)| StaysJson { name: resource.name.clone(), reason: why.clone() };
     DeletionJson {
         dry_run: deletion.dry,
         gone: deletion.gone.iter().map(|resource| resource.name.clone()).collect(),

@@ -18,7 +18,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Generation, InstanceId, OwnerId};
 use crate::core::inventory::{Capabilities, Listing, ResourceKind, Resources, Tags};
-use crate::core::leftover::Why;
+use crate::core::orphan::OrphanReason;
 use crate::core::policy::{Policy, Timing};
 use crate::core::time::BootId;
 use crate::engine::Engine;
@@ -127,8 +127,8 @@ impl Bench {
         story.ready(1, 1.0);
         for number in 2..=9 {
             story.launched(number, 1.0);
-            let why = crate::core::instance::DrainWhy::Ordered;
-            let drains = crate::core::event::Change::DrainingBegun { instance: id(number), why };
+            let why = crate::core::instance::DrainReason::ByOperator;
+            let drains = crate::core::event::Change::DrainingBegun { instance: id(number), reason: why };
             story.then(3.0, drains);
             story.then(4.0, crate::core::event::Change::Forgotten { instance: id(number) });
         }
@@ -254,13 +254,13 @@ async fn json_names_every_thing_and_how_it_stands() {
     let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
     let json = serde_json::to_value(json::json(&looked.seen, looked.deletion.as_ref())).unwrap();
     assert_eq!(
-        (&json["pool"], &json["left_over"], &json["unknown_generation"]),
+        (&json["pool"], &json["orphaned"], &json["unknown_generation"]),
         (&"linux".into(), &3.into(), &0.into())
     );
-    let things = json["found"].as_array().unwrap();
+    let things = json["resources"].as_array().unwrap();
     assert_eq!(things.len(), 8);
     let volume = things.iter().find(|thing| thing["name"] == "vol-4").unwrap();
-    assert_eq!((&volume["kind"], &volume["standing"]), (&"volume".into(), &"left-over".into()));
+    assert_eq!((&volume["kind"], &volume["ownership"]), (&"volume".into(), &"orphaned".into()));
     assert_eq!((&volume["instance"], &volume["age_s"]), (&"linux-7f3a-4".into(), &108_000.into()));
     assert!(json["deletion"].is_null());
 }
@@ -329,7 +329,7 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "i-10");
     let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();
     assert!(!looked.is_clean, "what cannot be told is no good answer");
-    assert_eq!(looked.seen.found[0].1, Standing::Stranger);
+    assert_eq!(looked.seen.found[0].1, Ownership::Stranger);
 }
 
 #[tokio::test]
@@ -347,5 +347,5 @@ async fn a_volume_whose_instance_is_recorded_and_gone_is_left_over() {
     let cloud = bench.cloud();
     cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "vol-1");
     let looked = bench.look(&Rc::new(cloud), &LeaksOptions::default()).await.unwrap();
-    assert_eq!(looked.seen.found[0].1, Standing::Left(Why::InstanceGone));
+    assert_eq!(looked.seen.found[0].1, Ownership::Orphaned(OrphanReason::InstanceGone));
 }

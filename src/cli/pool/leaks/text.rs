@@ -5,14 +5,15 @@ use crate::cli::rows::{Rows, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::inventory::Resource;
-use crate::core::leftover::{Standing, instance_of};
+use crate::core::orphan::{Ownership, instance_of};
 
 /// What was found: leftovers first, then what is not counted; what is recorded is only counted.
 pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
     let mut text = head(seen);
-    text.push_str(&table(seen, when, width, |standing| matches!(standing, Standing::Left(_))));
-    let others =
-        table(seen, when, width, |standing| !matches!(standing, Standing::Left(_) | Standing::Recorded));
+    text.push_str(&table(seen, when, width, |standing| matches!(standing, Ownership::Orphaned(_))));
+    let others = table(seen, when, width, |standing| {
+        !matches!(standing, Ownership::Orphaned(_) | Ownership::Recorded)
+    });
     if !others.is_empty() {
         text.push_str("\nnot counted, and left alone:\n");
         text.push_str(&others);
@@ -29,7 +30,7 @@ pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
 /// The answer in a line.
 pub(super) fn head(seen: &Seen) -> String {
     let is = |count: usize| format!("{} {}", plural(count, "thing"), if count == 1 { "is" } else { "are" });
-    let recorded = seen.that_are(|standing| standing == Standing::Recorded).count();
+    let recorded = seen.that_are(|standing| standing == Ownership::Recorded).count();
     let left = match seen.leftovers().len() {
         0 => "nothing is".to_owned(),
         count => is(count),
@@ -37,7 +38,7 @@ pub(super) fn head(seen: &Seen) -> String {
     format!("pool {}: {left} left over, {} recorded\n", seen.pool, is(recorded))
 }
 
-fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Standing) -> bool) -> String {
+fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Ownership) -> bool) -> String {
     let mut rows = Rows::new(&["KIND", "NAME", "INSTANCE", "AGE"]);
     for (resource, standing) in seen.that_are(is) {
         let instance = instance_of(resource).map_or("-".to_owned(), |id| id.to_string());
@@ -49,7 +50,7 @@ fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Standing) -> bool) 
 }
 
 /// With what the provider has to say.
-fn sentence(seen: &Seen, resource: &Resource, standing: Standing) -> String {
+fn sentence(seen: &Seen, resource: &Resource, standing: Ownership) -> String {
     let why = seen.why(resource, standing);
     match &resource.detail {
         Some(detail) => format!("{why} ({detail})"),

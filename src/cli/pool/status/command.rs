@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::{Value, json};
 
 use super::watch::{EVERY, Screen, watch};
-use super::{KeeperSight, Sight, as_json, render};
+use super::{KeeperStatus, StatusInput, as_json, render};
 use crate::cli::args::Place;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -76,7 +76,7 @@ fn interrupted() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-fn shown(looked: &[Looked<'_>], keeper: &KeeperSight, when: &When, form: Form) -> String {
+fn shown(looked: &[Looked<'_>], keeper: &KeeperStatus, when: &When, form: Form) -> String {
     let json =
         || json!({ "pools": looked.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
     match form {
@@ -89,7 +89,7 @@ fn shown(looked: &[Looked<'_>], keeper: &KeeperSight, when: &When, form: Form) -
     }
 }
 
-fn one_text(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> String {
+fn one_text(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> String {
     let width = ui::width();
     let mut text = match &looked.state {
         Ok(state) => render(sight(looked, state, keeper), when, width),
@@ -109,12 +109,12 @@ fn one_text(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> String {
     text
 }
 
-fn sight<'a>(looked: &'a Looked<'_>, state: &'a PoolState, keeper: &'a KeeperSight) -> Sight<'a> {
+fn sight<'a>(looked: &'a Looked<'_>, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
     let report = looked.report.as_ref().ok().and_then(Option::as_ref);
-    Sight { pool: looked.pool, state, report, keeper, links: looked.links.as_ref() }
+    StatusInput { pool: looked.pool, state, report, keeper, links: looked.links.as_ref() }
 }
 
-fn one_json(looked: &Looked<'_>, keeper: &KeeperSight, when: &When) -> Value {
+fn one_json(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> Value {
     match &looked.state {
         Ok(state) => as_json(sight(looked, state, keeper), when),
         Err(error) => {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::links::LinkView;
-use super::model::{Halt, InForce, InstanceView, KeeperSight, OfferingView, Overview, Waiting};
+use super::model::{ActivePolicy, InstanceView, KeeperStatus, OfferingView, Overview, Suspension, Waiting};
 use crate::cli::when::{When, rfc3339};
 use crate::core::instance::Phase;
 use crate::core::report::{Note, WaitingOn};
@@ -31,9 +31,9 @@ pub(super) struct PoolJson {
     /// Since when the operator keeps the pool drained.
     drained_since: Option<String>,
     /// Set while launches stand still after failures.
-    launches_stand_still: Option<StandstillJson>,
+    launch_backoff: Option<LaunchBackoffJson>,
     /// What else stands in the way of launching.
-    launches_wait_on: Option<OnJson>,
+    launch_blocked_by: Option<WaitingForJson>,
     /// The ways to launch, the preferred one first; empty where the provider has one only.
     offerings: Vec<OfferingJson>,
     instances: Vec<InstanceJson>,
@@ -63,12 +63,12 @@ struct PolicyJson {
 struct KeeperJson {
     /// Null: not known.
     runs: Option<bool>,
-    looked: Option<String>,
-    looks_again: Option<String>,
+    last_pass: Option<String>,
+    next_pass: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct StandstillJson {
+struct LaunchBackoffJson {
     until: String,
     /// True after `breaker_failures` in a row: `pool resume` ends it.
     paused: bool,
@@ -79,11 +79,11 @@ struct StandstillJson {
 struct OfferingJson {
     offering: String,
     /// Why no launch takes it now, since when and until when; null: one may.
-    passed_over: Option<PassedOverJson>,
+    unavailable: Option<UnavailableJson>,
 }
 
 #[derive(Debug, Serialize)]
-struct PassedOverJson {
+struct UnavailableJson {
     text: String,
     /// The provider's words, behind the class of the failure.
     failure: String,
@@ -96,7 +96,7 @@ struct PassedOverJson {
 #[derive(Debug, Serialize)]
 struct InstanceJson {
     instance: String,
-    /// `launching`, `checking`, `ready`, `cleaning`, `set-aside` or `draining`.
+    /// `launching`, `checking`, `ready`, `cleaning`, `out-of-service` or `draining`.
     phase: &'static str,
     since: String,
     for_s: u64,
@@ -104,10 +104,10 @@ struct InstanceJson {
     jobs: Vec<JobJson>,
     served: u32,
     /// Null: no limit.
-    left: Option<u32>,
+    uses_left: Option<u32>,
     capacity: u32,
     bound_to: Option<String>,
-    why: Option<String>,
+    reason: Option<String>,
     /// What the provider says of it, where it says more than its status.
     detail: Option<String>,
     /// In which way it was launched, where there are several.
@@ -144,7 +144,7 @@ struct JobJson {
     attempt: String,
     granted: String,
     /// Its attempt is closed, a call of it still lives.
-    lingering: bool,
+    closing: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -155,15 +155,15 @@ struct WaitingJson {
     server: String,
     project: String,
     attempt: String,
-    asked: String,
+    requested_at: String,
     for_s: u64,
-    gives_up: String,
-    on: OnJson,
+    deadline: String,
+    waiting_for: WaitingForJson,
 }
 
 /// What somebody waits for.
 #[derive(Debug, Serialize)]
-struct OnJson {
+struct WaitingForJson {
     /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `drained`, `moved`,
     /// `too-long`, `no-host` or `keeper`.
     kind: String,
@@ -193,16 +193,16 @@ pub(super) fn json(seen: &Overview<'_>, when: &When) -> PoolJson {
         policy: seen.policy.as_ref().map(policy),
         keeper: KeeperJson {
             runs: match seen.keeper {
-                KeeperSight::Runs => Some(true),
-                KeeperSight::Absent => Some(false),
-                KeeperSight::Unknown(_) => None,
+                KeeperStatus::Runs => Some(true),
+                KeeperStatus::Absent => Some(false),
+                KeeperStatus::Unknown(_) => None,
             },
-            looked: seen.report.map(|r| rfc3339(r.at)),
-            looks_again: seen.report.and_then(|r| r.next).map(rfc3339),
+            last_pass: seen.report.map(|r| rfc3339(r.at)),
+            next_pass: seen.report.and_then(|r| r.next).map(rfc3339),
         },
         drained_since: seen.state.drained.map(rfc3339),
-        launches_stand_still: seen.halts.iter().find_map(standstill),
-        launches_wait_on: launches.map(|on| waits_on(on, super::model::on_what(on, seen.state, when))),
+        launch_backoff: seen.suspensions.iter().find_map(standstill),
+        launch_blocked_by: launches.map(|on| waits_on(on, super::model::on_what(on, seen.state, when))),
         offerings: seen.offerings.iter().map(offering).collect(),
         instances: seen.instances.iter().map(|each| instance(each, seen, when)).collect(),
         waiting: seen.waiting.iter().map(|each| waiting(each, when)).collect(),
@@ -210,7 +210,7 @@ pub(super) fn json(seen: &Overview<'_>, when: &When) -> PoolJson {
     }
 }
 
-fn policy(force: &InForce<'_>) -> PolicyJson {
+fn policy(force: &ActivePolicy<'_>) -> PolicyJson {
     let (policy, idle) = (force.policy, force.idle);
     PolicyJson {
         entry: force.entry.map(|(index, _)| index + 1),
@@ -227,27 +227,27 @@ fn policy(force: &InForce<'_>) -> PolicyJson {
     }
 }
 
-fn standstill(halt: &Halt) -> Option<StandstillJson> {
+fn standstill(halt: &Suspension) -> Option<LaunchBackoffJson> {
     match halt {
-        Halt::Drained { .. } => None,
-        Halt::Paused { until, failure, .. } => {
-            Some(StandstillJson { until: rfc3339(*until), paused: true, failure: failure.to_string() })
+        Suspension::Drained { .. } => None,
+        Suspension::Paused { until, failure, .. } => {
+            Some(LaunchBackoffJson { until: rfc3339(*until), paused: true, failure: failure.to_string() })
         }
-        Halt::Backoff { until, failure } => {
-            Some(StandstillJson { until: rfc3339(*until), paused: false, failure: failure.to_string() })
+        Suspension::Backoff { until, failure } => {
+            Some(LaunchBackoffJson { until: rfc3339(*until), paused: false, failure: failure.to_string() })
         }
     }
 }
 
 fn offering(seen: &OfferingView<'_>) -> OfferingJson {
-    let passed_over = seen.passed_over.as_ref().map(|passed| PassedOverJson {
+    let passed_over = seen.unavailable.as_ref().map(|passed| UnavailableJson {
         text: passed.to_string(),
         failure: passed.refusal.failure.to_string(),
         refused: rfc3339(passed.refusal.at),
         times: passed.refusal.times,
         until: rfc3339(passed.until),
     });
-    OfferingJson { offering: seen.offering.to_string(), passed_over }
+    OfferingJson { offering: seen.offering.to_string(), unavailable: passed_over }
 }
 
 fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> InstanceJson {
@@ -258,7 +258,7 @@ fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> Instan
         server: holder.job.server.to_string(),
         attempt: attempt.to_string(),
         granted: rfc3339(holder.granted),
-        lingering: holder.lingering.is_some(),
+        closing: holder.closing.is_some(),
     });
     InstanceJson {
         instance: instance.id.to_string(),
@@ -268,10 +268,10 @@ fn instance(seen: &InstanceView<'_>, pool: &Overview<'_>, when: &When) -> Instan
         created: rfc3339(instance.created),
         jobs: jobs.collect(),
         served: instance.uses,
-        left: instance.uses_left,
+        uses_left: instance.uses_left,
         capacity: instance.capacity,
         bound_to: instance.domain.as_ref().map(ToString::to_string),
-        why: seen.why.clone(),
+        reason: seen.reason.clone(),
         detail: seen.detail.map(str::to_owned),
         offering: instance.offering().map(ToString::to_string),
         remedy: seen.remedy.clone(),
@@ -296,7 +296,7 @@ fn link(link: &LinkView<'_>, when: &When) -> LinkJson {
 /// One word without a space.
 fn phase(phase: &Phase) -> &'static str {
     match phase {
-        Phase::SetAside { .. } => "set-aside",
+        Phase::OutOfService { .. } => "out-of-service",
         _ => phase.word(),
     }
 }
@@ -309,14 +309,14 @@ fn waiting(seen: &Waiting<'_>, when: &When) -> WaitingJson {
         server: reservation.job.key.server.to_string(),
         project: reservation.job.project.to_string(),
         attempt: reservation.attempt.to_string(),
-        asked: rfc3339(reservation.asked),
-        for_s: when.now().since(reservation.asked).as_secs(),
-        gives_up: rfc3339(reservation.deadline()),
-        on: waits_on(&seen.on, seen.text.clone()),
+        requested_at: rfc3339(reservation.requested_at),
+        for_s: when.now().since(reservation.requested_at).as_secs(),
+        deadline: rfc3339(reservation.deadline()),
+        waiting_for: waits_on(&seen.waiting_on, seen.text.clone()),
     }
 }
 
-fn waits_on(on: &WaitingOn, text: String) -> OnJson {
+fn waits_on(on: &WaitingOn, text: String) -> WaitingForJson {
     let until: Option<Stamp> = match on {
         WaitingOn::Rate { until }
         | WaitingOn::Backoff { until, .. }
@@ -330,7 +330,7 @@ fn waits_on(on: &WaitingOn, text: String) -> OnJson {
         }
         _ => None,
     };
-    OnJson { kind: tag(on, "on"), text, instance, until: until.map(rfc3339) }
+    WaitingForJson { kind: tag(on, "waiting_for"), text, instance, until: until.map(rfc3339) }
 }
 
 fn note(note: &Note) -> NoteJson {

@@ -160,7 +160,7 @@ fn memory(bytes: u64) -> String {
 #[cfg(test)]
 pub(in crate::cli) mod tests {
     use super::*;
-    use crate::cli::pool::status::{KeeperSight, Sight, as_json, render};
+    use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
     use crate::cli::story::{Story, id, pool, when};
     use crate::core::ids::PoolName;
     use crate::core::policy::Policy;
@@ -204,8 +204,8 @@ pub(in crate::cli) mod tests {
         (story, survey)
     }
 
-    fn sight<'a>(pool: &'a PoolName, story: &'a Story, links: Option<&'a Survey>) -> Sight<'a> {
-        Sight { pool, state: &story.state, report: None, keeper: &KeeperSight::Runs, links }
+    fn sight<'a>(pool: &'a PoolName, story: &'a Story, links: Option<&'a Survey>) -> StatusInput<'a> {
+        StatusInput { pool, state: &story.state, report: None, keeper: &KeeperStatus::Runs, links }
     }
 
     fn shown(width: usize) -> String {

@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 use crate::cli::when::When;
 
 pub(crate) use json::tag;
-pub(crate) use model::{Halt, halts, on_what, passed_over, until_tried, view};
-pub use model::{KeeperSight, Sight};
+pub use model::{KeeperStatus, StatusInput};
+pub(crate) use model::{Suspension, halts, on_what, passed_over, until_tried, view};
 
 use model::Overview;
 
 /// One pool as text, for a terminal of `width` columns. Ends with a newline.
-pub fn render(sight: Sight<'_>, when: &When, width: usize) -> String {
+pub fn render(sight: StatusInput<'_>, when: &When, width: usize) -> String {
     text::text(&Overview::of(sight, when), when, width)
 }
 
 /// One pool as JSON; the fields are described in src/cli/pool/status/json.rs.
-pub fn as_json(sight: Sight<'_>, when: &When) -> Value {
+pub fn as_json(sight: StatusInput<'_>, when: &When) -> Value {
     let pool_json = json::json(&Overview::of(sight, when), when);
     // Names, numbers and texts only: nothing in it can fail to be JSON.
     serde_json::to_value(pool_json)

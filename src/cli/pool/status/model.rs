@@ -3,10 +3,10 @@
 use crate::cli::pool::status::until::until;
 use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
+use crate::core::availability::Unavailable;
 use crate::core::failure::Failure;
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
-use crate::core::matrix::PassedOver;
 use crate::core::plan::brake::{self, Brake};
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::pool::PoolState;
@@ -17,7 +17,7 @@ use crate::core::time::Stamp;
 
 /// Is there a keeper?
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeeperSight {
+pub enum KeeperStatus {
     Runs,
     Absent,
     /// It could not be found out, and why.
@@ -26,12 +26,12 @@ pub enum KeeperSight {
 
 /// What was read of a pool.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight<'a> {
+pub struct StatusInput<'a> {
     pub pool: &'a PoolName,
     pub state: &'a PoolState,
     /// What the last pass said.
     pub report: Option<&'a Report>,
-    pub keeper: &'a KeeperSight,
+    pub keeper: &'a KeeperStatus,
     /// What its links say of themselves; `None`: they were not asked, and are not shown.
     pub links: Option<&'a Survey>,
 }
@@ -42,9 +42,9 @@ pub(super) struct Overview<'a> {
     pub(super) pool: &'a PoolName,
     pub(super) state: &'a PoolState,
     pub(super) report: Option<&'a Report>,
-    pub(super) keeper: &'a KeeperSight,
+    pub(super) keeper: &'a KeeperStatus,
     pub(super) links: Option<&'a Survey>,
-    pub(super) policy: Option<InForce<'a>>,
+    pub(super) policy: Option<ActivePolicy<'a>>,
     /// Slots that a job could take at once.
     pub(super) idle: u32,
     pub(super) idle_target: u32,
@@ -52,7 +52,7 @@ pub(super) struct Overview<'a> {
     /// Job slots there can be at most.
     pub(super) slots: u32,
     /// What stands still, and the command that ends it.
-    pub(super) halts: Vec<Halt>,
+    pub(super) suspensions: Vec<Suspension>,
     /// In the order of preference.
     pub(super) offerings: Vec<OfferingView<'a>>,
     /// In the order in which they are shown.
@@ -62,7 +62,7 @@ pub(super) struct Overview<'a> {
 
 /// The policy in force.
 #[derive(Debug)]
-pub(super) struct InForce<'a> {
+pub(super) struct ActivePolicy<'a> {
     pub(super) policy: &'a Policy,
     pub(super) idle: &'a IdlePolicy,
     /// The entry of `policy` it comes from, from 0, and its periods.
@@ -72,7 +72,7 @@ pub(super) struct InForce<'a> {
 
 /// Why a pool does less than its policy says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Halt {
+pub(crate) enum Suspension {
     Drained { since: Stamp },
     Paused { until: Stamp, failures: u32, failure: Failure },
     Backoff { until: Stamp, failure: Failure },
@@ -82,13 +82,13 @@ pub(crate) enum Halt {
 #[derive(Debug)]
 pub(super) struct OfferingView<'a> {
     pub(super) offering: &'a OfferingName,
-    pub(super) passed_over: Option<PassedOver>,
+    pub(super) unavailable: Option<Unavailable>,
 }
 
 #[derive(Debug)]
 pub(crate) struct InstanceView<'a> {
     pub(crate) instance: &'a Instance,
-    pub(crate) why: Option<String>,
+    pub(crate) reason: Option<String>,
     /// What the provider says of it.
     pub(crate) detail: Option<&'a str>,
     /// The command that ends what `why` says.
@@ -100,14 +100,14 @@ pub(super) struct Waiting<'a> {
     pub(super) reservation: &'a Reservation,
     /// From 1.
     pub(super) position: usize,
-    pub(super) on: WaitingOn,
+    pub(super) waiting_on: WaitingOn,
     /// What it waits for and how long that usually takes.
     pub(super) text: String,
 }
 
 impl<'a> Overview<'a> {
-    pub(super) fn of(sight: Sight<'a>, when: &When) -> Self {
-        let Sight { pool, state, report, keeper, links } = sight;
+    pub(super) fn of(sight: StatusInput<'a>, when: &When) -> Self {
+        let StatusInput { pool, state, report, keeper, links } = sight;
         let now = when.now();
         let policy = state.policy.as_deref().map(|policy| in_force(policy, now));
         let in_use = state.in_use();
@@ -119,7 +119,7 @@ impl<'a> Overview<'a> {
             state.instances.values().map(|instance| view(pool, instance, state, report, when)).collect();
         instances.sort_by_key(|seen| (rank(&seen.instance.phase), seen.instance.id.clone()));
         let idle = state.instances.values().map(|i| i.usable()).sum();
-        let halts = halts(state, now);
+        let suspensions = halts(state, now);
         let waiting = waiting(state, report, when);
         Self {
             pool,
@@ -132,7 +132,7 @@ impl<'a> Overview<'a> {
             idle_target,
             in_use,
             slots,
-            halts,
+            suspensions,
             offerings: offerings(state, now),
             instances,
             waiting,
@@ -153,10 +153,10 @@ impl<'a> Overview<'a> {
     }
 }
 
-fn in_force(policy: &Policy, now: Stamp) -> InForce<'_> {
+fn in_force(policy: &Policy, now: Stamp) -> ActivePolicy<'_> {
     let (idle, index) = policy.in_force(now);
     let entry = index.and_then(|at| Some((at, policy.schedules.get(at)?.when.text())));
-    InForce { policy, idle, entry, until: until(policy, now) }
+    ActivePolicy { policy, idle, entry, until: until(policy, now) }
 }
 
 /// Instances that serve come first, those on their way out last.
@@ -166,21 +166,23 @@ fn rank(phase: &Phase) -> u8 {
         Phase::Checking => 1,
         Phase::Launching => 2,
         Phase::Cleaning => 3,
-        Phase::SetAside { .. } => 4,
+        Phase::OutOfService { .. } => 4,
         Phase::Draining { .. } => 5,
     }
 }
 
 /// What stands still now.
-pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Halt> {
+pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Suspension> {
     let mut halts = Vec::new();
     if let Some(since) = state.drained {
-        halts.push(Halt::Drained { since });
+        halts.push(Suspension::Drained { since });
     }
     let Some(policy) = state.policy.as_deref() else { return halts };
     match brake::judge(&state.launches, &policy.timing, now) {
-        Brake::Paused { until, failures, failure } => halts.push(Halt::Paused { until, failures, failure }),
-        Brake::Wait { until, failure } => halts.push(Halt::Backoff { until, failure }),
+        Brake::Paused { until, failures, failure } => {
+            halts.push(Suspension::Paused { until, failures, failure })
+        }
+        Brake::Wait { until, failure } => halts.push(Suspension::Backoff { until, failure }),
         Brake::Off | Brake::OneTry { .. } => {}
     }
     halts
@@ -190,19 +192,19 @@ fn offerings<'a>(state: &'a PoolState, now: Stamp) -> Vec<OfferingView<'a>> {
     let mut passed = passed_over(state, now);
     let view = |offering: &'a OfferingName| {
         let place = passed.iter().position(|p| p.offering == *offering);
-        OfferingView { offering, passed_over: place.map(|place| passed.remove(place)) }
+        OfferingView { offering, unavailable: place.map(|place| passed.remove(place)) }
     };
-    state.matrix.named().iter().map(view).collect()
+    state.availability.offerings().iter().map(view).collect()
 }
 
 /// The offerings that no launch takes now.
-pub(crate) fn passed_over(state: &PoolState, now: Stamp) -> Vec<PassedOver> {
+pub(crate) fn passed_over(state: &PoolState, now: Stamp) -> Vec<Unavailable> {
     let timing = state.policy.as_deref().map(|policy| &policy.timing);
-    timing.map_or(Vec::new(), |timing| state.matrix.passed_over(timing, now).collect())
+    timing.map_or(Vec::new(), |timing| state.availability.unavailable(timing, now).collect())
 }
 
 /// Why one of them is passed over, and for how long.
-pub(crate) fn until_tried(passed: &PassedOver, when: &When) -> String {
+pub(crate) fn until_tried(passed: &Unavailable, when: &When) -> String {
     format!("{passed}, next try {}", when.left(passed.until))
 }
 
@@ -219,13 +221,13 @@ pub(crate) fn view<'a>(
         Phase::Checking => Some("reachable, not yet found ready".to_owned()),
         Phase::Ready => ready(instance, when),
         Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
-        Phase::SetAside { why } => Some(why.clone()),
-        Phase::Draining { why } if instance.holders.is_empty() => Some(why.to_string()),
-        Phase::Draining { why } => Some(format!("{why}; goes when its jobs have ended")),
+        Phase::OutOfService { reason: why } => Some(why.clone()),
+        Phase::Draining { reason: why } if instance.holders.is_empty() => Some(why.to_string()),
+        Phase::Draining { reason: why } => Some(format!("{why}; goes when its jobs have ended")),
     };
-    let remedy = matches!(instance.phase, Phase::SetAside { .. }).then(|| bring_back(pool, &instance.id));
+    let remedy = matches!(instance.phase, Phase::OutOfService { .. }).then(|| bring_back(pool, &instance.id));
     let detail = report.and_then(|report| report.detail(&instance.id));
-    InstanceView { instance, why, detail, remedy }
+    InstanceView { instance, reason: why, detail, remedy }
 }
 
 /// The command that brings an instance back.
@@ -252,7 +254,7 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
         return Some(format!("missing in the provider's list for {age}"));
     }
     let lingering: Vec<String> =
-        instance.holders.values().filter(|h| h.lingering.is_some()).map(|h| h.job.to_string()).collect();
+        instance.holders.values().filter(|h| h.closing.is_some()).map(|h| h.job.to_string()).collect();
     if !lingering.is_empty() {
         return Some(format!("closed, but a call still lives: {}", lingering.join(", ")));
     }
@@ -267,9 +269,9 @@ fn waiting<'a>(state: &'a PoolState, report: Option<&Report>, when: &When) -> Ve
         entries.filter(|(attempt, _)| *attempt == r.attempt).map(|(_, on)| on.clone()).next()
     };
     let line = |(at, reservation): (usize, &'a std::sync::Arc<Reservation>)| {
-        let on = said(reservation).unwrap_or(WaitingOn::Keeper);
+        let on = said(reservation).unwrap_or(WaitingOn::NextPass);
         let text = on_what(&on, state, when);
-        Waiting { reservation, position: at + 1, on, text }
+        Waiting { reservation, position: at + 1, waiting_on: on, text }
     };
     state.waiting.values().enumerate().map(line).collect()
 }

@@ -8,20 +8,20 @@ use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::PoolName;
-use crate::core::instance::{Answer, DrainWhy, Leaving};
+use crate::core::instance::{Answer, DrainReason, Release};
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::schedule::{Schedule, ScheduleText};
 
-fn shown(story: &Story, report: Option<&Report>, keeper: &KeeperSight, seconds: f64) -> String {
-    let sight = Sight { pool: &pool(), state: &story.state, report, keeper, links: None };
+fn shown(story: &Story, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
+    let sight = StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None };
     render(sight, &when(seconds), 80)
 }
 
 /// While a keeper runs.
-fn of<'a>(pool: &'a PoolName, story: &'a Story, report: Option<&'a Report>) -> Sight<'a> {
-    Sight { pool, state: &story.state, report, keeper: &KeeperSight::Runs, links: None }
+fn of<'a>(pool: &'a PoolName, story: &'a Story, report: Option<&'a Report>) -> StatusInput<'a> {
+    StatusInput { pool, state: &story.state, report, keeper: &KeeperStatus::Runs, links: None }
 }
 
 fn office_hours() -> Policy {
@@ -45,8 +45,8 @@ fn busy() -> Story {
     story.asks("b", 4712, "acme/shop", 61.0).gets("b", 2, 61.2);
     story.leaves("b", End::CleanedUp, 100.0);
     let broken = "the clean command ended with 1".to_owned();
-    story.then(110.0, Change::SetAside { instance: id(3), why: broken });
-    story.then(111.0, Change::DrainingBegun { instance: id(4), why: DrainWhy::Aged });
+    story.then(110.0, Change::OutOfService { instance: id(3), reason: broken });
+    story.then(111.0, Change::DrainingBegun { instance: id(4), reason: DrainReason::Expired });
     story.then(112.0, Change::CleaningBegun { instance: id(5) });
     story.launched(6, 170.0);
     story.asks("c", 4713, "acme/a-very-long-group/with-a-long-project", 180.0);
@@ -67,34 +67,34 @@ fn a_busy_pool_fits_into_80_columns() {
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
     report.notes = vec![Note::Trouble { instance: id(4), failure, until: at(195.0) }];
     report.details = vec![(id(1), "resumed from a snapshot in 0.8 s".to_owned())];
-    let text = shown(&story, Some(&report), &KeeperSight::Runs, 192.0);
+    let text = shown(&story, Some(&report), &KeeperStatus::Runs, 192.0);
     let expected = "\
 pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
   policy: entry 1 (`* 9-17 * * mon-fri` Europe/Berlin) until 18:00:
     `idle_count = 2`, `idle_time = 20m`, `scale_factor = 0.5`
   idle: 1 of 2 wanted slots
-  phases: 2 ready, 1 launching, 1 cleaning, 1 set aside, 1 draining
+  phases: 2 ready, 1 launching, 1 cleaning, 1 out of service, 1 draining
   keeper: runs, looked 3 s ago, looks again in 4 s
   launches: `launches_per_minute` is used up for now, until 14:03:20 (in 8 s)
   note: calls about linux-7f3a-4 keep failing (passing fault: 503), tried again
     in 3 s
 
-INSTANCE      PHASE      FOR     JOBS  SERVED  LEFT  BOUND TO
-linux-7f3a-1  ready      2m 46s  4711  0       1     acme/shop
+INSTANCE      PHASE           FOR     JOBS  SERVED  USES LEFT  BOUND TO
+linux-7f3a-1  ready           2m 46s  4711  0       1          acme/shop
     resumed from a snapshot in 0.8 s
-linux-7f3a-2  ready      2m 45s  -     1       1     acme/shop
+linux-7f3a-2  ready           2m 45s  -     1       1          acme/shop
     idle for 1m 32s
-linux-7f3a-6  launching  22 s    -     0       2     -
+linux-7f3a-6  launching       22 s    -     0       2          -
     booting, usually 24.7 s
-linux-7f3a-5  cleaning   1m 20s  -     0       2     -
+linux-7f3a-5  cleaning        1m 20s  -     0       2          -
     being cleaned between jobs
-linux-7f3a-3  set aside  1m 22s  -     0       2     -
+linux-7f3a-3  out of service  1m 22s  -     0       2          -
     the clean command ended with 1
     `greenroom pool resume linux --instance linux-7f3a-3` brings it back
-linux-7f3a-4  draining   1m 21s  -     0       2     -
+linux-7f3a-4  draining        1m 21s  -     0       2          -
     older than `max_lifetime`
 
-WAITING  JOB   PROJECT                   FOR   GIVES UP
+WAITING  JOB   PROJECT                   FOR   TIMES OUT
 1        4713  …oup/with-a-long-project  12 s  in 29m 48s
     linux-7f3a-6 is booting, usually 24.7 s
 2        4714  acme/shop                 7 s   in 29m 53s
@@ -106,7 +106,7 @@ WAITING  JOB   PROJECT                   FOR   GIVES UP
 #[test]
 fn an_empty_pool_says_what_it_would_do() {
     let story = Story::of(Policy { max_instances: 4, ..Policy::default() });
-    let text = shown(&story, None, &KeeperSight::Absent, 5.0);
+    let text = shown(&story, None, &KeeperStatus::Absent, 5.0);
     let expected = "\
 pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
   policy: the default: `idle_count = 0`, `idle_time = 20m`
@@ -119,9 +119,9 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 
 #[test]
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
-    let keeper = KeeperSight::Unknown("cannot open `keeper.lock`".into());
+    let keeper = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
     let (pool, state) = (pool(), PoolState::default());
-    let sight = Sight { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
+    let sight = StatusInput { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
     let text = render(sight, &when(0.0), 80);
     let expected = "\
 pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
@@ -135,15 +135,15 @@ pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
 fn failing(times: u32) -> Story {
     let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
     story.launched(1, 1.0);
-    story.then(2.5, Change::DrainingBegun { instance: id(1), why: DrainWhy::NeverReady });
+    story.then(2.5, Change::DrainingBegun { instance: id(1), reason: DrainReason::NeverReady });
     for number in 2..=times {
         story.launched(number, f64::from(number));
-        let why = DrainWhy::NotReady { message: "exit 1".into() };
+        let why = DrainReason::NotReady { message: "exit 1".into() };
         story.then(
             f64::from(number) + 2.0,
             Change::Reached { instance: id(number), endpoint: crate::cli::story::endpoint() },
         );
-        story.then(f64::from(number) + 2.0, Change::DrainingBegun { instance: id(number), why });
+        story.then(f64::from(number) + 2.0, Change::DrainingBegun { instance: id(number), reason: why });
         story.then(f64::from(number) + 3.0, Change::Forgotten { instance: id(number) });
     }
     story.then(f64::from(times) + 9.0, Change::Forgotten { instance: id(1) });
@@ -154,7 +154,7 @@ fn failing(times: u32) -> Story {
 fn a_drained_and_paused_pool_names_the_command_that_ends_it() {
     let mut story = failing(5);
     story.then(20.0, Change::PoolDrained);
-    let text = shown(&story, Some(&report(19.0)), &KeeperSight::Runs, 30.0);
+    let text = shown(&story, Some(&report(19.0)), &KeeperStatus::Runs, 30.0);
     let expected = "\
 pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
   DRAINED: by the operator since 14:00:20 (10 s ago): no grants, no launches;
@@ -171,14 +171,14 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 
 #[test]
 fn one_failed_launch_delays_the_next() {
-    let text = shown(&failing(1), None, &KeeperSight::Runs, 3.0);
+    let text = shown(&failing(1), None, &KeeperStatus::Runs, 3.0);
     let line = "  launches: none until 14:00:07 (in 4 s), the last one failed (passing fault:";
     assert!(text.lines().any(|l| l == line), "{text}");
 }
 
 /// The sentence beneath the only instance.
 fn why(story: &Story, seconds: f64) -> String {
-    let text = shown(story, None, &KeeperSight::Runs, seconds);
+    let text = shown(story, None, &KeeperStatus::Runs, seconds);
     let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("    ")).map(str::trim).collect();
     lines.join(" ")
 }
@@ -208,14 +208,14 @@ fn each_state_of_a_launch_has_its_sentence() {
 fn an_instance_in_doubt_says_so() {
     let mut story = Story::of(Policy { max_instances: 2, max_use_count: None, ..Policy::default() });
     story.ready(1, 1.0);
-    story.then(60.0, Change::Missed { instance: id(1), begun: at(60.0) });
+    story.then(60.0, Change::MissingFromList { instance: id(1), begun: at(60.0) });
     assert_eq!(why(&story, 72.0), "missing in the provider's list for 12 s");
-    story.then(73.0, Change::Seen { instance: id(1) });
+    story.then(73.0, Change::ListedAgain { instance: id(1) });
     story.asks("a", 7, "p/q", 80.0).gets("a", 1, 80.0);
-    let leaving = Leaving { how: End::CleanedUp, used: true, lingering: true };
-    story.then(90.0, Change::Released { attempt: attempt("a"), leaving });
+    let leaving = Release { how: End::CleanedUp, used: true, closing: true };
+    story.then(90.0, Change::Released { attempt: attempt("a"), release: leaving });
     assert_eq!(why(&story, 91.0), "closed, but a call still lives: 7");
-    story.then(92.0, Change::DrainingBegun { instance: id(1), why: DrainWhy::UsedUp });
+    story.then(92.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::UsedUp });
     assert_eq!(why(&story, 93.0), "it has served its last job; goes when its jobs have ended");
 }
 
@@ -228,8 +228,8 @@ fn many_jobs_of_an_instance_are_counted() {
         let name = format!("a{job}");
         story.asks(&name, 4710 + job, "p/q", 30.0).gets(&name, 1, 30.0);
     }
-    let text = shown(&story, None, &KeeperSight::Runs, 31.0);
-    assert!(text.contains("4711 4712 4713 +2  0       45    p/q\n"), "{text}");
+    let text = shown(&story, None, &KeeperStatus::Runs, 31.0);
+    assert!(text.contains("4711 4712 4713 +2  0       45         p/q\n"), "{text}");
 }
 
 #[test]
@@ -242,25 +242,25 @@ fn json_says_the_same_under_stable_names() {
     assert_eq!(value["policy"]["until"], "2026-11-20T17:00:00Z");
     assert_eq!(value["keeper"]["runs"], true);
     assert_eq!(value["instances"][0]["jobs"][0]["job"], 4711);
-    assert_eq!(value["instances"][4]["phase"], "set-aside");
+    assert_eq!(value["instances"][4]["phase"], "out-of-service");
     assert_eq!(value["instances"][4]["remedy"], "greenroom pool resume linux --instance linux-7f3a-3");
-    assert_eq!(value["waiting"][0]["on"]["kind"], "boot");
-    assert_eq!(value["waiting"][0]["on"]["instance"], "linux-7f3a-6");
-    assert_eq!(value["waiting"][1]["on"]["kind"], "keeper");
+    assert_eq!(value["waiting"][0]["waiting_for"]["kind"], "boot");
+    assert_eq!(value["waiting"][0]["waiting_for"]["instance"], "linux-7f3a-6");
+    assert_eq!(value["waiting"][1]["waiting_for"]["kind"], "next-pass");
     assert_eq!(value["notes"][0]["kind"], "list-incomplete");
     let fields: Vec<&String> = value.as_object().unwrap().keys().collect();
     let expected = [
         "at",
-        "offerings",
         "drained_since",
         "idle",
         "idle_target",
         "instance_count",
         "instances",
         "keeper",
-        "launches_stand_still",
-        "launches_wait_on",
+        "launch_backoff",
+        "launch_blocked_by",
         "notes",
+        "offerings",
         "policy",
         "pool",
         "slots",
@@ -274,7 +274,7 @@ fn json_says_the_same_under_stable_names() {
 fn neither_form_shows_a_key() {
     let mut story = busy();
     story.then(190.0, Change::Reached { instance: id(6), endpoint: crate::cli::story::endpoint() });
-    let text = shown(&story, None, &KeeperSight::Runs, 192.0);
+    let text = shown(&story, None, &KeeperStatus::Runs, 192.0);
     let value = as_json(of(&pool(), &story, None), &when(192.0)).to_string();
     for shown in [text, value] {
         assert!(!shown.contains("SECRET"), "{shown}");
@@ -287,7 +287,7 @@ fn a_glance_is_quick_even_if_the_policy_never_changes() {
     let entry = ScheduledIdle { when: Schedule::parse(text).unwrap(), idle: IdlePolicy::default() };
     let story = Story::of(Policy { schedules: vec![entry], ..Policy::default() });
     let begun = std::time::Instant::now();
-    let shown = shown(&story, None, &KeeperSight::Runs, 1.0);
+    let shown = shown(&story, None, &KeeperStatus::Runs, 1.0);
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(shown.contains("Europe/Berlin): `idle_count = 0`"), "{shown}");
 }
@@ -302,30 +302,31 @@ fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
     let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
     story.offerings(&[spot, other]).refused(1, 1, none_left(), 10.0);
     story.asks("a", 4711, "acme/shop", 9.0);
-    let text = shown(&story, None, &KeeperSight::Runs, 12.0);
+    let text = shown(&story, None, &KeeperStatus::Runs, 12.0);
     assert!(
         text.contains("\n  offering: us-east1-b n2d-standard-4 spot: out of stock, next try in 1m 59s\n"),
         "{text}"
     );
     story.intended(1, 2, 12.0);
-    let (name, keeper) = (pool(), KeeperSight::Runs);
-    let sight = Sight { pool: &name, state: &story.state, report: None, keeper: &keeper, links: None };
+    let (name, keeper) = (pool(), KeeperStatus::Runs);
+    let sight = StatusInput { pool: &name, state: &story.state, report: None, keeper: &keeper, links: None };
     let text = render(sight, &when(13.0), 80);
     assert!(text.contains("\n    launched as us-east1-c n2d-standard-4\n"), "{text}");
     let value = as_json(sight, &when(13.0));
-    let passed = &value["offerings"][0]["passed_over"];
+    let passed = &value["offerings"][0]["unavailable"];
     assert_eq!(value["offerings"][0]["offering"], spot);
     assert_eq!(passed["text"], format!("{spot}: out of stock"));
     assert_eq!(passed["failure"], "no capacity (us-east1-b): pool exhausted");
     assert_eq!((&passed["refused"], &passed["times"]), (&"2026-11-20T13:00:11Z".into(), &1.into()));
     assert_eq!(passed["until"], "2026-11-20T13:02:11Z");
-    assert_eq!(value["offerings"][1]["passed_over"], serde_json::Value::Null);
+    assert_eq!(value["offerings"][1]["unavailable"], serde_json::Value::Null);
     assert_eq!(value["instances"][0]["offering"], other);
     let mut report = report(12.0);
-    let (offering, failure, until) = (story.state.matrix.named()[0].clone(), none_left(), at(131.0));
+    let (offering, failure, until) =
+        (story.state.availability.offerings()[0].clone(), none_left(), at(131.0));
     report.waiting = vec![(attempt("a"), WaitingOn::NoOffering { until, offering, failure, count: 2 })];
-    let value = as_json(Sight { report: Some(&report), ..sight }, &when(13.0));
-    let on = &value["waiting"][0]["on"];
+    let value = as_json(StatusInput { report: Some(&report), ..sight }, &when(13.0));
+    let on = &value["waiting"][0]["waiting_for"];
     assert_eq!((&on["kind"], &on["until"]), (&"no-offering".into(), &"2026-11-20T13:02:11Z".into()));
     assert_eq!(on["text"], format!("all 2 offerings were refused; {spot}: out of stock, next try in 1m 58s"));
 }

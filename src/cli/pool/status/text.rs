@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::links;
-use super::model::{Halt, InForce, KeeperSight, Overview, until_tried};
+use super::model::{ActivePolicy, KeeperStatus, Overview, Suspension, until_tried};
 use crate::cli::rows::{Rows, shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
@@ -53,7 +53,7 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
     let mut line = |word: &str, sentence: &str| {
         text.push_str(&wrapped(&format!("{word}: {sentence}"), width, "  ", "    "));
     };
-    for halt in &seen.halts {
+    for halt in &seen.suspensions {
         let (word, sentence) = halted(seen, halt, when);
         line(word, &sentence);
     }
@@ -71,7 +71,7 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
         let ids = seen.instances.iter().map(|each| &each.instance.id);
         line("links", &links::summary(ids.flat_map(|id| survey.of(id))));
     }
-    for passed in seen.offerings.iter().filter_map(|each| each.passed_over.as_ref()) {
+    for passed in seen.offerings.iter().filter_map(|each| each.unavailable.as_ref()) {
         line("offering", &until_tried(passed, when));
     }
     if let Some(launches) = launches(seen, when) {
@@ -83,10 +83,10 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
     text
 }
 
-fn halted(seen: &Overview<'_>, halt: &Halt, when: &When) -> (&'static str, String) {
+fn halted(seen: &Overview<'_>, halt: &Suspension, when: &When) -> (&'static str, String) {
     let pool = seen.pool;
     match halt {
-        Halt::Drained { since } => (
+        Suspension::Drained { since } => (
             "DRAINED",
             format!(
                 "by the operator since {} ({} ago): no grants, no launches; `greenroom pool resume {pool}` ends it",
@@ -94,7 +94,7 @@ fn halted(seen: &Overview<'_>, halt: &Halt, when: &When) -> (&'static str, Strin
                 when.age(*since),
             ),
         ),
-        Halt::Paused { until, failures, failure } => (
+        Suspension::Paused { until, failures, failure } => (
             "PAUSED",
             format!(
                 "{} after {failures} failed launches in a row (last: {failure}); \
@@ -102,13 +102,13 @@ fn halted(seen: &Overview<'_>, halt: &Halt, when: &When) -> (&'static str, Strin
                 when.until(*until)
             ),
         ),
-        Halt::Backoff { until, failure } => {
+        Suspension::Backoff { until, failure } => {
             ("launches", format!("none {}, the last one failed ({failure})", when.until(*until)))
         }
     }
 }
 
-fn in_force(force: &InForce<'_>, when: &When) -> String {
+fn in_force(force: &ActivePolicy<'_>, when: &When) -> String {
     let idle = force.idle;
     let mut text = match force.entry {
         Some((index, schedule)) => {
@@ -133,16 +133,16 @@ fn keeper(seen: &Overview<'_>, when: &When) -> String {
         None => "has not looked yet".to_owned(),
     };
     match seen.keeper {
-        KeeperSight::Runs => match seen.report.and_then(|r| r.next) {
+        KeeperStatus::Runs => match seen.report.and_then(|r| r.next) {
             Some(next) if !when.now().reached(next) => {
                 format!("runs, {looked}, looks again {}", when.left(next))
             }
             _ => format!("runs, {looked}"),
         },
-        KeeperSight::Absent => {
+        KeeperStatus::Absent => {
             format!("none runs, the last one {looked}; the next job starts one, `greenroom reap` does too")
         }
-        KeeperSight::Unknown(why) => format!("not known whether one runs: {why}"),
+        KeeperStatus::Unknown(why) => format!("not known whether one runs: {why}"),
     }
 }
 
@@ -164,7 +164,7 @@ fn noted(note: &Note, when: &When) -> String {
 }
 
 fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
-    let mut rows = Rows::new(&["INSTANCE", "PHASE", "FOR", "JOBS", "SERVED", "LEFT", "BOUND TO"]);
+    let mut rows = Rows::new(&["INSTANCE", "PHASE", "FOR", "JOBS", "SERVED", "USES LEFT", "BOUND TO"]);
     for each in &seen.instances {
         let instance = each.instance;
         let cells = vec![
@@ -176,7 +176,7 @@ fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
             instance.uses_left.map_or("any".to_owned(), |left| left.to_string()),
             instance.domain.as_ref().map_or("-".to_owned(), bound_to),
         ];
-        let mut beneath: Vec<String> = each.why.iter().cloned().collect();
+        let mut beneath: Vec<String> = each.reason.iter().cloned().collect();
         beneath.extend(instance.offering().map(|offering| format!("launched as {offering}")));
         beneath.extend(each.detail.map(str::to_owned));
         if let Some(remedy) = &each.remedy {
@@ -205,14 +205,14 @@ fn bound_to(domain: &TrustDomain) -> String {
 }
 
 fn waiting(seen: &Overview<'_>, when: &When, width: usize) -> String {
-    let mut rows = Rows::new(&["WAITING", "JOB", "PROJECT", "FOR", "GIVES UP"]);
+    let mut rows = Rows::new(&["WAITING", "JOB", "PROJECT", "FOR", "TIMES OUT"]);
     for each in &seen.waiting {
         let reservation = each.reservation;
         let cells = vec![
             each.position.to_string(),
             reservation.job.key.to_string(),
             shortened(&reservation.job.project, NAME_COLUMNS),
-            when.age(reservation.asked).to_string(),
+            when.age(reservation.requested_at).to_string(),
             when.left(reservation.deadline()),
         ];
         rows.row(cells, vec![each.text.clone()]);

@@ -59,16 +59,17 @@ fn a_launch() -> impl Strategy<Value = Change> {
     )
 }
 
-fn a_leaving() -> impl Strategy<Value = Leaving> {
-    (any::<bool>(), any::<bool>()).prop_map(|(used, lingering)| Leaving {
+fn a_leaving() -> impl Strategy<Value = Release> {
+    (any::<bool>(), any::<bool>()).prop_map(|(used, lingering)| Release {
         how: End::CleanedUp,
         used,
-        lingering,
+        closing: lingering,
     })
 }
 
 fn of_instances() -> impl Strategy<Value = Change> {
-    let why = prop::sample::select(vec![DrainWhy::UsedUp, DrainWhy::NeverReady, DrainWhy::Ordered]);
+    let why =
+        prop::sample::select(vec![DrainReason::UsedUp, DrainReason::NeverReady, DrainReason::ByOperator]);
     prop_oneof![
         4 => a_launch(),
         2 => (an_instance(), 1..3_u32, an_answer())
@@ -83,11 +84,11 @@ fn of_instances() -> impl Strategy<Value = Change> {
         ),
         2 => an_instance().prop_map(|instance| Change::CleaningBegun { instance }),
         2 => an_instance().prop_map(|instance| Change::Cleaned { instance }),
-        1 => an_instance().prop_map(|instance| Change::SetAside { instance, why: "x".into() }),
-        1 => an_instance().prop_map(|instance| Change::Restored { instance }),
-        1 => (an_instance(), why).prop_map(|(instance, why)| Change::DrainingBegun { instance, why }),
-        1 => an_instance().prop_map(|instance| Change::Missed { instance, begun: NOW }),
-        1 => an_instance().prop_map(|instance| Change::Seen { instance }),
+        1 => an_instance().prop_map(|instance| Change::OutOfService { instance, reason: "x".into() }),
+        1 => an_instance().prop_map(|instance| Change::ReturnedToService { instance }),
+        1 => (an_instance(), why).prop_map(|(instance, reason)| Change::DrainingBegun { instance, reason }),
+        1 => an_instance().prop_map(|instance| Change::MissingFromList { instance, begun: NOW }),
+        1 => an_instance().prop_map(|instance| Change::ListedAgain { instance }),
         1 => an_instance().prop_map(|instance| Change::Forgotten { instance }),
     ]
 }
@@ -99,8 +100,8 @@ fn of_jobs() -> impl Strategy<Value = Change> {
         8 => (an_attempt(), an_instance()).prop_map(|(attempt, instance)| Change::Granted { attempt, instance }),
         2 => an_attempt().prop_map(move |attempt| Change::Withdrawn { attempt, how }),
         1 => an_attempt().prop_map(|attempt| Change::Rejected { attempt, message: "x".into() }),
-        3 => (an_attempt(), a_leaving()).prop_map(|(attempt, leaving)| Change::Released { attempt, leaving }),
-        2 => an_attempt().prop_map(|attempt| Change::Departed { attempt }),
+        3 => (an_attempt(), a_leaving()).prop_map(|(attempt, release)| Change::Released { attempt, release }),
+        2 => an_attempt().prop_map(|attempt| Change::SlotFreed { attempt }),
     ]
 }
 
@@ -159,11 +160,11 @@ proptest! {
             }
             prop_assert_eq!(check(&state), vec![], "after {:?}", event);
             for offering in ["c1", "c2", "c3"].map(OfferingName::new) {
-                let named = state.matrix.named().contains(&offering);
-                prop_assert!(named || state.matrix.refusal(&offering).is_none(), "what nobody names is forgotten");
+                let named = state.availability.offerings().contains(&offering);
+                prop_assert!(named || state.availability.refusal(&offering).is_none(), "what nobody names is forgotten");
             }
             for instance in state.instances.values().filter(|i| !i.is_fixed()) {
-                let on_it = instance.holders.values().filter(|h| h.lingering.is_none()).count();
+                let on_it = instance.holders.values().filter(|h| h.closing.is_none()).count();
                 if let Some(uses) = first[&instance.id] {
                     let spent = instance.uses + u32::try_from(on_it).unwrap();
                     prop_assert_eq!(instance.uses_left.map(|left| left + spent), Some(uses), "{:?}", event);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::random::a_world;
 use crate::core::event::Change;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::core::instance::{DrainWhy, Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::notation::{NOW, World, render, world};
@@ -65,7 +65,7 @@ fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
 
 /// Instances that a job is on, before and after the plan, or that an open attempt names.
 fn in_use(before: &World, after: &World) -> BTreeSet<InstanceId> {
-    let held = |i: &Instance| i.holders.values().any(|h| h.lingering.is_none());
+    let held = |i: &Instance| i.holders.values().any(|h| h.closing.is_none());
     let still = |i: &Instance| after.state.instance(&i.id).is_some_and(held);
     let instances = before.state.instances.values();
     instances.filter(|i| (held(i) && still(i)) || is_claimed(before, i)).map(|i| i.id.clone()).collect()
@@ -83,9 +83,13 @@ fn forgotten(plan: &Plan) -> BTreeSet<InstanceId> {
     changed(plan, |c| if let Change::Forgotten { instance } = c { Some(instance) } else { None })
 }
 
-fn drained(plan: &Plan, which: impl Fn(&DrainWhy) -> bool) -> BTreeSet<InstanceId> {
+fn drained(plan: &Plan, which: impl Fn(&DrainReason) -> bool) -> BTreeSet<InstanceId> {
     changed(plan, |c| {
-        if let Change::DrainingBegun { instance, why } = c { which(why).then_some(instance) } else { None }
+        if let Change::DrainingBegun { instance, reason: why } = c {
+            which(why).then_some(instance)
+        } else {
+            None
+        }
     })
 }
 
@@ -139,7 +143,7 @@ proptest! {
             prop_assert!(!ends || effect.instance().is_none_or(|id| !in_use.contains(id)), "{effect}");
         }
         prop_assert!(forgotten(&plan).is_disjoint(&in_use));
-        let drained = drained(&plan, |why| *why != DrainWhy::Unaccounted);
+        let drained = drained(&plan, |why| *why != DrainReason::Unaccounted);
         prop_assert!(drained.is_disjoint(&in_use), "{drained:?}");
     }
 
@@ -177,7 +181,7 @@ proptest! {
         let refused = |id: &InstanceId| blind.state.instance(id).is_some_and(Instance::is_refused);
         let plan = blind.plan();
         prop_assert!(forgotten(&plan).iter().all(refused), "only what was never made");
-        prop_assert_eq!(drained(&plan, |why| *why == DrainWhy::Vanished), BTreeSet::new());
+        prop_assert_eq!(drained(&plan, |why| *why == DrainReason::Vanished), BTreeSet::new());
         let reaps = plan.effects.iter().any(|e| matches!(e, Effect::Reap { .. } | Effect::Adopt { .. }));
         prop_assert!(!reaps);
         let refusals = blind.state.instances.values().any(|i| i.is_refused());
@@ -235,7 +239,7 @@ proptest! {
     #[test]
     fn retiring_leaves_the_target_and_nothing_is_launched_for_it_then(line in a_world()) {
         let (before, plan, after) = planned(&line);
-        let surplus = drained(&plan, |why| *why == DrainWhy::Surplus);
+        let surplus = drained(&plan, |why| *why == DrainReason::Surplus);
         let open = |i: &Instance| {
             i.domain.as_ref().is_none_or(|d| before.policy.reuse == Reuse::Any && d.as_str() == "any")
         };
@@ -246,7 +250,7 @@ proptest! {
             .filter(|i| open(i) && i.ready.is_some_and(|r| r.boot == before.now.boot))
             .map(|i| i.usable())
             .sum();
-        let made_room = !drained(&plan, |why| *why == DrainWhy::MadeRoom).is_empty();
+        let made_room = !drained(&plan, |why| *why == DrainReason::MadeRoom).is_empty();
         // A launch that was refused, or that the limit leaves no room to ask for again: nothing of it was spare.
         let made = |i: &Instance| open(i) && i.phase != Phase::Launching;
         if !made_room && surplus.iter().any(|id| before.state.instance(id).is_some_and(made)) {
@@ -272,7 +276,7 @@ proptest! {
         let waiting: Vec<&AttemptName> = after.state.waiting.values().map(|r| &r.attempt).collect();
         prop_assert_eq!(told, waiting);
         for (_, on) in &plan.report.waiting {
-            let lazy = *on == WaitingOn::Keeper;
+            let lazy = *on == WaitingOn::NextPass;
             prop_assert!(!lazy || after.observed.launching.is_none(), "the keeper has just looked");
             prop_assert!(!on.to_string().is_empty());
         }

@@ -2,9 +2,9 @@
 
 mod assign;
 mod attempts;
+mod availability;
 mod brake;
 mod laws;
-mod matrix;
 mod random;
 mod reconcile;
 mod request;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::attempt::End;
-use crate::core::instance::{DrainWhy, Leaving};
+use crate::core::instance::{DrainReason, Release};
 use crate::core::invariants::check;
 use crate::core::notation::{NOW, World, attempt, facts, instance, render_events, world};
 use crate::core::plan::request::{self, Ask};
@@ -12,7 +12,7 @@ use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 
 fn ask(job: u64, name: u64, superseded: &[(u64, bool)]) -> Ask {
-    let leaving = |used| Leaving { how: End::Superseded, used, lingering: false };
+    let leaving = |used| Release { how: End::Superseded, used, closing: false };
     Ask {
         attempt: attempt(name),
         job: facts(job, "a", Duration::from_hours(1)),
@@ -27,7 +27,7 @@ fn acquires(text: &str) -> String {
 }
 
 fn releases(text: &str, used: bool, lingering: bool) -> String {
-    let leaving = Leaving { how: End::CleanedUp, used, lingering };
+    let leaving = Release { how: End::CleanedUp, used, closing: lingering };
     render_events(&request::release(&world(text).state, &attempt(7), leaving, NOW))
 }
 
@@ -88,7 +88,7 @@ fn an_earlier_attempt_leaves_first_and_its_place_in_the_queue_stays_the_jobs() {
     world.carry(&events);
     let first = world.state.waiting.values().next().unwrap();
     assert_eq!(first.attempt, attempt(9), "still before job 2");
-    assert_eq!(first.patience, Duration::from_mins(20));
+    assert_eq!(first.remaining_timeout, Duration::from_mins(20));
     // Held and given back unused before the next attempt of the same job takes it.
     let held = self::world("max 1, uses 1 | held 5m by 8 uses 0; waits 2");
     let events = request::acquire(&held.state, &ask(8, 9, &[(8, false)]), NOW);
@@ -155,7 +155,7 @@ fn a_host_that_was_doubted_while_jobs_were_on_it_is_cleaned_all_the_same() {
     let events = request::reject(&world.state, &attempt(7), "no answer", NOW);
     assert_eq!(render_events(&events), "a7 rejects; h1 doubted", "nobody else gets it");
     world.carry(&events);
-    let leaving = Leaving { how: End::CleanedUp, used: true, lingering: false };
+    let leaving = Release { how: End::CleanedUp, used: true, closing: false };
     let events = request::release(&world.state, &attempt(6), leaving, NOW);
     assert_eq!(render_events(&events), "a6 leaves; h1 to clean");
     let mut twice = self::world("cap 2 | fixed held 5m by 6,7");
@@ -193,10 +193,10 @@ fn an_instance_leaves_service_without_harm_to_its_jobs() {
     let leaves = |text: &str| {
         let World { state, .. } = world(text);
         let id = state.instances.keys().next().cloned().unwrap_or_else(|| instance("i1"));
-        render_events(&request::withdraw(&state, &id, DrainWhy::Ordered, NOW))
+        render_events(&request::withdraw(&state, &id, DrainReason::ByOperator, NOW))
     };
     for text in ["asked 5s", "booting 5s", "checking 5s", "idle 5m", "held 5m by 7"] {
-        assert_eq!(leaves(text), "i1 drains: ordered", "{text}");
+        assert_eq!(leaves(text), "i1 drains: byoperator", "{text}");
     }
     for text in ["fixed checking 5s", "fixed idle 5m", "fixed held 5m by 7", "fixed cleaning 5s"] {
         assert_eq!(leaves(text), "h1 aside", "{text}");

@@ -74,10 +74,10 @@ fn the_aged_go_when_they_are_idle_and_not_before() {
         &[
             ("lifetime 1h | idle 3569s", "i1 drains: surplus; terminate i1"),
             ("lifetime 10m | idle 569s", ""),
-            ("lifetime 10m | idle 570s", "i1 drains: aged; terminate i1"),
+            ("lifetime 10m | idle 570s", "i1 drains: expired; terminate i1"),
             ("lifetime 10m | held 50m by 7", ""),
             ("lifetime 10m | fixed idle 50m", ""),
-            ("lifetime 10m, target 1 | idle 50m", "i1 drains: aged; i2 intended; terminate i1; launch i2"),
+            ("lifetime 10m, target 1 | idle 50m", "i1 drains: expired; i2 intended; terminate i1; launch i2"),
         ],
     );
 }
@@ -89,7 +89,7 @@ fn a_drained_pool_empties_as_its_jobs_end() {
         &[
             (
                 "drained, target 1 | idle 5s; held 5m by 7; refused 5s; fixed idle 5m; waits 8",
-                "i3 missed; i1 drains: ordered; i3 drains: ordered; terminate i1; terminate i3",
+                "i3 missed; i1 drains: byoperator; i3 drains: byoperator; terminate i1; terminate i3",
             ),
             ("drained | draining 5m", "terminate i1"),
         ],

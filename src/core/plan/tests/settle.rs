@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::random::a_world;
 use crate::core::attempt::End;
 use crate::core::event::Change;
-use crate::core::instance::{Answer, Instance, Leaving, Phase};
+use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
 use crate::core::notation::{World, endpoint, render, world};
@@ -110,7 +110,7 @@ impl World {
             Effect::EndAttempt { attempt, how } => {
                 let seen = self.observed.attempts.get_mut(attempt).expect("it was seen");
                 seen.closed = Some(now);
-                let leaving = Leaving { how: *how, used: seen.used, lingering: false };
+                let leaving = Release { how: *how, used: seen.used, closing: false };
                 self.carry(&request::release(&self.state, attempt, leaving, now));
             }
             Effect::DropRequest { attempt } => {

@@ -31,7 +31,7 @@ fn resource(text: &str) -> Resource {
 }
 
 /// Nine launches were ever made, `reap_grace` is five minutes.
-fn judged(mut seen: World, before: &World, resource: &Resource) -> Standing {
+fn judged(mut seen: World, before: &World, resource: &Resource) -> Ownership {
     seen.state.generations.insert(generation(), 9);
     let Observed { owner, generations, attempts, denied, .. } = &seen.observed;
     let makings = Makings { recorded: &seen.state, owner, generations, attempts };
@@ -40,21 +40,21 @@ fn judged(mut seen: World, before: &World, resource: &Resource) -> Standing {
 }
 
 /// After `;;` instances that were recorded a moment before.
-fn standing(recorded: &str, text: &str) -> Standing {
+fn standing(recorded: &str, text: &str) -> Ownership {
     let (recorded, before) = recorded.split_once(";;").unwrap_or((recorded, ""));
     judged(world(recorded), &world(before), &resource(text))
 }
 
 #[test]
 fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
-    use Standing::{Foreign, Left, Recorded, Stranger, Untagged, Young};
+    use Ownership::{Foreign, Orphaned, Recorded, Stranger, Untagged, Young};
     let rows = [
-        ("", "instance 3 1h", Left(Why::Unrecorded)),
-        ("", "instance 3 5m", Left(Why::Unrecorded)),
+        ("", "instance 3 1h", Orphaned(OrphanReason::Unrecorded)),
+        ("", "instance 3 5m", Orphaned(OrphanReason::Unrecorded)),
         ("", "instance 3 299s", Young),
-        ("", "instance 3 1h ageless", Left(Why::Unrecorded)),
-        ("", "instance 3 1h nameless", Left(Why::Unrecorded)),
-        ("", "instance 9 1h", Left(Why::Unrecorded)),
+        ("", "instance 3 1h ageless", Orphaned(OrphanReason::Unrecorded)),
+        ("", "instance 3 1h nameless", Orphaned(OrphanReason::Unrecorded)),
+        ("", "instance 9 1h", Orphaned(OrphanReason::Unrecorded)),
         ("", "instance 10 1h", Stranger),
         ("", "instance 3 1h elsewhen", Stranger),
         ("", "instance 3 1s elsewhen", Stranger),
@@ -67,9 +67,9 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("draining 1h denied", "instance 1 1h", Recorded),
         // It was terminated and forgotten while the provider was asked.
         (";; draining 1h", "instance 1 1h", Recorded),
-        ("", "volume 3 1h", Left(Why::InstanceUnrecorded)),
-        ("", "volume 3 1h nameless", Left(Why::InstanceUnrecorded)),
-        ("", "address 3 1h", Left(Why::InstanceUnrecorded)),
+        ("", "volume 3 1h", Orphaned(OrphanReason::InstanceUnrecorded)),
+        ("", "volume 3 1h nameless", Orphaned(OrphanReason::InstanceUnrecorded)),
+        ("", "address 3 1h", Orphaned(OrphanReason::InstanceUnrecorded)),
         ("", "volume 3 10s", Young),
         ("", "volume 3 1h them", Foreign),
         ("", "volume 3 1h untagged", Untagged),
@@ -78,10 +78,10 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("idle 1h", "volume 1 1h untagged", Recorded),
         // One list that lacks an instance says nothing; `endpoint` has to deny it.
         ("idle 1h missing 1m", "volume 1 1h", Recorded),
-        ("idle 1h denied", "volume 1 1h", Left(Why::InstanceGone)),
+        ("idle 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
         ("idle 1h denied", "volume 1 1m", Young),
         ("idle 1h denied", "volume 1 1h them", Foreign),
-        ("aside 1h denied", "volume 1 1h", Left(Why::InstanceGone)),
+        ("aside 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
         ("held 1h by 7 denied", "volume 1 1h", Recorded),
         ("asked 1m denied", "volume 1 1h", Recorded),
         ("draining 1h denied", "volume 1 1h", Recorded),
@@ -98,9 +98,9 @@ fn what_an_open_attempt_names_is_in_use() {
     let volume = Resource { kind: ResourceKind::Volume, ..instance.clone() };
     for resource in [instance, volume] {
         let standing = |text| judged(world(text), &world(""), &resource);
-        assert_eq!(standing("orphan 1h named 7"), Standing::Held);
-        assert_eq!(standing("orphan 1h user 7"), Standing::Held);
-        assert!(matches!(standing("orphan 1h"), Standing::Left(_)));
+        assert_eq!(standing("orphan 1h named 7"), Ownership::Held);
+        assert_eq!(standing("orphan 1h user 7"), Ownership::Held);
+        assert!(matches!(standing("orphan 1h"), Ownership::Orphaned(_)));
     }
 }
 
@@ -113,7 +113,7 @@ fn only_what_is_ours_and_not_in_use_is_ever_left_over() {
     {
         for recorded in recorded {
             assert!(
-                !matches!(standing(recorded, text), Standing::Left(_)),
+                !matches!(standing(recorded, text), Ownership::Orphaned(_)),
                 "given `{recorded}` and `{text}`"
             );
         }
@@ -127,6 +127,6 @@ fn an_instance_is_doubtful_when_something_of_it_is_there_and_it_is_not() {
         ["instance 1 1h", "volume 1 1h", "volume 2 1h nameless", "volume 3 1m", "volume 4 1h", "volume 8 1h"]
             .map(resource)
             .into();
-    let doubtful = doubtful(&found, &seen.state);
+    let doubtful = possibly_gone(&found, &seen.state);
     assert_eq!(doubtful, BTreeSet::from([InstanceId::new("p-g-2")]));
 }

@@ -63,7 +63,7 @@ fn other_offerings_than_recorded_are_recorded_and_the_rest_forgotten() {
     let plan = world.plan();
     assert_eq!(render(&plan), "2 offerings; i1 intended as c4; launch i1");
     world.carry(&plan.events);
-    assert!(world.state.matrix.refusal(&OfferingName::new("c1")).is_none());
+    assert!(world.state.availability.refusal(&OfferingName::new("c1")).is_none());
     world.observed.capabilities.offerings = [].into();
     assert_eq!(render(&world.plan()), "0 offerings");
 }
@@ -167,7 +167,7 @@ proptest! {
             let at = NOW.plus(minutes(40 - ago));
             for earlier in (0..*times).rev() {
                 let at = Stamp { uptime_ms: at.uptime_ms - u64::from(earlier), ..at };
-                world.state.matrix.refuse(&offering, at, &failure(class.clone()), at);
+                world.state.availability.refuse(&offering, at, &failure(class.clone()), at);
             }
             let stock = matches!(class, ErrorClass::NoCapacity { .. });
             let pause = if stock { (2_u64 << (times - 1)).min(30) } else { 15 };

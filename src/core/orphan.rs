@@ -16,9 +16,9 @@ use super::time::Stamp;
 
 /// How a resource stands to the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub enum Ownership {
     /// Left over: it bills, and nobody sees to it.
-    Left(Why),
+    Orphaned(OrphanReason),
     /// Our owner's, but of a generation or number that was never given here: somebody works with a copy of this state, or
     /// a part of the state is lost. Not to be touched.
     Stranger,
@@ -36,7 +36,7 @@ pub enum Standing {
 
 /// Why something is left over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Why {
+pub enum OrphanReason {
     /// An instance that no record knows (any more).
     Unrecorded,
     /// No record knows the instance that it was made for.
@@ -60,21 +60,21 @@ pub struct Knowledge<'a> {
 }
 
 /// Judges one resource.
-pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Standing {
+pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     let Knowledge { makings, before, denied, .. } = known;
-    let Some(id) = instance_of(resource) else { return Standing::Untagged };
+    let Some(id) = instance_of(resource) else { return Ownership::Untagged };
     let is_instance = resource.kind == ResourceKind::Instance;
     let why = match makings.recorded.instance(&id) {
         Some(instance) if !is_instance && denied.contains(&id) && may_be_gone(&instance.phase) => {
             if !instance.holders.is_empty() {
-                return Standing::Recorded;
+                return Ownership::Recorded;
             }
-            Why::InstanceGone
+            OrphanReason::InstanceGone
         }
-        Some(_) => return Standing::Recorded,
-        None if before.instance(&id).is_some() => return Standing::Recorded,
-        None if is_instance => Why::Unrecorded,
-        None => Why::InstanceUnrecorded,
+        Some(_) => return Ownership::Recorded,
+        None if before.instance(&id).is_some() => return Ownership::Recorded,
+        None if is_instance => OrphanReason::Unrecorded,
+        None => OrphanReason::InstanceUnrecorded,
     };
     // A birthday comes from another clock: one that lies ahead is no age. Without one, it is as old as can be: a
     // launch has its record before it is asked for.
@@ -83,18 +83,18 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Standing {
     let whose = makings.whose(&id, resource.tags.as_ref());
     match whose {
         Unrecorded::Ours if table::unrecorded(whose, Status::Running, age).verdict == Verdict::Reap => {
-            Standing::Left(why)
+            Ownership::Orphaned(why)
         }
-        Unrecorded::Ours => Standing::Young,
-        Unrecorded::OursHeld => Standing::Held,
-        Unrecorded::Stranger => Standing::Stranger,
-        Unrecorded::Foreign => Standing::Foreign,
-        Unrecorded::Fixed => Standing::Untagged,
+        Unrecorded::Ours => Ownership::Young,
+        Unrecorded::OursHeld => Ownership::Held,
+        Unrecorded::Stranger => Ownership::Stranger,
+        Unrecorded::Foreign => Ownership::Foreign,
+        Unrecorded::Fixed => Ownership::Untagged,
     }
 }
 
 /// The recorded instances that are doubtful: something of theirs is there, and they are not. `endpoint` is to be asked.
-pub fn doubtful(found: &[Resource], recorded: &PoolState) -> BTreeSet<InstanceId> {
+pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<InstanceId> {
     let of_kind = |is_instance: bool| {
         let those = found.iter().filter(move |one| (one.kind == ResourceKind::Instance) == is_instance);
         those.filter_map(instance_of).collect::<BTreeSet<InstanceId>>()
@@ -107,7 +107,7 @@ pub fn doubtful(found: &[Resource], recorded: &PoolState) -> BTreeSet<InstanceId
 /// One that is being launched may yet come, and one that is drained takes with it what is its own.
 fn may_be_gone(phase: &Phase) -> bool {
     match phase {
-        Phase::Ready | Phase::Cleaning | Phase::SetAside { .. } => true,
+        Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. } => true,
         Phase::Launching | Phase::Checking | Phase::Draining { .. } => false,
     }
 }
@@ -118,11 +118,11 @@ pub fn instance_of(resource: &Resource) -> Option<InstanceId> {
     resource.instance.clone().or_else(|| resource.tags.as_ref().map(launched))
 }
 
-impl Standing {
+impl Ownership {
     /// A word for scripts.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Left(_) => "left-over",
+            Self::Orphaned(_) => "orphaned",
             Self::Stranger => "unknown-generation",
             Self::Young => "young",
             Self::Held => "held",
@@ -133,12 +133,14 @@ impl Standing {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Ownership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Left(Why::Unrecorded) => "no record knows it",
-            Self::Left(Why::InstanceUnrecorded) => "no record knows the instance that it was made for",
-            Self::Left(Why::InstanceGone) => "its instance is gone without it",
+            Self::Orphaned(OrphanReason::Unrecorded) => "no record knows it",
+            Self::Orphaned(OrphanReason::InstanceUnrecorded) => {
+                "no record knows the instance that it was made for"
+            }
+            Self::Orphaned(OrphanReason::InstanceGone) => "its instance is gone without it",
             Self::Stranger => "it has our owner, and was never launched from here",
             Self::Young => "perhaps being launched right now: it is younger than `reap_grace`",
             Self::Held => "an open attempt of a job names it",

@@ -9,8 +9,8 @@ fn at(seconds: u64) -> Stamp {
     NOW.plus(Duration::from_secs(seconds))
 }
 
-fn named(count: u32) -> Matrix {
-    world(&format!("offerings {count} |")).state.matrix
+fn named(count: u32) -> Availability {
+    world(&format!("offerings {count} |")).state.availability
 }
 
 fn offering(number: u32) -> OfferingName {
@@ -31,7 +31,7 @@ fn lasts(class: &ErrorClass, times: u32) -> Option<u64> {
         matrix.refuse(&offering(1), asked, &failure(class.clone()), moment);
     }
     let now = at(u64::from(times));
-    let passed = matrix.passed_over(&Timing::default(), now).next();
+    let passed = matrix.unavailable(&Timing::default(), now).next();
     passed.map(|passed| now.until(passed.until).as_secs())
 }
 
@@ -81,7 +81,7 @@ fn a_success_ends_the_row_unless_it_was_asked_for_before_the_refusal() {
 
 #[test]
 fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
-    let chosen = |text: &str| match world(text).state.matrix.choice(&Timing::default(), NOW) {
+    let chosen = |text: &str| match world(text).state.availability.choice(&Timing::default(), NOW) {
         Choice::Only => "the only way".to_owned(),
         Choice::Take(offering) => offering.to_string(),
         Choice::Wait { first, count } => format!("{first}, {:?} of {count}", NOW.until(first.until)),
@@ -104,7 +104,7 @@ fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
 
 #[test]
 fn what_the_provider_names_no_more_is_forgotten() {
-    let mut matrix = world("offerings 3, out c1 1s, out c3 1s |").state.matrix;
+    let mut matrix = world("offerings 3, out c1 1s, out c3 1s |").state.availability;
     matrix.name(&[offering(3), offering(4)]);
     assert_eq!(matrix.refusal(&offering(1)), None);
     assert!(matrix.refusal(&offering(3)).is_some());
@@ -118,12 +118,12 @@ fn what_the_provider_names_no_more_is_forgotten() {
 
 #[test]
 fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
-    let matrix = world("offerings 1, out c1 1s |").state.matrix;
+    let matrix = world("offerings 1, out c1 1s |").state.availability;
     let rebooted =
         Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: crate::core::time::BootId(8), uptime_ms: 90_000 };
-    let passed = matrix.passed_over(&Timing::default(), rebooted).next().unwrap();
+    let passed = matrix.unavailable(&Timing::default(), rebooted).next().unwrap();
     assert_eq!(rebooted.until(passed.until), Duration::from_secs(30));
-    assert_eq!(matrix.passed_over(&Timing::default(), at(120)).next(), None);
+    assert_eq!(matrix.unavailable(&Timing::default(), at(120)).next(), None);
     let mut accepted = matrix;
     accepted.accept(&offering(1), rebooted);
     assert_eq!(accepted.refusal(&offering(1)), None);

@@ -16,9 +16,9 @@ use super::time::Stamp;
 
 /// What is recorded of a pool's offerings. Nothing, where the provider has one way to launch only.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Matrix {
+pub struct Availability {
     /// As the provider names them, the preferred one first.
-    named: Vec<OfferingName>,
+    offerings: Vec<OfferingName>,
     /// Of those, what was said last to each that was refused and has not been accepted since.
     refusals: BTreeMap<OfferingName, Refusal>,
 }
@@ -35,7 +35,7 @@ pub struct Refusal {
 
 /// An offering that is passed over, until when, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PassedOver {
+pub struct Unavailable {
     pub offering: OfferingName,
     pub refusal: Refusal,
     pub until: Stamp,
@@ -49,7 +49,7 @@ pub enum Choice {
     /// The first that is not passed over.
     Take(OfferingName),
     /// All `count` are passed over; this one for the shortest time.
-    Wait { first: PassedOver, count: u32 },
+    Wait { first: Unavailable, count: u32 },
 }
 
 /// What a refusal says about its offering.
@@ -90,9 +90,9 @@ impl Refusal {
     }
 }
 
-impl Matrix {
+impl Availability {
     pub fn is_empty(&self) -> bool {
-        self.named.is_empty() && self.refusals.is_empty()
+        self.offerings.is_empty() && self.refusals.is_empty()
     }
 
     /// Was one refused, and not accepted since?
@@ -101,8 +101,8 @@ impl Matrix {
     }
 
     /// The preferred one first.
-    pub fn named(&self) -> &[OfferingName] {
-        &self.named
+    pub fn offerings(&self) -> &[OfferingName] {
+        &self.offerings
     }
 
     /// What was said of the offering when it was refused, unless it has been accepted since.
@@ -111,8 +111,8 @@ impl Matrix {
     }
 
     /// The offerings that are passed over now, in their order.
-    pub fn passed_over(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = PassedOver> {
-        self.named.iter().filter_map(move |offering| self.pass(offering, timing, now))
+    pub fn unavailable(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = Unavailable> {
+        self.offerings.iter().filter_map(move |offering| self.unavailable_now(offering, timing, now))
     }
 
     /// Of those, the ones that a launch would have preferred to the offering that it took.
@@ -121,28 +121,28 @@ impl Matrix {
         taken: &OfferingName,
         timing: &Timing,
         now: Stamp,
-    ) -> impl Iterator<Item = PassedOver> {
-        let preferred = self.named.iter().take_while(move |offering| *offering != taken);
-        preferred.filter_map(move |offering| self.pass(offering, timing, now))
+    ) -> impl Iterator<Item = Unavailable> {
+        let preferred = self.offerings.iter().take_while(move |offering| *offering != taken);
+        preferred.filter_map(move |offering| self.unavailable_now(offering, timing, now))
     }
 
-    fn pass(&self, offering: &OfferingName, timing: &Timing, now: Stamp) -> Option<PassedOver> {
+    fn unavailable_now(&self, offering: &OfferingName, timing: &Timing, now: Stamp) -> Option<Unavailable> {
         let refusal = self.refusals.get(offering)?;
         // A wall clock that was set back a day before a reboot must not make it a pause of a day.
         let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
         let (offering, refusal) = (offering.clone(), refusal.clone());
-        (!now.reached(until)).then_some(PassedOver { offering, refusal, until })
+        (!now.reached(until)).then_some(Unavailable { offering, refusal, until })
     }
 
     /// What the next launch is to take.
     pub fn choice(&self, timing: &Timing, now: Stamp) -> Choice {
-        if self.named.is_empty() {
+        if self.offerings.is_empty() {
             return Choice::Only;
         }
-        let passed: Vec<PassedOver> = self.passed_over(timing, now).collect();
+        let passed: Vec<Unavailable> = self.unavailable(timing, now).collect();
         // Both are in the same order.
         let mut others = passed.iter().map(|p| &p.offering).peekable();
-        let free = self.named.iter().find(|offering| others.next_if_eq(offering).is_none());
+        let free = self.offerings.iter().find(|offering| others.next_if_eq(offering).is_none());
         if let Some(free) = free {
             return Choice::Take(free.clone());
         }
@@ -153,7 +153,7 @@ impl Matrix {
 
     /// These are the offerings from now on; what was said of others is forgotten.
     pub(super) fn name(&mut self, named: &[OfferingName]) {
-        self.named = named.to_vec();
+        self.offerings = named.to_vec();
         self.refusals.retain(|offering, _| named.contains(offering));
     }
 
@@ -170,7 +170,7 @@ impl Matrix {
         failure: &Failure,
         at: Stamp,
     ) -> bool {
-        if !self.named.contains(offering) || blame(&failure.class) == Blame::None {
+        if !self.offerings.contains(offering) || blame(&failure.class) == Blame::None {
             return false;
         }
         let times = match self.refusals.get(offering) {
@@ -195,7 +195,7 @@ fn is_news(before: &Refusal, asked: Stamp) -> bool {
     asked.is_after(before.at)
 }
 
-impl fmt::Display for PassedOver {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.offering, said(&self.refusal.failure))
     }
