@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::{AttemptSeen, End, Sight};
+use greenroom::core::attempt::{AttemptSeen, End, Presence};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
@@ -141,8 +141,8 @@ impl World {
             used: true,
             lease_held: !self.state.granted.contains_key(&attempt),
             lease_at: self.now,
-            runner: Sight::There,
-            tmpdir: Sight::There,
+            runner: Presence::There,
+            tmpdir: Presence::There,
             boot: self.now.boot,
         };
         self.observed.attempts.insert(attempt, seen);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use greenroom::core::policy::{IdlePolicy, Policy, Reuse};
 use greenroom::sim::cover::Coverage;
 use greenroom::sim::product::Greenroom;
-use greenroom::sim::run::{Outcome, run};
+use greenroom::sim::run::{SeedResult, run};
 use greenroom::sim::study::{Load, Study};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -63,7 +63,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, outcome: &Outcome, took: Duration) {
+    fn add(&mut self, outcome: &SeedResult, took: Duration) {
         self.cover.merge(&outcome.cover);
         self.cpu += took;
         self.steps += outcome.steps;

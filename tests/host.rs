@@ -15,14 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::{AttemptSeen, Sight};
+use greenroom::core::attempt::{AttemptSeen, Presence};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::job::JobFacts;
 use greenroom::core::report::Report;
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
 use greenroom::port::clock::Clock;
-use greenroom::port::host::{Assignment, AttemptRecord, Host, HostError, Inbox, Patience, Woken};
+use greenroom::port::host::{
+    Assignment, AttemptRecord, Host, HostError, MailboxName, StageTimeouts, WakeReason,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -187,15 +189,15 @@ async fn play(role: &str, dir: &Path) {
         "call" => {
             let _lease = host.begin_attempt(&name(), &record(&host)).await.unwrap();
             say(format_args!("begun {}", std::process::id()));
-            let woken = host.wait(Inbox::Attempt(&name()), DEADLINE).await.unwrap();
+            let woken = host.wait(MailboxName::Attempt(&name()), DEADLINE).await.unwrap();
             say(format_args!("{woken:?}"));
         }
         "echo" => {
             let _lease = host.begin_attempt(&name(), &record(&host)).await.unwrap();
             say("begun");
             loop {
-                let woken = host.wait(Inbox::Attempt(&name()), DEADLINE).await.unwrap();
-                assert_eq!(woken, Woken::Message);
+                let woken = host.wait(MailboxName::Attempt(&name()), DEADLINE).await.unwrap();
+                assert_eq!(woken, WakeReason::Message);
                 say(nanoseconds());
             }
         }
@@ -213,7 +215,7 @@ async fn play(role: &str, dir: &Path) {
             // The test signals us and then writes a line: everything arrives before we wait.
             let mut line = String::new();
             std::io::stdin().read_line(&mut line).unwrap();
-            say(format_args!("{:?}", host.wait(Inbox::Attempt(&name()), DEADLINE).await.unwrap()));
+            say(format_args!("{:?}", host.wait(MailboxName::Attempt(&name()), DEADLINE).await.unwrap()));
             say(format_args!("{:?}", host.stopped(&name()).await));
         }
         other => panic!("no role `{other}`"),
@@ -261,7 +263,7 @@ fn keeper_child() {
         let facts = format!("{}\n{session}\n{}\n", std::process::id(), cwd.display());
         fs::write(dir.join("facts.new"), facts).unwrap();
         fs::rename(dir.join("facts.new"), dir.join("facts")).unwrap();
-        let woken = host.wait(Inbox::Keeper(&pool()), DEADLINE).await.unwrap();
+        let woken = host.wait(MailboxName::Keeper(&pool()), DEADLINE).await.unwrap();
         fs::write(dir.join("woken"), format!("{woken:?}")).unwrap();
     });
 }
@@ -340,7 +342,7 @@ async fn an_attempt_goes_from_begin_to_forget() {
         instance: InstanceId::new("linux-1"),
         endpoint,
         fixed: false,
-        patience: Patience::default(),
+        patience: StageTimeouts::default(),
     };
     for now in [Some(&assignment), None, Some(&assignment)] {
         host.assign(&name(), now).await.unwrap();
@@ -498,12 +500,12 @@ async fn a_very_long_state_path_works_throughout() {
     let host = operator(&root);
     let (_lease, _) = host.begin_attempt(&name(), &record(&host)).await.unwrap();
     host.wake_attempt(&name()).await;
-    assert_eq!(host.wait(Inbox::Attempt(&name()), DEADLINE).await.unwrap(), Woken::Message);
+    assert_eq!(host.wait(MailboxName::Attempt(&name()), DEADLINE).await.unwrap(), WakeReason::Message);
     let _keeper = host.lock_keeper(Duration::ZERO).await.unwrap().unwrap();
-    let timeout = host.wait(Inbox::Keeper(&pool()), Duration::ZERO).await.unwrap();
-    assert_eq!(timeout, Woken::Timeout);
+    let timeout = host.wait(MailboxName::Keeper(&pool()), Duration::ZERO).await.unwrap();
+    assert_eq!(timeout, WakeReason::Timeout);
     host.wake_keeper(&pool()).await;
-    assert_eq!(host.wait(Inbox::Keeper(&pool()), DEADLINE).await.unwrap(), Woken::Message);
+    assert_eq!(host.wait(MailboxName::Keeper(&pool()), DEADLINE).await.unwrap(), WakeReason::Message);
     assert!(host.close_attempt(&name()).await.unwrap().lingering, "the call that began it still lives");
 }
 
@@ -546,12 +548,12 @@ async fn kill_minus_nine_frees_the_lease_and_the_runner_is_still_there() {
     let host = host(&home.path().join("state"), Role::Keeper);
     let held = seen(&host).await.unwrap();
     assert!(held.lease_held);
-    assert_eq!((held.runner, held.tmpdir), (Sight::There, Sight::There));
+    assert_eq!((held.runner, held.tmpdir), (Presence::There, Presence::There));
     call.kill();
     let freed = seen(&host).await.unwrap();
-    assert!(!freed.lease_held && freed.runner == Sight::There);
+    assert!(!freed.lease_held && freed.runner == Presence::There);
     fs::remove_dir(home.path().join("custom-executor1")).unwrap();
-    assert_eq!(seen(&host).await.unwrap().tmpdir, Sight::Gone);
+    assert_eq!(seen(&host).await.unwrap().tmpdir, Presence::Gone);
     let seized = host.seize_attempt(&name()).await.unwrap();
     assert!(seized.is_some());
     assert!(!seen(&host).await.unwrap().lease_held, "the keeper's own hold is no call");
@@ -569,13 +571,13 @@ async fn a_runners_death_is_noticed(role: &str) {
     assert!(runner.hear().starts_with("begun "));
     let host = host(&home.path().join("state"), Role::Keeper);
     let alive = seen(&host).await.unwrap();
-    assert!(alive.lease_held && alive.runner == Sight::There);
+    assert!(alive.lease_held && alive.runner == Presence::There);
     host.clear_leftovers(&name()).await.unwrap();
     assert!(tmpdir.exists(), "a living runner still needs it");
     runner.kill();
     runner.hear_word("RunnerGone");
     let gone = until_seen(&host, "a free lease and no runner", |a| !a.lease_held).await;
-    assert_eq!((gone.runner, gone.tmpdir), (Sight::Gone, Sight::There));
+    assert_eq!((gone.runner, gone.tmpdir), (Presence::Gone, Presence::There));
     let _seized = host.seize_attempt(&name()).await.unwrap().unwrap();
     assert!(!host.mark_closed(&name()).await.unwrap());
     host.clear_leftovers(&name()).await.unwrap();
@@ -617,7 +619,7 @@ async fn seen_from_outside(proc: &str) {
     let host = host(&home.path().join("state"), Role::Keeper);
     let held = seen(&host).await.unwrap();
     assert!(held.lease_held);
-    assert_eq!((held.runner, held.tmpdir), (Sight::Unknown, Sight::Unknown));
+    assert_eq!((held.runner, held.tmpdir), (Presence::Unknown, Presence::Unknown));
     call.kill();
     until_seen(&host, "a free lease", |a| !a.lease_held).await;
 }
@@ -726,10 +728,13 @@ async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_ba
     let host = host(&root, Role::Keeper).with_times(times);
     let _lock = host.lock_keeper(Duration::ZERO).await.unwrap().unwrap();
     let (pool, other) = (pool(), PoolName::new("other"));
-    assert_eq!(host.wait(Inbox::Keeper(&pool), Duration::from_millis(60)).await.unwrap(), Woken::Timeout);
+    assert_eq!(
+        host.wait(MailboxName::Keeper(&pool), Duration::from_millis(60)).await.unwrap(),
+        WakeReason::Timeout
+    );
     fs::remove_dir_all(&root).unwrap();
-    assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Evicted);
-    assert_eq!(host.wait(Inbox::Keeper(&other), DEADLINE).await.unwrap(), Woken::Evicted);
+    assert_eq!(host.wait(MailboxName::Keeper(&pool), DEADLINE).await.unwrap(), WakeReason::Evicted);
+    assert_eq!(host.wait(MailboxName::Keeper(&other), DEADLINE).await.unwrap(), WakeReason::Evicted);
     let report = Report::new(host.now(), 1);
     assert!(host.write_report(&pool, &report).await.is_err());
     assert!(!root.exists());
@@ -737,7 +742,11 @@ async fn a_keeper_ends_when_its_state_directory_is_gone_and_does_not_bring_it_ba
     assert_eq!(host.read_report(&pool).await.unwrap(), None);
     host.write_report(&pool, &report).await.unwrap();
     assert_eq!(host.read_report(&pool).await.unwrap(), Some(report));
-    assert_eq!(host.wait(Inbox::Keeper(&pool), DEADLINE).await.unwrap(), Woken::Evicted, "another directory");
+    assert_eq!(
+        host.wait(MailboxName::Keeper(&pool), DEADLINE).await.unwrap(),
+        WakeReason::Evicted,
+        "another directory"
+    );
 }
 
 #[tokio::test]

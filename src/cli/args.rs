@@ -19,14 +19,14 @@ found errors); 2 something else went wrong, with a sentence on stderr. GitLab Ru
 )]
 pub struct Cli {
     #[command(flatten)]
-    pub place: Place,
+    pub place: GlobalOptions,
     #[command(subcommand)]
     pub command: Command,
 }
 
 /// Which configuration and which state directory.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Place {
+pub struct GlobalOptions {
     /// The configuration file [default: /etc/greenroom/greenroom.toml]
     #[arg(long, global = true, env = "GREENROOM_CONFIG", value_name = "FILE", hide_env_values = true)]
     pub config: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub struct Place {
     pub state_dir: Option<PathBuf>,
 }
 
-impl Place {
+impl GlobalOptions {
     /// The configuration file that is named, or the usual one; absolute.
     pub fn config_file(&self) -> std::io::Result<PathBuf> {
         std::path::absolute(self.config.as_deref().unwrap_or(std::path::Path::new(DEFAULT_CONFIG)))

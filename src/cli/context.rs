@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::args::{DEFAULT_CONFIG, Place};
+use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
 use super::program;
-use super::setup::{FileSetup, Surroundings};
+use super::setup::{FileSetup, ProviderContext};
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::{LinkSettings, Linked};
 use crate::connector::ssh::{Ssh, SshSettings};
@@ -26,7 +26,7 @@ const CONFIG_NOTE: &str = "config-path";
 /// What a command works with.
 #[derive(Debug)]
 pub(super) struct Context {
-    place: Place,
+    place: GlobalOptions,
     config: OnceCell<Config>,
     pub(super) state_path: PathBuf,
     pub(super) host: Rc<LocalHost>,
@@ -34,11 +34,12 @@ pub(super) struct Context {
 
 impl Context {
     /// Opens the state directory that the command line, the job's environment or the configuration names.
-    pub(super) fn open(place: &Place, role: Role) -> Result<Self, CliError> {
+    pub(super) fn open(place: &GlobalOptions, role: Role) -> Result<Self, CliError> {
         let (state_path, read) = locate(place)?;
         let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let state = StateDir::open(&state_path)?;
-        let place = Place { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
+        let place =
+            GlobalOptions { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
         let command =
             KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect());
         // A person's Ctrl-C ends a person's command; a driver call or keeper lets it pass.
@@ -124,8 +125,8 @@ impl Context {
     }
 
     /// What providers are built from.
-    pub(super) fn surroundings(&self) -> Result<Surroundings, CliError> {
-        Ok(Surroundings {
+    pub(super) fn surroundings(&self) -> Result<ProviderContext, CliError> {
+        Ok(ProviderContext {
             state_dir: self.state_path.clone(),
             program: program::driver()?,
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
@@ -170,12 +171,12 @@ pub(super) fn ssh(state_path: &Path) -> Ssh {
 }
 
 /// The state directory, which need not exist.
-pub(super) fn state_path(place: &Place) -> Result<PathBuf, CliError> {
+pub(super) fn state_path(place: &GlobalOptions) -> Result<PathBuf, CliError> {
     Ok(locate(place)?.0)
 }
 
 /// The state directory that is named, and the configuration where it had to be asked.
-fn locate(place: &Place) -> Result<(PathBuf, Option<Config>), CliError> {
+fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>), CliError> {
     if let Some(given) = &place.state_dir {
         return Ok((std::path::absolute(given)?, None));
     }
@@ -185,7 +186,7 @@ fn locate(place: &Place) -> Result<(PathBuf, Option<Config>), CliError> {
 }
 
 /// The configuration that is named, or that this state directory was last used with, or the usual one.
-fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
+fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
     if let Some(given) = &place.config {
         return std::path::absolute(given).ok();
     }
@@ -195,12 +196,12 @@ fn config_path(place: &Place, state: &Path) -> Option<PathBuf> {
 }
 
 /// The configuration of a command that opens no state: as with state where one is named, else the named one, or the usual.
-pub(super) fn config_file(place: &Place) -> std::io::Result<PathBuf> {
+pub(super) fn config_file(place: &GlobalOptions) -> std::io::Result<PathBuf> {
     let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
     noted.map_or_else(|| place.config_file(), Ok)
 }
 
-fn read_config(place: &Place) -> Result<Option<Config>, CliError> {
+fn read_config(place: &GlobalOptions) -> Result<Option<Config>, CliError> {
     let path = place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
     if place.config.is_none() && !path.exists() {
         return Ok(None);
@@ -209,7 +210,7 @@ fn read_config(place: &Place) -> Result<Option<Config>, CliError> {
     Ok(Some(Config::read(&path).map_err(CliError::config)?.0))
 }
 
-fn keeper_args(place: &Place) -> Vec<OsString> {
+fn keeper_args(place: &GlobalOptions) -> Vec<OsString> {
     let mut args = vec![OsString::from("keep"), OsString::from("--background")];
     let named = [("--config", &place.config), ("--state-dir", &place.state_dir)];
     for (flag, path) in named {

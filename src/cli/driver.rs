@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::args::{Place, PoolOption};
+use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, JobDirs, choose};
 use super::{messages, ui};
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
-use crate::gitlab::config_json::Answer;
+use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
@@ -20,7 +20,7 @@ use crate::port::connector::StageEnd;
 use crate::port::host::{AttemptRecord, Host as _};
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
-pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
+pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {
     let path = place.config_file()?;
     let (config, _) = Config::read(&path).map_err(CliError::config)?;
     let response = JobResponse::read(env.response_file()?)?;
@@ -30,7 +30,7 @@ pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result
         None => config.state_dir.clone(),
     };
     let dirs = JobDirs::of(pool, &state_dir)?;
-    let answer = Answer {
+    let answer = ConfigOutput {
         version: env!("CARGO_PKG_VERSION"),
         attempt: &env.attempt()?,
         pool: &pool.name,
@@ -45,7 +45,11 @@ pub(super) fn config(place: &Place, option: &PoolOption, env: &JobEnv) -> Result
 }
 
 /// `prepare`: an instance that answers, or one sentence why not.
-pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> Result<Outcome, CliError> {
+pub(super) async fn prepare(
+    place: &GlobalOptions,
+    option: &PoolOption,
+    env: JobEnv,
+) -> Result<Outcome, CliError> {
     let call = Call::open(place, env)?;
     let response = call.response()?;
     let pool = call.pool(option.pool.as_deref(), &response)?;
@@ -79,7 +83,12 @@ pub(super) async fn prepare(place: &Place, option: &PoolOption, env: JobEnv) -> 
 }
 
 /// `run`: a stage's script on the job's instance.
-pub(super) async fn run(place: &Place, script: &Path, stage: &str, env: JobEnv) -> Result<Outcome, CliError> {
+pub(super) async fn run(
+    place: &GlobalOptions,
+    script: &Path,
+    stage: &str,
+    env: JobEnv,
+) -> Result<Outcome, CliError> {
     let code_file = env.code_file();
     if let Some(file) = &code_file {
         // The runner never removes it: what an earlier stage left would be taken for this one's.
@@ -112,7 +121,11 @@ pub(super) async fn run(place: &Place, script: &Path, stage: &str, env: JobEnv) 
 }
 
 /// `cleanup`: gives back, and returns. Silence means success: its stderr is a warning in the runner's log.
-pub(super) async fn cleanup(place: &Place, option: &PoolOption, env: JobEnv) -> Result<Outcome, CliError> {
+pub(super) async fn cleanup(
+    place: &GlobalOptions,
+    option: &PoolOption,
+    env: JobEnv,
+) -> Result<Outcome, CliError> {
     let call = Call::open(place, env)?;
     let closing = call.context.host.close_attempt(&call.attempt).await?;
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::args::Place;
+use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use crate::config::{JobTraits, PoolChoice, PoolConfig};
@@ -25,7 +25,7 @@ pub(super) struct Call {
 
 impl Call {
     /// Opens the state directory for a call of this attempt. What `config` chose wins over the configuration.
-    pub(super) fn open(place: &Place, env: JobEnv) -> Result<Self, CliError> {
+    pub(super) fn open(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
         let attempt = env.attempt()?;
         let mut place = place.clone();
         if place.state_dir.is_none() {

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::args::Place;
+use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use super::{log, program, ui, watch};
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
-use crate::engine::keeper::{self, Keeping, Kept, Pool};
+use crate::engine::keeper::{self, KeeperExit, KeeperMode, Pool};
 use crate::engine::reap::{self, Reaped};
 use crate::host::local::{Role, StateDir};
 use crate::port::host::Host;
@@ -18,7 +18,7 @@ use crate::port::host::Host;
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
 
 /// Keeps all pools.
-pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliError> {
+pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool, CliError> {
     if background && !place.state_dir.as_deref().is_some_and(StateDir::is_made) {
         // RACE: it was removed since somebody called for a keeper. Made anew, it would be filled with instances that
         // nobody knows of.
@@ -29,7 +29,7 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
     context.config()?;
     context.note_config();
     let pools = pools(&context)?;
-    let keeping = if background { Keeping::UntilSettled } else { Keeping::AsService };
+    let keeping = if background { KeeperMode::UntilSettled } else { KeeperMode::AsService };
     let host = Rc::clone(&context.host) as Rc<dyn Host>;
     let take_over = context.config()?.host_timing.keeper_start_timeout;
     let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
@@ -49,12 +49,14 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
         }
     };
     match &kept {
-        Ok(Kept::Elsewhere) if !background => {
+        Ok(KeeperExit::Elsewhere) if !background => {
             return Err(CliError::say("another keeper works with this state directory")
                 .hint("`greenroom pool status` shows what it does"));
         }
-        Ok(Kept::HandedOver) => tracing::info!("another executable lies where this one was: it takes over"),
-        Ok(Kept::Evicted) => tracing::error!(
+        Ok(KeeperExit::HandedOver) => {
+            tracing::info!("another executable lies where this one was: it takes over")
+        }
+        Ok(KeeperExit::Evicted) => tracing::error!(
             "the state directory `{}` is gone or is another one: nothing is left to keep",
             context.state_path.display()
         ),
@@ -66,7 +68,7 @@ pub(super) async fn keep(place: &Place, background: bool) -> Result<bool, CliErr
 }
 
 /// Writes why there is no keeper where whoever called for one looks for it.
-pub(super) fn complain(place: &Place, error: &CliError) {
+pub(super) fn complain(place: &GlobalOptions, error: &CliError) {
     if let Some(state) = &place.state_dir
         && log::start(state, true).is_ok()
     {
@@ -76,7 +78,7 @@ pub(super) fn complain(place: &Place, error: &CliError) {
 
 /// One pass over each pool.
 pub(super) async fn reap(
-    place: &Place,
+    place: &GlobalOptions,
     only: Option<&str>,
     dry_run: bool,
     json: bool,

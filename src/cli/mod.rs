@@ -32,7 +32,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use crate::connector::ssh::link;
 use crate::gitlab::env::JobEnv;
-use args::{Cli, Command, OperatorCommand, Place, PoolCommand, RunnerCall};
+use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use error::CliError;
 
 /// The same, with the calls to clouds that were built in.
@@ -78,7 +78,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Exit codes are the runner's own; an error is one sentence for the job's author.
-fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
+fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
     let env = JobEnv::read(|name| std::env::var_os(name));
     let codes = env.exit_codes();
     let outcome = match call {
@@ -91,7 +91,7 @@ fn called_by_runner(place: &Place, call: &RunnerCall) -> ExitCode {
 }
 
 /// 0 is a good answer, 1 a bad one, 2 none.
-fn called_by_operator(place: &Place, command: OperatorCommand) -> ExitCode {
+fn called_by_operator(place: &GlobalOptions, command: OperatorCommand) -> ExitCode {
     let answer = match command {
         OperatorCommand::Keep { background: true } => crate::host::local::detach()
             .map_err(CliError::from)
@@ -108,7 +108,7 @@ fn called_by_operator(place: &Place, command: OperatorCommand) -> ExitCode {
     }
 }
 
-async fn ask(place: &Place, command: OperatorCommand) -> Result<bool, CliError> {
+async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, CliError> {
     match command {
         OperatorCommand::Keep { background } => keep::keep(place, background).await,
         OperatorCommand::Reap { pool, dry_run, json } => {

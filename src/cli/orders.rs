@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::args::Place;
+use super::args::GlobalOptions;
 use super::context::Context;
 use super::error::CliError;
 use super::ui;
@@ -19,7 +19,7 @@ const DRAIN_WAIT: Duration = Duration::from_hours(24);
 
 /// No new jobs; instances go when their present jobs have ended.
 pub(super) async fn drain(
-    place: &Place,
+    place: &GlobalOptions,
     pool: Option<&str>,
     instance: Option<&str>,
     wait: bool,
@@ -39,7 +39,7 @@ pub(super) async fn drain(
     let gone = engine
         .wait_until(DRAIN_WAIT, |state| {
             // A fixed host stays where it is: it is drained when its jobs have left.
-            let holds = |i: &Instance| !i.is_fixed() || !i.holders.is_empty();
+            let holds = |i: &Instance| !i.is_static() || !i.holders.is_empty();
             let left = state.instances.values().filter(|i| is_meant(&target, i) && holds(i));
             let left = left.count();
             if left != last && left > 0 {
@@ -57,7 +57,7 @@ pub(super) async fn drain(
 
 /// Lets a drained pool work again, or brings back an instance that was set aside.
 pub(super) async fn resume(
-    place: &Place,
+    place: &GlobalOptions,
     pool: Option<&str>,
     instance: Option<&str>,
     dry: bool,

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
-use super::args::{Command, OperatorCommand, Place, PoolCommand};
+use super::args::{Command, GlobalOptions, OperatorCommand, PoolCommand};
 use super::context::config_file;
 use super::error::CliError;
 use crate::config::{Config, PoolConfig};
@@ -26,7 +26,7 @@ pub(super) fn driver() -> std::io::Result<PathBuf> {
 
 /// Goes on as the other program where the command needs it: then this does not return. An error if it is missing, unless
 /// the command is the one that says what is missing.
-pub(super) fn go_on(place: &Place, command: &Command) -> Result<(), CliError> {
+pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliError> {
     let Command::Operator(command) = command else { return Ok(()) };
     if !makes_calls(command) {
         return Ok(());

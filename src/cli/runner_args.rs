@@ -6,13 +6,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use super::args::{Place, PoolOption, RunnerCall};
+use super::args::{GlobalOptions, PoolOption, RunnerCall};
 
 /// A call of the runner, if it is plainly one. `variable`: this process's environment.
 pub(super) fn read(
     args: &[OsString],
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Option<(Place, RunnerCall)> {
+) -> Option<(GlobalOptions, RunnerCall)> {
     let (mut config, mut state_dir, mut pool) = (None, None, None);
     let mut words: Vec<&OsStr> = Vec::new();
     let mut args = args.iter().skip(1);
@@ -40,7 +40,7 @@ pub(super) fn read(
     if config.iter().chain(&state_dir).any(|path| path.is_empty()) {
         return None;
     }
-    let place = Place { config: config.map(PathBuf::from), state_dir: state_dir.map(PathBuf::from) };
+    let place = GlobalOptions { config: config.map(PathBuf::from), state_dir: state_dir.map(PathBuf::from) };
     let named = PoolOption { pool: pool.map(OsString::into_string).transpose().ok()? };
     let (call, rest) = words.split_first()?;
     let call = match (call.to_str()?, rest) {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     /// What `Cli` and the short way make of the same words.
-    fn both(words: &str) -> (Result<Cli, clap::Error>, Option<(Place, RunnerCall)>) {
+    fn both(words: &str) -> (Result<Cli, clap::Error>, Option<(GlobalOptions, RunnerCall)>) {
         let words = std::iter::once("greenroom").chain(words.split(' ')).map(OsString::from);
         let words: Vec<OsString> = words.collect();
         (Cli::try_parse_from(&words), read(&words, |name| std::env::var_os(name)))

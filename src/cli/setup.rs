@@ -18,13 +18,13 @@ use crate::provider::{self, BuildContext, Calls, CleanDirs};
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
-pub(super) struct Surroundings {
+pub(super) struct ProviderContext {
     pub state_dir: PathBuf,
     pub program: PathBuf,
     pub clock: Rc<dyn Clock>,
 }
 
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for ProviderContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Surroundings").field("state_dir", &self.state_dir).finish_non_exhaustive()
     }
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Surroundings {
 pub(super) struct FileSetup {
     path: PathBuf,
     pool: PoolName,
-    around: Surroundings,
+    around: ProviderContext,
     /// Who makes its calls for as long as this process runs.
     calls: Option<Calls>,
     last: RefCell<Last>,
@@ -55,7 +55,7 @@ impl FileSetup {
         path: &Path,
         config: &Config,
         pool: &PoolConfig,
-        around: Surroundings,
+        around: ProviderContext,
     ) -> Result<Self, CliError> {
         let bytes = fs_err::read(path)?;
         let setup = build(config, pool, &around)?;
@@ -104,7 +104,7 @@ impl Setup for FileSetup {
 pub(super) fn build(
     config: &Config,
     pool: &PoolConfig,
-    around: &Surroundings,
+    around: &ProviderContext,
 ) -> Result<PoolSetup, CliError> {
     let context = BuildContext {
         pool: pool.name.clone(),

@@ -45,12 +45,12 @@ pub(crate) fn attempt(name: &str) -> AttemptName {
 
 /// What happened to a pool, told in order.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Story {
+pub(crate) struct EventFixture {
     pub(crate) events: Vec<Event>,
     pub(crate) state: PoolState,
 }
 
-impl Story {
+impl EventFixture {
     pub(crate) fn of(policy: Policy) -> Self {
         let mut story = Self::default();
         story.then(0.0, Change::PolicySet { policy: Arc::new(policy) });

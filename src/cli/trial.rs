@@ -12,13 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 use anstyle::AnsiColor;
 use fs_err as fs;
 
-use super::args::{Place, TryOptions};
+use super::args::{GlobalOptions, TryOptions};
 use super::error::CliError;
 use super::{program, ui};
 use crate::core::time::Pretty;
 
 /// Plays one job on a pool.
-pub(super) async fn try_job(place: &Place, options: TryOptions) -> Result<bool, CliError> {
+pub(super) async fn try_job(place: &GlobalOptions, options: TryOptions) -> Result<bool, CliError> {
     let mut given = Vec::new();
     for (flag, path) in [("--config", &place.config), ("--state-dir", &place.state_dir)] {
         if let Some(path) = path {

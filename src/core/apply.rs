@@ -118,7 +118,7 @@ impl PoolState {
                 if gone.holders.values().any(|h| h.closing.is_none()) {
                     return Err(HELD);
                 }
-                if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() && !gone.is_fixed() {
+                if !matches!(gone.phase, Phase::Draining { .. }) && !gone.is_refused() && !gone.is_static() {
                     return Err(WRONG_PHASE);
                 }
                 self.instances.remove(instance);
@@ -140,7 +140,7 @@ impl PoolState {
     /// The same for a host that we did not make.
     fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
-        if instance.is_fixed() {
+        if instance.is_static() {
             Ok(instance)
         } else {
             Err(InapplicableEvent("the instance is no fixed host"))
@@ -380,7 +380,7 @@ impl PoolState {
         }
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
-        if instance.is_fixed() && instance.uses_left.is_some() {
+        if instance.is_static() && instance.uses_left.is_some() {
             // A clean makes a host as good as new; one that cannot be replaced is not used up.
             instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);
         }
@@ -393,7 +393,7 @@ impl PoolState {
 
     fn drain(&mut self, id: &InstanceId, why: &DrainReason, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
-        if instance.is_fixed() {
+        if instance.is_static() {
             return Err(InapplicableEvent("a fixed host cannot be thrown away"));
         }
         let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);

@@ -14,7 +14,7 @@ use super::time::{BootId, Stamp};
 
 /// Something that can be seen, cannot be seen, or cannot be judged from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Sight {
+pub enum Presence {
     There,
     Gone,
     /// Another mount or process namespace, or no right to look.
@@ -36,8 +36,8 @@ pub struct AttemptSeen {
     pub lease_held: bool,
     /// The last time written into the lease.
     pub lease_at: Stamp,
-    pub runner: Sight,
-    pub tmpdir: Sight,
+    pub runner: Presence,
+    pub tmpdir: Presence,
     /// The boot in which it began.
     pub boot: BootId,
 }
@@ -88,13 +88,13 @@ pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
         return Some(End::Rebooted);
     }
     if !seen.lease_held {
-        if seen.runner == Sight::Gone {
+        if seen.runner == Presence::Gone {
             return Some(End::RunnerGone);
         }
-        if seen.tmpdir == Sight::Gone {
+        if seen.tmpdir == Presence::Gone {
             return Some(End::TmpdirGone);
         }
-        let cannot_judge = seen.runner == Sight::Unknown || seen.tmpdir == Sight::Unknown;
+        let cannot_judge = seen.runner == Presence::Unknown || seen.tmpdir == Presence::Unknown;
         if cannot_judge && now.since(seen.lease_at) >= timing.lease_free_timeout {
             return Some(End::Unused);
         }
@@ -110,7 +110,7 @@ fn longest(seen: &AttemptSeen, timing: &Timing) -> Duration {
 /// When the passage of time alone may next end this attempt.
 pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
     let overrun = seen.begun.plus(longest(seen, timing));
-    let cannot_judge = seen.runner == Sight::Unknown || seen.tmpdir == Sight::Unknown;
+    let cannot_judge = seen.runner == Presence::Unknown || seen.tmpdir == Presence::Unknown;
     if cannot_judge && !seen.lease_held {
         let unused = seen.lease_at.plus(timing.lease_free_timeout);
         return if overrun.reached(unused) { unused } else { overrun };
@@ -124,7 +124,7 @@ mod tests {
     use crate::core::notation::{NOW, ago, facts};
 
     const HOUR: Duration = Duration::from_hours(1);
-    const SIGHTS: [Sight; 3] = [Sight::There, Sight::Gone, Sight::Unknown];
+    const PRESENCES: [Presence; 3] = [Presence::There, Presence::Gone, Presence::Unknown];
 
     fn seen(change: impl FnOnce(&mut AttemptSeen)) -> AttemptSeen {
         let mut seen = AttemptSeen {
@@ -135,8 +135,8 @@ mod tests {
             used: false,
             lease_held: false,
             lease_at: ago(Duration::from_mins(1)),
-            runner: Sight::There,
-            tmpdir: Sight::There,
+            runner: Presence::There,
+            tmpdir: Presence::There,
             boot: NOW.boot,
         };
         change(&mut seen);
@@ -152,7 +152,7 @@ mod tests {
         let mut all = Vec::new();
         let ages = [0, 599_999, 600_000, 4_499_999, 4_500_000].map(Duration::from_millis);
         for bits in 0..8_u8 {
-            for (runner, tmpdir) in SIGHTS.into_iter().flat_map(|r| SIGHTS.map(|t| (r, t))) {
+            for (runner, tmpdir) in PRESENCES.into_iter().flat_map(|r| PRESENCES.map(|t| (r, t))) {
                 for (begun, lease_at) in ages.into_iter().flat_map(|b| ages.map(|l| (ago(b), ago(l)))) {
                     all.push(seen(|s| {
                         (s.runner, s.tmpdir, s.begun, s.lease_at) = (runner, tmpdir, begun, lease_at);
@@ -169,13 +169,16 @@ mod tests {
     #[test]
     fn the_first_reason_that_applies_ends_an_attempt() {
         assert_eq!(ends(|_| ()), None);
-        assert_eq!(ends(|s| (s.closed, s.runner) = (Some(NOW), Sight::Gone)), Some(End::CleanedUp));
-        assert_eq!(ends(|s| (s.boot, s.runner) = (BootId(6), Sight::Gone)), Some(End::Rebooted));
-        assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Sight::Gone, Sight::Gone)), Some(End::RunnerGone));
-        assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Sight::Unknown, Sight::Gone)), Some(End::TmpdirGone));
+        assert_eq!(ends(|s| (s.closed, s.runner) = (Some(NOW), Presence::Gone)), Some(End::CleanedUp));
+        assert_eq!(ends(|s| (s.boot, s.runner) = (BootId(6), Presence::Gone)), Some(End::Rebooted));
+        assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Presence::Gone, Presence::Gone)), Some(End::RunnerGone));
+        assert_eq!(
+            ends(|s| (s.runner, s.tmpdir) = (Presence::Unknown, Presence::Gone)),
+            Some(End::TmpdirGone)
+        );
         let long_ago = ago(HOUR * 9);
         assert_eq!(
-            ends(|s| (s.runner, s.begun, s.lease_at) = (Sight::Unknown, long_ago, long_ago)),
+            ends(|s| (s.runner, s.begun, s.lease_at) = (Presence::Unknown, long_ago, long_ago)),
             Some(End::Unused)
         );
         assert_eq!(ends(|s| s.begun = long_ago), Some(End::Overrun));
@@ -188,7 +191,8 @@ mod tests {
 
     #[test]
     fn limits_are_met_to_the_millisecond() {
-        let unused = |ms| ends(|s| (s.tmpdir, s.lease_at) = (Sight::Unknown, ago(Duration::from_millis(ms))));
+        let unused =
+            |ms| ends(|s| (s.tmpdir, s.lease_at) = (Presence::Unknown, ago(Duration::from_millis(ms))));
         assert_eq!((unused(599_999), unused(600_000)), (None, Some(End::Unused)));
         let overrun = |ms| ends(|s| s.begun = ago(Duration::from_millis(ms)));
         assert_eq!((overrun(4_499_999), overrun(4_500_000)), (None, Some(End::Overrun)));
@@ -200,21 +204,21 @@ mod tests {
         let timing = Timing::default();
         for seen in every() {
             let ended = over(&seen, &timing, NOW);
-            for sight in [Sight::There, Sight::Unknown] {
+            for sight in [Presence::There, Presence::Unknown] {
                 // What is unknown never ends sooner than if it were gone.
                 let mut kinder = seen.clone();
-                kinder.runner = if seen.runner == Sight::Gone { sight } else { seen.runner };
-                kinder.tmpdir = if seen.tmpdir == Sight::Gone { sight } else { seen.tmpdir };
+                kinder.runner = if seen.runner == Presence::Gone { sight } else { seen.runner };
+                kinder.tmpdir = if seen.tmpdir == Presence::Gone { sight } else { seen.tmpdir };
                 assert!(ended.is_some() || over(&kinder, &timing, NOW).is_none(), "{seen:?}");
             }
             let mut held = seen.clone();
             held.lease_held = true;
             assert!(ended.is_some() || over(&held, &timing, NOW).is_none(), "{seen:?}");
             let of_its_kind = match ended {
-                Some(End::RunnerGone) => !seen.lease_held && seen.runner == Sight::Gone,
-                Some(End::TmpdirGone) => !seen.lease_held && seen.tmpdir == Sight::Gone,
+                Some(End::RunnerGone) => !seen.lease_held && seen.runner == Presence::Gone,
+                Some(End::TmpdirGone) => !seen.lease_held && seen.tmpdir == Presence::Gone,
                 Some(End::Unused) => {
-                    let unknown = [seen.runner, seen.tmpdir].contains(&Sight::Unknown);
+                    let unknown = [seen.runner, seen.tmpdir].contains(&Presence::Unknown);
                     !seen.lease_held && unknown && NOW.since(seen.lease_at) >= timing.lease_free_timeout
                 }
                 Some(End::Rebooted) => seen.boot != NOW.boot,

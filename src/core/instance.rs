@@ -238,7 +238,7 @@ impl Instance {
         self.launch.as_ref()?.offering.as_ref()
     }
 
-    pub fn is_fixed(&self) -> bool {
+    pub fn is_static(&self) -> bool {
         self.launch.is_none()
     }
 
@@ -385,7 +385,7 @@ mod tests {
             let yes = |answer: bool, letter| if answer { letter } else { '.' };
             let answers = [
                 yes(i.is_idle(), 'i'),
-                yes(i.is_fixed(), 'f'),
+                yes(i.is_static(), 'f'),
                 yes(i.is_refused(), 'r'),
                 yes(i.is_under_way(), 'w'),
                 yes(i.is_used_up(), 'u'),

@@ -112,7 +112,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         }
         match instance.phase {
             // Doubted while they were on it.
-            Phase::Checking if instance.is_fixed() => {}
+            Phase::Checking if instance.is_static() => {}
             Phase::Launching | Phase::Checking | Phase::Cleaning => {
                 let phase = instance.phase.word();
                 broken.push(Broken::JobsIn { instance: named(), phase });
@@ -126,7 +126,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
         broken.push(Broken::Number { instance: named() });
     }
     match instance.phase {
-        Phase::Draining { .. } if instance.is_fixed() => {
+        Phase::Draining { .. } if instance.is_static() => {
             broken.push(Broken::ThrownAway { instance: named() });
         }
         Phase::Ready if instance.ready.is_none() => broken.push(Broken::NeverReady { instance: named() }),

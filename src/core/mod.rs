@@ -10,6 +10,7 @@ pub mod availability;
 pub mod endpoint;
 pub mod event;
 pub mod failure;
+pub mod format;
 pub mod ids;
 pub mod instance;
 pub mod invariants;

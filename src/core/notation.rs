@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{AttemptSeen, End, Sight};
+use super::attempt::{AttemptSeen, End, Presence};
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
@@ -26,7 +26,7 @@ use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, Owne
 use super::instance::{Answer, DrainReason, Release};
 use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use super::job::JobFacts;
-use super::plan::{Fresh, Observed, Plan, Trouble, View, plan};
+use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
 use super::time::{BootId, Stamp};
@@ -308,8 +308,8 @@ impl World {
             used: true,
             lease_held: false,
             lease_at: begun,
-            runner: Sight::There,
-            tmpdir: Sight::There,
+            runner: Presence::There,
+            tmpdir: Presence::There,
             boot: NOW.boot,
         };
         self.observed.attempts.insert(attempt(job), seen);
@@ -488,7 +488,7 @@ impl World {
         }
         if let Some(left) = after(words, "trouble") {
             let failure = failure(ErrorClass::Transient);
-            let trouble = Trouble { failures: 1, failure, until: NOW.plus(span(left)) };
+            let trouble = FailingCall { failures: 1, failure, until: NOW.plus(span(left)) };
             self.observed.troubles.insert(id.clone(), trouble);
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::ids::InstanceId;
 use super::instance::Phase;
 use super::inventory::{Resource, ResourceKind, Status, Tags};
+use super::plan::classify::KnownLaunches;
 use super::plan::table::{self, Age, Unrecorded, Verdict};
-use super::plan::whose::Makings;
 use super::pool::PoolState;
 use super::time::Stamp;
 
@@ -49,7 +49,7 @@ pub enum OrphanReason {
 #[derive(Debug, Clone, Copy)]
 pub struct Knowledge<'a> {
     /// Read after the resources: what was launched meanwhile has its record.
-    pub makings: Makings<'a>,
+    pub makings: KnownLaunches<'a>,
     /// Read before them: what was terminated meanwhile had one.
     pub before: &'a PoolState,
     /// Recorded instances that are not among the resources, and that `endpoint` denied.
@@ -80,7 +80,7 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     // launch has its record before it is asked for.
     let is_late = resource.created.is_none_or(|created| known.now.since(created) >= known.grace);
     let age = if is_late { Age::Late } else { Age::Young };
-    let whose = makings.whose(&id, resource.tags.as_ref());
+    let whose = makings.classify(&id, resource.tags.as_ref());
     match whose {
         Unrecorded::Ours if table::unrecorded(whose, Status::Running, age).verdict == Verdict::Reap => {
             Ownership::Orphaned(why)

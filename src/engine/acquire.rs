@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::attempt::End;
 use crate::core::availability::Unavailable;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
@@ -20,7 +20,7 @@ use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::connector::ConnectError;
-use crate::port::host::{Assignment, AttemptRecord, HostError, Inbox, Lock, Patience, Woken};
+use crate::port::host::{Assignment, AttemptRecord, HostError, Lock, MailboxName, StageTimeouts, WakeReason};
 use crate::port::store::StoreError;
 
 /// What the job's author should know while waiting.
@@ -81,7 +81,7 @@ pub enum AcquireError {
     #[error("{0}")]
     Moved(String),
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Trouble(#[from] EngineError),
 }
 
 impl From<StoreError> for AcquireError {
@@ -261,8 +261,8 @@ impl Call<'_> {
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
         let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
-        match self.engine.host.wait(Inbox::Attempt(self.attempt), look.min(left)).await? {
-            Woken::Message | Woken::Timeout => {}
+        match self.engine.host.wait(MailboxName::Attempt(self.attempt), look.min(left)).await? {
+            WakeReason::Message | WakeReason::Timeout => {}
             woken => return Err(stopped(woken)),
         }
         if self.engine.host.is_closed(self.attempt).await? {
@@ -344,9 +344,9 @@ impl Call<'_> {
     }
 }
 
-fn stopped(woken: Woken) -> AcquireError {
+fn stopped(woken: WakeReason) -> AcquireError {
     match woken {
-        Woken::RunnerGone => AcquireError::RunnerGone,
+        WakeReason::RunnerGone => AcquireError::RunnerGone,
         _ => AcquireError::Stopped,
     }
 }
@@ -354,8 +354,9 @@ fn stopped(woken: Woken) -> AcquireError {
 fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let grant = state.granted.get(attempt)?;
     let instance = state.instance(&grant.instance)?;
-    let (endpoint, fixed) = (instance.endpoint.clone()?, instance.is_fixed());
-    let patience = state.policy.as_ref().map(|policy| Patience::from(&policy.timing)).unwrap_or_default();
+    let (endpoint, fixed) = (instance.endpoint.clone()?, instance.is_static());
+    let patience =
+        state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
     Some(Assignment { instance: grant.instance.clone(), endpoint, fixed, patience })
 }
 
@@ -370,7 +371,7 @@ fn boot_step(instance: &Instance) -> Option<BootStep> {
 
 /// May this grant be what binds the host to its domain? A launched instance is thrown away after a power cut.
 fn is_newly_bound(instance: &Instance) -> bool {
-    instance.is_fixed() && instance.released.is_none()
+    instance.is_static() && instance.released.is_none()
 }
 
 /// How long the instance had been idle when the job asked; `None` if it became ready later.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Engine;
-use super::pass::Memory;
+use super::pass::KeeperCache;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::core::plan::Effect;
@@ -37,7 +37,7 @@ impl Engine {
     }
 }
 
-impl Memory {
+impl KeeperCache {
     /// The boot whose failure this termination ends, if nothing is known of it yet; its console is not yet read.
     pub(super) fn news_of_a_boot(
         &self,

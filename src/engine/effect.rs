@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
@@ -31,13 +31,13 @@ const PART: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) effect: Effect,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: EffectResult,
     /// The failed boot that it ended, where it is news.
     pub(super) boot: Option<FailedBoot>,
 }
 
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum EffectResult {
     /// Nothing to remember.
     Fine,
     /// A launch was refused: nothing has come into being, so the last list is as good as it was.
@@ -51,7 +51,7 @@ pub(super) enum Outcome {
 }
 
 /// How a command on an instance ended.
-enum Verdict {
+enum CommandResult {
     Passed,
     /// What is wrong, in one line.
     Failed(String),
@@ -75,21 +75,24 @@ impl Engine {
             }
             Effect::EndAttempt { attempt, how } => self.end_attempt(attempt, *how).await,
             Effect::DropRequest { attempt } => self.drop_request(attempt).await,
-            Effect::ForgetAttempt { attempt } => {
-                self.host.forget_attempt(attempt).await.map(|()| Outcome::Fine).map_err(Trouble::from)
-            }
+            Effect::ForgetAttempt { attempt } => self
+                .host
+                .forget_attempt(attempt)
+                .await
+                .map(|()| EffectResult::Fine)
+                .map_err(EngineError::from),
         };
         let outcome = outcome.unwrap_or_else(|trouble| {
             let failure = Failure { class: ErrorClass::Transient, message: trouble.to_string() };
-            Outcome::Failed(failure)
+            EffectResult::Failed(failure)
         });
         Done { effect, outcome, boot: None }
     }
 
-    async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let state = self.store.load().await?;
         let Some(launch) = state.instance(id).and_then(|i| i.launch.clone()) else {
-            return Ok(Outcome::Fine);
+            return Ok(EffectResult::Fine);
         };
         let answer = match self.ask(id, &launch, setup).await {
             Ok(()) => Answer::Accepted { at: self.now() },
@@ -109,7 +112,7 @@ impl Engine {
             vec![Change::LaunchAnswered { instance, attempt, answer: answer.clone() }.at(at)]
         })
         .await?;
-        Ok(if matches!(answer, Answer::Refused { .. }) { Outcome::Refused } else { Outcome::Fine })
+        Ok(if matches!(answer, Answer::Refused { .. }) { EffectResult::Refused } else { EffectResult::Fine })
     }
 
     async fn ask(
@@ -137,7 +140,7 @@ impl Engine {
     }
 
     /// Tries to reach an instance until it answers or the next pass is due; then runs the ready command.
-    async fn probe(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn probe(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let begun = self.now();
         let until = begun.plus(timing.pass_interval);
@@ -150,19 +153,19 @@ impl Engine {
             let now = self.now();
             // Nobody knows when a host of the operator's is back: it is asked now and then, not all the time.
             if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_fixed_hosts() {
-                return Ok(Outcome::Failed(problem));
+                return Ok(EffectResult::Failed(problem));
             }
             let close = (now.since(begun) / PART).max(CLOSE_LOOK).min(timing.probe_interval);
             self.host.pause(if boots_here { close } else { timing.probe_interval }).await;
             let state = self.store.load().await?;
             let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking);
             if !state.instance(id).is_some_and(boots) {
-                return Ok(Outcome::Fine);
+                return Ok(EffectResult::Fine);
             }
         }
     }
 
-    async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Failure>, Trouble> {
+    async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Failure>, EngineError> {
         let endpoint = match self.look_up(id, setup).await? {
             Ok(endpoint) => endpoint,
             Err(failure) => return Ok(Err(failure)),
@@ -195,7 +198,7 @@ impl Engine {
         &self,
         id: &InstanceId,
         setup: &PoolSetup,
-    ) -> Result<Result<Endpoint, Failure>, Trouble> {
+    ) -> Result<Result<Endpoint, Failure>, EngineError> {
         let endpoint = match setup.provider.endpoint(id).await {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(Err(error.failure)),
@@ -203,7 +206,7 @@ impl Engine {
         if setup.has_fixed_hosts() {
             let at = self.now();
             self.commit(|state| {
-                let differs = |i: &&Instance| i.is_fixed() && i.endpoint.as_ref() != Some(&endpoint);
+                let differs = |i: &&Instance| i.is_static() && i.endpoint.as_ref() != Some(&endpoint);
                 let (instance, endpoint) = (id.clone(), endpoint.clone());
                 let change = || Change::Readdressed { instance, endpoint }.at(at);
                 state.instance(id).filter(differs).map(|_| change()).into_iter().collect()
@@ -215,35 +218,35 @@ impl Engine {
 
     /// A look at an idle instance, the way a job would reach it. What would be replaced is asked twice: a network may
     /// hiccup.
-    async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
-        let Err(mut problem) = self.reach(id, setup).await? else { return Ok(Outcome::Fine) };
+    async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
+        let Err(mut problem) = self.reach(id, setup).await? else { return Ok(EffectResult::Fine) };
         if !setup.has_fixed_hosts() {
             self.host.pause(setup.policy.timing.probe_interval).await;
             match self.reach(id, setup).await? {
-                Ok(()) => return Ok(Outcome::Fine),
+                Ok(()) => return Ok(EffectResult::Fine),
                 Err(again) => problem = again,
             }
         }
         self.commit(|state| request::doubt(state, id, &problem.message, self.now())).await?;
-        Ok(Outcome::Failed(problem))
+        Ok(EffectResult::Failed(problem))
     }
 
-    async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let verdict = match &setup.ready_command {
             Some(command) => self.command(id, command, "", timing.ready_timeout).await?,
-            None => Verdict::Passed,
+            None => CommandResult::Passed,
         };
         match verdict {
-            Verdict::Passed => {
+            CommandResult::Passed => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
-            Verdict::Failed(message) | Verdict::Cut(message) => {
+            CommandResult::Failed(message) | CommandResult::Cut(message) => {
                 let why = DrainReason::NotReady { message };
                 self.commit(|state| request::withdraw(state, id, why.clone(), self.now())).await?;
             }
         }
-        Ok(Outcome::Fine)
+        Ok(EffectResult::Fine)
     }
 
     /// Runs a command on an instance.
@@ -253,23 +256,23 @@ impl Engine {
         command: &str,
         input: &str,
         within: Duration,
-    ) -> Result<Verdict, Trouble> {
+    ) -> Result<CommandResult, EngineError> {
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
-            return Ok(Verdict::Failed("it has no address".to_owned()));
+            return Ok(CommandResult::Failed("it has no address".to_owned()));
         };
         let (end, tail) = match self.connector.command(id, &endpoint, command, input, within).await {
             Ok(ended) => ended,
-            Err(problem) => return Ok(Verdict::Cut(problem.to_string())),
+            Err(problem) => return Ok(CommandResult::Cut(problem.to_string())),
         };
         let how = match end {
-            StageEnd::Exited(0) => return Ok(Verdict::Passed),
+            StageEnd::Exited(0) => return Ok(CommandResult::Passed),
             StageEnd::Exited(status) => format!("exit status {status}"),
             StageEnd::Signalled(signal) => format!("ended by {signal}"),
             StageEnd::Stopped => format!("not done within {}", Pretty(within)),
         };
         let said = clean_line(tail.as_bytes(), LINE);
-        Ok(Verdict::Failed(if said.is_empty() { how } else { format!("{how}: {said}") }))
+        Ok(CommandResult::Failed(if said.is_empty() { how } else { format!("{how}: {said}") }))
     }
 
     async fn adopt(
@@ -277,10 +280,10 @@ impl Engine {
         id: &InstanceId,
         capacity: Option<u32>,
         setup: &PoolSetup,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<EffectResult, EngineError> {
         let endpoint = match setup.provider.endpoint(id).await {
             Ok(endpoint) => endpoint,
-            Err(error) => return Ok(Outcome::Failed(error.failure)),
+            Err(error) => return Ok(EffectResult::Failed(error.failure)),
         };
         let at = self.now();
         self.commit(|state| {
@@ -293,30 +296,30 @@ impl Engine {
             vec![Change::Adopted { instance, endpoint, capacity, uses_left }.at(at)]
         })
         .await?;
-        Ok(Outcome::Fine)
+        Ok(EffectResult::Fine)
     }
 
-    async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         if let Err(failure) = self.look_up(id, setup).await? {
-            return Ok(Outcome::Failed(failure));
+            return Ok(EffectResult::Failed(failure));
         }
         let verdict = match self.clean_ours(id, setup).await? {
-            Verdict::Passed => {
+            CommandResult::Passed => {
                 let command = setup.clean_command.as_deref().unwrap_or("true");
                 self.command(id, command, "", setup.policy.timing.clean_timeout).await?
             }
             other => other,
         };
         let why = match verdict {
-            Verdict::Passed => {
+            CommandResult::Passed => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
-                return Ok(Outcome::Fine);
+                return Ok(EffectResult::Fine);
             }
             // Nobody can be cleaned who cannot be reached: it waits until it is back.
-            Verdict::Cut(message) => {
-                return Ok(Outcome::Failed(Failure { class: ErrorClass::Transient, message }));
+            CommandResult::Cut(message) => {
+                return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
             }
-            Verdict::Failed(why) => format!("cleaning failed: {why}"),
+            CommandResult::Failed(why) => format!("cleaning failed: {why}"),
         };
         let at = self.now();
         self.commit(|state| {
@@ -325,23 +328,23 @@ impl Engine {
             cleaning.then(set_aside).into_iter().collect()
         })
         .await?;
-        Ok(Outcome::Fine)
+        Ok(EffectResult::Fine)
     }
 
     /// Our own part of a clean, where the provider has one.
-    async fn clean_ours(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Verdict, Trouble> {
-        let Some(script) = &setup.clean_script else { return Ok(Verdict::Passed) };
+    async fn clean_ours(&self, id: &InstanceId, setup: &PoolSetup) -> Result<CommandResult, EngineError> {
+        let Some(script) = &setup.clean_script else { return Ok(CommandResult::Passed) };
         let owner = self.host.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, id);
         let command = format!("exec /bin/sh -s -- {}", mark.as_str());
         self.command(id, &command, script, setup.policy.timing.clean_timeout).await
     }
 
-    async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Outcome, Trouble> {
+    async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         // CRASH: keys first, while the record still says that there is something to do.
         self.connector.discard_keys(id).await;
         let outcome = ended(setup.provider.terminate(id).await);
-        if !matches!(outcome, Outcome::Gone) {
+        if !matches!(outcome, EffectResult::Gone) {
             return Ok(outcome);
         }
         let at = self.now();
@@ -358,8 +361,8 @@ impl Engine {
         Ok(outcome)
     }
 
-    async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<Outcome, Trouble> {
-        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(Outcome::Fine) };
+    async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<EffectResult, EngineError> {
+        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
         // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
         if let Err(problem) = self.host.clear_leftovers(name).await {
             tracing::warn!(pool = %self.pool, attempt = %name, "its leftovers stay: {problem}");
@@ -368,11 +371,11 @@ impl Engine {
         let used = self.host.mark_closed(name).await?;
         let leaving = Release { how, used, closing: false };
         self.commit(|state| request::release(state, name, leaving, self.now())).await?;
-        Ok(Outcome::Fine)
+        Ok(EffectResult::Fine)
     }
 
-    async fn drop_request(&self, name: &AttemptName) -> Result<Outcome, Trouble> {
-        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(Outcome::Fine) };
+    async fn drop_request(&self, name: &AttemptName) -> Result<EffectResult, EngineError> {
+        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
         let at = self.now();
         self.commit(|state: &PoolState| {
             if state.waiting_for(name).is_none() {
@@ -381,15 +384,15 @@ impl Engine {
             vec![Change::Withdrawn { attempt: name.clone(), how: End::GivenBack }.at(at)]
         })
         .await?;
-        Ok(Outcome::Fine)
+        Ok(EffectResult::Fine)
     }
 }
 
 /// *Not found* is the goal of a termination, not a failure.
-fn ended(answer: Result<(), ProviderError>) -> Outcome {
+fn ended(answer: Result<(), ProviderError>) -> EffectResult {
     match answer {
-        Ok(()) => Outcome::Again,
-        Err(error) if *error.class() == ErrorClass::NotFound => Outcome::Gone,
-        Err(error) => Outcome::Failed(error.failure),
+        Ok(()) => EffectResult::Again,
+        Err(error) if *error.class() == ErrorClass::NotFound => EffectResult::Gone,
+        Err(error) => EffectResult::Failed(error.failure),
     }
 }

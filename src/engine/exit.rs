@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::Trouble;
+use super::EngineError;
 use super::keeper::{Pool, PoolKeeper, RoundEnd};
-use crate::port::host::{Host, Woken};
+use crate::port::host::{Host, WakeReason};
 
 /// What a keeper stays for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
+pub enum KeeperMode {
     /// `greenroom keep`: until it is told to stop.
     AsService,
     /// Started by whoever needed one: until everything is settled.
@@ -21,7 +21,7 @@ pub enum Keeping {
 
 /// How keeping ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeeperExit {
     /// There is another keeper.
     Elsewhere,
     Settled,
@@ -39,34 +39,34 @@ pub enum Kept {
 pub async fn keep(
     host: &Rc<dyn Host>,
     pools: &[Pool],
-    keeping: Keeping,
+    keeping: KeeperMode,
     take_over: Duration,
-) -> Result<Kept, Trouble> {
+) -> Result<KeeperExit, EngineError> {
     loop {
-        let Some(lock) = host.lock_keeper(take_over).await? else { return Ok(Kept::Elsewhere) };
+        let Some(lock) = host.lock_keeper(take_over).await? else { return Ok(KeeperExit::Elsewhere) };
         let end = side_by_side(pools, keeping).await;
         drop(lock);
         match end {
-            RoundEnd::Stopped(Woken::Replaced) => {
+            RoundEnd::Stopped(WakeReason::Replaced) => {
                 // A service is started again by whoever supervises it. It finds what we left, like after any crash.
-                if keeping == Keeping::UntilSettled {
+                if keeping == KeeperMode::UntilSettled {
                     host.start_keeper().await?;
                 }
-                return Ok(Kept::HandedOver);
+                return Ok(KeeperExit::HandedOver);
             }
-            RoundEnd::Stopped(Woken::Evicted) => return Ok(Kept::Evicted),
-            RoundEnd::Stopped(_) => return Ok(Kept::Stopped),
+            RoundEnd::Stopped(WakeReason::Evicted) => return Ok(KeeperExit::Evicted),
+            RoundEnd::Stopped(_) => return Ok(KeeperExit::Stopped),
             RoundEnd::Settled | RoundEnd::Woken => {}
         }
         // RACE: a request committed before the lock went saw a living keeper and waits for it. One committed later
         // finds none and starts one. So one look after the lock has gone is enough.
         if !any_news(pools).await? {
-            return Ok(Kept::Settled);
+            return Ok(KeeperExit::Settled);
         }
     }
 }
 
-async fn any_news(pools: &[Pool]) -> Result<bool, Trouble> {
+async fn any_news(pools: &[Pool]) -> Result<bool, EngineError> {
     for pool in pools {
         if pool.engine.store.load().await?.revision != pool.revision.get() {
             return Ok(true);
@@ -78,7 +78,7 @@ async fn any_news(pools: &[Pool]) -> Result<bool, Trouble> {
 type Round = LocalBoxFuture<'static, (PoolKeeper, RoundEnd)>;
 
 /// Runs every pool; returns when all are settled at the same time, or one was told to stop.
-async fn side_by_side(pools: &[Pool], keeping: Keeping) -> RoundEnd {
+async fn side_by_side(pools: &[Pool], keeping: KeeperMode) -> RoundEnd {
     let mut rounds: FuturesUnordered<Round> = FuturesUnordered::new();
     for pool in pools {
         rounds.push(Box::pin(working(PoolKeeper::new(pool.clone()))));
@@ -93,7 +93,7 @@ async fn side_by_side(pools: &[Pool], keeping: Keeping) -> RoundEnd {
             }
             RoundEnd::Settled => {
                 asleep += 1;
-                if asleep == pools.len() && keeping == Keeping::UntilSettled {
+                if asleep == pools.len() && keeping == KeeperMode::UntilSettled {
                     return RoundEnd::Settled;
                 }
                 rounds.push(Box::pin(sleeping(keeper)));

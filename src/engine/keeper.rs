@@ -8,15 +8,15 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Engine;
-use super::effect::{Done, Outcome};
-use super::pass::{Launching, Memory, Passed};
-use crate::core::plan::{self, Effect, brake};
+use super::effect::{Done, EffectResult};
+use super::pass::{KeeperCache, Launching, PassResult};
+use crate::core::plan::{self, Effect, backoff};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
-use crate::port::host::{Inbox, Woken};
+use crate::port::host::{MailboxName, WakeReason};
 use crate::port::setup::{PoolSetup, Setup};
 
-pub use super::exit::{Keeping, Kept, keep};
+pub use super::exit::{KeeperExit, KeeperMode, keep};
 
 /// Longest wait after a pass that could not be made.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub(super) enum RoundEnd {
     /// A hint came to a settled pool.
     Woken,
     /// This process shall go, and why: `Woken::Stop`, `Replaced` or `Evicted`.
-    Stopped(Woken),
+    Stopped(WakeReason),
 }
 
 /// A pool to be kept.
@@ -67,7 +67,7 @@ pub(super) struct PoolKeeper {
     pub(super) engine: Engine,
     setup: Rc<dyn Setup>,
     revision: Rc<Cell<u64>>,
-    memory: Memory,
+    memory: KeeperCache,
     running: Running,
     /// After the last pass: an instance waits for a job.
     has_idle: bool,
@@ -90,7 +90,7 @@ impl PoolKeeper {
             engine,
             setup,
             revision,
-            memory: Memory::default(),
+            memory: KeeperCache::default(),
             running: FuturesUnordered::new(),
             has_idle: false,
             rest_until: None,
@@ -116,7 +116,7 @@ impl PoolKeeper {
                 }
             };
             if let Some(end) = self.wait(wait, &setup).await {
-                if matches!(end, RoundEnd::Stopped(Woken::Unneeded)) {
+                if matches!(end, RoundEnd::Stopped(WakeReason::Unneeded)) {
                     // Nobody may come after us for long: what was asked for is asked for.
                     self.finish(&setup).await;
                 }
@@ -142,11 +142,11 @@ impl PoolKeeper {
         let (setup, _) = self.setup.current().await;
         // Idle instances are looked after while nothing else is to be done.
         let look = if self.has_idle { IDLE_LOOK.min(setup.policy.timing.health_interval) } else { IDLE_LOOK };
-        match self.engine.host.wait(Inbox::Keeper(&self.engine.pool), look).await {
-            Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => RoundEnd::Woken,
-            Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
-                RoundEnd::Stopped(why)
-            }
+        match self.engine.host.wait(MailboxName::Keeper(&self.engine.pool), look).await {
+            Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => RoundEnd::Woken,
+            Ok(
+                why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted),
+            ) => RoundEnd::Stopped(why),
             Err(trouble) => {
                 tracing::error!(pool = %self.engine.pool, "waiting failed: {trouble}");
                 self.engine.host.pause(AFTER_TROUBLE).await;
@@ -161,7 +161,7 @@ impl PoolKeeper {
         setup: &PoolSetup,
         problem: Option<String>,
         launching: Launching,
-    ) -> Result<Option<Duration>, super::Trouble> {
+    ) -> Result<Option<Duration>, super::EngineError> {
         // RACE: an effect may have been handed the store's lock and not know it yet. Were it not polled, the pass
         // would wait for a lock that this very process holds.
         let pass = Box::pin(self.engine.pass(&mut self.memory, setup, problem, launching));
@@ -169,7 +169,7 @@ impl PoolKeeper {
         // RACE: the pass took what ended meanwhile for busy, and waits for it.
         let unseen = (!ended.is_empty()).then_some(Duration::ZERO);
         self.note_all(ended, setup);
-        let Passed { plan, state } = passed?;
+        let PassResult { plan, state } = passed?;
         self.revision.set(state.revision);
         self.has_idle = state.instances.values().any(|instance| instance.is_idle());
         for effect in &plan.effects {
@@ -213,7 +213,7 @@ impl PoolKeeper {
     async fn wait(&mut self, time: Duration, setup: &PoolSetup) -> Option<RoundEnd> {
         let host = Rc::clone(&self.engine.host);
         let pool = self.engine.pool.clone();
-        let hint = Box::pin(async move { host.wait(Inbox::Keeper(&pool), time).await });
+        let hint = Box::pin(async move { host.wait(MailboxName::Keeper(&pool), time).await });
         if self.running.is_empty() {
             return stop(hint.await);
         }
@@ -249,7 +249,7 @@ impl PoolKeeper {
         let Some(id) = done.effect.instance().cloned() else {
             let pause = setup.policy.timing.probe_interval;
             self.memory.tried.insert(done.effect.clone(), Some(self.engine.now().plus(pause)));
-            if let Outcome::Failed(failure) = &done.outcome {
+            if let EffectResult::Failed(failure) = &done.outcome {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
             }
             return;
@@ -262,7 +262,7 @@ impl PoolKeeper {
         let timing = &setup.policy.timing;
         let fixed = setup.has_fixed_hosts();
         match done.outcome {
-            Outcome::Fine => {
+            EffectResult::Fine => {
                 self.memory.troubles.remove(&id);
                 if matches!(done.effect, Effect::CheckHealth { .. }) {
                     self.memory.healthy.insert(id, now);
@@ -271,20 +271,20 @@ impl PoolKeeper {
                     self.memory.distrust_list();
                 }
             }
-            Outcome::Refused => drop(self.memory.troubles.remove(&id)),
-            Outcome::Gone => self.memory.forget(&id),
-            Outcome::Again => {
+            EffectResult::Refused => drop(self.memory.troubles.remove(&id)),
+            EffectResult::Gone => self.memory.forget(&id),
+            EffectResult::Again => {
                 let failure = crate::core::failure::Failure {
                     class: crate::core::failure::ErrorClass::Transient,
                     message: "asked".to_owned(),
                 };
                 let until = now.plus(timing.probe_interval);
-                self.memory.troubles.insert(id, plan::Trouble { failures: 0, failure, until });
+                self.memory.troubles.insert(id, plan::FailingCall { failures: 0, failure, until });
             }
-            Outcome::Failed(failure) => {
+            EffectResult::Failed(failure) => {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
                 let failures = self.memory.troubles.get(&id).map_or(0, |t| t.failures).saturating_add(1);
-                let backed_off = brake::retry_at(&failure.class, failures, now, timing);
+                let backed_off = backoff::retry_at(&failure.class, failures, now, timing);
                 let at_health_check = now.plus(timing.health_interval);
                 let until = match done.effect {
                     // A fixed host is back as soon as it would be found to be.
@@ -294,7 +294,7 @@ impl PoolKeeper {
                     Effect::Probe { .. } => now,
                     _ => backed_off,
                 };
-                self.memory.troubles.insert(id, plan::Trouble { failures, failure, until });
+                self.memory.troubles.insert(id, plan::FailingCall { failures, failure, until });
             }
         }
     }
@@ -315,12 +315,12 @@ async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Un
     (work.await, ended)
 }
 
-fn stop(woken: Result<Woken, crate::port::host::HostError>) -> Option<RoundEnd> {
+fn stop(woken: Result<WakeReason, crate::port::host::HostError>) -> Option<RoundEnd> {
     match woken {
-        Ok(why @ (Woken::Stop | Woken::Unneeded | Woken::Replaced | Woken::Evicted)) => {
+        Ok(why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted)) => {
             Some(RoundEnd::Stopped(why))
         }
-        Ok(Woken::Message | Woken::Timeout | Woken::RunnerGone) => None,
+        Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => None,
         Err(trouble) => {
             tracing::error!("waiting failed: {trouble}");
             None

@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::orphan::{self, Knowledge, Ownership, instance_of};
-use crate::core::plan::whose::Makings;
+use crate::core::plan::classify::KnownLaunches;
 use crate::core::time::Pretty;
 use crate::port::provider::ProviderError;
 use crate::port::setup::PoolSetup;
@@ -24,7 +24,7 @@ pub enum LookError {
     #[error("{problem}")]
     Moved { problem: String },
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Trouble(#[from] EngineError),
 }
 
 /// How a leftover that was to be deleted ended.
@@ -39,25 +39,25 @@ pub enum Deleted {
 impl Engine {
     /// Everything that the provider has for the pool, and how each stands to the record.
     pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Ownership)>, LookError> {
-        let identity = self.host.identity().await.map_err(Trouble::from)?;
+        let identity = self.host.identity().await.map_err(EngineError::from)?;
         if let Some(problem) = identity.moved {
             return Err(LookError::Moved { problem });
         }
         // RACE: read before and after: what is launched or terminated meanwhile has its record in one of the two.
-        let before = self.store.load().await.map_err(Trouble::from)?;
+        let before = self.store.load().await.map_err(EngineError::from)?;
         let resources = setup.provider.resources(&self.pool).await?;
         if !resources.complete {
             return Err(LookError::Incomplete);
         }
-        let recorded = self.store.load().await.map_err(Trouble::from)?;
+        let recorded = self.store.load().await.map_err(EngineError::from)?;
         let mut denied = BTreeSet::new();
         for id in orphan::possibly_gone(&resources.found, &recorded) {
             if setup.provider.endpoint(&id).await.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
                 denied.insert(id);
             }
         }
-        let attempts = self.host.attempts(&self.pool).await.map_err(Trouble::from)?;
-        let makings = Makings {
+        let attempts = self.host.attempts(&self.pool).await.map_err(EngineError::from)?;
+        let makings = KnownLaunches {
             recorded: &recorded,
             owner: &identity.owner,
             generations: &identity.generations,

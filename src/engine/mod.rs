@@ -44,7 +44,7 @@ impl std::fmt::Debug for Engine {
 
 /// A port that said no while state was being read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum EngineError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

@@ -1,6 +1,6 @@
 //! What operators order: drain, resume, and the plan as a dry run.
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
@@ -17,7 +17,7 @@ pub enum Target {
 
 /// An order that makes no sense.
 #[derive(Debug, thiserror::Error)]
-pub enum OrderError {
+pub enum OperateError {
     #[error("pool `{pool}` has no instance `{instance}`")]
     NoSuchInstance { pool: String, instance: InstanceId },
     #[error("instance `{instance}` is {phase}, there is nothing to resume")]
@@ -25,27 +25,27 @@ pub enum OrderError {
     #[error("a job still runs on instance `{instance}`: resume it when that has ended")]
     StillHeld { instance: InstanceId },
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Trouble(#[from] EngineError),
 }
 
 impl Engine {
     /// No new jobs; instances go when their present ones have ended. Dry: returns what would be committed.
-    pub async fn drain(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OrderError> {
+    pub async fn drain(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OperateError> {
         self.order(target, dry, drain_events).await
     }
 
     /// Lets a drained pool work again, or brings an instance back that was set aside.
-    pub async fn resume(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OrderError> {
+    pub async fn resume(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OperateError> {
         if let Target::Instance(id) = target {
-            let state = self.store.load().await.map_err(Trouble::from)?;
+            let state = self.store.load().await.map_err(EngineError::from)?;
             if let Some(instance) = state.instance(id)
                 && !matches!(instance.phase, Phase::OutOfService { .. })
             {
                 let phase = instance.phase.word();
-                return Err(OrderError::NothingToResume { instance: id.clone(), phase });
+                return Err(OperateError::NothingToResume { instance: id.clone(), phase });
             }
             if state.instance(id).is_some_and(|i| !i.holders.is_empty()) {
-                return Err(OrderError::StillHeld { instance: id.clone() });
+                return Err(OperateError::StillHeld { instance: id.clone() });
             }
         }
         self.order(target, dry, resume_events).await
@@ -56,20 +56,20 @@ impl Engine {
         target: &Target,
         dry: bool,
         decide: fn(&PoolState, &Target, Stamp) -> Vec<Event>,
-    ) -> Result<Vec<Event>, OrderError> {
-        let state = self.store.load().await.map_err(Trouble::from)?;
+    ) -> Result<Vec<Event>, OperateError> {
+        let state = self.store.load().await.map_err(EngineError::from)?;
         if let Target::Instance(id) = target
             && state.instance(id).is_none()
         {
             let (pool, instance) = (self.pool.to_string(), id.clone());
-            return Err(OrderError::NoSuchInstance { pool, instance });
+            return Err(OperateError::NoSuchInstance { pool, instance });
         }
         if dry {
             return Ok(decide(&state, target, self.now()));
         }
         let committed =
-            self.commit(|state| decide(state, target, self.now())).await.map_err(Trouble::from)?;
-        self.summon().await.map_err(Trouble::from)?;
+            self.commit(|state| decide(state, target, self.now())).await.map_err(EngineError::from)?;
+        self.summon().await.map_err(EngineError::from)?;
         Ok(committed.events)
     }
 }
@@ -84,7 +84,7 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
                 events.push(Change::PoolDrained.at(now));
             }
             // A fixed host of a drained pool keeps its place, it only gets no job.
-            let going = state.instances.values().filter(|i| !i.is_fixed());
+            let going = state.instances.values().filter(|i| !i.is_static());
             events.extend(going.flat_map(|i| withdraw(&i.id)));
             events
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
@@ -15,11 +15,11 @@ use crate::port::setup::PoolSetup;
 
 /// What one keeper remembers between passes. Losing it costs time, never correctness.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
-    pub(super) troubles: BTreeMap<InstanceId, plan::Trouble>,
+    pub(super) troubles: BTreeMap<InstanceId, plan::FailingCall>,
     /// When a call about an instance last went well.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     pub(super) busy: BTreeSet<InstanceId>,
@@ -40,7 +40,7 @@ pub(super) enum Launching {
 
 /// A committed pass.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct PassResult {
     pub(super) plan: Plan,
     pub(super) state: PoolState,
 }
@@ -49,11 +49,11 @@ impl Engine {
     /// Observes, plans under the store's lock, commits, reports. The effects are the caller's.
     pub(super) async fn pass(
         &self,
-        memory: &mut Memory,
+        memory: &mut KeeperCache,
         setup: &PoolSetup,
         problem: Option<String>,
         launching: Launching,
-    ) -> Result<Passed, Trouble> {
+    ) -> Result<PassResult, EngineError> {
         let observed = self.observe(memory, setup, launching).await?;
         let mut planned = None;
         let now = self.now();
@@ -82,28 +82,28 @@ impl Engine {
         self.host.write_report(&self.pool, &plan.report).await?;
         self.forget_with_events(memory, &committed.events);
         self.store.compact().await?;
-        Ok(Passed { plan, state: committed.state })
+        Ok(PassResult { plan, state: committed.state })
     }
 
     /// What a pass without launches would do now; commits nothing.
-    pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, Trouble> {
-        let observed = self.observe(&mut Memory::default(), setup, Launching::No).await?;
+    pub(super) async fn preview(&self, setup: &PoolSetup) -> Result<Plan, EngineError> {
+        let observed = self.observe(&mut KeeperCache::default(), setup, Launching::No).await?;
         let state = self.store.load().await?;
         Ok(plan::plan(View { recorded: &state, observed: &observed }, &setup.policy, self.now()))
     }
 
     async fn observe(
         &self,
-        memory: &mut Memory,
+        memory: &mut KeeperCache,
         setup: &PoolSetup,
         launching: Launching,
-    ) -> Result<Observed, Trouble> {
+    ) -> Result<Observed, EngineError> {
         let identity = self.host.identity().await?;
         let listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
         let mut denied = BTreeSet::new();
         if let Ok(listing) = &listing {
-            for id in plan::doubtful(&state, listing, &setup.policy) {
+            for id in plan::unconfirmed_absences(&state, listing, &setup.policy) {
                 let answer = setup.provider.endpoint(&id).await;
                 if answer.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
                     denied.insert(id);
@@ -136,11 +136,11 @@ impl Engine {
     /// A generation begins with the first launch, not with each keeper.
     async fn allow_launches(
         &self,
-        memory: &mut Memory,
+        memory: &mut KeeperCache,
         setup: &PoolSetup,
         state: &PoolState,
         observed: &mut Observed,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EngineError> {
         let fresh = |generation| Some(Fresh { pool: self.pool.clone(), generation });
         if memory.generation.is_none() {
             observed.launching = fresh(Generation::new("none-yet"));
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// The provider's list, at most once per `list_interval`.
-    async fn list(&self, memory: &mut Memory, setup: &PoolSetup) -> Result<Listing, Failure> {
+    async fn list(&self, memory: &mut KeeperCache, setup: &PoolSetup) -> Result<Listing, Failure> {
         let now = self.now();
         if let Some((at, listing)) = &memory.listing
             && now.since(*at) < setup.policy.timing.list_interval
@@ -183,7 +183,7 @@ impl Engine {
     }
 
     /// What is gone is no orphan in the remembered list.
-    fn forget_with_events(&self, memory: &mut Memory, events: &[Event]) {
+    fn forget_with_events(&self, memory: &mut KeeperCache, events: &[Event]) {
         for event in events {
             if let Change::Forgotten { instance } = &event.change {
                 memory.forget(instance);
@@ -194,7 +194,7 @@ impl Engine {
     }
 }
 
-impl Memory {
+impl KeeperCache {
     /// May this effect about an attempt be started now? Then it is under way.
     pub(super) fn may_try(&mut self, effect: &Effect, now: Stamp) -> bool {
         self.tried.retain(|_, until| until.is_none_or(|until| !now.reached(until)));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::Trouble;
+use super::EngineError;
 use super::keeper::{Pool, PoolKeeper};
 use super::pass::Launching;
 use crate::core::plan::Plan;
@@ -25,7 +25,7 @@ pub enum Reaped {
 }
 
 /// One pass over a pool, or the report of a running keeper's next one (waited for `within`).
-pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
+pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> {
     let host = &pool.engine.host;
     if let Some(lock) = host.lock_keeper(Duration::ZERO).await? {
         let mut keeper = PoolKeeper::new(pool.clone());
@@ -61,7 +61,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, Trouble> {
 /// Calls a keeper if a pool wants one, after the last `reap` of a process.
 ///
 /// RACE: whoever committed something while a `reap` held the keeper's lock, in whichever pool, took it for a keeper.
-pub async fn hand_on(pools: &[Pool]) -> Result<(), Trouble> {
+pub async fn hand_on(pools: &[Pool]) -> Result<(), EngineError> {
     for pool in pools {
         if pool.engine.wants_keeper().await? {
             pool.engine.summon().await?;
@@ -71,7 +71,7 @@ pub async fn hand_on(pools: &[Pool]) -> Result<(), Trouble> {
 }
 
 /// The very plan that `reap` would carry out now.
-pub async fn preview(pool: &Pool) -> Result<Plan, Trouble> {
+pub async fn preview(pool: &Pool) -> Result<Plan, EngineError> {
     let (setup, _) = pool.setup.current().await;
     pool.engine.preview(&setup).await
 }
@@ -86,7 +86,7 @@ impl PoolKeeper {
 impl super::Engine {
     /// Is there work that only a keeper does: somebody waits or has to be watched over, something is under way, or idle
     /// capacity is missing?
-    async fn wants_keeper(&self) -> Result<bool, Trouble> {
+    async fn wants_keeper(&self) -> Result<bool, EngineError> {
         let state = self.store.load().await?;
         let (idle, target) = state.policy.as_ref().map_or((0, 0), |policy| {
             let spare = state.instances.values().map(|i| i.usable()).sum();
@@ -101,7 +101,7 @@ impl super::Engine {
         &self,
         within: Duration,
         mut done: impl FnMut(&crate::core::pool::PoolState) -> bool,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, EngineError> {
         let until = self.now().plus(within);
         loop {
             if done(&self.store.load().await?) {

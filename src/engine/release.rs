@@ -1,6 +1,6 @@
 //! `cleanup`: the attempt ends, its slot goes to the next job.
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::attempt::End;
 use crate::core::ids::AttemptName;
 use crate::core::instance::Release;
@@ -17,7 +17,7 @@ impl Engine {
         &self,
         attempt: &AttemptName,
         closing: &Closing,
-    ) -> Result<Option<HostError>, Trouble> {
+    ) -> Result<Option<HostError>, EngineError> {
         let leaving = Release { how: End::CleanedUp, used: closing.used, closing: closing.lingering };
         let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
         let committed = self.commit(decide).await?;

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 
-use super::{Engine, Trouble};
+use super::{Engine, EngineError};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
 use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
-use crate::port::host::{Assignment, HostError, Inbox};
+use crate::port::host::{Assignment, HostError, MailboxName};
 use crate::port::store::StoreError;
 
 /// Why a stage could not be run to its end. None of these is the script's fault.
@@ -31,11 +31,11 @@ pub enum StageError {
     #[error("instance {instance} {how}")]
     Ended { instance: InstanceId, how: String },
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    Trouble(#[from] EngineError),
 }
 
 /// What became of a lost instance.
-enum Verdict {
+enum LossReason {
     /// In the provider's words.
     Ended(String),
     /// As far as we know.
@@ -92,11 +92,11 @@ impl Engine {
             Err(cause) => {
                 let instance = id.clone();
                 Err(match self.verdict(id, attempt, &cause).await? {
-                    Verdict::Ended(how) => StageError::Ended { instance, how },
-                    Verdict::Lost(verdict) => {
+                    LossReason::Ended(how) => StageError::Ended { instance, how },
+                    LossReason::Lost(verdict) => {
                         StageError::Lost { instance, verdict: verdict.to_owned(), cause }
                     }
-                    Verdict::Left(why) => {
+                    LossReason::Left(why) => {
                         StageError::Lost { instance, verdict: format!("left service: {why}"), cause }
                     }
                 })
@@ -123,9 +123,9 @@ impl Engine {
         id: &InstanceId,
         attempt: &AttemptName,
         cause: &ConnectError,
-    ) -> Result<Verdict, StageError> {
+    ) -> Result<LossReason, StageError> {
         if matches!(cause, ConnectError::Local { .. }) {
-            return Ok(Verdict::Lost("could not be used"));
+            return Ok(LossReason::Lost("could not be used"));
         }
         // The policy only shortens or lengthens the wait: without state the defaults serve.
         let policy = self.store.load().await.ok().and_then(|state| state.policy);
@@ -137,8 +137,8 @@ impl Engine {
             self.summon().await?;
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
-                None => return Ok(Verdict::Lost("is gone at the provider")),
-                Some(Phase::Draining { reason: why }) => return Ok(Verdict::Left(why.clone())),
+                None => return Ok(LossReason::Lost("is gone at the provider")),
+                Some(Phase::Draining { reason: why }) => return Ok(LossReason::Left(why.clone())),
                 Some(_) => {}
             }
             let report = self.host.read_report(&self.pool).await?;
@@ -147,22 +147,22 @@ impl Engine {
             }
             let now = self.now();
             if now.reached(until) {
-                return Ok(Verdict::Lost("does not answer any more"));
+                return Ok(LossReason::Lost("does not answer any more"));
             }
             let look = timing.waiter_poll_interval.min(now.until(until));
-            self.host.wait(Inbox::Attempt(attempt), look).await?;
+            self.host.wait(MailboxName::Attempt(attempt), look).await?;
         }
     }
 }
 
 /// What a pass found of an instance in use, if it looks gone.
-fn told(report: &Report, id: &InstanceId) -> Option<Verdict> {
+fn told(report: &Report, id: &InstanceId) -> Option<LossReason> {
     report.notes.iter().find_map(|note| match note {
         Note::Suspect { instance, cause: Some(cause) } if instance == id => {
-            Some(Verdict::Ended(cause.clone()))
+            Some(LossReason::Ended(cause.clone()))
         }
         Note::Suspect { instance, cause: None } if instance == id => {
-            Some(Verdict::Lost("was stopped or removed at the provider"))
+            Some(LossReason::Lost("was stopped or removed at the provider"))
         }
         _ => None,
     })

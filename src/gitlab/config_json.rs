@@ -45,7 +45,7 @@ impl FileSystem {
 
 /// What the answer is made of.
 #[derive(Debug, Clone, Copy)]
-pub struct Answer<'a> {
+pub struct ConfigOutput<'a> {
     /// Of this program.
     pub version: &'a str,
     pub attempt: &'a AttemptName,
@@ -82,7 +82,7 @@ struct Driver<'a> {
     version: &'a str,
 }
 
-impl Answer<'_> {
+impl ConfigOutput<'_> {
     /// One JSON document in one line. There is no `hostname`: no instance is chosen yet, and it would stick to all
     /// attempts of the job.
     pub fn to_json(&self) -> Result<String, NotText> {
@@ -111,7 +111,7 @@ mod tests {
     use crate::gitlab::env::JobEnv;
 
     fn answer(attempt: &str, builds_dir: &str, file_system: FileSystem) -> String {
-        let answer = Answer {
+        let answer = ConfigOutput {
             version: "1.2.3",
             attempt: &AttemptName::new(attempt),
             pool: &PoolName::new("linux"),
@@ -177,7 +177,7 @@ mod tests {
     fn a_state_directory_that_is_no_text_is_refused() {
         let (attempt, pool) = (AttemptName::new("a"), PoolName::new("p"));
         let state_dir = Path::new(OsStr::from_bytes(b"/var/\xff"));
-        let answer = Answer {
+        let answer = ConfigOutput {
             version: "1",
             attempt: &attempt,
             pool: &pool,

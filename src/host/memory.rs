@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::core::attempt::{AttemptSeen, Sight};
+use crate::core::attempt::{AttemptSeen, Presence};
 use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
 use crate::core::report::Report;
 use crate::core::time::{BootId, Stamp};
@@ -228,7 +228,7 @@ impl Directory {
     pub fn seen(
         &self,
         pool: &PoolName,
-        sight: impl Fn(&AttemptName, &AttemptDir) -> (Sight, Sight),
+        sight: impl Fn(&AttemptName, &AttemptDir) -> (Presence, Presence),
     ) -> BTreeMap<AttemptName, AttemptSeen> {
         let of_pool = |name: &AttemptName, dir: &AttemptDir| {
             let record = dir.record.as_ref().filter(|r| r.pool == *pool)?;
@@ -396,7 +396,8 @@ mod tests {
     }
 
     fn held(directory: &SharedDirectory) -> bool {
-        let seen = directory.borrow().seen(&PoolName::new("linux"), |_, _| (Sight::There, Sight::There));
+        let seen =
+            directory.borrow().seen(&PoolName::new("linux"), |_, _| (Presence::There, Presence::There));
         seen.values().any(|a| a.lease_held)
     }
 
@@ -434,7 +435,7 @@ mod tests {
         let closing = close(&dir, &name, ONE);
         assert!(closing.record.is_none() && !closing.lingering);
         assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
-        assert!(dir.borrow().seen(&record.pool, |_, _| (Sight::There, Sight::There)).is_empty());
+        assert!(dir.borrow().seen(&record.pool, |_, _| (Presence::There, Presence::There)).is_empty());
     }
 
     #[test]

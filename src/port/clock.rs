@@ -17,15 +17,15 @@ pub(crate) mod tests {
 
     /// Time passes only where a test says so.
     #[derive(Debug, Default)]
-    pub(crate) struct Hands(Cell<u64>);
+    pub(crate) struct ManualClock(Cell<u64>);
 
-    impl Hands {
+    impl ManualClock {
         pub(crate) fn pass(&self, time: Duration) {
             self.0.set(self.0.get() + u64::try_from(time.as_millis()).unwrap());
         }
     }
 
-    impl Clock for Hands {
+    impl Clock for ManualClock {
         fn now(&self) -> Stamp {
             let ms = self.0.get();
             Stamp { wall_ms: i64::try_from(ms).unwrap(), boot: BootId(1), uptime_ms: ms }

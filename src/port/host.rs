@@ -32,12 +32,12 @@ pub struct Assignment {
     #[serde(default)]
     pub fixed: bool,
     #[serde(default)]
-    pub patience: Patience,
+    pub patience: StageTimeouts,
 }
 
 /// The part of a policy's timing that `run` needs, as it was at the grant: a stage reads no pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Patience {
+pub struct StageTimeouts {
     /// `connect_timeout`: to connect, and again until the instance has begun with the script.
     #[serde(with = "millis")]
     pub start_within: Duration,
@@ -46,13 +46,13 @@ pub struct Patience {
     pub stop_grace: Duration,
 }
 
-impl From<&Timing> for Patience {
+impl From<&Timing> for StageTimeouts {
     fn from(timing: &Timing) -> Self {
         Self { start_within: timing.connect_timeout, stop_grace: timing.stop_grace }
     }
 }
 
-impl Default for Patience {
+impl Default for StageTimeouts {
     fn default() -> Self {
         Self::from(&Timing::default())
     }
@@ -97,14 +97,14 @@ pub struct Identity {
 
 /// Where a process waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inbox<'a> {
+pub enum MailboxName<'a> {
     Keeper(&'a PoolName),
     Attempt(&'a AttemptName),
 }
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Woken {
+pub enum WakeReason {
     Message,
     Timeout,
     /// SIGTERM.
@@ -189,13 +189,13 @@ pub trait Host {
     async fn wake_attempt(&self, name: &AttemptName);
 
     /// Waits for a hint, a signal, or the end of `within`. Dropping the future loses no hint.
-    async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError>;
+    async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError>;
 
     /// Lets time pass, inside one effect; other effects go on.
     async fn pause(&self, time: Duration);
 
     /// Resolves when the runner wants this call to stop, or is gone, or `cleanup` came beside it.
-    async fn stopped(&self, name: &AttemptName) -> Woken;
+    async fn stopped(&self, name: &AttemptName) -> WakeReason;
 
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError>;
 

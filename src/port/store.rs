@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use crate::core::event::Event;
+use crate::core::format::{OUTDATED_REMEDY, newer, outdated};
 use crate::core::pool::PoolState;
 
 /// Decides under the store's lock. Pure: it may be called again with another state.
@@ -26,8 +27,11 @@ pub enum StoreError {
     #[error("{file}:{line}: the journal is damaged: {problem}")]
     Damaged { file: String, line: u64, problem: String },
     /// Written by a newer version: readable, never writable.
-    #[error("{file} was written by a newer version (format {found}, this one knows {known})")]
-    Newer { file: String, found: u32, known: u32 },
+    #[error("{}", newer(file, *found))]
+    Newer { file: String, found: u32 },
+    /// Written before the first release: neither readable nor writable.
+    #[error("{}: {OUTDATED_REMEDY}", outdated(file, *found))]
+    Outdated { file: String, found: u32 },
     /// The file system said no.
     #[error("{what}")]
     Io { what: String },

@@ -21,7 +21,7 @@ const LAST: [&str; 2] = ["spec.json", "lock"];
 
 /// Why it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum ExitReason {
     /// Somebody asked for it: what is left is removed.
     Terminated,
     /// It broke, or was told to die: the directory stays, as a dead machine stays in its provider's list.
@@ -30,7 +30,7 @@ pub enum End {
     Orphaned,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Terminated => f.write_str("terminated"),
@@ -113,13 +113,13 @@ impl Signals {
     }
 
     /// Returns when the instance shall end: by `terminate`, by a signal from elsewhere, or with its directory.
-    pub async fn end(&mut self, dir: &InstanceDir, lock: &fs::File, look: impl Fn()) -> End {
+    pub async fn end(&mut self, dir: &InstanceDir, lock: &fs::File, look: impl Fn()) -> ExitReason {
         tokio::select! {
             _ = self.stop.recv() => {
                 let asked = dir.has("terminating");
-                if asked { End::Terminated } else { End::Died("killed by SIGTERM".to_owned()) }
+                if asked { ExitReason::Terminated } else { ExitReason::Died("killed by SIGTERM".to_owned()) }
             }
-            () = orphaned(dir, lock, look) => End::Orphaned,
+            () = orphaned(dir, lock, look) => ExitReason::Orphaned,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::process::{Exit, Kind, Proc, Shared};
 use super::rig::{Command, Starter};
 use super::scenario::{Moment, PoolPlan};
 use super::steps::{Channel, Pid};
-use super::truth::Verdict;
+use super::truth::JobResult;
 use super::workload::{self, QUEUE};
 use super::world::{Manager, World};
 use crate::core::ids::{Generation, InstanceId, PoolName};
@@ -248,7 +248,7 @@ fn abandon_jobs(world: &mut World, runner: Option<u32>) {
     world.truth.live.retain(|_, live| !gone.contains(&live.job));
     for id in gone {
         world.truth.running.remove(&id);
-        world.truth.verdicts.insert(id, Verdict::Abandoned);
+        world.truth.verdicts.insert(id, JobResult::Abandoned);
     }
 }
 

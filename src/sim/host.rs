@@ -13,11 +13,13 @@ use super::process::{Kind, Proc};
 use super::rig::Starter;
 use super::steps::Channel;
 use super::world::World;
-use crate::core::attempt::{AttemptSeen, Sight};
+use crate::core::attempt::{AttemptSeen, Presence};
 use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
-use crate::port::host::{Assignment, AttemptRecord, Closing, Host, HostError, Identity, Inbox, Lock, Woken};
+use crate::port::host::{
+    Assignment, AttemptRecord, Closing, Host, HostError, Identity, Lock, MailboxName, WakeReason,
+};
 
 /// One process's view of its machine's state directory.
 #[derive(Debug, Clone)]
@@ -60,13 +62,13 @@ impl SimHost {
     }
 
     /// Why this process should stop, if it should.
-    fn stop(&self, world: &World) -> Option<Woken> {
+    fn stop(&self, world: &World) -> Option<WakeReason> {
         let process = world.processes.get(&self.proc.pid)?;
         if process.stop {
-            return Some(Woken::Stop);
+            return Some(WakeReason::Stop);
         }
         let called = matches!(process.kind, Kind::Prepare | Kind::Run);
-        (called && !world.runner_lives(self.proc.pid)).then_some(Woken::RunnerGone)
+        (called && !world.runner_lives(self.proc.pid)).then_some(WakeReason::RunnerGone)
     }
 }
 
@@ -149,12 +151,12 @@ impl Host for SimHost {
             let manager = &world.managers[self.proc.machine];
             let sight = |name: &AttemptName, dir: &AttemptDir| {
                 let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
-                    return (Sight::Unknown, Sight::Unknown);
+                    return (Presence::Unknown, Presence::Unknown);
                 };
                 if runner.opaque {
-                    return (Sight::Unknown, Sight::Unknown);
+                    return (Presence::Unknown, Presence::Unknown);
                 }
-                let there = |is: bool| if is { Sight::There } else { Sight::Gone };
+                let there = |is: bool| if is { Presence::There } else { Presence::Gone };
                 (there(runner.alive), there(manager.tmpdirs.contains(name)))
             };
             directory.borrow().seen(pool, sight)
@@ -237,21 +239,21 @@ impl Host for SimHost {
         }
     }
 
-    async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+    async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError> {
         let directory = self.step("host.wait").await;
         let (mailbox, channel) = match inbox {
-            Inbox::Keeper(pool) => {
+            MailboxName::Keeper(pool) => {
                 (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.machine, pool.clone()))
             }
-            Inbox::Attempt(name) => (Mailbox::Attempt(name.clone()), self.channel(name)),
+            MailboxName::Attempt(name) => (Mailbox::Attempt(name.clone()), self.channel(name)),
         };
         let channels = [channel, Channel::Signal(self.proc.pid)];
         let deadline = self.proc.now_ms().saturating_add(ms(within));
         let look = |world: &mut World| {
-            let message = || directory.borrow_mut().mail(&mailbox).then_some(Woken::Message);
+            let message = || directory.borrow_mut().mail(&mailbox).then_some(WakeReason::Message);
             self.stop(world).or_else(message)
         };
-        let woken = self.proc.until(&channels, Some(deadline), look).await.unwrap_or(Woken::Timeout);
+        let woken = self.proc.until(&channels, Some(deadline), look).await.unwrap_or(WakeReason::Timeout);
         self.proc.say(format_args!("host.wait: {woken:?}"));
         Ok(woken)
     }
@@ -261,14 +263,14 @@ impl Host for SimHost {
         self.proc.pause(ms(time)).await;
     }
 
-    async fn stopped(&self, name: &AttemptName) -> Woken {
+    async fn stopped(&self, name: &AttemptName) -> WakeReason {
         let directory = self.step("host.stopped").await;
         let channels = [self.channel(name), Channel::Signal(self.proc.pid)];
         let look = |world: &mut World| {
-            let closed = || directory.borrow().is_closed(name).then_some(Woken::Message);
+            let closed = || directory.borrow().is_closed(name).then_some(WakeReason::Message);
             self.stop(world).or_else(closed)
         };
-        let woken = self.proc.until(&channels, None, look).await.unwrap_or(Woken::Stop);
+        let woken = self.proc.until(&channels, None, look).await.unwrap_or(WakeReason::Stop);
         self.proc.say(format_args!("host.stopped: {woken:?}"));
         woken
     }

@@ -14,7 +14,7 @@ use super::rig::{Command, Ports, Product};
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
-use crate::engine::keeper::{Keeping, Pool, keep};
+use crate::engine::keeper::{KeeperMode, Pool, keep};
 use crate::engine::operate::Target;
 use crate::engine::reap::{hand_on, reap};
 use crate::port::connector::{Output, StageEnd, Stream};
@@ -101,7 +101,7 @@ async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
 }
 
 async fn keeper(ports: &Ports, service: bool) -> i32 {
-    let keeping = if service { Keeping::AsService } else { Keeping::UntilSettled };
+    let keeping = if service { KeeperMode::AsService } else { KeeperMode::UntilSettled };
     match keep(&ports.host, &pools(ports), keeping, TAKE_OVER).await {
         Ok(_) => OK,
         Err(_) => SYSTEM_FAILURE,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::run::{living, policies};
-use super::truth::Verdict;
+use super::truth::JobResult;
 use super::world::World;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::instance::Phase;
@@ -44,13 +44,13 @@ fn blame(world: &World) -> Option<String> {
         let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
         let excuse = world.truth.excuses.get(&id);
         match world.truth.verdicts.get(&id) {
-            Some(Verdict::Failed) if !script_fails => {
+            Some(JobResult::Failed) if !script_fails => {
                 return Some(format!("promise 6: job {id} is blamed for what its script did not do"));
             }
-            Some(Verdict::Passed) if script_fails => {
+            Some(JobResult::Passed) if script_fails => {
                 return Some(format!("promise 6: job {id} passed although its script failed"));
             }
-            Some(Verdict::SystemFailure) if excuse.is_none() => {
+            Some(JobResult::SystemFailure) if excuse.is_none() => {
                 return Some(format!("promise 3: job {id} failed although nothing went wrong around it"));
             }
             _ => {}

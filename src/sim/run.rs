@@ -12,7 +12,7 @@ use super::rest;
 use super::rig::{Command, Product, Starter};
 use super::scenario::Scenario;
 use super::steps::Channel;
-use super::truth::Verdict;
+use super::truth::JobResult;
 use super::world::{Manager, World};
 use super::{fate, workload};
 use crate::core::ids::OwnerId;
@@ -22,7 +22,7 @@ use crate::host::memory::Directory;
 
 /// What a seed came to.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct SeedResult {
     pub seed: u64,
     /// The first broken promise.
     pub wrong: Option<String>,
@@ -35,7 +35,7 @@ pub struct Outcome {
     pub passed: usize,
 }
 
-impl Outcome {
+impl SeedResult {
     /// What is wrong with this seed: a broken promise, or too little to hold one against.
     pub fn problem(&self) -> Option<String> {
         let tame = || {
@@ -58,7 +58,7 @@ impl Outcome {
 }
 
 /// Runs a seed. `keep` keeps the story's text.
-pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
+pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     let scenario = Rc::new(Scenario::draw(seed));
     let world: Shared = Rc::new(RefCell::new(World::new(seed, Rc::clone(&scenario), keep)));
     let starter = Starter { product };
@@ -99,8 +99,8 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> Outcome {
     {
         world.broken(problem);
     }
-    let passed = world.truth.verdicts.values().filter(|v| **v == Verdict::Passed).count();
-    Outcome {
+    let passed = world.truth.verdicts.values().filter(|v| **v == JobResult::Passed).count();
+    SeedResult {
         seed,
         wrong: world.wrong.clone(),
         cover: world.cover.clone(),

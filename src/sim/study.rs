@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::rng::Rng;
 use super::world::EPOCH_MS;
-use crate::core::attempt::{AttemptSeen, End, Sight};
+use crate::core::attempt::{AttemptSeen, End, Presence};
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
@@ -190,8 +190,8 @@ impl Study {
             used: false,
             lease_held: true,
             lease_at: now,
-            runner: Sight::There,
-            tmpdir: Sight::There,
+            runner: Presence::There,
+            tmpdir: Presence::There,
             boot: now.boot,
         };
         self.observed.attempts.insert(attempt.clone(), seen);

@@ -39,7 +39,7 @@ pub struct Guests {
 
 /// How a job ended, for GitLab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum JobResult {
     Passed,
     /// The script's fault.
     Failed,
@@ -65,7 +65,7 @@ pub struct Truth {
     pub said: BTreeMap<PoolName, Said>,
     /// Every launch ever sent, by its token.
     pub asked: BTreeMap<String, LaunchRequest>,
-    pub verdicts: BTreeMap<u64, Verdict>,
+    pub verdicts: BTreeMap<u64, JobResult>,
     /// What went wrong around a job, so that a system failure is true.
     pub excuses: BTreeMap<u64, &'static str>,
     /// Jobs that runners work on: by number, with the runner.

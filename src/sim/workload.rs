@@ -12,7 +12,7 @@ use super::process::{Exit, Proc, Shared};
 use super::rig::{Command, Starter};
 use super::scenario::JobPlan;
 use super::steps::{Channel, Pid};
-use super::truth::{Live, Verdict};
+use super::truth::{JobResult, Live};
 use super::world::Runner;
 use crate::core::ids::AttemptName;
 use crate::port::host::AttemptRecord;
@@ -115,7 +115,7 @@ impl Job {
         Called::Stopped
     }
 
-    async fn work(mut self, proc: &Proc) -> Verdict {
+    async fn work(mut self, proc: &Proc) -> JobResult {
         for _ in 0..3 {
             self.attempt = self.new_tmpdir(proc);
             match self.prepare(proc).await {
@@ -126,17 +126,17 @@ impl Job {
                 }
                 Called::Stopped => {
                     self.cleanup(proc).await;
-                    return Verdict::Cancelled;
+                    return JobResult::Cancelled;
                 }
                 Called::Exit(1) => {
                     self.cleanup(proc).await;
-                    return Verdict::Failed;
+                    return JobResult::Failed;
                 }
                 Called::Exit(_) | Called::Killed => self.cleanup(proc).await,
             }
             proc.pause(3_000).await;
         }
-        Verdict::SystemFailure
+        JobResult::SystemFailure
     }
 
     fn new_tmpdir(&self, proc: &Proc) -> AttemptName {
@@ -187,9 +187,9 @@ impl Job {
         called
     }
 
-    async fn stages(&self, proc: &Proc) -> Verdict {
+    async fn stages(&self, proc: &Proc) -> JobResult {
         if !self.hold(proc) {
-            return Verdict::SystemFailure;
+            return JobResult::SystemFailure;
         }
         let last = self.plan.stages.len() - 1;
         for (place, (takes, exit)) in self.plan.stages.iter().enumerate() {
@@ -205,21 +205,21 @@ impl Job {
             let cancel = cancelled.then(|| proc.now_ms() + self.plan.dice % takes);
             match self.wait(proc, pid, cancel).await {
                 Called::Exit(0) => {}
-                Called::Exit(1) => return Verdict::Failed,
+                Called::Exit(1) => return JobResult::Failed,
                 Called::Stopped => {
                     if cancelled {
                         proc.world.borrow_mut().cover.fault(Fault::CancelledRunning);
                     }
-                    return Verdict::Cancelled;
+                    return JobResult::Cancelled;
                 }
-                Called::Exit(_) => return Verdict::SystemFailure,
+                Called::Exit(_) => return JobResult::SystemFailure,
                 Called::Killed => {
                     proc.world.borrow_mut().truth.excuse(self.id, "its run was killed");
-                    return Verdict::SystemFailure;
+                    return JobResult::SystemFailure;
                 }
             }
         }
-        Verdict::Passed
+        JobResult::Passed
     }
 
     /// The runner believes what `prepare` said: the attempt has an instance now.
@@ -241,14 +241,14 @@ impl Job {
     }
 
     /// A call that does not react: the runner gives up on it and goes on to `cleanup`.
-    async fn abandon(&self, proc: &Proc, pid: Pid) -> Verdict {
+    async fn abandon(&self, proc: &Proc, pid: Pid) -> JobResult {
         let give_up = proc.now_ms() + 5_000 + self.plan.dice % 10_000;
         let exit = proc.until(&[Channel::Exit(pid)], Some(give_up), |world| world.exit_of(pid)).await;
         let mut world = proc.world.borrow_mut();
         if exit.is_none() {
             world.cover.fault(Fault::RunAbandoned);
         }
-        Verdict::Cancelled
+        JobResult::Cancelled
     }
 
     async fn cleanup(&self, proc: &Proc) {

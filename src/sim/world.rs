@@ -17,7 +17,7 @@ use super::process::{Exit, Kind, Process};
 use super::rng::Streams;
 use super::scenario::Scenario;
 use super::steps::{Channel, Pid, Steps};
-use super::story::Story;
+use super::trace::Trace;
 use super::truth::Truth;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::time::{BootId, Stamp};
@@ -105,7 +105,7 @@ pub struct World {
     pub scenario: Rc<Scenario>,
     pub steps: Steps,
     pub streams: Streams,
-    pub story: Story,
+    pub story: Trace,
     pub cover: Coverage,
     pub processes: BTreeMap<Pid, Process>,
     pub managers: Vec<Manager>,
@@ -136,7 +136,7 @@ impl World {
             now: 0,
             steps: Steps::default(),
             streams: Streams::new(seed),
-            story: Story::new(keep_story),
+            story: Trace::new(keep_story),
             cover: Coverage::default(),
             processes: BTreeMap::new(),
             managers: Vec::new(),

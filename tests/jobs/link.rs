@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use greenroom::connector::ssh::link::{Answer, Figures, Found, Survey};
+use greenroom::connector::ssh::link::{Figures, Found, LinkStatus, Survey};
 use greenroom::core::ids::InstanceId;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -24,8 +24,8 @@ fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let seen = runtime.block_on(Survey::look(&dir, Duration::from_secs(10)));
     let figures = |found: &Found| match &found.answer {
-        Answer::Figures(figures) => Some(figures.clone()),
-        Answer::Leaving | Answer::Silence => None,
+        LinkStatus::Figures(figures) => Some(figures.clone()),
+        LinkStatus::Leaving | LinkStatus::Silence => None,
     };
     seen.of(instance).iter().filter_map(figures).collect()
 }

@@ -9,7 +9,7 @@ use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
 use greenroom::core::instance::Phase;
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::Store as _;
-use greenroom::store::file::{self, FileStore, Verdict};
+use greenroom::store::file::{self, Diagnosis, FileStore};
 use rustix::process::Signal;
 
 use crate::processes::{self, Kind, Process, wait_for};
@@ -164,7 +164,7 @@ impl Place {
     }
 
     /// Looks for damage.
-    pub fn verify(&self) -> Verdict {
+    pub fn verify(&self) -> Diagnosis {
         Self::block_on(async { self.store().verify().await }).expect("the state can be looked at")
     }
 

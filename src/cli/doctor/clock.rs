@@ -12,7 +12,7 @@ const TOLERANCE: Duration = Duration::from_mins(1);
 
 /// What is compared.
 #[derive(Debug, Clone)]
-pub struct ClockSight {
+pub struct ClockFacts {
     /// What the clocks say; or why not.
     pub now: Result<Stamp, String>,
     /// When this program was installed, by the time of its file, in milliseconds since 1970.
@@ -21,7 +21,7 @@ pub struct ClockSight {
     pub newest: Option<Stamp>,
 }
 
-pub(super) fn check(sight: &ClockSight) -> Vec<Finding> {
+pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
     let now = match &sight.now {
         Ok(now) => *now,
         Err(problem) => {
@@ -86,8 +86,8 @@ pub(super) mod tests {
     use crate::cli::story::at;
     use crate::core::time::BootId;
 
-    fn sight(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockSight {
-        ClockSight { now: Ok(now), installed_ms: installed.map(|at| at.wall_ms), newest }
+    fn sight(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockFacts {
+        ClockFacts { now: Ok(now), installed_ms: installed.map(|at| at.wall_ms), newest }
     }
 
     fn set(stamp: Stamp, seconds: i64) -> Stamp {
@@ -134,7 +134,7 @@ pub(super) mod tests {
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
         let no_clock =
-            ClockSight { now: Err("cannot read the boot id".into()), installed_ms: None, newest: None };
+            ClockFacts { now: Err("cannot read the boot id".into()), installed_ms: None, newest: None };
         let sights = [
             no_clock,
             sight(set(at(0.0), -86_400), Some(at(0.0)), None),

@@ -56,6 +56,7 @@ codes! {
     STATE_LOCKED Error "state-locked" "A process holds the lock of a pool's state for longer than any call needs it.";
     STATE_DAMAGED Error "state-damaged" "A pool's state is damaged: nothing is launched, granted or terminated.";
     STATE_NEWER Error "state-newer" "A newer version wrote a pool's state: this version can read it, but not change it.";
+    STATE_OUTDATED Error "state-outdated" "A pool's state has a format from before the first release.";
     STATE_UNREADABLE Error "state-unreadable" "The files of a pool's state cannot be read.";
     STATE_INAPPLICABLE_EVENTS Warning "state-inapplicable-events" "Recorded events did not fit the state they were applied to: a bug.";
     STATE_TORN Note "state-torn" "A write was cut short; the next writer moves the incomplete record to a backup file.";

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::examine::{Ground, examine};
+use super::examine::{CheckPaths, examine};
 use super::keeper::UNIT_DIRS;
-use crate::cli::args::{DoctorOptions, Place};
+use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::config_file;
 use crate::cli::error::CliError;
 use crate::cli::{program, ui};
@@ -13,7 +13,7 @@ use crate::cli::{program, ui};
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// Examines this machine; false if there is an error among the findings.
-pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Result<bool, CliError> {
+pub(in crate::cli) async fn doctor(place: &GlobalOptions, options: &DoctorOptions) -> Result<bool, CliError> {
     if let Some(host) = &options.pin {
         return super::pin::pin(place, options, host).await;
     }
@@ -23,7 +23,7 @@ pub(in crate::cli) async fn doctor(place: &Place, options: &DoctorOptions) -> Re
     let config = config_file(place)?;
     let program = program::driver()?;
     let unit_dirs: Vec<&Path> = UNIT_DIRS.iter().map(Path::new).collect();
-    let ground = Ground {
+    let ground = CheckPaths {
         config: &config,
         state_dir: place.state_dir.as_deref(),
         program: &program,

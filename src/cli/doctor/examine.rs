@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::clock::ClockSight;
-use super::keeper::KeepingSight;
-use super::pools::PoolSight;
-use super::provider::{Around, Checked};
-use super::runner::{PoolNeeds, RunnerSight};
+use super::clock::ClockFacts;
+use super::keeper::KeeperFacts;
+use super::pools::PoolFacts;
+use super::provider::{CheckContext, Checked};
+use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
-    Examination, clock, config, hosts, keeper, links, mend, place, pools, provider, recorded, runner, trial,
+    Examination, clock, config, hosts, keeper, links, place, pools, provider, recorded, repair, runner, trial,
 };
 use crate::cli::args::DoctorOptions;
 use crate::cli::context;
@@ -44,7 +44,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(3);
 
 /// Where to look.
 #[derive(Debug)]
-pub(super) struct Ground<'a> {
+pub(super) struct CheckPaths<'a> {
     pub(super) config: &'a Path,
     /// Overrides the configuration's.
     pub(super) state_dir: Option<&'a Path>,
@@ -63,7 +63,10 @@ struct Pool {
 }
 
 /// Mends what was asked for, then looks.
-pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Result<Examination, CliError> {
+pub(super) async fn examine(
+    ground: &CheckPaths<'_>,
+    options: &DoctorOptions,
+) -> Result<Examination, CliError> {
     let mut examined = Examination::default();
     let (config, found) = config::check(ground.config);
     examined.add("configuration", found);
@@ -102,14 +105,18 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
     }
     let mut seen = Vec::new();
     if let (Some(state), Ok(clock)) = (state, &machine) {
-        let look =
-            Look { ground, config: config.as_ref(), policies: &policies, when: When::local(clock.now()) };
+        let look = RecordedChecks {
+            ground,
+            config: config.as_ref(),
+            policies: &policies,
+            when: When::local(clock.now()),
+        };
         seen = look.at_state(state, options, &mut examined).await?;
     }
     if !built.is_empty() {
         examined.add("providers", ask(&built, &policies, &seen).await);
     }
-    let sight = ClockSight {
+    let sight = ClockFacts {
         now: machine.map(|clock| clock.now()).map_err(|error| error.to_string()),
         installed_ms: installed(ground.program),
         newest: newest(&seen),
@@ -117,7 +124,7 @@ pub(super) async fn examine(ground: &Ground<'_>, options: &DoctorOptions) -> Res
     examined.add("clocks", clock::check(&sight));
     let needs = config.as_ref().map(needs).unwrap_or_default();
     if config.is_some() {
-        let sight = RunnerSight { path: &options.runner_config, config: ground.config, pools: &needs };
+        let sight = RunnerFacts { path: &options.runner_config, config: ground.config, pools: &needs };
         examined.add("runner", runner::check(&sight));
     }
     Ok(examined)
@@ -132,14 +139,14 @@ type Built = BTreeMap<PoolName, Rc<dyn Provider>>;
 
 /// What each pool's provider says, the policy that goes with it, and those that can be asked more.
 fn providers(
-    ground: &Ground<'_>,
+    ground: &CheckPaths<'_>,
     config: Option<&Config>,
     state_dir: &Path,
     clock: SystemClock,
     examined: &mut Examination,
 ) -> (Policies, Built) {
     let (mut policies, mut built) = (Policies::new(), Built::new());
-    let around = Around { state_dir, program: ground.program, clock: Rc::new(clock) };
+    let around = CheckContext { state_dir, program: ground.program, clock: Rc::new(clock) };
     for (config, pool) in
         config.iter().flat_map(|config| config.pools.values().map(move |pool| (config, pool)))
     {
@@ -164,14 +171,14 @@ async fn ask(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> 
 }
 
 /// What the checks of the recorded state share.
-struct Look<'a> {
-    ground: &'a Ground<'a>,
+struct RecordedChecks<'a> {
+    ground: &'a CheckPaths<'a>,
     config: Option<&'a Config>,
     policies: &'a BTreeMap<PoolName, Policy>,
     when: When,
 }
 
-impl Look<'_> {
+impl RecordedChecks<'_> {
     /// Mends, then looks at everything in the state directory.
     async fn at_state(
         &self,
@@ -194,7 +201,7 @@ impl Look<'_> {
                 Vec::new()
             }
         };
-        mend::mend(options, &host, &stores, examined).await?;
+        repair::repair(options, &host, &stores, examined).await?;
         let owner = root.join("owner").exists();
         examined.add(
             "state directory",
@@ -240,7 +247,7 @@ impl Look<'_> {
             BTreeMap::new()
         });
         let state = state?;
-        let sight = PoolSight {
+        let sight = PoolFacts {
             pool: name,
             configured: self.policies.get(name),
             config_read: self.config.is_some(),
@@ -259,13 +266,13 @@ impl Look<'_> {
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
             let (configured, state, attempts) = (Some(policy), &state, &attempts);
-            let sight = PoolSight { pool, configured, config_read: true, state, report: None, attempts };
+            let sight = PoolFacts { pool, configured, config_read: true, state, report: None, attempts };
             examined.add("pools", pools::check(&sight, &self.when));
         }
         let under_way =
             |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
         let next = |pool: &Pool| Some((pool.name.clone(), pool.report.as_ref()?.next?));
-        let keeping = KeepingSight {
+        let keeping = KeeperFacts {
             keeper,
             waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
             under_way: seen.iter().map(under_way).sum(),

@@ -24,7 +24,7 @@ pub const UNIT_DIRS: &[&str] = &[
 
 /// What is known about keepers.
 #[derive(Debug)]
-pub struct KeepingSight {
+pub struct KeeperFacts {
     pub keeper: KeeperStatus,
     /// Jobs that wait, and things under way that end only if somebody looks.
     pub waiting: usize,
@@ -37,7 +37,7 @@ pub struct KeepingSight {
     pub units: Vec<PathBuf>,
 }
 
-pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
+pub(super) fn check(sight: &KeeperFacts, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
     match &sight.keeper {
         KeeperStatus::Absent if sight.waiting + sight.under_way > 0 => {
@@ -60,7 +60,7 @@ pub(super) fn check(sight: &KeepingSight, when: &When) -> Vec<Finding> {
     found
 }
 
-fn start(sight: &KeepingSight) -> String {
+fn start(sight: &KeeperFacts) -> String {
     match sight.units.first().and_then(|unit| unit.file_name()) {
         Some(unit) => format!("`systemctl start {}`", unit.to_string_lossy()),
         None => "`greenroom reap` starts one".to_owned(),
@@ -79,7 +79,7 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
 }
 
 /// Without systemd a keeper that runs may well be somebody's service; we cannot know.
-fn no_service(sight: &KeepingSight) -> Option<Finding> {
+fn no_service(sight: &KeeperFacts) -> Option<Finding> {
     let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperStatus::Runs);
     (!is_fine).then(|| {
         let what = "no service runs `greenroom keep`: a waiting job starts a keeper, which goes when the runner's \
@@ -124,8 +124,8 @@ pub(super) mod tests {
     use super::*;
     use crate::cli::story::{at, pool, when};
 
-    fn calm() -> KeepingSight {
-        KeepingSight {
+    fn calm() -> KeeperFacts {
+        KeeperFacts {
             keeper: KeeperStatus::Runs,
             waiting: 0,
             under_way: 0,
@@ -135,26 +135,26 @@ pub(super) mod tests {
         }
     }
 
-    fn troubles() -> Vec<(KeepingSight, &'static str)> {
+    fn troubles() -> Vec<(KeeperFacts, &'static str)> {
         let unknown = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
         vec![
             (
-                KeepingSight { keeper: KeeperStatus::Absent, waiting: 2, under_way: 1, ..calm() },
+                KeeperFacts { keeper: KeeperStatus::Absent, waiting: 2, under_way: 1, ..calm() },
                 "error [keeper-missing]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
                  out\n  help: `systemctl start greenroom.service`",
             ),
             (
-                KeepingSight { next_looks: vec![(pool(), at(0.0))], ..calm() },
+                KeeperFacts { next_looks: vec![(pool(), at(0.0))], ..calm() },
                 "error [keeper-stalled]: the keeper meant to look at pool `linux` 5m ago and has not\n  \
                  help: its last words are in keeper.log in the state directory; end it, the next call starts another",
             ),
             (
-                KeepingSight { keeper: unknown, ..calm() },
+                KeeperFacts { keeper: unknown, ..calm() },
                 "warning [keeper-unknown]: it cannot be told whether a keeper runs: cannot open `keeper.lock`\n  \
                  help: run doctor as the user that owns the state directory",
             ),
             (
-                KeepingSight { units: vec![], ..calm() },
+                KeeperFacts { units: vec![], ..calm() },
                 "warning [keeper-no-service]: no service runs `greenroom keep`: a waiting job starts a keeper, which \
                  goes when the runner's service stops, and instances stay until somebody looks\n  help: write the \
                  unit that docs/doctor.md shows under `keeper-no-service`, then `systemctl enable --now greenroom`",
@@ -165,8 +165,8 @@ pub(super) mod tests {
     #[test]
     fn a_service_that_looks_in_time_is_fine_and_so_is_a_keeper_without_systemd() {
         assert_eq!(check(&calm(), &when(300.0)), []);
-        assert_eq!(check(&KeepingSight { has_systemd: false, units: vec![], ..calm() }, &when(300.0)), []);
-        let settled = KeepingSight { keeper: KeeperStatus::Absent, ..calm() };
+        assert_eq!(check(&KeeperFacts { has_systemd: false, units: vec![], ..calm() }, &when(300.0)), []);
+        let settled = KeeperFacts { keeper: KeeperStatus::Absent, ..calm() };
         assert_eq!(check(&settled, &when(600.0)), []);
     }
 
@@ -180,7 +180,7 @@ pub(super) mod tests {
 
     #[test]
     fn without_a_unit_reap_starts_a_keeper() {
-        let sight = KeepingSight {
+        let sight = KeeperFacts {
             keeper: KeeperStatus::Absent,
             waiting: 1,
             units: vec![],

@@ -3,14 +3,14 @@
 use super::code;
 use crate::cli::pool::status::links::{end, summary};
 use crate::cli::ui::plural;
-use crate::connector::ssh::link::{Answer, Found, Survey};
+use crate::connector::ssh::link::{Found, LinkStatus, Survey};
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::finding::Finding;
 
 /// `state`: `None` where it cannot be read.
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
-    let silent = survey.all().filter(|(_, link)| link.answer == Answer::Silence);
+    let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Silence);
     let mut found: Vec<Finding> = silent.map(|(instance, link)| wedged(pool, instance, link)).collect();
     found.extend(state.and_then(|state| left_over(pool, state, survey)));
     found
@@ -59,11 +59,11 @@ fn process(link: &Found) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::cli::pool::status::links::tests::{figures, found};
-    use crate::cli::story::{Story, id, pool};
+    use crate::cli::story::{EventFixture, id, pool};
     use crate::core::policy::Policy;
 
     fn state() -> PoolState {
-        Story::of(Policy::default()).ready(1, 1.0).state.clone()
+        EventFixture::of(Policy::default()).ready(1, 1.0).state.clone()
     }
 
     fn said(survey: &Survey) -> Vec<String> {
@@ -72,15 +72,15 @@ pub(super) mod tests {
 
     fn troubles() -> Survey {
         Survey::told([
-            (id(1), found(0, Answer::Silence)),
-            (id(1), Found { pid: None, ..found(1, Answer::Silence) }),
-            (id(7), found(2, Answer::Leaving)),
+            (id(1), found(0, LinkStatus::Silence)),
+            (id(1), Found { pid: None, ..found(1, LinkStatus::Silence) }),
+            (id(7), found(2, LinkStatus::Leaving)),
         ])
     }
 
     #[test]
     fn links_that_answer_are_told_in_a_line_and_are_no_finding() {
-        let survey = Survey::told([(id(1), found(0, Answer::Figures(figures())))]);
+        let survey = Survey::told([(id(1), found(0, LinkStatus::Figures(figures())))]);
         assert_eq!(said(&survey), [""; 0]);
         let expected = "links of pool `linux`: 1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
         assert_eq!(line(&pool(), &survey).unwrap(), expected);

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cli::args::{DoctorOptions, Place};
+use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
 use crate::cli::{near, ui};
@@ -28,7 +28,11 @@ enum Step {
 }
 
 /// Pins the key of a host; false if the operator does not want it.
-pub(super) async fn pin(place: &Place, options: &DoctorOptions, name: &str) -> Result<bool, CliError> {
+pub(super) async fn pin(
+    place: &GlobalOptions,
+    options: &DoctorOptions,
+    name: &str,
+) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let (pool, host) = find(&context, options.pool.as_deref(), name)?;
     let Some(path) = &host.pin else {

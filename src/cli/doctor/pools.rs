@@ -17,7 +17,7 @@ use crate::port::finding::Finding;
 
 /// One pool.
 #[derive(Debug)]
-pub struct PoolSight<'a> {
+pub struct PoolFacts<'a> {
     pub pool: &'a PoolName,
     /// What the configuration says; `None`: it does not name the pool, or cannot be read.
     pub configured: Option<&'a Policy>,
@@ -28,7 +28,7 @@ pub struct PoolSight<'a> {
     pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
 }
 
-pub(super) fn check(sight: &PoolSight<'_>, when: &When) -> Vec<Finding> {
+pub(super) fn check(sight: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
     match sight.configured {
         Some(policy) => {
@@ -56,7 +56,7 @@ fn idle_over_limit(pool: &PoolName, policy: &Policy) -> Option<Finding> {
     })
 }
 
-fn not_in_force(sight: &PoolSight<'_>, policy: &Policy) -> Option<Finding> {
+fn not_in_force(sight: &PoolFacts<'_>, policy: &Policy) -> Option<Finding> {
     let recorded = sight.state.policy.as_deref()?;
     (recorded != policy).then(|| {
         let what = format!("pool `{}` works by another policy than the configuration's", sight.pool);
@@ -65,7 +65,7 @@ fn not_in_force(sight: &PoolSight<'_>, policy: &Policy) -> Option<Finding> {
     })
 }
 
-fn unconfigured(sight: &PoolSight<'_>) -> Option<Finding> {
+fn unconfigured(sight: &PoolFacts<'_>) -> Option<Finding> {
     let (pool, state) = (sight.pool, sight.state);
     if state.instances.is_empty() && state.waiting.is_empty() {
         return None;
@@ -101,7 +101,7 @@ fn halted(pool: &PoolName, halt: &Suspension, when: &When) -> Finding {
     }
 }
 
-fn set_aside(sight: &PoolSight<'_>) -> Vec<Finding> {
+fn set_aside(sight: &PoolFacts<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
         let Phase::OutOfService { reason: why } = &instance.phase else { return None };
         let (pool, id) = (sight.pool, &instance.id);
@@ -139,7 +139,7 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
     })
 }
 
-fn left_over(sight: &PoolSight<'_>, when: &When) -> Option<Finding> {
+fn left_over(sight: &PoolFacts<'_>, when: &When) -> Option<Finding> {
     let fallback = Timing::default();
     let timing = sight.state.policy.as_ref().map_or(&fallback, |policy| &policy.timing);
     let ended = |(name, seen): (&AttemptName, &AttemptSeen)| {

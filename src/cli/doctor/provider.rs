@@ -19,7 +19,7 @@ pub(super) const ASKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What providers are built from, beside their tables.
 #[derive(Clone)]
-pub(super) struct Around<'a> {
+pub(super) struct CheckContext<'a> {
     pub(super) state_dir: &'a Path,
     pub(super) program: &'a Path,
     pub(super) clock: Rc<dyn Clock>,
@@ -34,7 +34,7 @@ pub(super) struct Checked {
 }
 
 /// Looks at a pool's provider on this side only. Launches nothing.
-pub(super) fn check(config: &Config, pool: &PoolConfig, around: &Around<'_>) -> Checked {
+pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_>) -> Checked {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,
         Err(error) => {
@@ -106,7 +106,7 @@ pub(super) mod tests {
         let text = format!("[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\n{provider}\n");
         let config = Config::parse(&text, "greenroom.toml").unwrap();
         let program = std::env::current_exe().unwrap();
-        let around = Around { state_dir: Path::new("/s"), program: &program, clock: Rc::new(Fixed) };
+        let around = CheckContext { state_dir: Path::new("/s"), program: &program, clock: Rc::new(Fixed) };
         let pool = config.pools.values().next().unwrap();
         check(&config, pool, &around).found
     }

@@ -2,11 +2,12 @@
 
 use super::code;
 use crate::cli::ui::plural;
+use crate::core::format::{OUTDATED_REMEDY, outdated};
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::finding::Finding;
 use crate::port::store::{Store as _, StoreError};
-use crate::store::file::{FileStore, Verdict};
+use crate::store::file::{Diagnosis, FileStore};
 
 /// Takes the pool's lock, reads every record of state and history. The state is there unless it cannot be used.
 pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
@@ -21,6 +22,7 @@ pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolSta
         Err(newer @ StoreError::Newer { .. }) => {
             return (store.load().await.ok(), vec![refused(pool, &newer)]);
         }
+        Err(outdated @ StoreError::Outdated { .. }) => return (None, vec![refused(pool, &outdated)]),
         Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => {}
     }
     match store.verify().await {
@@ -30,7 +32,7 @@ pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolSta
     (store.load().await.ok(), found)
 }
 
-fn judge(pool: &PoolName, verdict: &Verdict) -> Vec<Finding> {
+fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
     let mut found: Vec<Finding> = verdict.damage.iter().map(|damage| refused(pool, damage)).collect();
     if verdict.inapplicable_events > 0 {
         let events = plural(usize::try_from(verdict.inapplicable_events).unwrap_or(usize::MAX), "event");
@@ -83,6 +85,9 @@ fn refused(pool: &PoolName, error: &StoreError) -> Finding {
         StoreError::Newer { .. } => {
             code::STATE_NEWER.found(what, "install that version again; this one changes nothing in the pool")
         }
+        StoreError::Outdated { file, found } => {
+            code::STATE_OUTDATED.found(format!("pool `{pool}`: {}", outdated(file, *found)), OUTDATED_REMEDY)
+        }
         StoreError::Io { .. } => {
             code::STATE_UNREADABLE.found(what, "run doctor as the user that owns the state directory")
         }
@@ -95,8 +100,9 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::story::{Story, at, id, pool};
+    use crate::cli::story::{EventFixture, at, id, pool};
     use crate::core::event::Change;
+    use crate::core::format::FORMAT;
     use crate::core::policy::Policy;
     use crate::store::file::{Options, open_dir};
 
@@ -116,7 +122,7 @@ pub(super) mod tests {
             let home = tempfile::tempdir().unwrap();
             let store = open_dir(home.path()).unwrap().pool(&pool(), options()).unwrap();
             let bench = Self { home, store };
-            let mut story = Story::of(Policy::default());
+            let mut story = EventFixture::of(Policy::default());
             for event in story.ready(1, 1.0).events.clone() {
                 bench.store.transact(&mut |_| vec![event.clone()]).await.unwrap();
             }
@@ -159,10 +165,19 @@ pub(super) mod tests {
     }
 
     async fn newer() -> Bench {
+        of_format(99).await
+    }
+
+    async fn before_release() -> Bench {
+        of_format(1).await
+    }
+
+    async fn of_format(format: u32) -> Bench {
         let bench = Bench::new().await;
         let text = std::fs::read_to_string(bench.file("journal.jsonl")).unwrap();
         let (header, records) = text.split_once('\n').unwrap();
-        let body = header[r#"{"crc":"12345678","#.len()..].replace("\"format\":1", "\"format\":99");
+        let body = header[r#"{"crc":"12345678","#.len()..]
+            .replace(&format!("\"format\":{FORMAT}"), &format!("\"format\":{format}"));
         let crc = crc32fast::hash(body.as_bytes());
         let newer = format!("{{\"crc\":\"{crc:08x}\",{body}\n{records}");
         std::fs::write(bench.file("journal.jsonl"), newer).unwrap();
@@ -226,6 +241,9 @@ pub(super) mod tests {
         let (state, found) = newer().await.check().await;
         assert_eq!(codes(&found), ["state-newer"]);
         assert!(state.is_some(), "newer is readable");
+        let (state, found) = before_release().await.check().await;
+        assert_eq!(codes(&found), ["state-outdated"]);
+        assert!(state.is_none(), "format 1 is not");
         assert_eq!(codes(&old_damage().await.check().await.1), ["history-damaged"]);
         assert_eq!(codes(&misfit().await.check().await.1), ["state-inapplicable-events"]);
         assert_eq!(codes(&repaired().await.check().await.1), ["state-backup-files"]);
@@ -247,6 +265,7 @@ pub(super) mod tests {
             damaged().await,
             torn().await,
             newer().await,
+            before_release().await,
             old_damage().await,
             misfit().await,
             repaired().await,

@@ -32,7 +32,7 @@ pub struct PoolNeeds {
 
 /// What is looked at.
 #[derive(Debug)]
-pub struct RunnerSight<'a> {
+pub struct RunnerFacts<'a> {
     /// The runner's configuration.
     pub path: &'a Path,
     /// The configuration of ours that this check reads.
@@ -44,7 +44,7 @@ pub struct RunnerSight<'a> {
 const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
 
 /// Looks at the file, and at the executables it names.
-pub(super) fn check(sight: &RunnerSight<'_>) -> Vec<Finding> {
+pub(super) fn check(sight: &RunnerFacts<'_>) -> Vec<Finding> {
     let path = sight.path.display();
     let text = match std::fs::read_to_string(sight.path) {
         Ok(text) => text,
@@ -60,7 +60,7 @@ pub(super) fn check(sight: &RunnerSight<'_>) -> Vec<Finding> {
 }
 
 /// Judges the text of the file.
-fn judge(sight: &RunnerSight<'_>, text: &str) -> Vec<Finding> {
+fn judge(sight: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
     let path = sight.path.display();
     let table: Table = match text.parse() {
         Ok(table) => table,
@@ -125,7 +125,7 @@ fn is_greenroom(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == "greenroom")
 }
 
-fn judge_stanza(sight: &RunnerSight<'_>, stanza: &Stanza<'_>, concurrent: i64) -> Vec<Finding> {
+fn judge_stanza(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -> Vec<Finding> {
     let mut found: Vec<Finding> = EXECS.iter().filter_map(|name| executable(stanza, name)).collect();
     let called: Vec<Result<Called, Finding>> = EXECS
         .iter()
@@ -219,7 +219,7 @@ fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
     Ok(Called { pool, config })
 }
 
-fn other_config(sight: &RunnerSight<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
+fn other_config(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
     let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != sight.config)?;
     let (other, ours) = (other.display(), sight.config.display());
     let what = format!("{} calls with `--config {other}`, this check read `{ours}`", stanza.title);
@@ -228,7 +228,7 @@ fn other_config(sight: &RunnerSight<'_>, stanza: &Stanza<'_>, calls: &[Called]) 
 
 /// The pools that a stanza's jobs may come to.
 fn serving<'a>(
-    sight: &'a RunnerSight<'_>,
+    sight: &'a RunnerFacts<'_>,
     stanza: &Stanza<'_>,
     calls: &[Called],
 ) -> Result<Vec<(&'a PoolName, &'a PoolNeeds)>, Finding> {

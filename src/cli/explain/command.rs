@@ -1,7 +1,7 @@
 //! The command `explain`.
 
 use super::{Chapter, explain};
-use crate::cli::args::Place;
+use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::pool::look::{Looked, Looker};
@@ -14,7 +14,7 @@ use crate::host::local::Role;
 use crate::port::clock::Clock as _;
 
 /// Explains; false if nothing by that name is known.
-pub(in crate::cli) async fn tell(place: &Place, what: &str, json: bool) -> Result<bool, CliError> {
+pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let looker = Looker::open(&context, None)?;
     let (keeper, looked) = looker.look().await;

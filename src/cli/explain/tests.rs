@@ -1,7 +1,7 @@
 //! What operators are told, whole.
 
 use super::*;
-use crate::cli::story::{Story, at, attempt, endpoint, id, pool, report, when};
+use crate::cli::story::{EventFixture, at, attempt, endpoint, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
@@ -18,8 +18,8 @@ fn policy() -> Policy {
 }
 
 /// A warm start, a start on demand, a broken instance, a job that waits.
-fn day() -> Story {
-    let mut story = Story::of(policy());
+fn day() -> EventFixture {
+    let mut story = EventFixture::of(policy());
     story.ready(1, 10.0);
     story.asks("warm", 4711, "acme/shop", 227.0).gets("warm", 1, 227.014);
     story.asks("cold", 4712, "acme/blog", 240.0);
@@ -43,7 +43,7 @@ fn day() -> Story {
 
 fn chapter<'a>(
     name: &'a PoolName,
-    story: &'a Story,
+    story: &'a EventFixture,
     report: Option<&'a Report>,
     keeper: &'a KeeperStatus,
 ) -> Chapter<'a> {
@@ -51,7 +51,7 @@ fn chapter<'a>(
     Chapter { pool: name, state: &story.state, report, keeper, history }
 }
 
-fn told(what: &str, story: &Story, report: Option<&Report>, seconds: f64) -> String {
+fn told(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
     let (name, when) = (pool(), when(seconds));
     let chapters = vec![chapter(&name, story, report, &KeeperStatus::Runs)];
     explain(what, chapters, &when).unwrap().text(&when, 80)
@@ -192,7 +192,7 @@ pool linux, the last 6 notable events
 
 #[test]
 fn at_most_twenty_notable_events_of_a_pool_are_shown() {
-    let mut story = Story::of(policy());
+    let mut story = EventFixture::of(policy());
     for n in 0..30 {
         story.then(f64::from(n), Change::PoolResumed);
     }
@@ -285,7 +285,7 @@ fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
 
 #[test]
 fn an_instance_says_which_offering_it_took_and_why_none_before() {
-    let mut story = Story::of(policy());
+    let mut story = EventFixture::of(policy());
     let refused = |class, message: &str| Failure { class, message: message.to_owned() };
     let none_left = refused(ErrorClass::NoCapacity { scope: "zone-a".into() }, "exhausted");
     story.offerings(&["zone-a small spot", "zone-b small spot", "zone-b small"]);

@@ -4,14 +4,14 @@ pub mod args;
 mod build;
 mod look;
 
-use super::args::Place;
+use super::args::GlobalOptions;
 use super::context::state_path;
 use super::error::CliError;
 use crate::provider::qemu::image::store::Images;
 use args::ImageCommand;
 
 /// Carries one out; false if the answer is a bad one.
-pub(super) fn image(place: &Place, command: ImageCommand) -> Result<bool, CliError> {
+pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
     match command {
         ImageCommand::Build(options) => build::build(&images(place, &options.images)?, options),
         ImageCommand::List { images: folder, json } => look::list(&images(place, &folder)?, json),
@@ -25,7 +25,7 @@ pub(super) fn image(place: &Place, command: ImageCommand) -> Result<bool, CliErr
 }
 
 /// The folder that is named, or the one in the state directory.
-fn images(place: &Place, folder: &args::Folder) -> Result<Images, CliError> {
+fn images(place: &GlobalOptions, folder: &args::Folder) -> Result<Images, CliError> {
     let path = match &folder.images {
         Some(given) => std::path::absolute(given)?,
         None => state_path(place)?.join("images"),

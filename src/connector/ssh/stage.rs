@@ -124,22 +124,22 @@ pub(super) async fn carry_on(
 ) -> Result<StageEnd, ConnectError> {
     let outcome = drive(session, guest, to, run, (output, stop, sent)).await;
     let cause = match outcome {
-        Outcome::Over(Over::Ended(end)) => {
+        DriveEnd::Over(Over::Ended(end)) => {
             // What a background process still holds open is closed with it.
             let _sent = to.close().await;
             return Ok(end);
         }
-        Outcome::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
-        Outcome::Over(Over::NotStarted) => {
+        DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
+        DriveEnd::Over(Over::NotStarted) => {
             // It has no session to stop. Should its shell come round later, its first word meets a closed pipe and
             // ends it: the script is not read.
             return Err(session.not_started(run.start_within, sent.get()));
         }
-        Outcome::Over(Over::Output(error)) => {
+        DriveEnd::Over(Over::Output(error)) => {
             Some(format!("cannot pass on the output of the stage: {error}"))
         }
-        Outcome::Script(error) => Some(format!("cannot read the script: {error}")),
-        Outcome::Stop => None,
+        DriveEnd::Script(error) => Some(format!("cannot read the script: {error}")),
+        DriveEnd::Stop => None,
     };
     let stopped = stop::stop(session, guest, to, run.grace.get()).await;
     match cause {
@@ -151,7 +151,7 @@ pub(super) async fn carry_on(
     }
 }
 
-enum Outcome {
+enum DriveEnd {
     Over(Over),
     /// The script could not be read to its end.
     Script(io::Error),
@@ -166,7 +166,7 @@ async fn drive(
     to: &ChannelWriteHalf<Msg>,
     run: &Run,
     (output, stop, sent): Ends<'_, '_>,
-) -> Outcome {
+) -> DriveEnd {
     let receiving = guest.receive(session, output, run.linger);
     let sending = async {
         match &run.input {
@@ -179,11 +179,11 @@ async fn drive(
     loop {
         tokio::select! {
             biased;
-            () = &mut *stop => return Outcome::Stop,
-            over = &mut receiving => return Outcome::Over(over),
+            () = &mut *stop => return DriveEnd::Stop,
+            over = &mut receiving => return DriveEnd::Over(over),
             result = &mut sending, if !sending_over => match result {
                 Ok(()) => sending_over = true,
-                Err(error) => return Outcome::Script(error),
+                Err(error) => return DriveEnd::Script(error),
             },
         }
     }

@@ -32,7 +32,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// What became of the stage's session.
-enum Fate {
+enum StopResult {
     Gone,
     Left,
     /// It could not be asked.
@@ -61,12 +61,12 @@ pub(super) async fn stop(
                 fate = discarding => fate,
             }
         }
-        None => Fate::Unknown,
+        None => StopResult::Unknown,
     };
     let gone = match fate {
-        Fate::Gone => true,
-        Fate::Left => false,
-        Fate::Unknown => by_signal(session, guest, to, grace).await,
+        StopResult::Gone => true,
+        StopResult::Left => false,
+        StopResult::Unknown => by_signal(session, guest, to, grace).await,
     };
     if gone {
         return Ok(StageEnd::Stopped);
@@ -78,31 +78,31 @@ pub(super) async fn stop(
     Err(session.lost_because(format!("the stage was told to stop and did not within {waited}"), true))
 }
 
-async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> Fate {
+async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
     match sweeps(session, id, grace).await {
-        Fate::Unknown => {}
+        StopResult::Unknown => {}
         fate => return fate,
     }
     // Refused (`MaxSessions`), or the connection is broken: then on one of its own.
-    let Ok(other) = session.another(KILLING).await else { return Fate::Unknown };
+    let Ok(other) = session.another(KILLING).await else { return StopResult::Unknown };
     let fate = sweeps(&other, id, grace).await;
     other.close().await;
     fate
 }
 
 /// One command does it all, so that the guest has one process to start, and starts it while it still has the grace.
-async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> Fate {
+async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
     let kill_at = Instant::now() + grace;
     let until = kill_at + KILLING;
     loop {
         let now = Instant::now();
         let command = sweep(id, kill_at.saturating_duration_since(now), KILLING);
         match tokio::time::timeout_at(until, session.brief(&command)).await {
-            Ok(Ok((StageEnd::Exited(0), _))) => return Fate::Gone,
-            Ok(Err(_)) => return Fate::Unknown,
+            Ok(Ok((StageEnd::Exited(0), _))) => return StopResult::Gone,
+            Ok(Err(_)) => return StopResult::Unknown,
             // No process to be had, or it was killed with the rest.
             Ok(Ok(_)) if now + AGAIN < until => tokio::time::sleep(AGAIN).await,
-            Ok(Ok(_)) | Err(_) => return Fate::Left,
+            Ok(Ok(_)) | Err(_) => return StopResult::Left,
         }
     }
 }

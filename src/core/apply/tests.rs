@@ -187,7 +187,7 @@ fn a_host_is_adopted_once_and_checked_first() {
     let mut world = world("");
     assert_eq!(after(&mut world, adopted()), "");
     let host = known(&world, "h1");
-    assert!(host.is_fixed());
+    assert!(host.is_static());
     assert_eq!((host.phase.word(), host.capacity, host.endpoint.is_some()), ("checking", 2, true));
     assert_eq!(after(&mut world, adopted()), "the instance is recorded already");
 }

@@ -34,7 +34,7 @@ fn resource(text: &str) -> Resource {
 fn judged(mut seen: World, before: &World, resource: &Resource) -> Ownership {
     seen.state.generations.insert(generation(), 9);
     let Observed { owner, generations, attempts, denied, .. } = &seen.observed;
-    let makings = Makings { recorded: &seen.state, owner, generations, attempts };
+    let makings = KnownLaunches { recorded: &seen.state, owner, generations, attempts };
     let known = Knowledge { makings, before: &before.state, denied, grace: span("5m"), now: NOW };
     judge(resource, &known)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::draft::Draft;
+use super::builder::PlanBuilder;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
@@ -14,7 +14,7 @@ use crate::core::policy::Policy;
 use crate::core::reservation::{Reservation, Ticket};
 use crate::core::time::Stamp;
 
-pub(super) fn step(draft: &mut Draft<'_>, policy: &Policy, held_back: &BTreeSet<InstanceId>) {
+pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTreeSet<InstanceId>) {
     if draft.state().drained.is_some() || draft.state().waiting.is_empty() {
         return;
     }
@@ -63,7 +63,7 @@ pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now
     let lived = now.since(instance.ready.unwrap_or(instance.created));
     let has_time = policy
         .max_lifetime
-        .is_none_or(|limit| instance.is_fixed() || lived.saturating_add(job.job.timeout) <= limit.0);
+        .is_none_or(|limit| instance.is_static() || lived.saturating_add(job.job.timeout) <= limit.0);
     instance.admits(&job.domain) && has_time
 }
 
@@ -74,7 +74,7 @@ fn by_preference(a: &Instance, b: &Instance, now: Stamp) -> std::cmp::Ordering {
 }
 
 /// What follows for instances that no job holds any more: used up, or to be cleaned.
-pub(super) fn settle_all(draft: &mut Draft<'_>) {
+pub(super) fn settle_all(draft: &mut PlanBuilder<'_>) {
     let changes: Vec<Change> = draft.state().instances.values().filter_map(|i| settled(i)).collect();
     for change in changes {
         draft.emit(change);
@@ -82,7 +82,7 @@ pub(super) fn settle_all(draft: &mut Draft<'_>) {
 }
 
 /// The same for one instance.
-pub(super) fn settle(draft: &mut Draft<'_>, id: &InstanceId) {
+pub(super) fn settle(draft: &mut PlanBuilder<'_>, id: &InstanceId) {
     if let Some(change) = draft.state().instance(id).and_then(settled) {
         draft.emit(change);
     }
@@ -93,7 +93,7 @@ fn settled(instance: &Instance) -> Option<Change> {
         return None;
     }
     let id = || instance.id.clone();
-    if instance.is_fixed() {
+    if instance.is_static() {
         // Also one that was doubted while jobs were on it: to be reached again makes nobody clean.
         let unclean = instance.has_served() && matches!(instance.phase, Phase::Ready | Phase::Checking);
         return unclean.then(|| Change::CleaningBegun { instance: id() });

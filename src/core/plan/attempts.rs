@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::draft::Draft;
+use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::{Effect, assign};
 use crate::core::attempt::{self, AttemptSeen, End};
@@ -17,15 +17,15 @@ use crate::core::time::Stamp;
 
 /// Open attempts that name an instance whose record does not know them: it is in use, whatever the journal says.
 #[derive(Debug, Default)]
-pub(super) struct Strays(Vec<Stray>);
+pub(super) struct UngrantedAttempts(Vec<UngrantedAttempt>);
 
 #[derive(Debug)]
-struct Stray {
+struct UngrantedAttempt {
     instance: InstanceId,
     used: bool,
 }
 
-impl Strays {
+impl UngrantedAttempts {
     /// Does one name this instance?
     pub(super) fn name(&self, id: &InstanceId) -> bool {
         self.0.iter().any(|s| s.instance == *id)
@@ -42,13 +42,13 @@ impl Strays {
 struct Found {
     changes: Vec<Change>,
     effects: Vec<Effect>,
-    strays: Strays,
+    strays: UngrantedAttempts,
 }
 
 /// From the mark `closed` to the release a living `cleanup` takes milliseconds.
 const COMMITTING: Duration = Duration::from_secs(1);
 
-pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) -> Strays {
+pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Policy) -> UngrantedAttempts {
     let mut found = Found::default();
     let mut grants = draft.state().granted.iter().peekable();
     // Both are sorted by name: one walk over both.
@@ -83,7 +83,7 @@ pub(super) fn step(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy) 
 /// The directory is gone, so no call can serve the job any more.
 fn unseen(
     found: &mut Found,
-    draft: &Draft<'_>,
+    draft: &PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
     name: &AttemptName,
@@ -100,7 +100,7 @@ fn unseen(
 
 fn ended(
     found: &mut Found,
-    draft: &Draft<'_>,
+    draft: &PlanBuilder<'_>,
     policy: &Policy,
     name: &AttemptName,
     (seen, closed): (&AttemptSeen, Stamp),
@@ -122,7 +122,7 @@ fn ended(
 
 fn open(
     found: &mut Found,
-    draft: &Draft<'_>,
+    draft: &PlanBuilder<'_>,
     policy: &Policy,
     name: &AttemptName,
     seen: &AttemptSeen,
@@ -132,7 +132,7 @@ fn open(
     if let Some(instance) = &seen.instance
         && grant.is_none_or(|g| g.instance != *instance)
     {
-        found.strays.0.push(Stray { instance: instance.clone(), used: seen.used });
+        found.strays.0.push(UngrantedAttempt { instance: instance.clone(), used: seen.used });
     }
     let may_end = grant.is_some() || (!seen.lease_held && draft.state().waiting_for(name).is_none());
     if !may_end {
@@ -144,7 +144,7 @@ fn open(
     }
 }
 
-fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
+fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
     for reservation in draft.state().waiting.values() {
         let attempt = || reservation.attempt.clone();
         match observed.attempts.get(&reservation.attempt) {
@@ -163,7 +163,7 @@ fn waiting(found: &mut Found, draft: &Draft<'_>, observed: &Observed) {
 }
 
 /// A closed attempt's slot is free when its last call has ended, or after `clean_grace` at the latest.
-fn lingering(found: &mut Found, draft: &Draft<'_>, observed: &Observed, policy: &Policy) {
+fn lingering(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in &instance.holders {
             let Some(since) = holder.closing else { continue };

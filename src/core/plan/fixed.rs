@@ -1,6 +1,6 @@
 //! Fixed hosts, beside the table: what the operator changed about them, and what the provider says of them.
 
-use super::draft::Draft;
+use super::builder::PlanBuilder;
 use super::observed::Observed;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
@@ -8,18 +8,23 @@ use crate::core::inventory::Listed;
 use crate::core::policy::Policy;
 
 /// Records another capacity, as soon as the present jobs fit.
-pub(super) fn resize(draft: &mut Draft<'_>, policy: &Policy, listed: &Listed) {
+pub(super) fn resize(draft: &mut PlanBuilder<'_>, policy: &Policy, listed: &Listed) {
     let (Some(fixed), Some(known)) = (&listed.fixed, draft.state().instance(&listed.id)) else { return };
     let capacity = fixed.capacity.unwrap_or(policy.capacity_per_instance);
     let fits = u32::try_from(known.holders.len()).is_ok_and(|jobs| jobs <= capacity);
-    if known.is_fixed() && known.capacity != capacity && fits {
+    if known.is_static() && known.capacity != capacity && fits {
         draft.emit(Change::Resized { instance: listed.id.clone(), capacity });
     }
 }
 
 /// It was ready and is not there now: recorded, so that no `prepare` takes it either. It is probed until it is back.
-pub(super) fn hold_back(draft: &mut Draft<'_>, policy: &Policy, id: &InstanceId, listed: Option<&Listed>) {
-    if !draft.state().instance(id).is_some_and(|known| known.is_fixed() && known.is_idle()) {
+pub(super) fn hold_back(
+    draft: &mut PlanBuilder<'_>,
+    policy: &Policy,
+    id: &InstanceId,
+    listed: Option<&Listed>,
+) {
+    if !draft.state().instance(id).is_some_and(|known| known.is_static() && known.is_idle()) {
         return;
     }
     let said = listed.and_then(|l| l.fixed.as_ref()?.problem.clone());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Effect;
-use super::draft::Draft;
+use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::reconcile::{Reconciled, act};
 use crate::core::ids::InstanceId;
@@ -11,7 +11,12 @@ use crate::core::instance::Instance;
 use crate::core::policy::Policy;
 
 /// Last of all: idle instances that nobody has heard of for `health_interval` are asked. Nobody is woken for it.
-pub(super) fn check(draft: &mut Draft<'_>, observed: &Observed, policy: &Policy, reconciled: &Reconciled) {
+pub(super) fn check(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    reconciled: &Reconciled,
+) {
     let now = draft.now;
     let is_due = |instance: &&Instance| {
         let heard = observed.healthy.get(&instance.id).map_or(Duration::MAX, |at| now.since(*at));

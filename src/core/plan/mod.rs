@@ -6,13 +6,13 @@
 
 mod assign;
 mod attempts;
-pub mod brake;
-mod census;
-mod draft;
+pub mod backoff;
+mod builder;
+pub mod classify;
+mod counts;
 mod fixed;
 mod health;
 mod observed;
-mod outlook;
 mod reconcile;
 pub mod request;
 mod retire;
@@ -20,7 +20,7 @@ mod scale;
 pub mod table;
 #[cfg(test)]
 mod tests;
-pub mod whose;
+mod upcoming;
 mod why;
 
 use std::fmt;
@@ -32,10 +32,10 @@ use super::policy::{IdlePolicy, Policy};
 use super::pool::PoolState;
 use super::report::{Note, Report};
 use super::time::Stamp;
-use draft::Draft;
-pub use observed::{Fresh, Observed, Trouble};
-use outlook::{Lack, Outlook};
-pub use reconcile::doubtful;
+use builder::PlanBuilder;
+pub use observed::{FailingCall, Fresh, Observed};
+pub use reconcile::unconfirmed_absences;
+use upcoming::{Shortfall, UpcomingCapacity};
 pub use why::by_record;
 
 /// What is recorded and what was observed.
@@ -81,7 +81,7 @@ pub enum Effect {
 
 /// Decides what to do next.
 pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
-    let mut draft = Draft::new(view.recorded, now);
+    let mut draft = PlanBuilder::new(view.recorded, now);
     let mut report = Report::new(now, view.recorded.revision);
     if let Some(problem) = &view.observed.moved {
         report.notes.push(Note::Moved { problem: problem.clone() });
@@ -98,7 +98,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let strays = attempts::step(&mut draft, view.observed, policy);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
-    let aim = Aim::of(&draft, view.observed, policy, &strays, reconciled.uncounted);
+    let aim = ScaleInput::of(&draft, view.observed, policy, &strays, reconciled.uncounted);
     (report.idle_target, report.schedule) = (aim.target, aim.schedule);
     retire::step(&mut draft, &aim);
     let wish = scale::step(&mut draft, &aim, &mut report);
@@ -109,30 +109,30 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
 
 /// What retire and scale go by.
 #[derive(Debug, Clone, Copy)]
-struct Aim<'a> {
+struct ScaleInput<'a> {
     observed: &'a Observed,
     policy: &'a Policy,
     /// The idle policy in force, which entry of `schedules` it is, and the spare slots that it wants now.
     idle: &'a IdlePolicy,
     schedule: Option<usize>,
     target: u32,
-    strays: &'a attempts::Strays,
+    strays: &'a attempts::UngrantedAttempts,
     uncounted: u32,
     /// What is missing for the jobs that still wait.
-    lack: Lack,
+    lack: Shortfall,
 }
 
-impl<'a> Aim<'a> {
+impl<'a> ScaleInput<'a> {
     fn of(
-        draft: &Draft<'_>,
+        draft: &PlanBuilder<'_>,
         observed: &'a Observed,
         policy: &'a Policy,
-        strays: &'a attempts::Strays,
+        strays: &'a attempts::UngrantedAttempts,
         uncounted: u32,
     ) -> Self {
         let (idle, schedule) = policy.in_force(draft.now);
         let target = idle.target(draft.state().in_use());
-        let lack = Outlook::new(draft.state(), policy, strays).lack(draft.state());
+        let lack = UpcomingCapacity::new(draft.state(), policy, strays).lack(draft.state());
         Self { observed, policy, idle, schedule, target, strays, uncounted, lack }
     }
 }

@@ -30,7 +30,7 @@ pub struct Observed {
     /// The generation that may launch; `None`: this pass launches nothing (`reap`).
     pub launching: Option<Fresh>,
     /// Calls about an instance that keep failing.
-    pub troubles: BTreeMap<InstanceId, Trouble>,
+    pub troubles: BTreeMap<InstanceId, FailingCall>,
     /// When a call about an instance last went well, as far as this process knows.
     pub healthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
@@ -46,7 +46,7 @@ pub struct Fresh {
 
 /// A call that failed, and when it may be tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FailingCall {
     pub failures: u32,
     pub failure: Failure,
     pub until: Stamp,
@@ -55,7 +55,7 @@ pub struct Trouble {
 impl Observed {
     /// Nobody looked: what follows from it is what the record alone says.
     pub(super) fn nothing(recorded: &PoolState, now: Stamp) -> Self {
-        let launches = !recorded.instances.values().any(|i| i.is_fixed());
+        let launches = !recorded.instances.values().any(|i| i.is_static());
         Self {
             listing: Err(Failure { class: ErrorClass::Unknown, message: "not asked".to_owned() }),
             denied: BTreeSet::new(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::Effect;
-use super::attempts::Strays;
-use super::draft::Draft;
+use super::attempts::UngrantedAttempts;
+use super::builder::PlanBuilder;
+use super::classify::KnownLaunches;
 use super::fixed;
 use super::observed::Observed;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
-use super::whose::Makings;
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
@@ -27,10 +27,10 @@ pub(super) struct Reconciled {
 }
 
 pub(super) fn step(
-    draft: &mut Draft<'_>,
+    draft: &mut PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
-    strays: &Strays,
+    strays: &UngrantedAttempts,
     report: &mut Report,
 ) -> Reconciled {
     let mut listed = match &observed.listing {
@@ -67,7 +67,7 @@ pub(super) fn step(
         }
         report.details.extend(detail.map(|detail| (id.clone(), detail)));
         let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);
-        if noted.is_some() || !stays || instance.is_fixed() {
+        if noted.is_some() || !stays || instance.is_static() {
             todo.push((id.clone(), own, noted, row.verdict));
         }
     }
@@ -99,7 +99,7 @@ pub(super) fn step(
 
 /// What the world says about a recorded instance; notes when it goes missing and when it is back.
 fn look(
-    draft: &Draft<'_>,
+    draft: &PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
     instance: &Instance,
@@ -113,7 +113,7 @@ fn look(
             Status::Starting => Observation::Starting,
             Status::Running => Observation::Running,
             // A host that stops may start again; nothing of ours is lost with it.
-            Status::Stopping if instance.is_fixed() => Observation::Starting,
+            Status::Stopping if instance.is_static() => Observation::Starting,
             Status::Stopping => Observation::Stopping,
         };
         return (sight, back);
@@ -164,7 +164,11 @@ fn last_try(launch: &LaunchRecord) -> Stamp {
 }
 
 /// The instances whose absence `endpoint` should confirm before this pass plans.
-pub fn doubtful(state: &crate::core::pool::PoolState, listing: &Listing, policy: &Policy) -> Vec<InstanceId> {
+pub fn unconfirmed_absences(
+    state: &crate::core::pool::PoolState,
+    listing: &Listing,
+    policy: &Policy,
+) -> Vec<InstanceId> {
     if !listing.complete {
         return Vec::new();
     }
@@ -179,12 +183,12 @@ fn describe(
     instance: &Instance,
     observed: &Observed,
     policy: &Policy,
-    strays: &Strays,
+    strays: &UngrantedAttempts,
     now: Stamp,
 ) -> (Recorded, Age) {
     let stray = strays.name(&instance.id);
     let recorded = match &instance.phase {
-        Phase::Draining { .. } if stray || !super::census::is_left(instance) => Recorded::Draining,
+        Phase::Draining { .. } if stray || !super::counts::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
         Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
             if stray && is_claimed(instance, observed, strays) =>
@@ -211,13 +215,13 @@ fn describe(
 }
 
 /// Has an attempt without a grant run something there? Then the record lacks a job.
-fn is_claimed(instance: &Instance, observed: &Observed, strays: &Strays) -> bool {
+fn is_claimed(instance: &Instance, observed: &Observed, strays: &UngrantedAttempts) -> bool {
     // RACE: an attempt that left after the directories were read was open in them, too.
     let read = observed.attempts_at;
     let changed = |at: Option<Stamp>| at.is_some_and(|at| at.seen_from(read).reached(read));
     let fresh = changed(instance.released) || changed(instance.ready) || changed(Some(instance.since));
     let cleanable = matches!(instance.phase, Phase::Checking | Phase::Ready) && instance.holders.is_empty();
-    strays.used(&instance.id) && !fresh && (!instance.is_fixed() || cleanable)
+    strays.used(&instance.id) && !fresh && (!instance.is_static() || cleanable)
 }
 
 fn is_accepted(instance: &Instance) -> bool {
@@ -240,7 +244,7 @@ fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) ->
 }
 
 fn carry_out(
-    draft: &mut Draft<'_>,
+    draft: &mut PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
     instance: InstanceId,
@@ -295,22 +299,22 @@ fn carry_out(
 }
 
 /// RACE: a launch that is still under way here may yet make it; then it needs its record.
-fn forget(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
+fn forget(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: InstanceId) {
     if !observed.busy.contains(&instance) {
         draft.emit(Change::Forgotten { instance });
     }
 }
 
-fn is_fixed(draft: &Draft<'_>, id: &InstanceId) -> bool {
-    draft.state().instance(id).is_some_and(Instance::is_fixed)
+fn is_fixed(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
+    draft.state().instance(id).is_some_and(Instance::is_static)
 }
 
-fn is_bound(draft: &Draft<'_>, id: &InstanceId) -> bool {
+fn is_bound(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(|known| known.domain.is_some())
 }
 
 /// Something is under way there: look again soon, and at the latest when its time is up.
-fn watch(draft: &Draft<'_>, policy: &Policy, id: &InstanceId) {
+fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
     if let Some(launch) = known.launch.as_ref().filter(|_| boots) {
@@ -322,19 +326,24 @@ fn watch(draft: &Draft<'_>, policy: &Policy, id: &InstanceId) {
 }
 
 /// Drains an instance without jobs: it can be terminated in the same pass.
-pub(super) fn drain(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId, why: DrainReason) {
+pub(super) fn drain(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    instance: InstanceId,
+    why: DrainReason,
+) {
     draft.emit(Change::DrainingBegun { instance: instance.clone(), reason: why });
     act(draft, observed, Effect::Terminate { instance });
 }
 
 /// Cleans a fixed host without jobs.
-pub(super) fn clean(draft: &mut Draft<'_>, observed: &Observed, instance: InstanceId) {
+pub(super) fn clean(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: InstanceId) {
     draft.emit(Change::CleaningBegun { instance: instance.clone() });
     act(draft, observed, Effect::Clean { instance });
 }
 
 /// Acts now if nothing is under way, or remembers when to look again.
-pub(super) fn act(draft: &mut Draft<'_>, observed: &Observed, effect: Effect) {
+pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effect) {
     let Some(id) = effect.instance() else { return draft.act(effect) };
     if observed.is_free(id, draft.now) {
         return draft.act(effect);
@@ -346,7 +355,7 @@ pub(super) fn act(draft: &mut Draft<'_>, observed: &Observed, effect: Effect) {
 
 /// Returns how many of them are ours.
 fn unrecorded(
-    draft: &mut Draft<'_>,
+    draft: &mut PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
     others: &[&Listed],
@@ -356,7 +365,7 @@ fn unrecorded(
     let mut ours = 0;
     let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
     for listed in others {
-        let kind = Makings::seen_by(draft.state(), observed).whose(&listed.id, listed.tags.as_ref());
+        let kind = KnownLaunches::seen_by(draft.state(), observed).classify(&listed.id, listed.tags.as_ref());
         ours += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
         let due = grace_ends(listed, observed, policy, draft.now);
         let late = draft.now.reached(due);

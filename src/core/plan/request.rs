@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::assign;
-use super::draft::Draft;
+use super::builder::PlanBuilder;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Instance, Phase, Release};
@@ -32,7 +32,7 @@ pub struct Ask {
 /// RACE: an attempt of the job that asked after the caller looked is not closed yet. Then nothing is asked for, and
 /// the caller, who neither waits nor holds, closes it and asks again: a job never holds two slots.
 pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
-    let mut draft = Draft::new(state, now);
+    let mut draft = PlanBuilder::new(state, now);
     let policy = Arc::clone(state.policy.as_ref().unwrap_or(&ask.policy));
     if state.policy.is_none() {
         draft.emit(Change::PolicySet { policy: Arc::clone(&policy) });
@@ -54,7 +54,7 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
 
 /// An instance passed its check or its cleaning: it is ready, and the first waiting jobs get it at once.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
-    let mut draft = Draft::new(state, now);
+    let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
     match state.instance(&instance).map(|i| &i.phase) {
         Some(Phase::Checking) => draft.emit(Change::BecameReady { instance }),
@@ -72,7 +72,7 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
 
 /// Gives a slot or a place in the queue back. Nothing to give back: no events.
 pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
-    let mut draft = Draft::new(state, now);
+    let mut draft = PlanBuilder::new(state, now);
     if !give_up(&mut draft, attempt, leaving) {
         return Vec::new();
     }
@@ -85,7 +85,7 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: 
 /// The job found its instance unusable before using it: the instance leaves service (a fixed host until it can be
 /// reached), the request waits again at its old place and may be granted another instance at once.
 pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stamp) -> Vec<Event> {
-    let mut draft = Draft::new(state, now);
+    let mut draft = PlanBuilder::new(state, now);
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
     let id = grant.instance.clone();
     draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
@@ -103,7 +103,7 @@ pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) ->
         return Vec::new();
     };
     let id = known.id.clone();
-    match (known.is_fixed(), known.is_idle()) {
+    match (known.is_static(), known.is_idle()) {
         (true, _) => vec![Change::BecameUnreachable { instance: id, reason: why.to_owned() }.at(now)],
         (false, true) => withdraw(state, &id, DrainReason::Unresponsive { message: why.to_owned() }, now),
         (false, false) => Vec::new(),
@@ -112,15 +112,15 @@ pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) ->
 
 /// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.
 pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainReason, now: Stamp) -> Vec<Event> {
-    let mut draft = Draft::new(state, now);
+    let mut draft = PlanBuilder::new(state, now);
     put_out_of_service(&mut draft, instance, why);
     draft.into_events()
 }
 
-fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainReason) {
+fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, why: DrainReason) {
     let Some(known) = draft.state().instance(id) else { return };
     let instance = known.id.clone();
-    match (&known.phase, known.is_fixed()) {
+    match (&known.phase, known.is_static()) {
         (Phase::Draining { .. }, _) | (Phase::Launching | Phase::OutOfService { .. }, true) => {}
         // Doubted meanwhile, as a job finds it.
         (Phase::Checking, true) if matches!(why, DrainReason::Broken { .. }) => {}
@@ -140,7 +140,7 @@ fn put_out_of_service(draft: &mut Draft<'_>, id: &InstanceId, why: DrainReason) 
     }
 }
 
-fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Release) -> bool {
+fn give_up(draft: &mut PlanBuilder<'_>, attempt: &AttemptName, leaving: Release) -> bool {
     if draft.state().waiting_for(attempt).is_some() {
         draft.emit(Change::Withdrawn { attempt: attempt.clone(), how: leaving.how });
         return true;
@@ -156,7 +156,7 @@ fn give_up(draft: &mut Draft<'_>, attempt: &AttemptName, leaving: Release) -> bo
 
 /// A pass between the mark `closed` and its `cleanup` released the attempt already. It took the lease that `cleanup`
 /// itself holds for that of a `run`: who knows better frees the slot at once.
-fn depart(draft: &mut Draft<'_>, attempt: &AttemptName) -> bool {
+fn depart(draft: &mut PlanBuilder<'_>, attempt: &AttemptName) -> bool {
     let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|holder| holder.closing.is_some());
     let found = draft.state().instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
     let Some(instance) = found else { return false };

@@ -1,13 +1,13 @@
 //! Fourth step: which idle instances go?
 
-use super::census::{self, Census};
-use super::draft::Draft;
+use super::builder::PlanBuilder;
+use super::counts::{self, InstanceCounts};
 use super::reconcile::{act, clean, drain};
-use super::{Aim, Effect, assign, scale};
+use super::{Effect, ScaleInput, assign, scale};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 
-pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+pub(super) fn step(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     assign::settle_all(draft);
     for (id, why) in doomed(draft, aim) {
         drain(draft, aim.observed, id, why);
@@ -22,12 +22,12 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 }
 
 /// May go now: idle, and no open attempt names it.
-fn is_disposable(instance: &Instance, aim: &Aim<'_>) -> bool {
-    instance.is_idle() && !instance.is_fixed() && !aim.strays.name(&instance.id)
+fn is_disposable(instance: &Instance, aim: &ScaleInput<'_>) -> bool {
+    instance.is_idle() && !instance.is_static() && !aim.strays.name(&instance.id)
 }
 
 /// Idle instances that go whatever the policy wants.
-fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainReason)> {
+fn doomed(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
     let ordered = draft.state().drained.is_some();
     let mut doomed = Vec::new();
     if !ordered && aim.policy.max_lifetime.is_none() {
@@ -50,16 +50,16 @@ fn doomed(draft: &Draft<'_>, aim: &Aim<'_>) -> Vec<(InstanceId, DrainReason)> {
 }
 
 /// Idle beyond the target and beyond its patience: the longest idle goes first.
-fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+fn surplus(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     let idle = longest_idle(draft, aim);
     if idle.is_empty() {
         return;
     }
-    let mut spare = Census::of(draft, aim).spare;
+    let mut spare = InstanceCounts::of(draft, aim).spare;
     let mut going = Vec::new();
     for instance in idle {
         // Bound to a domain it serves nobody else: it is no spare capacity, and stays only for its patience.
-        let usable = if census::is_spare(instance, aim.policy) { instance.usable() } else { 0 };
+        let usable = if counts::is_spare(instance, aim.policy) { instance.usable() } else { 0 };
         if usable > 0 && spare.saturating_sub(usable) < aim.target {
             continue;
         }
@@ -81,7 +81,7 @@ fn surplus(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 }
 
 /// Instances that may go, the least recently used first.
-fn longest_idle<'a>(draft: &'a Draft<'_>, aim: &Aim<'_>) -> Vec<&'a Instance> {
+fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Vec<&'a Instance> {
     let now = draft.now;
     let instances = draft.state().instances.values().map(AsRef::as_ref);
     let mut idle: Vec<&Instance> = instances.filter(|i| is_disposable(i, aim)).collect();
@@ -93,11 +93,11 @@ fn longest_idle<'a>(draft: &'a Draft<'_>, aim: &Aim<'_>) -> Vec<&'a Instance> {
 }
 
 /// Jobs wait, the pool is full, and idle instances do not suit them: the least recently used ones go.
-fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+fn make_room(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     if aim.lack.instances == 0 {
         return;
     }
-    let census = Census::of(draft, aim);
+    let census = InstanceCounts::of(draft, aim);
     if !aim.observed.capabilities.launches {
         return unbind_hosts(draft, aim);
     }
@@ -116,12 +116,12 @@ fn make_room(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 }
 
 /// Hosts cannot be replaced: a clean makes one everybody's again, if the operator trusts in that.
-fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+fn unbind_hosts(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     if !aim.policy.clean_unbinds {
         return;
     }
     let instances = draft.state().instances.values().map(AsRef::as_ref);
-    let bound = |i: &&Instance| i.is_fixed() && i.is_idle() && i.domain.is_some() && !aim.strays.name(&i.id);
+    let bound = |i: &&Instance| i.is_static() && i.is_idle() && i.domain.is_some() && !aim.strays.name(&i.id);
     let mut idle: Vec<&Instance> = instances.filter(bound).collect();
     let idle_for = |i: &Instance| draft.now.since(i.idle_since());
     idle.sort_by(|a, b| idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id)));
@@ -133,11 +133,11 @@ fn unbind_hosts(draft: &mut Draft<'_>, aim: &Aim<'_>) {
 }
 
 /// What was settled in this very pass is terminated, or cleaned, in it.
-fn act_on_settled(draft: &mut Draft<'_>, aim: &Aim<'_>) {
+fn act_on_settled(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     let now = draft.now;
     let effect = |instance: &Instance| {
         let id = instance.id.clone();
-        if census::is_leaving(instance, aim) {
+        if counts::is_leaving(instance, aim) {
             return Some(Effect::Terminate { instance: id });
         }
         let cleans = instance.phase == Phase::Cleaning && !aim.strays.name(&id);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::brake::{self, Brake};
-use super::census::{self, Census};
-use super::draft::Draft;
+use super::backoff::{self, LaunchGate};
+use super::builder::PlanBuilder;
+use super::counts::{self, InstanceCounts};
 use super::observed::Fresh;
 use super::reconcile::act;
-use super::{Aim, Effect};
+use super::{Effect, ScaleInput};
 use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
@@ -20,26 +20,26 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// What was wanted, and what stands in the way of the rest.
 #[derive(Debug, Default)]
-pub(super) struct Wish {
+pub(super) struct ScaleReport {
     pub(super) blocked: Option<WaitingOn>,
     pub(super) limit_reached: bool,
 }
 
-pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) -> Wish {
+pub(super) fn step(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, report: &mut Report) -> ScaleReport {
     watch_periods(draft, aim.policy);
     let (counted, max_instances) = (counted(draft, aim), aim.policy.max_instances);
     if counted > max_instances {
         report.notes.push(Note::OverLimit { alive: counted, max_instances });
     }
     if let Some(since) = draft.state().drained {
-        return Wish { blocked: Some(WaitingOn::Drained { since }), limit_reached: false };
+        return ScaleReport { blocked: Some(WaitingOn::Drained { since }), limit_reached: false };
     }
     if !aim.observed.capabilities.launches {
-        return Wish { blocked: Some(WaitingOn::NoHost), limit_reached: true };
+        return ScaleReport { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
     let wanted = wanted(draft, aim);
     drop_refused(draft, aim, wanted);
-    let mut wish = Wish::default();
+    let mut wish = ScaleReport::default();
     if let Some(on) = no_offering(draft, aim, wanted) {
         (report.launches, wish.blocked) = (Some(on.clone()), Some(on));
         return wish;
@@ -53,11 +53,11 @@ pub(super) fn step(draft: &mut Draft<'_>, aim: &Aim<'_>, report: &mut Report) ->
 }
 
 /// How many of the wanted instances may be launched now.
-fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u32 {
+fn allowed(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32, wish: &mut ScaleReport) -> u32 {
     if wanted == 0 {
         return 0;
     }
-    let census = Census::of(draft, aim);
+    let census = InstanceCounts::of(draft, aim);
     let room = room(draft, aim, &census);
     wish.limit_reached = room < wanted;
     let mut allowed = wanted.min(room);
@@ -65,21 +65,21 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
         return 0;
     }
     let under_way = census.under_way;
-    match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
-        Brake::Off => {}
-        Brake::OneTry { until, failures, failure } => {
+    match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
+        LaunchGate::Off => {}
+        LaunchGate::OneTry { until, failures, failure } => {
             let tries = 1_u32.saturating_sub(under_way);
             if tries < allowed {
                 wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
             }
             allowed = allowed.min(tries);
         }
-        Brake::Wait { until, failure } => {
+        LaunchGate::Wait { until, failure } => {
             draft.wake_at(until);
             wish.blocked = Some(WaitingOn::Backoff { until, failure });
             return 0;
         }
-        Brake::Paused { until, failures, failure } => {
+        LaunchGate::Paused { until, failures, failure } => {
             draft.wake_at(until);
             wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
             return 0;
@@ -101,14 +101,14 @@ fn allowed(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32, wish: &mut Wish) -> u3
 }
 
 /// How many instances may be launched before the pool is at its limit.
-fn room(draft: &Draft<'_>, aim: &Aim<'_>, census: &Census) -> u32 {
+fn room(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, census: &InstanceCounts) -> u32 {
     aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim))
 }
 
 /// What is wanted, and would fit, has to wait for an offering; also where this pass may not launch: the next one may.
-fn no_offering(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingOn> {
+fn no_offering(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) -> Option<WaitingOn> {
     let Choice::Wait { first, count } = choice(draft, aim) else { return None };
-    if wanted == 0 || room(draft, aim, &Census::of(draft, aim)) == 0 {
+    if wanted == 0 || room(draft, aim, &InstanceCounts::of(draft, aim)) == 0 {
         return None;
     }
     let Unavailable { offering, refusal, until } = first;
@@ -117,12 +117,12 @@ fn no_offering(draft: &Draft<'_>, aim: &Aim<'_>, wanted: u32) -> Option<WaitingO
 }
 
 /// In which of its ways the provider is to launch next.
-fn choice(draft: &Draft<'_>, aim: &Aim<'_>) -> Choice {
+fn choice(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Choice {
     draft.state().availability.choice(&aim.policy.timing, draft.now)
 }
 
 /// Launches that `launches_per_minute` still allows, and when the next one falls due.
-fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, Stamp) {
+fn rate_left(draft: &PlanBuilder<'_>, policy: &Policy) -> (u32, Stamp) {
     let seen = |then: &Stamp| then.seen_from(draft.now);
     let recent =
         draft.state().launches.recent.iter().map(seen).filter(|then| draft.now.since(*then) < MINUTE);
@@ -132,7 +132,7 @@ fn rate_left(draft: &Draft<'_>, policy: &Policy) -> (u32, Stamp) {
 }
 
 /// Instances for waiting jobs that would be launched if there were room for them.
-pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u32 {
+pub(super) fn launchable(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, under_way: u32) -> u32 {
     if aim.observed.launching.is_none() {
         return 0;
     }
@@ -140,21 +140,21 @@ pub(super) fn launchable(draft: &Draft<'_>, aim: &Aim<'_>, under_way: u32) -> u3
         return 0;
     }
     let needed = aim.lack.instances;
-    match brake::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
-        Brake::Off => needed,
-        Brake::OneTry { .. } => needed.min(1_u32.saturating_sub(under_way)),
-        Brake::Wait { .. } | Brake::Paused { .. } => 0,
+    match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
+        LaunchGate::Off => needed,
+        LaunchGate::OneTry { .. } => needed.min(1_u32.saturating_sub(under_way)),
+        LaunchGate::Wait { .. } | LaunchGate::Paused { .. } => 0,
     }
 }
 
 /// Intent first; the effect follows its commit.
-fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
+fn launch(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, fresh: &Fresh) {
     let offering = match choice(draft, aim) {
         Choice::Take(offering) => Some(offering),
         Choice::Only | Choice::Wait { .. } => None,
     };
     let state = draft.state();
-    let refused = state.instances.values().find(|i| census::is_repeatable(i, draft, aim));
+    let refused = state.instances.values().find(|i| counts::is_repeatable(i, draft, aim));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
@@ -177,7 +177,7 @@ fn launch(draft: &mut Draft<'_>, aim: &Aim<'_>, fresh: &Fresh) {
 }
 
 /// A refused launch that nobody wants any more was never made: it goes the way of all, for it has keys already.
-fn drop_refused(draft: &mut Draft<'_>, aim: &Aim<'_>, wanted: u32) {
+fn drop_refused(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) {
     let unmade = |i: &Instance| i.is_refused() && !aim.strays.name(&i.id);
     let refused = draft.state().instances.values().filter(|i| unmade(i));
     let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
@@ -190,7 +190,7 @@ fn drop_refused(draft: &mut Draft<'_>, aim: &Aim<'_>, wanted: u32) {
 }
 
 /// The next minute may lie in another period: look again when the policy has entries.
-fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
+fn watch_periods(draft: &PlanBuilder<'_>, policy: &Policy) {
     if !policy.schedules.is_empty() {
         let into_minute = u64::try_from(draft.now.wall_ms.rem_euclid(60_000)).unwrap_or(0);
         draft.wake_at(draft.now.plus(Duration::from_millis(60_000 - into_minute)));
@@ -200,10 +200,10 @@ fn watch_periods(draft: &Draft<'_>, policy: &Policy) {
 /// Instances that the waiting jobs and the idle target need beyond what is ready or on its way.
 ///
 /// No instance that is ready suits a job that still waits here: assigning came first.
-fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
+fn wanted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
     let slots = aim.policy.fresh_slots();
     let lack = aim.lack;
-    let spare = if aim.target == 0 { 0 } else { Census::of(draft, aim).spare };
+    let spare = if aim.target == 0 { 0 } else { InstanceCounts::of(draft, aim).spare };
     let missing =
         if refill_yields(aim) { 0 } else { aim.target.saturating_sub(spare).saturating_sub(lack.spare) };
     if aim.policy.reuse == Reuse::Any {
@@ -214,11 +214,11 @@ fn wanted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
 }
 
 /// Does a job wait for a boot that a refill would take the machine's time from?
-fn refill_yields(aim: &Aim<'_>) -> bool {
+fn refill_yields(aim: &ScaleInput<'_>) -> bool {
     aim.observed.capabilities.boots_here.is_some() && aim.lack.jobs.saturating_add(aim.lack.served) > 0
 }
 
 /// What counts against `max_instances`: every record, and what is ours without one.
-pub(super) fn counted(draft: &Draft<'_>, aim: &Aim<'_>) -> u32 {
+pub(super) fn counted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
     draft.state().alive().saturating_add(aim.uncounted)
 }

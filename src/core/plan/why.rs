@@ -1,11 +1,11 @@
 //! Last step: what each waiting job waits for.
 
-use super::attempts::Strays;
-use super::draft::Draft;
+use super::attempts::UngrantedAttempts;
+use super::builder::PlanBuilder;
 use super::observed::Observed;
-use super::outlook::Outlook;
-use super::scale::{self, Wish};
-use super::{Aim, census};
+use super::scale::{self, ScaleReport};
+use super::upcoming::UpcomingCapacity;
+use super::{ScaleInput, counts};
 use crate::core::ids::AttemptName;
 use crate::core::instance::Phase;
 use crate::core::pool::PoolState;
@@ -13,12 +13,12 @@ use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::Stamp;
 
-pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut Report) {
+pub(super) fn step(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wish: &ScaleReport, report: &mut Report) {
     let state = draft.state();
     if state.waiting.is_empty() {
         return;
     }
-    let mut outlook = Outlook::new(state, aim.policy, aim.strays);
+    let mut outlook = UpcomingCapacity::new(state, aim.policy, aim.strays);
     let mut rest = Rest { draft, aim, wish, full: None, ahead: 0 };
     report.waiting.reserve(state.waiting.len());
     for job in state.waiting.values() {
@@ -36,10 +36,10 @@ pub(super) fn step(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish, report: &mut R
 /// What the attempt waits for as far as the record alone tells, for a call that has no time to await the keeper's word.
 pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
     let policy = state.policy.as_deref()?;
-    let (observed, strays) = (Observed::nothing(state, now), Strays::default());
-    let mut draft = Draft::new(state, now);
+    let (observed, strays) = (Observed::nothing(state, now), UngrantedAttempts::default());
+    let mut draft = PlanBuilder::new(state, now);
     let mut report = Report::new(now, state.revision);
-    let aim = Aim::of(&draft, &observed, policy, &strays, 0);
+    let aim = ScaleInput::of(&draft, &observed, policy, &strays, 0);
     let wish = scale::step(&mut draft, &aim, &mut report);
     step(&draft, &aim, &wish, &mut report);
     let (_, on) = report.waiting.into_iter().find(|(name, _)| name == attempt)?;
@@ -50,9 +50,9 @@ pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option
 
 /// The jobs that nothing on its way will serve.
 struct Rest<'a> {
-    draft: &'a Draft<'a>,
-    aim: &'a Aim<'a>,
-    wish: &'a Wish,
+    draft: &'a PlanBuilder<'a>,
+    aim: &'a ScaleInput<'a>,
+    wish: &'a ScaleReport,
     /// What a full pool says to the first of them; looked up once.
     full: Option<WaitingOn>,
     ahead: u32,
@@ -78,12 +78,12 @@ impl Rest<'_> {
     }
 }
 
-fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish) -> WaitingOn {
+fn full(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wish: &ScaleReport) -> WaitingOn {
     if !wish.limit_reached {
         return WaitingOn::NextPass;
     }
     let instances = draft.state().instances.values();
-    if let Some(leaving) = instances.clone().find(|i| census::is_leaving(i, aim)) {
+    if let Some(leaving) = instances.clone().find(|i| counts::is_leaving(i, aim)) {
         return WaitingOn::Room { instance: leaving.id.clone() };
     }
     let in_use = u32::try_from(instances.filter(|i| !i.is_idle()).count()).unwrap_or(u32::MAX);
@@ -91,7 +91,7 @@ fn full(draft: &Draft<'_>, aim: &Aim<'_>, wish: &Wish) -> WaitingOn {
 }
 
 /// Everybody waits for the same thing.
-pub(super) fn all_waiting(draft: &Draft<'_>, report: &mut Report, problem: &str) {
+pub(super) fn all_waiting(draft: &PlanBuilder<'_>, report: &mut Report, problem: &str) {
     for reservation in draft.state().waiting.values() {
         let on = WaitingOn::Moved { problem: problem.to_owned() };
         report.waiting.push((reservation.attempt.clone(), on));

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::boxes::Boxes;
 use super::clock::SystemClock;
-use super::keeper::Office;
+use super::keeper::ReplacementWatch;
 use super::lease::Lease;
+use super::mailboxes::Mailboxes;
 use super::observe::Settled;
 use super::runner::Runner;
 use super::signals::Signals;
@@ -26,7 +26,9 @@ use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
-use crate::port::host::{Assignment, AttemptRecord, Closing, Host, HostError, Identity, Inbox, Lock, Woken};
+use crate::port::host::{
+    Assignment, AttemptRecord, Closing, Host, HostError, Identity, Lock, MailboxName, WakeReason,
+};
 
 /// What kind of process this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,10 +60,10 @@ pub struct LocalHost {
     pub(super) clock: SystemClock,
     pub(super) times: Times,
     runner: OnceCell<Runner>,
-    pub(super) boxes: Boxes,
+    pub(super) boxes: Mailboxes,
     /// The leases this process holds, to write the time into them.
     pub(super) leases: RefCell<BTreeMap<AttemptName, Weak<Lease>>>,
-    pub(super) office: RefCell<Option<Rc<Office>>>,
+    pub(super) office: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: RefCell<Vec<Child>>,
     pub(super) settled: Settled,
 }
@@ -82,7 +84,7 @@ impl LocalHost {
             clock: SystemClock::new()?,
             times: Times::default(),
             runner: OnceCell::new(),
-            boxes: Boxes::default(),
+            boxes: Mailboxes::default(),
             leases: RefCell::default(),
             office: RefCell::default(),
             children: RefCell::default(),
@@ -205,7 +207,7 @@ impl Host for LocalHost {
         }
     }
 
-    async fn wait(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+    async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError> {
         self.wait_at(inbox, within).await
     }
 
@@ -213,7 +215,7 @@ impl Host for LocalHost {
         tokio::time::sleep(time).await;
     }
 
-    async fn stopped(&self, name: &AttemptName) -> Woken {
+    async fn stopped(&self, name: &AttemptName) -> WakeReason {
         self.until_stopped(name).await
     }
 

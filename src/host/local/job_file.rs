@@ -4,6 +4,7 @@
 //! given, comes later, under a name that is free: a rename over a file would make ext4 begin to write to the disk. A reader
 //! never sees half of either, unless the machine lost power.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::error::{cannot, io};
 use super::files::{self, Durable};
 use super::process::{Namespaces, ProcessId};
+use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::PoolName;
 use crate::port::host::{Assignment, AttemptRecord, HostError};
 
 const JOB: &str = "job";
 const ASSIGNMENT: &str = "assignment";
-const FORMAT: u32 = 1;
 
 /// What `job` holds: the port's record and what is needed to judge whether the attempt lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,14 +59,14 @@ impl Tmpdir {
 
 /// Why a `job` file cannot be used.
 #[derive(Debug)]
-pub(super) struct JobTrouble {
+pub(super) struct JobFileError {
     pub error: HostError,
     /// Its text makes no sense, as opposed to a text that could not be read or is a newer version's.
     pub damaged: bool,
 }
 
-impl From<JobTrouble> for HostError {
-    fn from(trouble: JobTrouble) -> Self {
+impl From<JobFileError> for HostError {
+    fn from(trouble: JobFileError) -> Self {
         trouble.error
     }
 }
@@ -83,7 +84,7 @@ impl JobFile {
     }
 
     /// Reads `dir/job` and `dir/assignment`; `None` if no `prepare` ever made the first.
-    pub(super) fn read(dir: &Path) -> Result<Option<Self>, JobTrouble> {
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, JobFileError> {
         let Some(mut job) = Self::read_job(&dir.join(JOB))? else { return Ok(None) };
         let path = dir.join(ASSIGNMENT);
         if let Some(text) = text(&path)? {
@@ -93,11 +94,11 @@ impl JobFile {
     }
 
     /// The pool in `dir/job`.
-    pub(super) fn read_pool(dir: &Path) -> Result<Option<PoolName>, JobTrouble> {
+    pub(super) fn read_pool(dir: &Path) -> Result<Option<PoolName>, JobFileError> {
         Ok(Self::read_job(&dir.join(JOB))?.map(|job| job.record.pool))
     }
 
-    fn read_job(path: &Path) -> Result<Option<Self>, JobTrouble> {
+    fn read_job(path: &Path) -> Result<Option<Self>, JobFileError> {
         #[derive(Deserialize)]
         struct Version {
             format: u32,
@@ -105,14 +106,13 @@ impl JobFile {
         let Some(text) = text(path)? else { return Ok(None) };
         let damaged = |e| damaged(path, &e);
         let Version { format } = serde_json::from_slice(&text).map_err(damaged)?;
-        if format > FORMAT {
-            let what = format!(
-                "`{}` was written by a newer version (format {format}, this one knows {FORMAT})",
-                path.display()
-            );
-            return Err(JobTrouble { error: HostError::Io { what }, damaged: false });
-        }
-        serde_json::from_slice(&text).map(Some).map_err(damaged)
+        let name = format!("`{}`", path.display());
+        let refused = match format.cmp(&FORMAT) {
+            Ordering::Equal => return serde_json::from_slice(&text).map(Some).map_err(damaged),
+            Ordering::Less => format!("{}: {OUTDATED_REMEDY}", outdated(&name, format)),
+            Ordering::Greater => newer(&name, format),
+        };
+        Err(JobFileError { error: HostError::Io { what: refused }, damaged: false })
     }
 }
 
@@ -127,12 +127,12 @@ fn encode(what: &impl Serialize, path: &Path) -> Result<Vec<u8>, HostError> {
     serde_json::to_vec(what).map_err(|e| cannot("write", path, std::io::Error::from(e)))
 }
 
-fn text(path: &Path) -> Result<Option<Vec<u8>>, JobTrouble> {
-    files::read(path).map_err(|e| JobTrouble { error: cannot("read", path, e), damaged: false })
+fn text(path: &Path) -> Result<Option<Vec<u8>>, JobFileError> {
+    files::read(path).map_err(|e| JobFileError { error: cannot("read", path, e), damaged: false })
 }
 
-fn damaged(path: &Path, problem: &serde_json::Error) -> JobTrouble {
-    JobTrouble { error: io(format_args!("`{}` is damaged: {problem}", path.display())), damaged: true }
+fn damaged(path: &Path, problem: &serde_json::Error) -> JobFileError {
+    JobFileError { error: io(format_args!("`{}` is damaged: {problem}", path.display())), damaged: true }
 }
 
 #[cfg(test)]
@@ -146,9 +146,13 @@ mod tests {
     fn a_torn_file_is_damaged_and_a_newer_one_is_not() {
         let home = tempfile::tempdir().unwrap();
         assert!(JobFile::read(home.path()).unwrap().is_none());
-        for (text, damaged) in
-            [("", true), ("{\"format\":1", true), ("{\"format\":1}", true), ("{\"format\":2}", false)]
-        {
+        for (text, damaged) in [
+            ("", true),
+            ("{\"format\":2", true),
+            ("{\"format\":2}", true),
+            ("{\"format\":3}", false),
+            ("{\"format\":1}", false),
+        ] {
             fs::write(home.path().join(JOB), text).unwrap();
             let trouble = JobFile::read(home.path()).unwrap_err();
             assert_eq!(trouble.damaged, damaged, "{text}");

@@ -14,7 +14,7 @@ use super::files;
 use super::flock::{self, Kind};
 use super::host::LocalHost;
 use crate::core::ids::PoolName;
-use crate::port::host::{Held, HostError, Lock, Woken};
+use crate::port::host::{Held, HostError, Lock, WakeReason};
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";
 
@@ -31,7 +31,7 @@ impl Held for KeeperGuard {}
 
 /// What a keeper compares every few seconds.
 #[derive(Debug)]
-pub(super) struct Office {
+pub(super) struct ReplacementWatch {
     lock: PathBuf,
     lock_inode: (u64, u64),
     /// This program's file at the time the keeper began.
@@ -39,7 +39,7 @@ pub(super) struct Office {
     next_look: std::cell::Cell<Instant>,
 }
 
-impl Office {
+impl ReplacementWatch {
     fn open(lock: PathBuf, file: &File) -> io::Result<Self> {
         let known = file.metadata()?;
         let program = std::env::current_exe().ok().and_then(|path| inode(&path).map(|found| (path, found)));
@@ -48,17 +48,17 @@ impl Office {
     }
 
     /// Is the state directory gone or another one, or the program replaced by another?
-    pub(super) fn notice(&self) -> Option<Woken> {
+    pub(super) fn notice(&self) -> Option<WakeReason> {
         if inode(&self.lock) != Some(self.lock_inode) {
-            return Some(Woken::Evicted);
+            return Some(WakeReason::Evicted);
         }
         // A program that was removed and not replaced leaves nobody to hand over to.
         let other = |(path, then): &(PathBuf, (u64, u64))| inode(path).is_some_and(|now| now != *then);
-        self.program.as_ref().is_some_and(other).then_some(Woken::Replaced)
+        self.program.as_ref().is_some_and(other).then_some(WakeReason::Replaced)
     }
 
     /// Resolves when it is. Looks every `interval`, also across waits that end sooner.
-    pub(super) async fn noticed(&self, interval: Duration) -> Woken {
+    pub(super) async fn noticed(&self, interval: Duration) -> WakeReason {
         loop {
             tokio::time::sleep_until(self.next_look.get()).await;
             if let Some(notice) = self.notice() {
@@ -84,7 +84,7 @@ impl LocalHost {
             // The directory was made anew while we waited.
             return Ok(None);
         }
-        let office = Office::open(path.clone(), &file).map_err(trouble)?;
+        let office = ReplacementWatch::open(path.clone(), &file).map_err(trouble)?;
         *self.office.borrow_mut() = Some(Rc::new(office));
         self.bind_keeper_inboxes();
         self.let_others_spawn().map_err(trouble)?;

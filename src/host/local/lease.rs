@@ -117,7 +117,7 @@ pub(super) fn try_exclusive(dir: &Path) -> io::Result<Option<File>> {
 
 /// What a look at a lease shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct LeaseStatus {
     pub held: bool,
     pub at: Stamp,
 }
@@ -128,10 +128,10 @@ pub(super) struct Look {
 /// at once. A call that comes in this instant does not fail: it waits (`lock_shared`). Two looks at once may each
 /// see "held", which errs in the job's favour. `/proc/locks` would disturb nobody, but it hides the locks of
 /// processes in other process namespaces and misnames files on overlay and btrfs: a held lease could look free.
-pub(super) fn look(dir: &Path) -> io::Result<Option<Look>> {
+pub(super) fn look(dir: &Path) -> io::Result<Option<LeaseStatus>> {
     let Some(file) = files::missing_is_none(File::open(dir.join(LEASE)))? else { return Ok(None) };
     let held = !flock::try_lock(&file, Kind::Exclusive)?;
-    Ok(Some(Look { held, at: read_time(&file)? }))
+    Ok(Some(LeaseStatus { held, at: read_time(&file)? }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The state directory on a real Linux machine.
 
 mod attempt;
-mod boxes;
 mod clock;
 mod error;
 mod files;
@@ -10,11 +9,12 @@ mod host;
 mod job_file;
 mod keeper;
 mod lease;
-mod leftovers;
+mod location;
+mod mailboxes;
 mod mark;
 mod observe;
+mod orphans;
 mod owner;
-mod place;
 mod process;
 mod report;
 mod runner;

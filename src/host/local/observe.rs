@@ -14,10 +14,10 @@ use super::attempt::remove_if_free;
 use super::error::cannot;
 use super::host::LocalHost;
 use super::job_file::{JobFile, Origin, Tmpdir};
-use super::lease::{self, Look};
+use super::lease::{self, LeaseStatus};
 use super::mark::{self, CLOSED, USED};
 use super::process::{Namespaces, SECOND_LOOK, look};
-use crate::core::attempt::{AttemptSeen, Sight};
+use crate::core::attempt::{AttemptSeen, Presence};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::time::Stamp;
 use crate::port::host::HostError;
@@ -124,7 +124,7 @@ impl LocalHost {
             remove_if_old(dir, self.times.unprepared_retention);
             return Ok(None);
         };
-        let at = lease.map_or(job.record.begun, |Look { at, .. }| at);
+        let at = lease.map_or(job.record.begun, |LeaseStatus { at, .. }| at);
         let seen = facts(&job, closed, used, held, at);
         Ok(Some((job.record.pool, Found { seen, origin: job.origin })))
     }
@@ -138,11 +138,11 @@ impl LocalHost {
             own.is_some() && own.as_ref().map(|n| &n.mount) == origin.namespaces.as_ref().map(|n| &n.mount);
         // A runner that lives removes it by itself, and needs it until then.
         let lives =
-            record.begun.boot == self.clock.boot() && see_runner(&origin, own.as_ref()) == Sight::There;
+            record.begun.boot == self.clock.boot() && see_runner(&origin, own.as_ref()) == Presence::There;
         if !here || lives {
             return Ok(());
         }
-        super::leftovers::clear(tmpdir).map_err(|e| cannot("remove what is left in", &tmpdir.path, e))
+        super::orphans::clear(tmpdir).map_err(|e| cannot("remove what is left in", &tmpdir.path, e))
     }
 }
 
@@ -165,14 +165,14 @@ fn facts(job: &JobFile, closed: Option<Stamp>, used: bool, lease_held: bool, lea
         used,
         lease_held,
         lease_at,
-        runner: Sight::Unknown,
-        tmpdir: Sight::Unknown,
+        runner: Presence::Unknown,
+        tmpdir: Presence::Unknown,
         boot: record.begun.boot,
     }
 }
 
 fn is_doubtful(seen: &AttemptSeen) -> bool {
-    seen.runner == Sight::Gone || seen.tmpdir == Sight::Gone
+    seen.runner == Presence::Gone || seen.tmpdir == Presence::Gone
 }
 
 fn judge(attempt: &mut Found, own: Option<&Namespaces>) {
@@ -181,28 +181,28 @@ fn judge(attempt: &mut Found, own: Option<&Namespaces>) {
 }
 
 /// Judged only from the process namespace it was recorded in.
-fn see_runner(origin: &Origin, own: Option<&Namespaces>) -> Sight {
+fn see_runner(origin: &Origin, own: Option<&Namespaces>) -> Presence {
     match (origin.runner, &origin.namespaces, own) {
         (Some(runner), Some(then), Some(now)) if then.pid == now.pid => look(runner),
-        _ => Sight::Unknown,
+        _ => Presence::Unknown,
     }
 }
 
 /// Judged only from the mount namespace it was recorded in.
-fn see_tmpdir(origin: &Origin, own: Option<&Namespaces>) -> Sight {
+fn see_tmpdir(origin: &Origin, own: Option<&Namespaces>) -> Presence {
     let (Some(tmpdir), Some(then), Some(now)) = (&origin.tmpdir, &origin.namespaces, own) else {
-        return Sight::Unknown;
+        return Presence::Unknown;
     };
-    if then.mount == now.mount { see_directory(tmpdir) } else { Sight::Unknown }
+    if then.mount == now.mount { see_directory(tmpdir) } else { Presence::Unknown }
 }
 
-fn see_directory(tmpdir: &Tmpdir) -> Sight {
+fn see_directory(tmpdir: &Tmpdir) -> Presence {
     match fs::symlink_metadata(&tmpdir.path) {
-        Ok(found) if (found.dev(), found.ino()) == (tmpdir.device, tmpdir.inode) => Sight::There,
-        Ok(_) => Sight::Gone,
+        Ok(found) if (found.dev(), found.ino()) == (tmpdir.device, tmpdir.inode) => Presence::There,
+        Ok(_) => Presence::Gone,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Sight::Gone
+            Presence::Gone
         }
-        Err(_) => Sight::Unknown,
+        Err(_) => Presence::Unknown,
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{cannot, io as broken};
 use super::files::{self, Durable};
-use super::place::Place;
+use super::location::DirLocation;
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
 use crate::port::host::{HostError, Identity};
@@ -24,7 +24,7 @@ const GENERATIONS: &str = "generations";
 #[derive(Debug, Serialize, Deserialize)]
 struct OwnerFile {
     owner: OwnerId,
-    place: Place,
+    place: DirLocation,
 }
 
 /// Makes the owner of a new directory. Of several processes at once one wins, and all read its id.
@@ -34,7 +34,7 @@ pub(super) fn make(root: &Path) -> io::Result<()> {
 }
 
 fn fresh(root: &Path) -> io::Result<Vec<u8>> {
-    encode(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: Place::of(root)? })
+    encode(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: DirLocation::of(root)? })
 }
 
 fn encode(file: &OwnerFile) -> io::Result<Vec<u8>> {
@@ -51,8 +51,8 @@ fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
         .map_err(|e| broken(format_args!("`{}` is damaged ({e}): put back the file that was there, or `greenroom doctor --new-owner` starts anew", path.display())))
 }
 
-fn place(state: &StateDir) -> Result<Place, HostError> {
-    Place::of(state.root()).map_err(|e| cannot("look at", state.root(), e))
+fn place(state: &StateDir) -> Result<DirLocation, HostError> {
+    DirLocation::of(state.root()).map_err(|e| cannot("look at", state.root(), e))
 }
 
 /// Reads who owns the directory and compares where it is with where it was made.

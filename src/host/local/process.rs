@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::core::attempt::Sight;
+use crate::core::attempt::Presence;
 
 /// A process, beyond doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,29 +77,29 @@ fn parse(text: &str) -> Option<Stat> {
 }
 
 /// Looks once. `Gone` is what this look says; see `core::attempt` for when it counts.
-pub(super) fn look(process: ProcessId) -> Sight {
-    let Some(pid) = Pid::from_raw(process.pid) else { return Sight::Unknown };
+pub(super) fn look(process: ProcessId) -> Presence {
+    let Some(pid) = Pid::from_raw(process.pid) else { return Presence::Unknown };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => {
             // A zombie has ended, although its pid is taken.
             let mut ended = [PollFd::new(&fd, PollFlags::IN)];
             if matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..)) {
-                return Sight::Gone;
+                return Presence::Gone;
             }
         }
-        Err(Errno::SRCH) => return Sight::Gone,
+        Err(Errno::SRCH) => return Presence::Gone,
         // An old kernel, or a seccomp filter that does not know the call.
         Err(_) => {
             if test_kill_process(pid) == Err(Errno::SRCH) {
-                return Sight::Gone;
+                return Presence::Gone;
             }
         }
     }
     // Somebody has that pid. With `hidepid` we may not see who.
     match stat(process.pid) {
-        Ok(found) if found.start == process.start => Sight::There,
-        Ok(_) => Sight::Gone,
-        Err(_) => Sight::Unknown,
+        Ok(found) if found.start == process.start => Presence::There,
+        Ok(_) => Presence::Gone,
+        Err(_) => Presence::Unknown,
     }
 }
 
@@ -126,8 +126,8 @@ mod tests {
     fn a_living_process_is_there_and_an_imposter_with_its_pid_is_not() {
         let own = i32::try_from(std::process::id()).unwrap();
         let start = stat(own).unwrap().start;
-        assert_eq!(look(ProcessId { pid: own, start }), Sight::There);
-        assert_eq!(look(ProcessId { pid: own, start: start + 1 }), Sight::Gone);
+        assert_eq!(look(ProcessId { pid: own, start }), Presence::There);
+        assert_eq!(look(ProcessId { pid: own, start: start + 1 }), Presence::Gone);
     }
 
     #[test]
@@ -135,15 +135,15 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let known = ProcessId { pid, start: stat(pid).unwrap().start };
-        assert_eq!(look(known), Sight::There);
+        assert_eq!(look(known), Presence::There);
         child.kill().unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while look(known) != Sight::Gone {
+        while look(known) != Presence::Gone {
             assert!(std::time::Instant::now() < deadline, "a zombie still counts as there");
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(look(known), Sight::Gone);
+        assert_eq!(look(known), Presence::Gone);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::process::{self, Namespaces, ProcessId, Stat, look};
-use crate::core::attempt::Sight;
+use crate::core::attempt::Presence;
 
 /// How often we look where the kernel cannot tell us.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl Runner {
                 }
             }
             Watch::Look(id) => {
-                while look(*id) != Sight::Gone {
+                while look(*id) != Presence::Gone {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
             }

@@ -6,24 +6,28 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::boxes::{Address, Bound};
 use super::error::cannot;
 use super::host::LocalHost;
+use super::mailboxes::{Address, Bound};
 use crate::core::ids::{AttemptName, PoolName};
-use crate::port::host::{HostError, Inbox, Woken};
+use crate::port::host::{HostError, MailboxName, WakeReason};
 
 /// How often a keeper that shall leave looks whether the last job has gone.
 const OPEN_LOOK: Duration = Duration::from_millis(500);
 
 impl LocalHost {
-    pub(super) async fn wait_at(&self, inbox: Inbox<'_>, within: Duration) -> Result<Woken, HostError> {
+    pub(super) async fn wait_at(
+        &self,
+        inbox: MailboxName<'_>,
+        within: Duration,
+    ) -> Result<WakeReason, HostError> {
         match inbox {
-            Inbox::Keeper(pool) => self.wait_as_keeper(pool, within).await,
-            Inbox::Attempt(name) => self.wait_as_attempt(name, within).await,
+            MailboxName::Keeper(pool) => self.wait_as_keeper(pool, within).await,
+            MailboxName::Attempt(name) => self.wait_as_attempt(name, within).await,
         }
     }
 
-    async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<Woken, HostError> {
+    async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<WakeReason, HostError> {
         let office = self.office.borrow().clone();
         let bound = match self.keeper_box(pool) {
             Ok(bound) => bound,
@@ -37,11 +41,11 @@ impl LocalHost {
         };
         tokio::select! {
             biased;
-            () = self.signals.stop() => Ok(Woken::Stop),
+            () = self.signals.stop() => Ok(WakeReason::Stop),
             notice = noticed => Ok(notice),
-            () = self.left_alone() => Ok(Woken::Unneeded),
+            () = self.left_alone() => Ok(WakeReason::Unneeded),
             heard = bound.mailbox.hint() => message(heard, self.state.root()),
-            () = tokio::time::sleep(within) => Ok(Woken::Timeout),
+            () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
         }
     }
 
@@ -53,19 +57,19 @@ impl LocalHost {
         }
     }
 
-    async fn wait_as_attempt(&self, name: &AttemptName, within: Duration) -> Result<Woken, HostError> {
+    async fn wait_as_attempt(&self, name: &AttemptName, within: Duration) -> Result<WakeReason, HostError> {
         let bound = self.attempt_box(name)?;
         tokio::select! {
             biased;
-            () = self.signals.stop() => Ok(Woken::Stop),
-            () = self.runner_gone() => Ok(Woken::RunnerGone),
+            () = self.signals.stop() => Ok(WakeReason::Stop),
+            () = self.runner_gone() => Ok(WakeReason::RunnerGone),
             heard = bound.mailbox.hint() => message(heard, self.state.root()),
             never = self.touch_lease(name) => match never {},
-            () = tokio::time::sleep(within) => Ok(Woken::Timeout),
+            () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
         }
     }
 
-    pub(super) async fn until_stopped(&self, name: &AttemptName) -> Woken {
+    pub(super) async fn until_stopped(&self, name: &AttemptName) -> WakeReason {
         let closed = async {
             // Without its socket a call is still stopped by the runner; it only cannot hear a `cleanup` beside it.
             let Some(bound) = self.stop_box(name) else { return pending().await };
@@ -76,9 +80,9 @@ impl LocalHost {
         };
         tokio::select! {
             biased;
-            () = self.signals.stop() => Woken::Stop,
-            () = self.runner_gone() => Woken::RunnerGone,
-            () = closed => Woken::Message,
+            () = self.signals.stop() => WakeReason::Stop,
+            () = self.runner_gone() => WakeReason::RunnerGone,
+            () = closed => WakeReason::Message,
             never = self.touch_lease(name) => match never {},
         }
     }
@@ -126,6 +130,6 @@ impl LocalHost {
     }
 }
 
-fn message(heard: io::Result<()>, at: &std::path::Path) -> Result<Woken, HostError> {
-    heard.map(|()| Woken::Message).map_err(|e| cannot("receive in", at, e))
+fn message(heard: io::Result<()>, at: &std::path::Path) -> Result<WakeReason, HostError> {
+    heard.map(|()| WakeReason::Message).map_err(|e| cannot("receive in", at, e))
 }

@@ -5,7 +5,7 @@ use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::by_words;
-use crate::provider::cloud::room::{Room, shortage};
+use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};
 
 /// What EC2 answered.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Facts {
     /// IPv4 addresses left in all subnets together; `None`: EC2 does not tell.
     pub(super) free_addresses: Option<u32>,
     /// How many more machines the quotas let in; none: no end is known.
-    pub(super) room: Vec<Room>,
+    pub(super) room: Vec<QuotaHeadroom>,
     /// Why quotas could not be looked at: only `doctor` asks.
     pub(super) unseen: Option<String>,
     /// Groups that let nobody in on the SSH port, by the kind of address that is used.
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
-        let room = vec![Room { machines: 5, of: "of m5.large (On-Demand Standard)".to_owned() }];
+        let room = vec![QuotaHeadroom { machines: 5, of: "of m5.large (On-Demand Standard)".to_owned() }];
         let facts = Facts { room, free_addresses: Some(5), clock_ahead_s: Some(-150), ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
         assert_eq!(
@@ -137,7 +137,7 @@ mod tests {
             denied: vec![("a".to_owned(), "no".to_owned()), ("b".to_owned(), "no".to_owned())],
             refused: vec![("c".to_owned(), "no such type".to_owned())],
             free_addresses: Some(0),
-            room: vec![Room { machines: 0, of: "of m5.large (On-Demand Standard)".to_owned() }],
+            room: vec![QuotaHeadroom { machines: 0, of: "of m5.large (On-Demand Standard)".to_owned() }],
             unseen: Some("AccessDeniedException".to_owned()),
             closed_groups: vec!["sg-1".to_owned()],
             clock_ahead_s: Some(400),

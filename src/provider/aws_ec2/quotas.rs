@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use crate::provider::cloud::headroom::{QuotaHeadroom, fits};
 use crate::provider::cloud::offerings::Market;
-use crate::provider::cloud::room::{Room, fits};
 
 /// Families that share limits.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,13 +66,13 @@ impl Display for Quota {
 
 /// What one machine takes of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Take<'a> {
+pub(super) struct QuotaUse<'a> {
     pub(super) machine_type: &'a str,
     pub(super) market: Market,
     pub(super) vcpus: u32,
 }
 
-impl Take<'_> {
+impl QuotaUse<'_> {
     /// Under which limit it counts; `None`: no limit is known.
     pub(super) fn quota(&self) -> Option<Quota> {
         let end = self.machine_type.find(|c: char| !c.is_ascii_lowercase())?;
@@ -91,11 +91,11 @@ impl Take<'_> {
 ///
 /// `limits`: vCPUs by code; `running`: everything in the account and region, of whomever.
 pub(super) fn rooms(
-    pool: &[Take<'_>],
-    running: &[Take<'_>],
+    pool: &[QuotaUse<'_>],
+    running: &[QuotaUse<'_>],
     limits: &BTreeMap<&'static str, f64>,
-) -> Vec<Room> {
-    let mut smallest: Vec<(Quota, f64, &Take<'_>)> = Vec::new();
+) -> Vec<QuotaHeadroom> {
+    let mut smallest: Vec<(Quota, f64, &QuotaUse<'_>)> = Vec::new();
     for take in pool {
         let Some(quota) = take.quota() else { return Vec::new() };
         let Some(limit) = limits.get(quota.code) else { return Vec::new() };
@@ -105,10 +105,10 @@ pub(super) fn rooms(
             None => smallest.push((quota, *limit, take)),
         }
     }
-    let room = |(quota, limit, take): (Quota, f64, &Take<'_>)| {
+    let room = |(quota, limit, take): (Quota, f64, &QuotaUse<'_>)| {
         let counted = running.iter().filter(|running| running.quota() == Some(quota));
         let used = counted.fold(0_u32, |sum, running| sum.saturating_add(running.vcpus));
-        Room {
+        QuotaHeadroom {
             machines: fits(limit - f64::from(used), take.vcpus),
             of: format!("of {} ({quota}: {used} of {limit} vCPUs used)", take.machine_type),
         }
@@ -121,8 +121,8 @@ mod tests {
     use super::Market::{OnDemand, Spot};
     use super::*;
 
-    fn take(machine_type: &str, market: Market, vcpus: u32) -> Take<'_> {
-        Take { machine_type, market, vcpus }
+    fn take(machine_type: &str, market: Market, vcpus: u32) -> QuotaUse<'_> {
+        QuotaUse { machine_type, market, vcpus }
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
             take("g6.xlarge", OnDemand, 4),
             take("mac2.metal", OnDemand, 8),
         ];
-        let of = |pool: &[Take<'_>]| -> Vec<String> {
+        let of = |pool: &[QuotaUse<'_>]| -> Vec<String> {
             let rooms = rooms(pool, &running, &limits);
             rooms.iter().map(|room| format!("{} {}", room.machines, room.of)).collect()
         };

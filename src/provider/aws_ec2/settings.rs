@@ -1,10 +1,10 @@
 //! What a pool's table says about EC2.
 
-use crate::provider::cloud::offerings::{Market, Words};
+use crate::provider::cloud::offerings::{KeyNames, Market};
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
-const WORDS: Words = Words { types: "instance_types", places: &["subnets", "zones"] };
+const WORDS: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"] };
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

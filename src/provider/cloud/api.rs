@@ -32,17 +32,17 @@ pub struct Things {
 pub struct Created {
     pub handle: Handle,
     /// Is it certain that there is a place for it? Some clouds say yes first, and look for one then.
-    pub placed: bool,
+    pub capacity_confirmed: bool,
 }
 
 /// What became of an order that was accepted before there was a place for it.
 #[derive(Debug, Clone)]
-pub enum Fate {
+pub enum LaunchStatus {
     /// Nobody says.
     Unknown,
     /// A place is being looked for.
     Pending,
-    Placed,
+    Confirmed,
     Refused(ProviderError),
 }
 
@@ -51,21 +51,25 @@ pub enum Fate {
 #[async_trait(?Send)]
 pub trait Api {
     /// All that a creation says, complete: kept before the call, so that a repeat says the same.
-    type Order: Serialize + DeserializeOwned;
+    type LaunchSpec: Serialize + DeserializeOwned;
 
     /// What a launch will say. Asks nobody.
-    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Self::Order, ProviderError>;
+    fn launch_spec(
+        &self,
+        request: &LaunchRequest,
+        offering: &Offering,
+    ) -> Result<Self::LaunchSpec, ProviderError>;
 
     /// Makes one machine. The same order again finds the same machine, never a second one.
-    async fn create(&self, order: &Self::Order) -> Result<Created, ProviderError>;
+    async fn create(&self, order: &Self::LaunchSpec) -> Result<Created, ProviderError>;
 
     /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
     /// What became of an order that was accepted, and whose machine no list has, or has as ending. Asked again and again, and for many orders
     /// at once.
-    async fn fate(&self, _order: &Self::Order) -> Result<Fate, ProviderError> {
-        Ok(Fate::Unknown)
+    async fn fate(&self, _order: &Self::LaunchSpec) -> Result<LaunchStatus, ProviderError> {
+        Ok(LaunchStatus::Unknown)
     }
 
     /// Asks for the end of a machine, with its disks.

@@ -3,6 +3,7 @@
 //! `launches/POOL/INSTANCE.json` is on disk before the cloud is asked, so that a repeat after an unknown answer says the
 //! same, byte for byte, whatever the configuration says by then. It holds the instance's host key: private like `keys/`.
 
+use std::cmp::Ordering;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Handle;
+use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::time::Stamp;
 use crate::port::provider::LaunchRequest;
@@ -20,13 +22,15 @@ use crate::port::provider::LaunchRequest;
 /// One instance's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry<O> {
+    /// The version of these files.
+    pub(super) format: u32,
     pub(super) token: String,
     /// The public half, in OpenSSH form: what the instance answers with.
     pub(super) host_key: String,
     /// When it was asked for first.
     pub(super) requested_at: Stamp,
     /// What the cloud is asked; nothing once it has said yes.
-    pub(super) order: Option<O>,
+    pub(super) spec: Option<O>,
     /// What it answered.
     pub(super) made: Option<Handle>,
 }
@@ -40,7 +44,14 @@ pub(super) struct Ledger {
 impl<O> Entry<O> {
     pub(super) fn new(request: &LaunchRequest, order: O, requested_at: Stamp) -> Self {
         let host_key = request.keys.host_key_public.trim().to_owned();
-        Self { token: request.token.clone(), host_key, requested_at, order: Some(order), made: None }
+        Self {
+            format: FORMAT,
+            token: request.token.clone(),
+            host_key,
+            requested_at,
+            spec: Some(order),
+            made: None,
+        }
     }
 }
 
@@ -52,8 +63,8 @@ impl Ledger {
     /// `None`: nothing is known of it.
     pub(super) fn read<O: DeserializeOwned>(&self, id: &InstanceId) -> io::Result<Option<Entry<O>>> {
         let Some(path) = self.file(id) else { return Ok(None) };
-        match fs::read(path) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        match fs::read(&path) {
+            Ok(bytes) => parse(&path, &bytes).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -107,6 +118,27 @@ impl Ledger {
     }
 }
 
+/// A stored launch spec; an error if another version wrote it.
+fn parse<O: DeserializeOwned>(path: &Path, bytes: &[u8]) -> io::Result<Entry<O>> {
+    #[derive(Deserialize)]
+    struct Version {
+        #[serde(default = "before_release")]
+        format: u32,
+    }
+    let Version { format } = serde_json::from_slice(bytes)?;
+    let name = format!("`{}`", path.display());
+    match format.cmp(&FORMAT) {
+        Ordering::Equal => Ok(serde_json::from_slice(bytes)?),
+        Ordering::Less => Err(io::Error::other(format!("{}: {OUTDATED_REMEDY}", outdated(&name, format)))),
+        Ordering::Greater => Err(io::Error::other(newer(&name, format))),
+    }
+}
+
+/// Launch specs had no number then.
+fn before_release() -> u32 {
+    1
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -116,10 +148,11 @@ mod tests {
 
     fn entry(token: &str) -> Entry<Vec<u8>> {
         Entry {
+            format: FORMAT,
             token: token.to_owned(),
             host_key: "ssh-ed25519 AAAA".to_owned(),
             requested_at: Stamp { wall_ms: 1, boot: BootId(2), uptime_ms: 3 },
-            order: Some(vec![1, 2]),
+            spec: Some(vec![1, 2]),
             made: None,
         }
     }
@@ -133,13 +166,29 @@ mod tests {
         ledger.write(&id, &entry("a")).unwrap();
         ledger.write(&id, &entry("b")).unwrap();
         let read = ledger.read::<Vec<u8>>(&id).unwrap().unwrap();
-        assert_eq!((read.token.as_str(), read.order), ("b", Some(vec![1, 2])));
+        assert_eq!((read.token.as_str(), read.spec), ("b", Some(vec![1, 2])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&ledger.file(&id).unwrap()), 0o600);
         assert_eq!(mode(&ledger.dir), 0o700);
         ledger.forget(&id);
         ledger.forget(&id);
         assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_spec_of_another_version_is_refused_with_the_reason() {
+        let state = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let id = InstanceId::new("linux-c0ffee-1");
+        ledger.write(&id, &entry("a")).unwrap();
+        let path = ledger.file(&id).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let marked = format!("\"format\":{FORMAT},");
+        for (format, reason) in [("", "before the first release"), ("\"format\":3,", "a newer version")] {
+            fs::write(&path, text.replacen(&marked, format, 1)).unwrap();
+            let error = ledger.read::<Vec<u8>>(&id).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Handle {
 
 /// How far it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum MachineState {
     /// Gone; the cloud still tells of it.
     Gone,
     /// Stopping, or being deleted.
@@ -45,7 +45,7 @@ pub struct Machine {
     pub handle: Handle,
     pub instance: InstanceId,
     pub tags: Tags,
-    pub standing: Standing,
+    pub standing: MachineState,
     /// When it was made, by the cloud's clock; milliseconds since 1970.
     pub created_ms: Option<i64>,
     pub addresses: Addresses,
@@ -69,11 +69,11 @@ impl Machine {
     /// `None`: it is gone, and nobody needs to hear of it any more.
     pub fn status(&self) -> Option<Status> {
         match self.standing {
-            Standing::Running => Some(Status::Running),
-            Standing::Asked | Standing::Starting => Some(Status::Starting),
-            Standing::Ending | Standing::Stopped => Some(Status::Stopping),
+            MachineState::Running => Some(Status::Running),
+            MachineState::Asked | MachineState::Starting => Some(Status::Starting),
+            MachineState::Ending | MachineState::Stopped => Some(Status::Stopping),
             // A job of it may want to know why.
-            Standing::Gone => self.why.as_ref().map(|_| Status::Stopping),
+            MachineState::Gone => self.why.as_ref().map(|_| Status::Stopping),
         }
     }
 
@@ -97,7 +97,7 @@ pub(super) mod tests {
     use crate::core::ids::{Generation, OwnerId, PoolName};
     use crate::core::time::BootId;
 
-    pub(in crate::provider::cloud) fn machine(id: &str, standing: Standing) -> Machine {
+    pub(in crate::provider::cloud) fn machine(id: &str, standing: MachineState) -> Machine {
         let tags = Tags {
             pool: PoolName::new("linux"),
             owner: OwnerId::new("owner"),
@@ -118,17 +118,17 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_gone_is_told_only_where_there_is_a_reason() {
-        let mut gone = machine("a", Standing::Gone);
+        let mut gone = machine("a", MachineState::Gone);
         assert_eq!(gone.status(), None);
         gone.why = Some("was reclaimed".to_owned());
         assert_eq!(gone.status(), Some(Status::Stopping));
-        assert_eq!(machine("a", Standing::Asked).status(), Some(Status::Starting));
+        assert_eq!(machine("a", MachineState::Asked).status(), Some(Status::Starting));
     }
 
     #[test]
     fn an_age_survives_a_clock_that_is_ahead() {
         let now = Stamp { wall_ms: 10_000, boot: BootId(1), uptime_ms: 5_000 };
-        let mut one = machine("a", Standing::Running);
+        let mut one = machine("a", MachineState::Running);
         assert_eq!(one.created(now).map(|at| (at.wall_ms, at.uptime_ms)), Some((9_000, 4_000)));
         one.created_ms = Some(99_000);
         assert_eq!(one.created(now), Some(now));

@@ -4,20 +4,20 @@
 //! orders as they were given, asks for one list where many want to know, and spares an account that is asked too much.
 
 pub mod api;
-mod budget;
 pub mod clock;
 pub mod delegated;
 pub mod doctor;
+pub mod headroom;
 pub mod idempotency;
 mod ledger;
 pub mod machine;
+mod machine_list;
 pub mod offerings;
 mod provider;
-pub mod room;
 pub mod settings;
 pub mod shared;
-mod sight;
 pub mod tags;
+mod throttle;
 pub mod user_data;
 
 pub use provider::Cloud;

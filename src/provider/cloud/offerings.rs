@@ -35,7 +35,7 @@ pub struct Offering {
 
 /// What a cloud calls the lists.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
+pub struct KeyNames {
     /// `instance_types`, `machine_types`.
     pub types: &'static str,
     /// Where machines may be: one of these keys names the places.
@@ -52,7 +52,7 @@ struct Lists {
 }
 
 /// Reads all offerings of a provider's table, the preferred one first.
-pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offering>, KeyError> {
+pub fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Vec<Offering>, KeyError> {
     let common = Lists::read(keys, words)?;
     let mut groups = Vec::new();
     for mut table in keys.tables("offering")? {
@@ -81,7 +81,7 @@ pub fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Vec<Offering>, KeyErro
 }
 
 impl Lists {
-    fn read(keys: &mut Keys<'_>, words: &Words) -> Result<Self, KeyError> {
+    fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Self, KeyError> {
         let types = keys.texts(words.types)?.map(owned);
         let mut places: Option<(&str, Vec<String>)> = None;
         for key in words.places {
@@ -112,7 +112,7 @@ impl Lists {
     }
 
     /// All combinations. `table` is the name of the table with its dot, for messages.
-    fn offerings(&self, table: &str, words: &Words) -> Result<Vec<Offering>, KeyError> {
+    fn offerings(&self, table: &str, words: &KeyNames) -> Result<Vec<Offering>, KeyError> {
         let missing =
             |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
         let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
@@ -174,7 +174,7 @@ fn market(key: &str, text: &str) -> Result<Market, KeyError> {
 mod tests {
     use super::*;
 
-    const WORDS: Words = Words { types: "machine_types", places: &["zones", "subnets"] };
+    const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones", "subnets"] };
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let table: toml::Table = text.parse().unwrap();

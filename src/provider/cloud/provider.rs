@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::api::{Api, Fate};
-use super::budget::Budget;
+use super::api::{Api, LaunchStatus};
 use super::ledger::{Entry, Ledger};
-use super::machine::{Handle, Machine, Standing};
+use super::machine::{Handle, Machine, MachineState};
+use super::machine_list::MachineList;
 use super::offerings::capabilities;
 use super::settings::Common;
 use super::shared::Shared;
-use super::sight::Sight;
+use super::throttle::AccountThrottle;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
@@ -49,9 +49,9 @@ pub struct Cloud<A> {
     /// Asked for several times in each pass, and as large as the table.
     capabilities: Capabilities,
     api: A,
-    budget: Rc<Budget>,
+    budget: Rc<AccountThrottle>,
     ledger: Ledger,
-    last: Shared<Sight>,
+    last: Shared<MachineList>,
     /// Instances with machines that were seen, and whose end was asked for: a list without them is no late one.
     ended: RefCell<BTreeSet<InstanceId>>,
 }
@@ -71,7 +71,7 @@ impl<A: Api> Cloud<A> {
             capabilities: capabilities(&settings.offerings),
             settings,
             api,
-            budget: Budget::of(account),
+            budget: AccountThrottle::of(account),
             last: Shared::default(),
             ended: RefCell::default(),
         }
@@ -88,20 +88,20 @@ impl<A: Api> Cloud<A> {
     }
 
     /// All machines, as they were at most `age` ago.
-    async fn sight(&self, age: Duration) -> Result<Rc<Sight>, ProviderError> {
+    async fn sight(&self, age: Duration) -> Result<Rc<MachineList>, ProviderError> {
         let look = async |begun| {
             let machines = self.ask(self.api.machines()).await?;
-            Ok(Sight { begun, complete: machines.complete, machines: machines.all })
+            Ok(MachineList { begun, complete: machines.complete, machines: machines.all })
         };
         self.last.within(age, &*self.context.clock, look).await
     }
 
-    fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::Order>>, ProviderError> {
+    fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::LaunchSpec>>, ProviderError> {
         self.ledger.read(id).map_err(|error| unwritten(id, &error))
     }
 
     /// What an order says, kept before it is given. A repeat says what was kept.
-    fn order(&self, request: &LaunchRequest) -> Result<Entry<A::Order>, ProviderError> {
+    fn launch_spec(&self, request: &LaunchRequest) -> Result<Entry<A::LaunchSpec>, ProviderError> {
         let id = &request.instance;
         match self.entry(id)? {
             Some(entry) if entry.token == request.token => return Ok(entry),
@@ -120,13 +120,13 @@ impl<A: Api> Cloud<A> {
             let why = format!("the configuration knows no offering `{named}` any more");
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
-        let entry = Entry::new(request, self.api.order(request, offering)?, self.now());
+        let entry = Entry::new(request, self.api.launch_spec(request, offering)?, self.now());
         self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))?;
         Ok(entry)
     }
 
     /// Waits until the machine has a place: some clouds say yes first, and learn then that they have none left.
-    async fn placed(&self, id: &InstanceId, order: &A::Order) -> Result<(), ProviderError> {
+    async fn placed(&self, id: &InstanceId, order: &A::LaunchSpec) -> Result<(), ProviderError> {
         let mut told = self.now();
         loop {
             tokio::time::sleep(PLACING).await;
@@ -136,25 +136,27 @@ impl<A: Api> Cloud<A> {
                 Err(_) => Err(false),
             };
             let fate = match standing {
-                Ok(Standing::Starting | Standing::Running | Standing::Stopped) => Fate::Placed,
-                Ok(Standing::Asked) => Fate::Pending,
-                Ok(Standing::Gone | Standing::Ending) | Err(true) => {
-                    self.ask(self.api.fate(order)).await.unwrap_or(Fate::Unknown)
+                Ok(MachineState::Starting | MachineState::Running | MachineState::Stopped) => {
+                    LaunchStatus::Confirmed
                 }
-                Err(false) => Fate::Unknown,
+                Ok(MachineState::Asked) => LaunchStatus::Pending,
+                Ok(MachineState::Gone | MachineState::Ending) | Err(true) => {
+                    self.ask(self.api.fate(order)).await.unwrap_or(LaunchStatus::Unknown)
+                }
+                Err(false) => LaunchStatus::Unknown,
             };
             let now = self.now();
             let (class, why) = match (fate, standing) {
-                (Fate::Refused(error), _) => return Err(error),
-                (Fate::Placed, Ok(Standing::Gone | Standing::Ending)) => GONE,
-                (Fate::Placed, _) => return Ok(()),
-                (Fate::Pending, _) => {
+                (LaunchStatus::Refused(error), _) => return Err(error),
+                (LaunchStatus::Confirmed, Ok(MachineState::Gone | MachineState::Ending)) => GONE,
+                (LaunchStatus::Confirmed, _) => return Ok(()),
+                (LaunchStatus::Pending, _) => {
                     told = now;
                     continue;
                 }
-                (Fate::Unknown, _) if now.since(told) <= VISIBLE => continue,
-                (Fate::Unknown, Err(false)) => UNHEARD,
-                (Fate::Unknown, _) => GONE,
+                (LaunchStatus::Unknown, _) if now.since(told) <= VISIBLE => continue,
+                (LaunchStatus::Unknown, Err(false)) => UNHEARD,
+                (LaunchStatus::Unknown, _) => GONE,
             };
             return Err(ProviderError::new(class, why));
         }
@@ -169,13 +171,13 @@ impl<A: Api> Cloud<A> {
     }
 
     /// Was it asked for so lately that a list may not tell of it yet?
-    fn is_young(&self, id: &InstanceId, entry: &Entry<A::Order>) -> bool {
+    fn is_young(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
         self.now().since(entry.requested_at) < VISIBLE && !self.ended.borrow().contains(id)
     }
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
         let Common { user, ssh_port, address, .. } = &self.settings;
-        if machine.standing != Standing::Running {
+        if machine.standing != MachineState::Running {
             return Err(ProviderError::new(ErrorClass::Transient, "it is not running yet"));
         }
         let address = machine.addresses.of(*address).ok_or_else(|| {
@@ -188,7 +190,7 @@ impl<A: Api> Cloud<A> {
 
     /// Asks for the end of what is not ending yet. What was ending before is no news.
     async fn end(&self, machine: &Machine) -> Result<(), ProviderError> {
-        if machine.standing == Standing::Ending {
+        if machine.standing == MachineState::Ending {
             return Ok(());
         }
         self.ask(self.api.delete(&machine.handle)).await?;
@@ -204,7 +206,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         tags: Some(machine.tags.clone()),
         status: machine.status()?,
         created: machine.created(now),
-        detail: if machine.standing <= Standing::Stopped {
+        detail: if machine.standing <= MachineState::Stopped {
             machine.why.clone()
         } else {
             Some(machine.what.clone())
@@ -225,10 +227,10 @@ fn not_found(id: &InstanceId) -> ProviderError {
 impl<A: Api> Provider for Cloud<A> {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let id = &request.instance;
-        let mut entry = self.order(request)?;
-        let (None, Some(order)) = (&entry.made, &entry.order) else { return Ok(()) };
+        let mut entry = self.launch_spec(request)?;
+        let (None, Some(order)) = (&entry.made, &entry.spec) else { return Ok(()) };
         let answer = match self.ask(self.api.create(order)).await {
-            Ok(created) if created.placed => Ok(created.handle),
+            Ok(created) if created.capacity_confirmed => Ok(created.handle),
             Ok(created) => self.placed(id, order).await.map(|()| created.handle),
             Err(error) => Err(error),
         };
@@ -236,7 +238,7 @@ impl<A: Api> Provider for Cloud<A> {
             Ok(made) => {
                 // The end of a call that the engine gave up would be unknown to it, but not to us.
                 entry.made = Some(made);
-                entry.order = None;
+                entry.spec = None;
                 self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))
             }
             Err(error) => {
@@ -251,7 +253,7 @@ impl<A: Api> Provider for Cloud<A> {
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
         let sight = self.sight(WAITING).await?;
         let living: Vec<&Machine> =
-            sight.of(id).filter(|machine| machine.standing != Standing::Gone).collect();
+            sight.of(id).filter(|machine| machine.standing != MachineState::Gone).collect();
         for machine in &living {
             self.end(machine).await?;
         }
@@ -291,22 +293,24 @@ impl<A: Api> Provider for Cloud<A> {
             self.ledger.sweep(|id| sight.best(id).is_some(), ORDERS_KEPT);
         }
         // A cloud tells for an hour of what has ended: here that ends when all is said of it.
-        let matters =
-            |machine: &&Machine| machine.standing != Standing::Gone || self.ledger.knows(&machine.instance);
+        let matters = |machine: &&Machine| {
+            machine.standing != MachineState::Gone || self.ledger.knows(&machine.instance)
+        };
         let instances =
             machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
         Ok(Listing { begun: sight.begun, complete: sight.complete, instances })
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
-        let runs =
-            |sight: &Sight| sight.best(id).is_some_and(|machine| machine.standing == Standing::Running);
+        let runs = |sight: &MachineList| {
+            sight.best(id).is_some_and(|machine| machine.standing == MachineState::Running)
+        };
         let mut sight = self.sight(SETTLED).await?;
         if !runs(&sight) {
             sight = self.sight(WAITING).await?;
         }
         let entry = self.entry(id)?;
-        let machine = sight.best(id).filter(|machine| machine.standing != Standing::Gone);
+        let machine = sight.best(id).filter(|machine| machine.standing != MachineState::Gone);
         match (machine, entry) {
             (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
             (None, Some(entry)) if self.is_young(id, &entry) && sight.best(id).is_none() => {
@@ -335,7 +339,7 @@ impl<A: Api> Provider for Cloud<A> {
         let sight = self.sight(Duration::ZERO).await?;
         let now = self.now();
         let things = self.ask(self.api.things(now)).await?;
-        let living = sight.machines.iter().filter(|machine| machine.standing != Standing::Gone);
+        let living = sight.machines.iter().filter(|machine| machine.standing != MachineState::Gone);
         let machines = living.map(|machine| Resource {
             kind: ResourceKind::Instance,
             name: machine.handle.name.clone(),

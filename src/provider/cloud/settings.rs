@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::offerings::{self, Offering, Words};
+use super::offerings::{self, KeyNames, Offering};
 use super::tags;
 use crate::provider::keys::{KeyError, Keys};
 
@@ -50,7 +50,7 @@ pub struct Common {
 
 impl Common {
     /// `user_data` is who reads it in most images of this cloud.
-    pub fn read(keys: &mut Keys<'_>, words: &Words, user_data: UserData) -> Result<Self, KeyError> {
+    pub fn read(keys: &mut Keys<'_>, words: &KeyNames, user_data: UserData) -> Result<Self, KeyError> {
         let disk_gib = keys.size("disk")?.map(|bytes| gib(&keys.name("disk"), bytes)).transpose()?;
         Ok(Self {
             offerings: offerings::read(keys, words)?,
@@ -127,7 +127,7 @@ fn credentials(keys: &mut Keys<'_>) -> Result<Option<PathBuf>, KeyError> {
 mod tests {
     use super::*;
 
-    const WORDS: Words = Words { types: "machine_types", places: &["zones"] };
+    const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
     const LEAST: &str = "image = \"i\"\nmachine_types = \"t\"\nzones = \"a\"\n";
 
     fn read(text: &str) -> Result<Common, String> {

@@ -13,10 +13,10 @@ use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
 
 /// An answer and the moment before it was asked for.
-type Answer<T> = (Stamp, Rc<T>);
+type Cached<T> = (Stamp, Rc<T>);
 
 #[derive(Debug)]
-pub struct Shared<T>(Mutex<Option<Answer<T>>>);
+pub struct Shared<T>(Mutex<Option<Cached<T>>>);
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
@@ -60,11 +60,11 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::port::clock::tests::Hands;
+    use crate::port::clock::tests::ManualClock;
 
     #[tokio::test]
     async fn many_questions_are_one() {
-        let (shared, clock, questions) = (Shared::default(), Hands::default(), Cell::new(0));
+        let (shared, clock, questions) = (Shared::default(), ManualClock::default(), Cell::new(0));
         clock.pass(Duration::from_secs(1));
         let ask = async |age: u64| {
             let ask = async |begun: Stamp| {
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_learned_otherwise_is_told_to_all() {
-        let (shared, clock) = (Shared::default(), Hands::default());
+        let (shared, clock) = (Shared::default(), ManualClock::default());
         shared.amend(|answer| *answer = 1).await;
         shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
         shared.amend(|answer| *answer = 3).await;

@@ -7,7 +7,7 @@ use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::by_words;
-use crate::provider::cloud::room::{Room, fits, shortage};
+use crate::provider::cloud::headroom::{QuotaHeadroom, fits, shortage};
 
 /// What Compute Engine answered.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Facts {
     /// Offerings that would be refused, and why.
     pub(super) refused: Vec<(String, String)>,
     /// How many more machines the quotas of each region let in.
-    pub(super) room: Vec<Room>,
+    pub(super) room: Vec<QuotaHeadroom>,
     /// The network in which no firewall rule lets anybody in on the SSH port.
     pub(super) closed: Option<String>,
     /// Compute Engine's clock less ours, in seconds.
@@ -30,7 +30,7 @@ pub(super) struct Facts {
 
 /// What one machine takes of the quotas of a region, in one way of launching it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Take<'a> {
+pub(super) struct QuotaUse<'a> {
     pub(super) machine_type: &'a str,
     pub(super) processors: u32,
     pub(super) spot: bool,
@@ -39,12 +39,16 @@ pub(super) struct Take<'a> {
 
 /// How many machines fit into what is left of each quota, each by the way that has the most room; quotas that are not
 /// named have no end.
-pub(super) fn room(region: &str, left: &BTreeMap<String, f64>, takes: &[Take<'_>]) -> Option<Room> {
+pub(super) fn room(
+    region: &str,
+    left: &BTreeMap<String, f64>,
+    takes: &[QuotaUse<'_>],
+) -> Option<QuotaHeadroom> {
     let best = takes.iter().filter_map(|take| tightest(left, take)).max_by_key(|(machines, _)| *machines);
-    best.map(|(machines, metric)| Room { machines, of: format!("in {region} ({metric})") })
+    best.map(|(machines, metric)| QuotaHeadroom { machines, of: format!("in {region} ({metric})") })
 }
 
-fn tightest(left: &BTreeMap<String, f64>, take: &Take<'_>) -> Option<(u32, String)> {
+fn tightest(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> Option<(u32, String)> {
     let mut needs = vec![("INSTANCES".to_owned(), 1), (processors(left, take), take.processors)];
     if take.public_ip {
         needs.push(("IN_USE_ADDRESSES".to_owned(), 1));
@@ -56,7 +60,7 @@ fn tightest(left: &BTreeMap<String, f64>, take: &Take<'_>) -> Option<(u32, Strin
 
 /// Under which quota processors are counted: spot ones under their own where the region has one, others under that of
 /// their family, or the common one.
-fn processors(left: &BTreeMap<String, f64>, take: &Take<'_>) -> String {
+fn processors(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> String {
     let family = take.machine_type.split('-').next().unwrap_or_default().to_ascii_uppercase();
     let known = |metric: String| left.contains_key(&metric).then_some(metric);
     let spot = take.spot.then(|| known("PREEMPTIBLE_CPUS".to_owned())).flatten();
@@ -150,7 +154,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_well_has_nothing_said_of_it() {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: Some(Duration::from_hours(12)) };
-        let room = |machines| Room { machines, of: "in r (CPUS)".to_owned() };
+        let room = |machines| QuotaHeadroom { machines, of: "in r (CPUS)".to_owned() };
         let facts = Facts { room: vec![room(2), room(3)], ..Facts::default() };
         assert_eq!(codes(&facts, &demand), Vec::<&str>::new());
         assert_eq!(codes(&Facts { room: vec![room(2), room(2)], ..facts }, &demand), ["gce-quota"]);
@@ -176,8 +180,8 @@ mod tests {
 
     #[test]
     fn the_tightest_quota_of_the_roomiest_way_counts() {
-        let take = |machine_type, spot| Take { machine_type, processors: 4, spot, public_ip: false };
-        let fits = |quotas: &[(&str, f64)], takes: &[Take<'_>]| {
+        let take = |machine_type, spot| QuotaUse { machine_type, processors: 4, spot, public_ip: false };
+        let fits = |quotas: &[(&str, f64)], takes: &[QuotaUse<'_>]| {
             room("r", &left(quotas), takes).map(|room| format!("{} {}", room.machines, room.of))
         };
         let quotas = [("CPUS", 9.0), ("N2D_CPUS", 24.0), ("PREEMPTIBLE_CPUS", 100.0), ("INSTANCES", 20.0)];
@@ -185,7 +189,7 @@ mod tests {
         assert_eq!(fits(&quotas, &[take("n2d-standard-4", false)]), Some("6 in r (N2D_CPUS)".to_owned()));
         let both = [take("e2-standard-4", false), take("e2-standard-4", true)];
         assert_eq!(fits(&quotas, &both), Some("20 in r (INSTANCES)".to_owned()));
-        let public = Take { public_ip: true, ..take("e2-standard-4", true) };
+        let public = QuotaUse { public_ip: true, ..take("e2-standard-4", true) };
         let addresses = [("IN_USE_ADDRESSES", 1.0), ("INSTANCES", 20.0)];
         assert_eq!(fits(&addresses, &[public]), Some("1 in r (IN_USE_ADDRESSES)".to_owned()));
         assert_eq!(fits(&[], &[take("e2-standard-4", true)]), None, "no quota, no limit");

@@ -1,11 +1,11 @@
 //! What a pool's table says about Compute Engine.
 
 use super::resource::{Image, Net, is_name, is_project, region};
-use crate::provider::cloud::offerings::Words;
+use crate::provider::cloud::offerings::KeyNames;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
-const WORDS: Words = Words { types: "machine_types", places: &["zones"] };
+const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
 /// What a service account may do is said by its roles; this scope is no limit of its own.
 const ALL_THAT_ITS_ROLES_ALLOW: &str = "cloud-platform";
 const SCOPES: &str = "https://www.googleapis.com/auth/";

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::accel::{self, Verdict};
+use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
@@ -157,7 +157,7 @@ fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) ->
 }
 
 /// On a thread of its own: whoever asks may be in the middle of a runtime.
-fn examine(state_dir: &Path, runner: &Runner) -> io::Result<Verdict> {
+fn examine(state_dir: &Path, runner: &Runner) -> io::Result<KvmCheck> {
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)

@@ -19,7 +19,7 @@ use crate::port::store::StoreError;
 
 /// New files, written and synced, not yet in force.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct PendingCompaction {
     /// Open, and with it locked against a second compaction, until the draft is dropped.
     _snapshot: File,
     _journal: File,
@@ -29,7 +29,7 @@ pub(super) struct Draft {
 
 /// What became of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CommitResult {
     /// The journal begins anew.
     Rotated,
     /// The snapshot is in force, but records came in while it was written: the journal stays.
@@ -62,13 +62,13 @@ impl Contents {
 }
 
 /// Writes and syncs the new files. `None`: another compaction is under way. Blocks; needs no lock.
-pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<Draft>, StoreError> {
+pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
     make(&files.history)?;
     let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot)? else { return Ok(None) };
     crash_point("store.compact.snapshot-written");
     let Some(journal) = write_new(&new(&files.journal), &contents.journal)? else { return Ok(None) };
     crash_point("store.compact.journal-written");
-    Ok(Some(Draft { _snapshot: snapshot, _journal: journal, last: contents.last }))
+    Ok(Some(PendingCompaction { _snapshot: snapshot, _journal: journal, last: contents.last }))
 }
 
 /// Where the next version of a file is written.
@@ -98,19 +98,23 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
 }
 
 /// Puts a draft of `view` in force. The lock is held; nothing here waits for a disk.
-pub(super) fn install(files: &Files, view: &View, draft: &Draft) -> Result<Outcome, StoreError> {
+pub(super) fn install(
+    files: &Files,
+    view: &View,
+    draft: &PendingCompaction,
+) -> Result<CommitResult, StoreError> {
     crash_point("store.compact.locked");
     let there = Identity::at(&files.journal)?;
-    let (Some(there), Some(journal)) = (there, &view.journal) else { return Ok(Outcome::Superseded) };
+    let (Some(there), Some(journal)) = (there, &view.journal) else { return Ok(CommitResult::Superseded) };
     let untouched = Identity::at(&files.snapshot)? == view.snapshot;
     if !untouched || !there.same_file(journal.identity) || there.size < journal.valid {
-        return Ok(Outcome::Superseded);
+        return Ok(CommitResult::Superseded);
     }
     keep_previous(files, view)?;
     rename(&new(&files.snapshot), &files.snapshot)?;
     crash_point("store.compact.snapshot-renamed");
     if there.size != journal.valid {
-        return Ok(Outcome::Grown);
+        return Ok(CommitResult::Grown);
     }
     if let Some(header) = &journal.header {
         keep_segment(files, there, header.first, draft.last)?;
@@ -118,7 +122,7 @@ pub(super) fn install(files: &Files, view: &View, draft: &Draft) -> Result<Outco
     }
     rename(&new(&files.journal), &files.journal)?;
     crash_point("store.compact.journal-renamed");
-    Ok(Outcome::Rotated)
+    Ok(CommitResult::Rotated)
 }
 
 /// The snapshot in force so far gets a second name, which outlives it: repair begins there if its successor rots.
@@ -145,7 +149,7 @@ fn keep_segment(files: &Files, journal: Identity, first: u64, last: u64) -> Resu
 }
 
 /// Puts a draft in force in place of damaged files. The lock is held; the caller has saved what is replaced.
-pub(super) fn replace(files: &Files, _draft: &Draft) -> Result<(), StoreError> {
+pub(super) fn replace(files: &Files, _draft: &PendingCompaction) -> Result<(), StoreError> {
     // CRASH: with the new snapshot and the old journal the pool is still damaged, and repairing it again is the same.
     rename(&new(&files.snapshot), &files.snapshot)?;
     crash_point("store.repair.snapshot-renamed");

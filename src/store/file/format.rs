@@ -6,11 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::core::event::Event;
+pub use crate::core::format::FORMAT;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
-
-/// The format that this version writes. Only the keeper raises the one on disk, when it compacts.
-pub const FORMAT: u32 = 1;
 
 const OPENING: &[u8] = b"{\"crc\":\"";
 const DIGITS: usize = 8;

@@ -24,12 +24,12 @@ use async_trait::async_trait;
 pub use dir::{DirWarning, StateDir, open_dir};
 pub use format::FORMAT;
 pub use history::{History, Recorded};
-pub use repair::{Repaired, Verdict};
+pub use repair::{Diagnosis, Repaired};
 
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::store::{Committed, Decide, Store, StoreError};
-use compact::{Contents, Outcome};
+use compact::{CommitResult, Contents};
 use view::{Files, Identity, View};
 
 /// What may be tuned.
@@ -85,7 +85,7 @@ impl FileStore {
     }
 
     /// Looks for damage, in the state and in the history. Changes nothing.
-    pub async fn verify(&self) -> Result<Verdict, StoreError> {
+    pub async fn verify(&self) -> Result<Diagnosis, StoreError> {
         match self.look().await {
             Ok(view) => repair::verify(&self.files, Ok(&view)),
             Err(error) => repair::verify(&self.files, Err(error)),
@@ -165,8 +165,8 @@ impl FileStore {
     }
 
     /// One try: writes the files, puts them in force if they still follow from what is there.
-    async fn compact_once(&self, view: &View) -> Result<Outcome, StoreError> {
-        let Some(journal) = &view.journal else { return Ok(Outcome::Superseded) };
+    async fn compact_once(&self, view: &View) -> Result<CommitResult, StoreError> {
+        let Some(journal) = &view.journal else { return Ok(CommitResult::Superseded) };
         let journal = journal.file.try_clone().map_err(|e| dir::io_error("open", &self.files.journal, &e))?;
         let contents = Contents::of(&self.files, view, view.last)?;
         let files = self.files.clone();
@@ -175,7 +175,7 @@ impl FileStore {
             journal.sync_data().map_err(|e| dir::io_error("sync", &files.journal, &e))?;
             compact::draft(&files, &contents)
         });
-        let Some(draft) = drafted.await? else { return Ok(Outcome::Superseded) };
+        let Some(draft) = drafted.await? else { return Ok(CommitResult::Superseded) };
         let lock = self.lock().await?;
         let outcome = compact::install(&self.files, view, &draft)?;
         drop(lock);
@@ -239,7 +239,7 @@ impl Store for FileStore {
                 return Ok(());
             }
             let outcome = self.compact_once(&view).await?;
-            if outcome == Outcome::Superseded {
+            if outcome == CommitResult::Superseded {
                 return Ok(());
             }
             let (files, days) = (self.files.clone(), self.options.history_days);
@@ -248,7 +248,7 @@ impl Store for FileStore {
                 compact::prune(&files, days, view.snapshot_last)
             })
             .await?;
-            if outcome == Outcome::Rotated {
+            if outcome == CommitResult::Rotated {
                 return Ok(());
             }
         }

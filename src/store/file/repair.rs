@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::commit::save_aside;
-use super::compact::{self, Contents, Draft};
+use super::compact::{self, Contents, PendingCompaction};
 use super::crash::crash_point;
 use super::dir::{io_error, list, make};
 use super::format::{Lines, number};
@@ -16,7 +16,7 @@ use crate::port::store::StoreError;
 
 /// What `doctor` is told about a pool's files.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct Diagnosis {
     /// Why the state cannot be used; `None`: it can.
     pub damage: Option<StoreError>,
     /// Number of the last transaction that can be read.
@@ -48,7 +48,7 @@ pub struct Repaired {
 /// A repair, prepared and synced; to be put in force under the lock.
 #[derive(Debug)]
 pub(super) struct PreparedRepair {
-    draft: Draft,
+    draft: PendingCompaction,
     snapshot: Option<Identity>,
     journal: Option<Identity>,
     kept: u64,
@@ -57,7 +57,7 @@ pub(super) struct PreparedRepair {
 }
 
 /// Judges the files; `looked` is what reading them (with the lock where in doubt) gave.
-pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result<Verdict, StoreError> {
+pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result<Diagnosis, StoreError> {
     let salvaged;
     let (view, damage) = match looked {
         Ok(view) => (view, None),
@@ -76,7 +76,7 @@ pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result
     let side_files = list(&files.dir)?.into_iter().filter(aside).map(|name| files.dir.join(name)).collect();
     let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
     let (last, inapplicable_events, segments) = (view.last, view.inapplicable_events, kept.len());
-    Ok(Verdict { damage, last, inapplicable_events, torn_bytes, segments, history_damage, side_files })
+    Ok(Diagnosis { damage, last, inapplicable_events, torn_bytes, segments, history_damage, side_files })
 }
 
 fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {

@@ -233,7 +233,7 @@ impl View {
                 let problem = "the checksum does not match, and sound records follow".to_owned();
                 return Err(damaged(&files.journal, at, problem));
             }
-            let place = Place { path: &files.journal, line: at, format: journal.format() };
+            let place = RecordPosition { path: &files.journal, line: at, format: journal.format() };
             if at == 1 {
                 journal.header = Some(self.take_header(line.text, files)?);
             } else {
@@ -246,8 +246,10 @@ impl View {
 
     fn take_header(&mut self, text: &[u8], files: &Files) -> Result<Header, StoreError> {
         let path = &files.journal;
-        if let Some(found) = version(text).filter(|found| *found > FORMAT) {
-            self.newer = Some((path.clone(), found));
+        match version(text) {
+            Some(found) if found > FORMAT => self.newer = Some((path.clone(), found)),
+            Some(found) if found < FORMAT => return Err(outdated(path, found)),
+            _ => {}
         }
         let header: Header = serde_json::from_slice(text).map_err(|e| match &self.newer {
             Some((file, found)) => newer(file, *found),
@@ -266,7 +268,12 @@ impl View {
     }
 
     /// Applies a record if the state lacks it. `before` is the number of the record before it in the same file.
-    fn take_record(&mut self, text: &[u8], before: &mut u64, place: &Place<'_>) -> Result<(), StoreError> {
+    fn take_record(
+        &mut self,
+        text: &[u8],
+        before: &mut u64,
+        place: &RecordPosition<'_>,
+    ) -> Result<(), StoreError> {
         let contained = |n: u64| n <= self.last && n > *before;
         if let Some(n) = number(text).filter(|n| contained(*n)) {
             *before = n;
@@ -305,7 +312,7 @@ impl View {
                 if at == 1 {
                     format = version(line.text).unwrap_or(FORMAT);
                 } else {
-                    self.take_record(line.text, &mut before, &Place { path, line: at, format })?;
+                    self.take_record(line.text, &mut before, &RecordPosition { path, line: at, format })?;
                 }
             }
         }
@@ -314,13 +321,13 @@ impl View {
 }
 
 /// Where a record stands.
-struct Place<'a> {
+struct RecordPosition<'a> {
     path: &'a Path,
     line: u64,
     format: u32,
 }
 
-impl Place<'_> {
+impl RecordPosition<'_> {
     fn not_understood(&self, error: &serde_json::Error) -> StoreError {
         if self.format > FORMAT {
             return newer(self.path, self.format);
@@ -332,6 +339,9 @@ impl Place<'_> {
 
 fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, StoreError> {
     let sound = bytes.strip_suffix(b"\n").filter(|text| is_sound(text));
+    if let Some(found) = sound.and_then(version).filter(|found| *found < FORMAT) {
+        return Err(outdated(path, found));
+    }
     let problem = match sound.map(serde_json::from_slice::<Snapshot>) {
         Some(Ok(snapshot)) => {
             check_pool(files, path, &snapshot.pool)?;
@@ -361,7 +371,11 @@ pub(super) fn damaged(path: &Path, line: u64, problem: String) -> StoreError {
 }
 
 pub(super) fn newer(path: &Path, found: u32) -> StoreError {
-    StoreError::Newer { file: path.display().to_string(), found, known: FORMAT }
+    StoreError::Newer { file: path.display().to_string(), found }
+}
+
+fn outdated(path: &Path, found: u32) -> StoreError {
+    StoreError::Outdated { file: path.display().to_string(), found }
 }
 
 fn open_journal(path: &Path) -> Result<Option<Journal>, StoreError> {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use greenroom::connector::ssh::link::{Answer, Figures, Survey};
+use greenroom::connector::ssh::link::{Figures, LinkStatus, Survey};
 use greenroom::port::connector::{Output, StageEnd, Stop, Stream};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -68,8 +68,8 @@ async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
     let seen = Survey::look(dir, Duration::from_secs(5)).await;
     let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());
     let figures = answers.filter_map(|answer| match answer {
-        Answer::Figures(figures) => Some(figures),
-        Answer::Leaving | Answer::Silence => None,
+        LinkStatus::Figures(figures) => Some(figures),
+        LinkStatus::Leaving | LinkStatus::Silence => None,
     });
     figures.collect()
 }

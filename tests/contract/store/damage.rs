@@ -290,6 +290,38 @@ fn a_newer_snapshot_is_read_as_far_as_it_is_understood_and_never_written() {
     }
 }
 
+/// Format 1 was never released: it is neither read nor written, nor taken for damage that a repair could throw away.
+#[test]
+fn the_format_before_the_first_release_is_refused_with_what_to_do() {
+    for name in ["journal.jsonl", "snapshot.json"] {
+        let home = tempfile::tempdir().unwrap();
+        let store = open(home.path(), eager());
+        fill(&store, "a", 2);
+        if name == "snapshot.json" {
+            block_on(store.compact()).unwrap();
+        }
+        let path = file(home.path(), name);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (first, rest) = text.split_once('\n').unwrap();
+        let body = &first["{\"crc\":\"00000000\",".len()..];
+        let older = line(&body.replacen(&format!("\"format\":{FORMAT}"), "\"format\":1", 1));
+        std::fs::write(&path, format!("{older}{rest}")).unwrap();
+        let store = open(home.path(), eager());
+        let tries = [
+            block_on(store.load()).unwrap_err(),
+            block_on(commit(&store, vec![request("x", 1)])).unwrap_err(),
+            block_on(store.compact()).unwrap_err(),
+            block_on(store.repair()).unwrap_err(),
+            block_on(store.verify()).unwrap_err(),
+        ];
+        for error in tries {
+            assert!(matches!(error, StoreError::Outdated { found: 1, .. }), "{name}: {error}");
+            assert!(error.to_string().contains("move the state directory away"), "{error}");
+        }
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with(&older), "{name}: nothing is written");
+    }
+}
+
 #[test]
 fn a_number_that_rotted_into_a_newer_one_is_damage() {
     let home = tempfile::tempdir().unwrap();

@@ -1,17 +1,17 @@
 //! `doctor --boot`: starts an instance for real, and says how long each stage takes.
 
-mod course;
-pub(in crate::cli) mod ground;
 mod play;
+pub(in crate::cli) mod scratch;
+mod timeline;
 
 use std::io;
 
-use course::Course;
-use ground::{Ground, Unfinished};
-use play::{Boot, End, unfinished};
+use play::{Boot, BootResult, unfinished};
+use scratch::{ScratchStateDir, Unfinished};
+use timeline::BootTimeline;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::args::Place;
+use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::ui;
@@ -19,17 +19,17 @@ use crate::core::report::FailedBoot;
 use crate::host::local::Role;
 
 /// Boots an instance of a pool; false if it did not come up, or something of it stays.
-pub(super) async fn boot(place: &Place, pool: &str) -> Result<bool, CliError> {
+pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let pool = context.the_pool(Some(pool))?;
     if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_fixed_hosts() {
         return Err(CliError::say(format!("the hosts of pool `{pool}` are your own: nothing is booted"))
             .hint("`greenroom doctor` tries each of them"));
     }
-    for left in ground::unfinished(&context.state_path).await? {
+    for left in scratch::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
     }
-    let ground = Ground::make(&context.state_path)?;
+    let ground = ScratchStateDir::make(&context.state_path)?;
     let boot = Boot::open(&context, &context.config()?.pools[&pool], &ground, 1)?;
     boot.kept(tried(&boot)).await
 }
@@ -37,7 +37,7 @@ pub(super) async fn boot(place: &Place, pool: &str) -> Result<bool, CliError> {
 /// Boots, and ends it whatever came of it.
 async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     let mut interrupts = Interrupts::new()?;
-    let mut course = Course::default();
+    let mut course = BootTimeline::default();
     let end = tokio::select! {
         end = boot.boot(&mut course, &ui::out) => Some(end),
         () = interrupts.next() => None,
@@ -53,8 +53,8 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     };
     let answer = match end {
         None => Err(CliError::say("interrupted; what was started is gone")),
-        Some(Ok(End::Up)) => Ok(is_clean),
-        Some(Ok(End::Failed(why))) => {
+        Some(Ok(BootResult::Up)) => Ok(is_clean),
+        Some(Ok(BootResult::Failed(why))) => {
             ui::out(&failed(&why, boot.last_words().await.as_ref()));
             Ok(false)
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::course::{Course, HEADER};
-use super::ground::Ground;
-use crate::cli::args::Place;
+use super::scratch::ScratchStateDir;
+use super::timeline::{BootTimeline, HEADER};
+use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::setup;
@@ -21,7 +21,7 @@ use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{FailedBoot, Note};
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
-use crate::engine::keeper::{self, Keeping, Pool};
+use crate::engine::keeper::{self, KeeperMode, Pool};
 use crate::engine::leaks::Deleted;
 use crate::engine::operate::Target;
 use crate::host::local::Role;
@@ -46,7 +46,7 @@ const ANSWER: usize = 60;
 
 /// How far a boot came.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum BootResult {
     /// Ready, and a command ran on it.
     Up,
     /// Why not.
@@ -55,7 +55,7 @@ pub(super) enum End {
 
 /// A pool once more, with a state and an owner of its own. Its provider works where it always does.
 pub(super) struct Boot<'a> {
-    pub(super) ground: &'a Ground,
+    pub(super) ground: &'a ScratchStateDir,
     host: Rc<dyn Host>,
     pool: Pool,
     store: FileStore,
@@ -88,13 +88,14 @@ impl<'a> Boot<'a> {
     pub(super) fn open(
         outer: &Context,
         pool: &PoolConfig,
-        ground: &'a Ground,
+        ground: &'a ScratchStateDir,
         wanted: u32,
     ) -> Result<Self, CliError> {
         let config = outer.config()?;
         let mut setup = setup::build(config, pool, &outer.surroundings()?)?;
         setup.policy = Arc::new(single(&setup.policy, wanted));
-        let place = Place { config: Some(outer.config_path()), state_dir: Some(ground.path().to_owned()) };
+        let place =
+            GlobalOptions { config: Some(outer.config_path()), state_dir: Some(ground.path().to_owned()) };
         let inner = Context::open(&place, Role::Operator)?;
         Ok(Self {
             ground,
@@ -112,7 +113,7 @@ impl<'a> Boot<'a> {
         work: impl Future<Output = Result<T, CliError>>,
     ) -> Result<T, CliError> {
         let pools = std::slice::from_ref(&self.pool);
-        let keeping = Box::pin(keeper::keep(&self.host, pools, Keeping::AsService, self.take_over));
+        let keeping = Box::pin(keeper::keep(&self.host, pools, KeeperMode::AsService, self.take_over));
         let work = Box::pin(async {
             // An order that finds no keeper starts one, and that would be another process.
             while !self.host.keeper_lives().await? {
@@ -130,7 +131,11 @@ impl<'a> Boot<'a> {
     }
 
     /// Waits until the instance is ready, and runs a command on it.
-    pub(super) async fn boot(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<End, CliError> {
+    pub(super) async fn boot(
+        &self,
+        course: &mut BootTimeline,
+        say: &dyn Fn(&str),
+    ) -> Result<BootResult, CliError> {
         let engine = &self.pool.engine;
         let timing = &self.setup.policy.timing;
         let within = timing.launch_timeout + timing.ready_timeout + SLACK;
@@ -143,7 +148,7 @@ impl<'a> Boot<'a> {
             let state = self.store.load().await?;
             self.follow(course, say)?;
             if let Some(why) = course.failure(&state, timing, engine.clock.now()) {
-                return Ok(End::Failed(why));
+                return Ok(BootResult::Failed(why));
             }
             if let Some(ready) = state.instances.values().find(|instance| instance.phase == Phase::Ready) {
                 return self.command(course, &ready.id, say).await;
@@ -156,7 +161,7 @@ impl<'a> Boot<'a> {
                 say(&course.row(engine.clock.now(), &format!("has an address, {}", endpoint.address)));
             }
             if engine.clock.now().reached(until) {
-                return Ok(End::Failed(format!("it was not ready after {}", Pretty(within))));
+                return Ok(BootResult::Failed(format!("it was not ready after {}", Pretty(within))));
             }
             self.host.pause(LOOK).await;
         }
@@ -164,31 +169,31 @@ impl<'a> Boot<'a> {
 
     async fn command(
         &self,
-        course: &mut Course,
+        course: &mut BootTimeline,
         id: &InstanceId,
         say: &dyn Fn(&str),
-    ) -> Result<End, CliError> {
+    ) -> Result<BootResult, CliError> {
         let engine = &self.pool.engine;
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|known| known.endpoint.clone()) else {
-            return Ok(End::Failed("it has no address".to_owned()));
+            return Ok(BootResult::Failed("it has no address".to_owned()));
         };
         let within = self.setup.policy.timing.connect_timeout;
         let failed = match engine.connector.command(id, &endpoint, COMMAND, "", within).await {
             Ok((StageEnd::Exited(0), said)) => {
                 let said = clean_line(said.as_bytes(), ANSWER);
                 say(&course.row(engine.clock.now(), &format!("a command ran on it: {said}")));
-                return Ok(End::Up);
+                return Ok(BootResult::Up);
             }
             Ok((end, said)) => format!("{end:?} {}", clean_line(said.as_bytes(), ANSWER)),
             Err(problem) => problem.to_string(),
         };
-        Ok(End::Failed(format!("`{COMMAND}` did not run on it: {failed}")))
+        Ok(BootResult::Failed(format!("`{COMMAND}` did not run on it: {failed}")))
     }
 
     /// Terminates what there is, waits until it is gone, and looks whether anything is left at the provider; true if
     /// nothing is.
-    pub(super) async fn end(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+    pub(super) async fn end(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         if let Some(problem) = self.host.identity().await?.moved {
             return Err(CliError::say(problem));
@@ -208,14 +213,14 @@ impl<'a> Boot<'a> {
     }
 
     /// What was told before: rows go on from there.
-    pub(super) fn course_so_far(&self) -> Result<Course, CliError> {
-        let mut course = Course::default();
+    pub(super) fn course_so_far(&self) -> Result<BootTimeline, CliError> {
+        let mut course = BootTimeline::default();
         self.follow(&mut course, &|_| ())?;
         Ok(course)
     }
 
     /// Volumes that did not go along, an instance whose launch was still under way when its caller died.
-    async fn leave_nothing(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+    async fn leave_nothing(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         let ours = |standing: Ownership| !matches!(standing, Ownership::Foreign | Ownership::Untagged);
         let found = engine.resources(&self.setup).await.map_err(|error| {
@@ -259,7 +264,7 @@ impl<'a> Boot<'a> {
         }
     }
 
-    fn follow(&self, course: &mut Course, say: &dyn Fn(&str)) -> Result<(), CliError> {
+    fn follow(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<(), CliError> {
         for recorded in self.store.history()?.skip(course.taken) {
             if let Some(row) = course.take(&recorded?.event) {
                 say(&row);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::*;
-use crate::cli::story::{Story, pool};
+use crate::cli::story::{EventFixture, pool};
 use crate::port::finding::Severity;
 use crate::port::store::Store as _;
 
@@ -52,7 +52,7 @@ impl Bench {
         let store = file::open_dir(&self.path("state")).unwrap().pool(&pool(), Options::default()).unwrap();
         let policy = Policy { max_instances: 4, ..Policy::default() };
         let now = SystemClock::new().unwrap().now();
-        for event in Story::of(policy).ready(1, 1.0).events.clone() {
+        for event in EventFixture::of(policy).ready(1, 1.0).events.clone() {
             let event = event.change.at(now);
             store.transact(&mut |_| vec![event.clone()]).await.unwrap();
         }
@@ -61,7 +61,7 @@ impl Bench {
 
     async fn examine(&self, options: impl FnOnce(&mut DoctorOptions)) -> Result<Examination, CliError> {
         let (config, state) = (self.path("greenroom.toml"), self.path("state"));
-        let ground = Ground {
+        let ground = CheckPaths {
             config: &config,
             state_dir: Some(&state),
             program: &self.program,

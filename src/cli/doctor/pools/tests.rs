@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::story::{Story, at, id, pool, report, when};
-use crate::core::attempt::Sight;
+use crate::cli::story::{EventFixture, at, id, pool, report, when};
+use crate::core::attempt::Presence;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
@@ -15,21 +15,21 @@ use crate::core::policy::IdlePolicy;
 #[derive(Default)]
 struct Bench {
     configured: Option<Policy>,
-    story: Story,
+    story: EventFixture,
     notes: Vec<Note>,
     attempts: BTreeMap<AttemptName, AttemptSeen>,
 }
 
 impl Bench {
     fn with(policy: Policy) -> Self {
-        Self { configured: Some(policy.clone()), story: Story::of(policy), ..Self::default() }
+        Self { configured: Some(policy.clone()), story: EventFixture::of(policy), ..Self::default() }
     }
 
     fn check(&self) -> Vec<Finding> {
         let mut report = report(30.0);
         report.notes.clone_from(&self.notes);
         let name = pool();
-        let sight = PoolSight {
+        let sight = PoolFacts {
             pool: &name,
             configured: self.configured.as_ref(),
             config_read: true,
@@ -41,7 +41,7 @@ impl Bench {
     }
 }
 
-fn seen(runner: Sight) -> AttemptSeen {
+fn seen(runner: Presence) -> AttemptSeen {
     let job = JobFacts {
         key: JobKey::new("https://gitlab.example.com", 4711),
         project: "acme/shop".into(),
@@ -56,7 +56,7 @@ fn seen(runner: Sight) -> AttemptSeen {
         lease_held: false,
         lease_at: at(0.0),
         runner,
-        tmpdir: Sight::There,
+        tmpdir: Presence::There,
         boot: at(0.0).boot,
     }
 }
@@ -195,11 +195,11 @@ fn of_reports() -> Vec<Trouble> {
     }
 
     let mut bench = calm();
-    bench.attempts.insert(AttemptName::new("dead"), seen(Sight::Gone));
-    bench.attempts.insert(AttemptName::new("alive"), seen(Sight::There));
+    bench.attempts.insert(AttemptName::new("dead"), seen(Presence::Gone));
+    bench.attempts.insert(AttemptName::new("alive"), seen(Presence::There));
     bench
         .attempts
-        .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Sight::Gone) });
+        .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Presence::Gone) });
     all.push((
         bench,
         "warning [attempts-orphaned]: 1 attempt of pool `linux` ended without a cleanup: job 4711 (the runner is \

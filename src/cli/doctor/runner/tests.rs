@@ -57,7 +57,7 @@ impl Bench {
         let home = self.home.path().display().to_string();
         std::fs::write(&path, text.replace("EXE", &format!("{home}/greenroom")).replace("HOME", &home))
             .unwrap();
-        let sight = RunnerSight {
+        let sight = RunnerFacts {
             path: &path,
             config: Path::new("/etc/greenroom/greenroom.toml"),
             pools: &self.pools,
@@ -166,7 +166,7 @@ fn other_executors_and_other_drivers_are_none_of_our_business() {
 fn an_unreadable_file_is_a_note_and_a_broken_one_shows_no_token() {
     let bench = Bench::new();
     let nowhere = Path::new("/no/such/config.toml");
-    let sight = RunnerSight { path: nowhere, config: nowhere, pools: &bench.pools };
+    let sight = RunnerFacts { path: nowhere, config: nowhere, pools: &bench.pools };
     let found = check(&sight);
     assert_eq!(found[0].code, "runner-config-unreadable");
     let broken = bench.check("[[runners]]\ntoken = \"glrt-SECRET\" oops\n");
@@ -181,6 +181,6 @@ pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
     all.extend(bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", "")));
     all.extend(bench.check(&RIGHT.replace("concurrent = 4", "")));
     let nowhere = Path::new("/no/such/config.toml");
-    all.extend(check(&RunnerSight { path: nowhere, config: nowhere, pools: &bench.pools }));
+    all.extend(check(&RunnerFacts { path: nowhere, config: nowhere, pools: &bench.pools }));
     all
 }

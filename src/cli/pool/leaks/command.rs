@@ -8,7 +8,7 @@ use serde_json::json;
 use super::json::{BootJson, json as as_json};
 use super::text::{self, named};
 use super::{Deletion, Seen};
-use crate::cli::args::{LeaksOptions, Place};
+use crate::cli::args::{GlobalOptions, LeaksOptions};
 use crate::cli::context::Context;
 use crate::cli::doctor::boot;
 use crate::cli::error::CliError;
@@ -37,7 +37,7 @@ pub(super) struct Looked {
 }
 
 /// Compares what providers have with what is recorded; false if something is left over.
-pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Result<bool, CliError> {
+pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let only = options.pool.as_deref().map(|name| context.the_pool(Some(name))).transpose()?;
     let mut documents = Vec::new();
@@ -69,7 +69,7 @@ pub(in crate::cli) async fn leaks(place: &Place, options: &LeaksOptions) -> Resu
 async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
     let kept = context.pool(pool)?;
     let (setup, _) = kept.setup.current().await;
-    let boots = boot::ground::owners(&context.state_path)?;
+    let boots = boot::scratch::owners(&context.state_path)?;
     look(&kept.engine, &setup, options, boots, &|text| options.say(text)).await.map_err(CliError::system)
 }
 
@@ -81,7 +81,7 @@ async fn unfinished(
     options: &LeaksOptions,
 ) -> Result<(bool, Vec<BootJson>), CliError> {
     let (mut is_clean, mut documents) = (true, Vec::new());
-    for left in boot::ground::unfinished(&context.state_path).await? {
+    for left in boot::scratch::unfinished(&context.state_path).await? {
         if only.is_some() && left.pool.as_ref() != only {
             continue;
         }

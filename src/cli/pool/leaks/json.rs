@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::{Deletion, Seen};
-use crate::cli::doctor::boot::ground::Unfinished;
+use crate::cli::doctor::boot::scratch::Unfinished;
 use crate::cli::when::rfc3339;
 use crate::core::inventory::Resource;
 use crate::core::orphan::{Ownership, instance_of};

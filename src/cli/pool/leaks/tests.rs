@@ -12,7 +12,7 @@ use super::command::{Looked, look};
 use super::*;
 use crate::cli::args::LeaksOptions;
 use crate::cli::context;
-use crate::cli::story::{Story, id, pool};
+use crate::cli::story::{EventFixture, id, pool};
 use crate::cli::when::When;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
@@ -123,7 +123,7 @@ impl Bench {
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap();
         let host = Rc::new(host);
         let store = MemoryStore::new();
-        let mut story = Story::of(Policy { max_instances: 9, ..Policy::default() });
+        let mut story = EventFixture::of(Policy { max_instances: 9, ..Policy::default() });
         story.ready(1, 1.0);
         for number in 2..=9 {
             story.launched(number, 1.0);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::watch::{EVERY, Screen, watch};
 use super::{KeeperStatus, StatusInput, as_json, render};
-use crate::cli::args::Place;
+use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::pool::look::{Looked, Looker};
@@ -28,7 +28,7 @@ enum Form {
 
 /// Shows pools, with their links if `wide`; false if the state of one cannot be read.
 pub(in crate::cli) async fn status(
-    place: &Place,
+    place: &GlobalOptions,
     pool: Option<&str>,
     wide: bool,
     again: bool,

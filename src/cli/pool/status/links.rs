@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::model::InstanceView;
 use crate::cli::rows::Rows;
 use crate::cli::when::{When, whole};
-use crate::connector::ssh::link::{Answer, Figures, Found, Survey};
+use crate::connector::ssh::link::{Figures, Found, LinkStatus, Survey};
 
 /// From so many columns on there is room for the moment and the process, too.
 const ROOMY: usize = 100;
@@ -27,9 +27,9 @@ pub(in crate::cli) struct LinkView<'a> {
 impl<'a> LinkView<'a> {
     pub(in crate::cli) fn of(found: &'a Found) -> Self {
         let (state, figures) = match &found.answer {
-            Answer::Figures(figures) => (state(figures), Some(figures)),
-            Answer::Leaving => ("leaving", None),
-            Answer::Silence => ("wedged", None),
+            LinkStatus::Figures(figures) => (state(figures), Some(figures)),
+            LinkStatus::Leaving => ("leaving", None),
+            LinkStatus::Silence => ("wedged", None),
         };
         let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
         Self { slot: found.slot + 1, pid: found.pid, state, figures, connected }
@@ -161,7 +161,7 @@ fn memory(bytes: u64) -> String {
 pub(in crate::cli) mod tests {
     use super::*;
     use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
-    use crate::cli::story::{Story, id, pool, when};
+    use crate::cli::story::{EventFixture, id, pool, when};
     use crate::core::ids::PoolName;
     use crate::core::policy::Policy;
 
@@ -178,13 +178,14 @@ pub(in crate::cli) mod tests {
         }
     }
 
-    pub(in crate::cli) fn found(slot: u32, answer: Answer) -> Found {
+    pub(in crate::cli) fn found(slot: u32, answer: LinkStatus) -> Found {
         Found { slot, pid: Some(4711 + slot), answer }
     }
 
     /// Three instances: one works on two slots of three, one has a link that hangs, one boots.
-    fn several() -> (Story, Survey) {
-        let mut story = Story::of(Policy { max_instances: 4, capacity_per_instance: 3, ..Policy::default() });
+    fn several() -> (EventFixture, Survey) {
+        let mut story =
+            EventFixture::of(Policy { max_instances: 4, capacity_per_instance: 3, ..Policy::default() });
         story.ready(1, 1.0).ready(2, 2.0).launched(12, 170.0);
         let waits = Figures {
             busy: false,
@@ -196,15 +197,15 @@ pub(in crate::cli) mod tests {
             ..figures()
         };
         let survey = Survey::told([
-            (id(1), found(0, Answer::Figures(figures()))),
-            (id(1), found(1, Answer::Figures(waits))),
-            (id(1), found(2, Answer::Leaving)),
-            (id(2), found(0, Answer::Silence)),
+            (id(1), found(0, LinkStatus::Figures(figures()))),
+            (id(1), found(1, LinkStatus::Figures(waits))),
+            (id(1), found(2, LinkStatus::Leaving)),
+            (id(2), found(0, LinkStatus::Silence)),
         ]);
         (story, survey)
     }
 
-    fn sight<'a>(pool: &'a PoolName, story: &'a Story, links: Option<&'a Survey>) -> StatusInput<'a> {
+    fn sight<'a>(pool: &'a PoolName, story: &'a EventFixture, links: Option<&'a Survey>) -> StatusInput<'a> {
         StatusInput { pool, state: &story.state, report: None, keeper: &KeeperStatus::Runs, links }
     }
 
@@ -270,7 +271,7 @@ linux-7f3a-12  -     -       -           -        -       -
             assert_eq!(memory(kib << 10), text);
         }
         assert_eq!(summary(std::iter::empty()), "none");
-        let one = found(0, Answer::Figures(figures()));
+        let one = found(0, LinkStatus::Figures(figures()));
         let expected = "1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
         assert_eq!(summary(std::iter::once(&one)), expected);
     }

@@ -7,7 +7,7 @@ use crate::core::availability::Unavailable;
 use crate::core::failure::Failure;
 use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::instance::{Answer, Instance, Phase};
-use crate::core::plan::brake::{self, Brake};
+use crate::core::plan::backoff::{self, LaunchGate};
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::pool::PoolState;
 use crate::core::report::{Report, WaitingOn};
@@ -178,12 +178,12 @@ pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Suspension> {
         halts.push(Suspension::Drained { since });
     }
     let Some(policy) = state.policy.as_deref() else { return halts };
-    match brake::judge(&state.launches, &policy.timing, now) {
-        Brake::Paused { until, failures, failure } => {
+    match backoff::judge(&state.launches, &policy.timing, now) {
+        LaunchGate::Paused { until, failures, failure } => {
             halts.push(Suspension::Paused { until, failures, failure })
         }
-        Brake::Wait { until, failure } => halts.push(Suspension::Backoff { until, failure }),
-        Brake::Off | Brake::OneTry { .. } => {}
+        LaunchGate::Wait { until, failure } => halts.push(Suspension::Backoff { until, failure }),
+        LaunchGate::Off | LaunchGate::OneTry { .. } => {}
     }
     halts
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::story::{Story, at, attempt, id, pool, report, when};
+use crate::cli::story::{EventFixture, at, attempt, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
@@ -14,13 +14,13 @@ use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::schedule::{Schedule, ScheduleText};
 
-fn shown(story: &Story, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
+fn shown(story: &EventFixture, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
     let sight = StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None };
     render(sight, &when(seconds), 80)
 }
 
 /// While a keeper runs.
-fn of<'a>(pool: &'a PoolName, story: &'a Story, report: Option<&'a Report>) -> StatusInput<'a> {
+fn of<'a>(pool: &'a PoolName, story: &'a EventFixture, report: Option<&'a Report>) -> StatusInput<'a> {
     StatusInput { pool, state: &story.state, report, keeper: &KeeperStatus::Runs, links: None }
 }
 
@@ -36,8 +36,8 @@ fn office_hours() -> Policy {
 }
 
 /// One instance in each phase, two jobs waiting.
-fn busy() -> Story {
-    let mut story = Story::of(office_hours());
+fn busy() -> EventFixture {
+    let mut story = EventFixture::of(office_hours());
     for number in 1..=5 {
         story.ready(number, f64::from(number));
     }
@@ -105,7 +105,7 @@ WAITING  JOB   PROJECT                   FOR   TIMES OUT
 
 #[test]
 fn an_empty_pool_says_what_it_would_do() {
-    let story = Story::of(Policy { max_instances: 4, ..Policy::default() });
+    let story = EventFixture::of(Policy { max_instances: 4, ..Policy::default() });
     let text = shown(&story, None, &KeeperStatus::Absent, 5.0);
     let expected = "\
 pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
@@ -132,8 +132,8 @@ pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
     assert_eq!(text, expected, "{text}");
 }
 
-fn failing(times: u32) -> Story {
-    let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
+fn failing(times: u32) -> EventFixture {
+    let mut story = EventFixture::of(Policy { max_instances: 4, ..Policy::default() });
     story.launched(1, 1.0);
     story.then(2.5, Change::DrainingBegun { instance: id(1), reason: DrainReason::NeverReady });
     for number in 2..=times {
@@ -177,7 +177,7 @@ fn one_failed_launch_delays_the_next() {
 }
 
 /// The sentence beneath the only instance.
-fn why(story: &Story, seconds: f64) -> String {
+fn why(story: &EventFixture, seconds: f64) -> String {
     let text = shown(story, None, &KeeperStatus::Runs, seconds);
     let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("    ")).map(str::trim).collect();
     lines.join(" ")
@@ -186,7 +186,7 @@ fn why(story: &Story, seconds: f64) -> String {
 #[test]
 fn each_state_of_a_launch_has_its_sentence() {
     let policy = || Policy { max_instances: 2, ..Policy::default() };
-    let mut story = Story::of(policy());
+    let mut story = EventFixture::of(policy());
     story.launched(1, 1.0);
     assert_eq!(why(&story, 2.0), "booting");
     let answers = [
@@ -206,7 +206,7 @@ fn each_state_of_a_launch_has_its_sentence() {
 
 #[test]
 fn an_instance_in_doubt_says_so() {
-    let mut story = Story::of(Policy { max_instances: 2, max_use_count: None, ..Policy::default() });
+    let mut story = EventFixture::of(Policy { max_instances: 2, max_use_count: None, ..Policy::default() });
     story.ready(1, 1.0);
     story.then(60.0, Change::MissingFromList { instance: id(1), begun: at(60.0) });
     assert_eq!(why(&story, 72.0), "missing in the provider's list for 12 s");
@@ -222,7 +222,7 @@ fn an_instance_in_doubt_says_so() {
 #[test]
 fn many_jobs_of_an_instance_are_counted() {
     let mut story =
-        Story::of(Policy { capacity_per_instance: 9, max_use_count: Some(50), ..Policy::default() });
+        EventFixture::of(Policy { capacity_per_instance: 9, max_use_count: Some(50), ..Policy::default() });
     story.ready(1, 1.0);
     for job in 1..=5 {
         let name = format!("a{job}");
@@ -285,7 +285,7 @@ fn neither_form_shows_a_key() {
 fn a_glance_is_quick_even_if_the_policy_never_changes() {
     let text = ScheduleText { periods: vec!["* * * * *".into()], timezone: "Europe/Berlin".into() };
     let entry = ScheduledIdle { when: Schedule::parse(text).unwrap(), idle: IdlePolicy::default() };
-    let story = Story::of(Policy { schedules: vec![entry], ..Policy::default() });
+    let story = EventFixture::of(Policy { schedules: vec![entry], ..Policy::default() });
     let begun = std::time::Instant::now();
     let shown = shown(&story, None, &KeeperStatus::Runs, 1.0);
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
@@ -299,7 +299,7 @@ fn none_left() -> Failure {
 #[test]
 fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
     let (spot, other) = ("us-east1-b n2d-standard-4 spot", "us-east1-c n2d-standard-4");
-    let mut story = Story::of(Policy { max_instances: 4, ..Policy::default() });
+    let mut story = EventFixture::of(Policy { max_instances: 4, ..Policy::default() });
     story.offerings(&[spot, other]).refused(1, 1, none_left(), 10.0);
     story.asks("a", 4711, "acme/shop", 9.0);
     let text = shown(&story, None, &KeeperStatus::Runs, 12.0);

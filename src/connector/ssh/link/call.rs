@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::SshSettings;
 use super::line::Line;
-use super::message::{Ask, Order, PROTOCOL, Reply, Request};
-use super::place::{Slot, slots};
+use super::message::{Ask, LinkSpec, PROTOCOL, Reply, Request};
 use super::process::COMMAND;
+use super::slot::{Slot, slots};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 
@@ -136,7 +136,7 @@ impl Links {
             if let Some(stream) = slot.connect().await? {
                 return Ok(Line::new(stream));
             }
-            let order = Order {
+            let order = LinkSpec {
                 instance: target.id.to_string(),
                 at: target.at.clone(),
                 settings: target.ssh.clone(),
@@ -155,7 +155,7 @@ impl Links {
     }
 
     /// Starts a link; false if it ended before it took calls.
-    async fn start(&self, order: &Order) -> io::Result<bool> {
+    async fn start(&self, order: &LinkSpec) -> io::Result<bool> {
         self.reap();
         let (hear, tell) = io::pipe()?;
         let mut command = (self.settings.program)()?;

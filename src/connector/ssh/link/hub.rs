@@ -19,9 +19,9 @@ use super::super::session::{Session, is_refusal};
 use super::super::{Ssh, passed};
 use super::figures;
 use super::line::Line;
-use super::message::{Ask, Order, PROTOCOL, Reply, Request};
-use super::place::Seat;
-use super::shells::{Keeper, REFUSED_AGAIN, REFUSED_FOR, Shells};
+use super::message::{Ask, LinkSpec, PROTOCOL, Reply, Request};
+use super::shells::{REFUSED_AGAIN, REFUSED_FOR, Shells, StandbyLoop};
+use super::slot::SlotLock;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
@@ -44,8 +44,8 @@ pub(super) struct RunnerWatch {
 
 /// What the calls of a link share.
 pub(super) struct Hub<'a> {
-    pub(super) order: &'a Order,
-    pub(super) seat: &'a Seat,
+    pub(super) order: &'a LinkSpec,
+    pub(super) seat: &'a SlotLock,
     connection: OnceCell<Result<Session<'a>, ConnectError>>,
     connected_at: Cell<Option<Instant>>,
     connected: Notify,
@@ -60,7 +60,7 @@ pub(super) struct Hub<'a> {
 }
 
 impl<'a> Hub<'a> {
-    pub(super) fn new(order: &'a Order, seat: &'a Seat) -> (Self, Keeper) {
+    pub(super) fn new(order: &'a LinkSpec, seat: &'a SlotLock) -> (Self, StandbyLoop) {
         let (shells, keeper) = Shells::new(order.within);
         let hub = Self {
             order,
@@ -79,7 +79,7 @@ impl<'a> Hub<'a> {
     }
 
     /// Connects, stops what a dead link's stage left, and keeps a shell waiting until the connection ends.
-    pub(super) async fn serve(&self, ssh: &'a Ssh, keeper: Keeper) {
+    pub(super) async fn serve(&self, ssh: &'a Ssh, keeper: StandbyLoop) {
         let id = InstanceId::new(self.order.instance.as_str());
         let connection = ssh.connect(&id, &self.order.at, self.order.within).await;
         if let Ok(session) = &connection {
@@ -243,7 +243,7 @@ impl<'a> Hub<'a> {
             tokio::select! {
                 gone = watch.pidfd.readable() => {
                     if gone.is_ok() {
-                        super::place::hint(&watch.wake);
+                        super::slot::hint(&watch.wake);
                         if watch.is_ours {
                             self.leave();
                         }

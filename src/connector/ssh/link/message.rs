@@ -17,7 +17,7 @@ pub(super) const PROTOCOL: u32 = 1;
 
 /// All that a link needs to know to come into being; on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct LinkSpec {
     pub(super) instance: String,
     pub(super) at: Endpoint,
     pub(super) settings: super::super::SshSettings,

@@ -15,15 +15,15 @@ mod figures;
 mod hub;
 mod line;
 mod linked;
-mod look;
 mod message;
-mod place;
 pub mod process;
 mod pump;
 mod shells;
+mod slot;
 mod stage;
+mod status;
 
 pub use self::call::LinkSettings;
 pub use self::linked::Linked;
-pub use self::look::{Answer, Found, Survey};
 pub use self::message::Figures;
+pub use self::status::{Found, LinkStatus, Survey};

@@ -17,8 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::super::Ssh;
 use super::hub::Hub;
-use super::message::Order;
-use super::place::{Seat, Slot};
+use super::message::LinkSpec;
+use super::slot::{Slot, SlotLock};
 
 /// Every so many questions to the server that is silent, we look whether our lock file is still the one that is named:
 /// each time that it wakes, an idle link costs.
@@ -50,7 +50,7 @@ fn begin() -> io::Result<()> {
     let _own = rustix::process::setsid();
     let mut order = Vec::new();
     io::stdin().read_to_end(&mut order)?;
-    let order: Order = serde_json::from_slice(&order)?;
+    let order: LinkSpec = serde_json::from_slice(&order)?;
     let slot = Slot::new(order.dir.clone(), order.slot);
     let Some(seat) = slot.seize()? else { return Ok(()) };
     // The socket is ours alone.
@@ -59,7 +59,7 @@ fn begin() -> io::Result<()> {
     runtime.block_on(Box::pin(serve(&order, &seat)))
 }
 
-async fn serve(order: &Order, seat: &Seat) -> io::Result<()> {
+async fn serve(order: &LinkSpec, seat: &SlotLock) -> io::Result<()> {
     let mut signals = Signals::new()?;
     let listener = seat.listen()?;
     detach()?;

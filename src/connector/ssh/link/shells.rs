@@ -28,14 +28,14 @@ pub(super) const REFUSED_AGAIN: Duration = Duration::from_millis(20);
 pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// A shell in the guest that has said its first word and reads its standard input.
-pub(super) struct Waiting {
+pub(super) struct StandbyShell {
     shell: Shell,
     pub(super) begun: Begun,
     /// What it said before; belongs to the stage's output.
     pub(super) noise: Noise,
 }
 
-impl Waiting {
+impl StandbyShell {
     /// Starts a shell, and waits until it is there.
     async fn start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
@@ -92,15 +92,15 @@ pub(super) struct NoShell {
 }
 
 /// A wish for a shell.
-struct Wish {
+struct ShellRequest {
     shell: Shell,
     within: Duration,
-    back: oneshot::Sender<Result<Waiting, NoShell>>,
+    back: oneshot::Sender<Result<StandbyShell, NoShell>>,
 }
 
 /// The counter at which stages get their shells.
 pub(super) struct Shells {
-    wishes: mpsc::Sender<Wish>,
+    wishes: mpsc::Sender<ShellRequest>,
     /// A shell waits.
     pub(super) one_waits: Cell<bool>,
     /// The last one did not come, or died.
@@ -111,25 +111,25 @@ pub(super) struct Shells {
 }
 
 /// What serves at that counter.
-pub(super) struct Keeper {
-    wishes: mpsc::Receiver<Wish>,
+pub(super) struct StandbyLoop {
+    wishes: mpsc::Receiver<ShellRequest>,
     /// How long a shell may take to come.
     within: Duration,
 }
 
 impl Shells {
-    pub(super) fn new(within: Duration) -> (Self, Keeper) {
+    pub(super) fn new(within: Duration) -> (Self, StandbyLoop) {
         let (wishes, served) = mpsc::channel(1);
         let one_waits = Cell::new(false);
         let (trouble, stage_runs) = (Cell::new(false), Cell::new(false));
         let shells = Self { wishes, one_waits, trouble, stage_runs, changed: Notify::new() };
-        (shells, Keeper { wishes: served, within })
+        (shells, StandbyLoop { wishes: served, within })
     }
 
     /// The shell that waits, if it is of this kind, or a new one. `None`: nobody serves any more.
-    pub(super) async fn take(&self, shell: Shell, within: Duration) -> Option<Result<Waiting, NoShell>> {
+    pub(super) async fn take(&self, shell: Shell, within: Duration) -> Option<Result<StandbyShell, NoShell>> {
         let (back, answer) = oneshot::channel();
-        self.wishes.send(Wish { shell, within, back }).await.ok()?;
+        self.wishes.send(ShellRequest { shell, within, back }).await.ok()?;
         answer.await.ok()
     }
 
@@ -150,12 +150,12 @@ impl Shells {
     }
 
     /// Starts shells and hands them out, for as long as the link lives. `at_once`: one may wait before the first stage.
-    pub(super) async fn keep(&self, session: &Session<'_>, mut keeper: Keeper, at_once: bool) {
+    pub(super) async fn keep(&self, session: &Session<'_>, mut keeper: StandbyLoop, at_once: bool) {
         let mut shell = Shell { name: "bash".to_owned(), before: String::new() };
-        let mut waiting: Option<Waiting> = None;
+        let mut waiting: Option<StandbyShell> = None;
         let mut rest = FIRST_REST;
         let mut not_before = Instant::now();
-        let mut early: Option<Wish> = None;
+        let mut early: Option<ShellRequest> = None;
         let mut wanted = at_once;
         if !wanted {
             self.tell(false);
@@ -163,7 +163,7 @@ impl Shells {
         loop {
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
-                match Waiting::start(session, &shell, keeper.within).await {
+                match StandbyShell::start(session, &shell, keeper.within).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
                         not_before = Instant::now() + rest;
@@ -191,14 +191,14 @@ impl Shells {
                     self.tell(false);
                 }
                 wish = next(&mut early, &mut keeper.wishes) => {
-                    let Some(Wish { shell: kind, within, back }) = wish else { return };
+                    let Some(ShellRequest { shell: kind, within, back }) = wish else { return };
                     let found = match waiting.take() {
                         Some(fitting) if fitting.shell == kind => Ok(fitting),
                         other => {
                             if let Some(other) = other {
                                 other.dismiss().await;
                             }
-                            Waiting::start(session, &kind, within).await
+                            StandbyShell::start(session, &kind, within).await
                         }
                     };
                     (shell, rest, not_before) = (kind, FIRST_REST, Instant::now());
@@ -222,14 +222,17 @@ impl Shells {
     }
 }
 
-async fn next(early: &mut Option<Wish>, wishes: &mut mpsc::Receiver<Wish>) -> Option<Wish> {
+async fn next(
+    early: &mut Option<ShellRequest>,
+    wishes: &mut mpsc::Receiver<ShellRequest>,
+) -> Option<ShellRequest> {
     match early.take() {
         Some(wish) => Some(wish),
         None => wishes.recv().await,
     }
 }
 
-async fn spoil(waiting: &mut Option<Waiting>) {
+async fn spoil(waiting: &mut Option<StandbyShell>) {
     match waiting {
         Some(waiting) => waiting.spoil().await,
         None => std::future::pending().await,

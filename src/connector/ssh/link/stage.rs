@@ -13,7 +13,7 @@ use super::super::stage::{Input, Run, carry_on};
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Control, Reply, Shell};
-use super::shells::{NoShell, Waiting};
+use super::shells::{NoShell, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
@@ -120,7 +120,7 @@ impl Hub<'_> {
 async fn in_shell(
     session: &Session<'_>,
     line: &mut Line,
-    mut waiting: Waiting,
+    mut waiting: StandbyShell,
     run: &Run,
     output: &mut ProcessOutput,
 ) -> Result<StageEnd, ConnectError> {

@@ -163,7 +163,7 @@ proptest! {
                 let named = state.availability.offerings().contains(&offering);
                 prop_assert!(named || state.availability.refusal(&offering).is_none(), "what nobody names is forgotten");
             }
-            for instance in state.instances.values().filter(|i| !i.is_fixed()) {
+            for instance in state.instances.values().filter(|i| !i.is_static()) {
                 let on_it = instance.holders.values().filter(|h| h.closing.is_none()).count();
                 if let Some(uses) = first[&instance.id] {
                     let spent = instance.uses + u32::try_from(on_it).unwrap();

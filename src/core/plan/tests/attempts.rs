@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::core::attempt::Sight;
+use crate::core::attempt::Presence;
 use crate::core::notation::{NOW, World, ago, attempt, does, render, table, world};
 
 /// The plan after a change to the world of a line.
@@ -21,17 +21,17 @@ fn a_job_that_runs_is_left_alone() {
 fn an_attempt_whose_runner_is_gone_is_ended_by_whoever_gets_its_lease() {
     let ended =
         |change: fn(&mut crate::core::attempt::AttemptSeen)| changed("held 5m by 7", |w| change(w.seen(7)));
-    assert_eq!(ended(|s| s.runner = Sight::Gone), "end attempt a7 (the runner is gone)");
-    assert_eq!(ended(|s| s.tmpdir = Sight::Gone), "end attempt a7 (its temporary directory is gone)");
+    assert_eq!(ended(|s| s.runner = Presence::Gone), "end attempt a7 (the runner is gone)");
+    assert_eq!(ended(|s| s.tmpdir = Presence::Gone), "end attempt a7 (its temporary directory is gone)");
     assert_eq!(ended(|s| s.boot = crate::core::time::BootId(6)), "end attempt a7 (the machine was rebooted)");
-    assert_eq!(ended(|s| (s.runner, s.lease_held) = (Sight::Gone, true)), "");
+    assert_eq!(ended(|s| (s.runner, s.lease_held) = (Presence::Gone, true)), "");
     assert_eq!(does("held 75m by 7"), "end attempt a7 (it outlived its job's timeout)");
 }
 
 #[test]
 fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
     let idle = "fixed aside 5m named 9";
-    assert_eq!(changed(idle, |w| w.seen(9).runner = Sight::Gone), "end attempt a9 (the runner is gone)");
+    assert_eq!(changed(idle, |w| w.seen(9).runner = Presence::Gone), "end attempt a9 (the runner is gone)");
     let busy = |w: &mut World| (w.seen(9).begun, w.seen(9).lease_held) = (ago(Duration::from_hours(9)), true);
     assert_eq!(changed(idle, busy), "", "a call of it lives");
     let late = |w: &mut World| w.seen(9).begun = ago(Duration::from_hours(9));
@@ -141,7 +141,7 @@ fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up()
     let seconds = |s| Some(Duration::from_secs(s));
     assert_eq!(next("held 5m by 7", |_| ()), seconds(10));
     assert_eq!(next("held 4495s by 7", |_| ()), seconds(5), "its job's timeout and a quarter of an hour");
-    let unjudged = |w: &mut World| w.seen(7).runner = Sight::Unknown;
+    let unjudged = |w: &mut World| w.seen(7).runner = Presence::Unknown;
     assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
     assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(NOW)), seconds(20 * 60));
     let cleanup_at_work = |w: &mut World| (w.seen(7).closed, w.seen(7).lease_held) = (Some(NOW), true);

@@ -49,13 +49,13 @@ fn is_listed_as(world: &World, id: &InstanceId, status: Status) -> bool {
 /// Could this job run there now?
 fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
     let rebooting = is_listed_as(world, &instance.id, Status::Starting)
-        || (instance.is_fixed() && is_listed_as(world, &instance.id, Status::Stopping));
+        || (instance.is_static() && is_listed_as(world, &instance.id, Status::Stopping));
     let is_held_back = is_claimed(world, instance) || (rebooting && instance.holders.is_empty());
     let of_this_boot = instance.ready.is_some_and(|ready| ready.boot == world.now.boot);
     let has_room = instance.holders.len() < instance.capacity as usize && instance.uses_left != Some(0);
     let is_trusted = instance.domain.is_none() || instance.domain.as_ref() == Some(&job.domain);
     let has_time = match (world.policy.max_lifetime, instance.ready) {
-        (Some(limit), Some(ready)) if !instance.is_fixed() => {
+        (Some(limit), Some(ready)) if !instance.is_static() => {
             world.now.since(ready) + job.job.timeout <= limit.0
         }
         _ => true,
@@ -164,7 +164,7 @@ proptest! {
                 prop_assert!(!strangers && listing.complete);
             }
             if let Effect::Terminate { instance } = effect {
-                prop_assert!(before.state.instance(instance).is_some_and(|i| !i.is_fixed()), "{effect}");
+                prop_assert!(before.state.instance(instance).is_some_and(|i| !i.is_static()), "{effect}");
             }
         }
     }

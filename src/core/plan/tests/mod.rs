@@ -3,7 +3,7 @@
 mod assign;
 mod attempts;
 mod availability;
-mod brake;
+mod backoff;
 mod laws;
 mod random;
 mod reconcile;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::core::inventory::Fixed;
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
-use crate::core::plan::doubtful;
+use crate::core::plan::unconfirmed_absences;
 use crate::core::report::Note;
 use crate::core::time::BootId;
 
@@ -336,7 +336,7 @@ fn only_what_has_been_missing_for_long_is_asked_about() {
         let mut world = world(text);
         let policy = world.policy.clone();
         let state = world.state.clone();
-        doubtful(&state, world.listing(), &policy).len()
+        unconfirmed_absences(&state, world.listing(), &policy).len()
     };
     assert_eq!(asked("idle 5m missing 31s; idle 5m missing 30s; idle 5m gone; idle 5m"), 1);
     assert_eq!(asked("idle 5m missing 31s running"), 0);

@@ -13,7 +13,7 @@ use super::client::Clients;
 use super::clock::ClockOf;
 use super::errors;
 use super::images::Images;
-use super::order::Order;
+use super::launch_spec::LaunchSpec;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
@@ -81,7 +81,7 @@ async fn rehearse(
     images: &Images,
     offering: &Offering,
 ) -> Result<(), ProviderError> {
-    let order = Order::new(settings, &nobody(pool, offering), offering)?;
+    let order = LaunchSpec::new(settings, &nobody(pool, offering), offering)?;
     let disks = images.disks(client, &order.image).await?;
     match order.call(client, &disks).dry_run(true).send().await {
         Ok(_) => Ok(()),

@@ -7,7 +7,7 @@ use aws_sdk_ec2::types::{
 use crate::core::ids::InstanceId;
 use crate::core::inventory::Tags;
 use crate::core::text::clean_line;
-use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
+use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 
 /// The most of EC2's own words, in characters.
@@ -30,7 +30,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
             ipv6: text(ipv6(instance)),
         },
         what: what(instance),
-        why: why(instance).filter(|_| standing <= Standing::Stopped),
+        why: why(instance).filter(|_| standing <= MachineState::Stopped),
     })
 }
 
@@ -49,14 +49,14 @@ pub(super) fn tags_of(all: &[Tag]) -> Option<(InstanceId, Tags)> {
     tags::read(|name| all.iter().find(|tag| tag.key() == Some(name))?.value())
 }
 
-fn standing(state: &InstanceStateName) -> Standing {
+fn standing(state: &InstanceStateName) -> MachineState {
     match state {
-        InstanceStateName::Pending => Standing::Starting,
-        InstanceStateName::Running => Standing::Running,
-        InstanceStateName::Terminated => Standing::Gone,
+        InstanceStateName::Pending => MachineState::Starting,
+        InstanceStateName::Running => MachineState::Running,
+        InstanceStateName::Terminated => MachineState::Gone,
         // It ends only if somebody asks for it, and costs its disks until then.
-        InstanceStateName::Stopped => Standing::Stopped,
-        _ => Standing::Ending,
+        InstanceStateName::Stopped => MachineState::Stopped,
+        _ => MachineState::Ending,
     }
 }
 
@@ -158,9 +158,11 @@ mod tests {
     #[test]
     fn a_stopped_machine_is_not_about_to_go() {
         use InstanceStateName::{ShuttingDown, Stopped, Stopping};
-        for (state, wanted) in
-            [(Stopping, Standing::Ending), (Stopped, Standing::Stopped), (ShuttingDown, Standing::Ending)]
-        {
+        for (state, wanted) in [
+            (Stopping, MachineState::Ending),
+            (Stopped, MachineState::Stopped),
+            (ShuttingDown, MachineState::Ending),
+        ] {
             assert_eq!(read(&instance(state, "", "")).unwrap().standing, wanted);
         }
     }

@@ -26,13 +26,13 @@ mod clock;
 mod errors;
 mod examine;
 mod images;
+mod launch_spec;
 mod machines;
-mod order;
 mod volumes;
 
 use client::Clients;
 use images::Images;
-use order::Order;
+use launch_spec::LaunchSpec;
 
 /// The most of a console that is told, in bytes: its end says why a boot failed.
 const CONSOLE: usize = 64 << 10;
@@ -89,13 +89,13 @@ fn handle(id: &str) -> Handle {
 
 #[async_trait(?Send)]
 impl Api for Ec2 {
-    type Order = Order;
+    type LaunchSpec = LaunchSpec;
 
-    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Order, ProviderError> {
-        Order::new(&self.settings, request, offering)
+    fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<LaunchSpec, ProviderError> {
+        LaunchSpec::new(&self.settings, request, offering)
     }
 
-    async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
+    async fn create(&self, order: &LaunchSpec) -> Result<Created, ProviderError> {
         let client = self.client().await;
         let disks = self.images.disks(client, &order.image).await?;
         let answer = order.call(client, &disks).send().await;
@@ -110,7 +110,7 @@ impl Api for Ec2 {
         let handle = made.ok_or_else(|| {
             ProviderError::new(ErrorClass::Unknown, "EC2 accepted the launch, and named no instance")
         })?;
-        Ok(Created { handle, placed: true })
+        Ok(Created { handle, capacity_confirmed: true })
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {

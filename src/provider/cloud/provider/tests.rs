@@ -7,15 +7,15 @@ use super::*;
 use crate::core::ids::{Generation, OfferingName, OwnerId};
 use crate::core::inventory::{Status, Tags};
 use crate::port::clock::Clock;
-use crate::port::clock::tests::Hands;
+use crate::port::clock::tests::ManualClock;
 use crate::port::provider::InstanceKeys;
-use crate::provider::cloud::api::{Created, Fate, Machines, Things};
+use crate::provider::cloud::api::{Created, LaunchStatus, Machines, Things};
 use crate::provider::cloud::machine::tests::machine;
-use crate::provider::cloud::offerings::{Offering, Words};
+use crate::provider::cloud::offerings::{KeyNames, Offering};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::keys::Keys;
 
-const WORDS: Words = Words { types: "types", places: &["zones"] };
+const WORDS: KeyNames = KeyNames { types: "types", places: &["zones"] };
 
 #[derive(Debug, Default)]
 struct World {
@@ -27,17 +27,17 @@ struct World {
     deletes: Cell<u32>,
     hidden: Cell<bool>,
     /// A machine is accepted like this, which says nothing of a place; and what is told of its order, look by look.
-    accepted: Cell<Option<Standing>>,
-    fates: RefCell<VecDeque<Fate>>,
+    accepted: Cell<Option<MachineState>>,
+    fates: RefCell<VecDeque<LaunchStatus>>,
     /// What passes with each look.
-    passing: RefCell<Option<(Rc<Hands>, Duration)>>,
+    passing: RefCell<Option<(Rc<ManualClock>, Duration)>>,
 }
 
 #[async_trait(?Send)]
 impl Api for Rc<World> {
-    type Order = String;
+    type LaunchSpec = String;
 
-    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<String, ProviderError> {
+    fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<String, ProviderError> {
         Ok(format!("{} {} {}", request.token, offering.machine_type, offering.image))
     }
 
@@ -47,11 +47,11 @@ impl Api for Rc<World> {
             return Err(ProviderError::new(class, "as the test says"));
         }
         let id = order.split('/').next().unwrap();
-        let made = machine(id, self.accepted.get().unwrap_or(Standing::Running));
+        let made = machine(id, self.accepted.get().unwrap_or(MachineState::Running));
         if !self.machines.borrow().contains(&made) {
             self.machines.borrow_mut().push(made.clone());
         }
-        Ok(Created { handle: made.handle, placed: self.accepted.get().is_none() })
+        Ok(Created { handle: made.handle, capacity_confirmed: self.accepted.get().is_none() })
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
@@ -63,8 +63,8 @@ impl Api for Rc<World> {
         Ok(Machines { all, complete: true })
     }
 
-    async fn fate(&self, _order: &String) -> Result<Fate, ProviderError> {
-        Ok(self.fates.borrow_mut().pop_front().unwrap_or(Fate::Unknown))
+    async fn fate(&self, _order: &String) -> Result<LaunchStatus, ProviderError> {
+        Ok(self.fates.borrow_mut().pop_front().unwrap_or(LaunchStatus::Unknown))
     }
 
     async fn delete(&self, handle: &Handle) -> Result<(), ProviderError> {
@@ -72,7 +72,7 @@ impl Api for Rc<World> {
         let mut machines = self.machines.borrow_mut();
         let found = machines.iter_mut().find(|machine| machine.handle == *handle);
         found
-            .map(|machine| machine.standing = Standing::Ending)
+            .map(|machine| machine.standing = MachineState::Ending)
             .ok_or_else(|| not_found(&InstanceId::new("?")))
     }
 
@@ -95,7 +95,7 @@ impl Api for Rc<World> {
 
 struct Stage {
     world: Rc<World>,
-    hands: Rc<Hands>,
+    hands: Rc<ManualClock>,
     state: tempfile::TempDir,
 }
 
@@ -163,7 +163,11 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
 }
 
 /// How a launch ends that is accepted like this, by what is told of its order, look by look; and how many looks there were.
-async fn accepted(standing: Standing, listed: bool, fates: Vec<Fate>) -> (Option<ErrorClass>, u32) {
+async fn accepted(
+    standing: MachineState,
+    listed: bool,
+    fates: Vec<LaunchStatus>,
+) -> (Option<ErrorClass>, u32) {
     let stage = Stage::new();
     stage.world.accepted.set(Some(standing));
     stage.world.hidden.set(!listed);
@@ -176,16 +180,16 @@ async fn accepted(standing: Standing, listed: bool, fates: Vec<Fate>) -> (Option
 
 #[tokio::test]
 async fn what_is_accepted_without_a_place_is_looked_after() {
-    use Standing::{Asked, Ending, Starting};
-    let refused = || Fate::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));
+    use MachineState::{Asked, Ending, Starting};
+    let refused = || LaunchStatus::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));
     let (quota, gone) = (Some(ErrorClass::Quota), Some(ErrorClass::Transient));
     let seen = tokio::join!(
         accepted(Starting, true, vec![]),
-        accepted(Asked, false, vec![Fate::Unknown, refused()]),
-        accepted(Asked, false, vec![Fate::Unknown, Fate::Placed]),
+        accepted(Asked, false, vec![LaunchStatus::Unknown, refused()]),
+        accepted(Asked, false, vec![LaunchStatus::Unknown, LaunchStatus::Confirmed]),
         accepted(Ending, true, vec![refused()]),
-        accepted(Ending, true, vec![Fate::Placed]),
-        accepted(Asked, false, [vec![Fate::Pending; 5], vec![Fate::Placed]].concat()),
+        accepted(Ending, true, vec![LaunchStatus::Confirmed]),
+        accepted(Asked, false, [vec![LaunchStatus::Pending; 5], vec![LaunchStatus::Confirmed]].concat()),
     );
     assert_eq!(seen.0, (None, 1), "the list has its place");
     assert_eq!(seen.1, (quota.clone(), 2), "no list has it, and its order says no");
@@ -240,7 +244,7 @@ async fn an_end_is_asked_for_once() {
     assert_eq!((stage.world.deletes.get(), stage.world.looks.get()), (1, 1));
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].status, Status::Stopping);
-    stage.world.machines.borrow_mut()[0].standing = Standing::Gone;
+    stage.world.machines.borrow_mut()[0].standing = MachineState::Gone;
     stage.pass(Duration::from_secs(2));
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::NotFound);
@@ -266,7 +270,7 @@ async fn what_has_stopped_by_itself_is_deleted_too() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
-    stage.world.machines.borrow_mut()[0].standing = Standing::Stopped;
+    stage.world.machines.borrow_mut()[0].standing = MachineState::Stopped;
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!((listing.instances[0].status, &listing.instances[0].detail), (Status::Stopping, &None));
     for _ in 0..3 {
@@ -294,11 +298,11 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
-    stage.world.machines.borrow_mut()[0].standing = Standing::Stopped;
+    stage.world.machines.borrow_mut()[0].standing = MachineState::Stopped;
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].detail, None, "what it was is no reason for its end");
     stage.pass(Duration::from_secs(2));
-    stage.world.machines.borrow_mut()[0].standing = Standing::Gone;
+    stage.world.machines.borrow_mut()[0].standing = MachineState::Gone;
     stage.world.machines.borrow_mut()[0].why = Some("was reclaimed".to_owned());
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].detail.as_deref(), Some("was reclaimed"));

@@ -4,16 +4,16 @@ use super::ComputeEngine;
 use super::client::{Clients, answer};
 use super::errors::{self, Asked};
 use super::inserts::fate;
+use super::launch_spec::{LaunchSpec, made_by};
 use super::machines;
-use super::order::{Order, made_by};
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::api::{Created, Fate};
-use crate::provider::cloud::machine::Standing;
+use crate::provider::cloud::api::{Created, LaunchStatus};
+use crate::provider::cloud::machine::MachineState;
 use crate::provider::cloud::tags;
 
 /// One call. Its operation is hardly ever done by then, so what it says of capacity is heard later.
-pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Created, ProviderError> {
+pub(super) async fn create(engine: &ComputeEngine, order: &LaunchSpec) -> Result<Created, ProviderError> {
     let clients = engine.clients().await?;
     let insert = clients.instances.insert().set_project(&engine.settings.project).set_zone(&order.zone);
     let insert = insert.set_request_id(order.request_id.clone()).set_body(order.instance.clone());
@@ -23,8 +23,11 @@ pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Crea
         Err(error) => return Err(errors::read(&error, Asked::New, &order.place)),
     };
     match fate(&accepted, order) {
-        Fate::Refused(error) => Err(error),
-        fate => Ok(Created { handle: order.handle(), placed: matches!(fate, Fate::Placed) }),
+        LaunchStatus::Refused(error) => Err(error),
+        fate => Ok(Created {
+            handle: order.handle(),
+            capacity_confirmed: matches!(fate, LaunchStatus::Confirmed),
+        }),
     }
 }
 
@@ -33,7 +36,7 @@ pub(super) async fn create(engine: &ComputeEngine, order: &Order) -> Result<Crea
 async fn existing(
     engine: &ComputeEngine,
     clients: &Clients,
-    order: &Order,
+    order: &LaunchSpec,
 ) -> Result<Created, ProviderError> {
     let handle = order.handle();
     let get = clients.instances.get().set_project(&engine.settings.project).set_zone(&order.zone);
@@ -48,7 +51,7 @@ async fn existing(
     };
     let label = |name: &str| found.labels.get(name).map(String::as_str);
     if made_by(&found) == Some(&order.request_id) {
-        return Ok(Created { placed: machines::standing(&found) > Standing::Asked, handle });
+        return Ok(Created { capacity_confirmed: machines::standing(&found) > MachineState::Asked, handle });
     }
     let wanted = tags::read(|name| order.instance.labels.get(name).map(String::as_str));
     if wanted.is_some() && tags::read(label) == wanted {

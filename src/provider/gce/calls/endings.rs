@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::provider::cloud::api::Machines;
-use crate::provider::cloud::machine::{Handle, Machine, Standing};
+use crate::provider::cloud::machine::{Handle, Machine, MachineState};
 
 /// How long the end of a machine that is gone is told.
 const TOLD: Duration = Duration::from_mins(10);
@@ -78,7 +78,7 @@ impl Endings {
         let now = self.clock.now();
         let mut all = self.seen.borrow_mut();
         for machine in &machines.all {
-            let placed = machine.standing > Standing::Asked;
+            let placed = machine.standing > MachineState::Asked;
             let seen = all.entry(key(&machine.handle)).or_insert_with(|| Seen::new(machine.clone()));
             seen.placed |= placed;
             seen.gone = None;
@@ -118,7 +118,7 @@ impl Endings {
         }
         let gone = all.values().filter(|seen| seen.gone.is_some() && seen.why.is_some());
         machines.all.extend(gone.map(|seen| Machine {
-            standing: Standing::Gone,
+            standing: MachineState::Gone,
             why: seen.why.clone(),
             ..seen.machine.clone()
         }));
@@ -131,7 +131,7 @@ impl Seen {
     }
 
     fn is_a_question(&self) -> bool {
-        let ends = self.gone.is_some() || self.machine.standing <= Standing::Stopped;
+        let ends = self.gone.is_some() || self.machine.standing <= MachineState::Stopped;
         ends && self.placed && !self.ours && self.why.is_none() && self.tries < TRIES
     }
 

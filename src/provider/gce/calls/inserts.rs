@@ -12,10 +12,10 @@ use google_cloud_compute_v1::model::{Operation, operation};
 
 use super::ComputeEngine;
 use super::errors;
-use super::order::Order;
+use super::launch_spec::LaunchSpec;
 use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::api::Fate;
+use crate::provider::cloud::api::LaunchStatus;
 use crate::provider::cloud::shared::Shared;
 
 /// How old a list may be: little beside the seconds that a refusal takes.
@@ -40,21 +40,25 @@ impl Inserts {
     }
 
     /// What became of an order.
-    pub(super) async fn fate(&self, engine: &ComputeEngine, order: &Order) -> Result<Fate, ProviderError> {
+    pub(super) async fn fate(
+        &self,
+        engine: &ComputeEngine,
+        order: &LaunchSpec,
+    ) -> Result<LaunchStatus, ProviderError> {
         let zone = Rc::clone(self.zones.borrow_mut().entry(order.zone.clone()).or_default());
         let list = async |_| engine.operations(&order.zone, FILTER).await;
         let last = zone.within(AGE, &*self.clock, list).await?;
         let of_order =
             |operation: &&Operation| operation.client_operation_id.as_ref() == Some(&order.request_id);
-        Ok(last.iter().find(of_order).map_or(Fate::Unknown, |operation| fate(operation, order)))
+        Ok(last.iter().find(of_order).map_or(LaunchStatus::Unknown, |operation| fate(operation, order)))
     }
 }
 
 /// As its operation says.
-pub(super) fn fate(operation: &Operation, order: &Order) -> Fate {
+pub(super) fn fate(operation: &Operation, order: &LaunchSpec) -> LaunchStatus {
     match errors::of_operation(operation, &order.place) {
-        Some(error) => Fate::Refused(error),
-        None if operation.status == Some(operation::Status::Done) => Fate::Placed,
-        None => Fate::Pending,
+        Some(error) => LaunchStatus::Refused(error),
+        None if operation.status == Some(operation::Status::Done) => LaunchStatus::Confirmed,
+        None => LaunchStatus::Pending,
     }
 }

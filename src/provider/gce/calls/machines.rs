@@ -11,7 +11,7 @@ use super::client::answer;
 use super::errors::{self, Asked};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
-use crate::provider::cloud::machine::{Addresses, Handle, Machine, Standing};
+use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 
 /// The most that Compute Engine gives at once.
@@ -64,19 +64,19 @@ fn read(instance: &Instance) -> Option<Machine> {
     })
 }
 
-pub(super) fn standing(instance: &Instance) -> Standing {
+pub(super) fn standing(instance: &Instance) -> MachineState {
     match &instance.status {
         // Nothing has been found for it yet.
-        Some(Status::Provisioning | Status::Pending) => Standing::Asked,
-        Some(Status::Running) => Standing::Running,
+        Some(Status::Provisioning | Status::Pending) => MachineState::Asked,
+        Some(Status::Running) => MachineState::Running,
         Some(Status::Stopping | Status::PendingStop | Status::Suspending | Status::Deprovisioning) => {
-            Standing::Ending
+            MachineState::Ending
         }
         // What is being repaired has lost what ran on it.
         Some(Status::Terminated | Status::Stopped | Status::Suspended | Status::Repairing) => {
-            Standing::Stopped
+            MachineState::Stopped
         }
-        _ => Standing::Starting,
+        _ => MachineState::Starting,
     }
 }
 
@@ -172,19 +172,19 @@ mod tests {
     #[test]
     fn each_status_is_a_standing() {
         for (status, wanted) in [
-            ("PENDING", Standing::Asked),
-            ("PROVISIONING", Standing::Asked),
-            ("STAGING", Standing::Starting),
-            ("RUNNING", Standing::Running),
-            ("PENDING_STOP", Standing::Ending),
-            ("STOPPING", Standing::Ending),
-            ("SUSPENDING", Standing::Ending),
-            ("DEPROVISIONING", Standing::Ending),
-            ("TERMINATED", Standing::Stopped),
-            ("STOPPED", Standing::Stopped),
-            ("SUSPENDED", Standing::Stopped),
-            ("REPAIRING", Standing::Stopped),
-            ("SOMETHING_NEW", Standing::Starting),
+            ("PENDING", MachineState::Asked),
+            ("PROVISIONING", MachineState::Asked),
+            ("STAGING", MachineState::Starting),
+            ("RUNNING", MachineState::Running),
+            ("PENDING_STOP", MachineState::Ending),
+            ("STOPPING", MachineState::Ending),
+            ("SUSPENDING", MachineState::Ending),
+            ("DEPROVISIONING", MachineState::Ending),
+            ("TERMINATED", MachineState::Stopped),
+            ("STOPPED", MachineState::Stopped),
+            ("SUSPENDED", MachineState::Stopped),
+            ("REPAIRING", MachineState::Stopped),
+            ("SOMETHING_NEW", MachineState::Starting),
         ] {
             assert_eq!(standing(&instance(status)), wanted, "{status}");
         }

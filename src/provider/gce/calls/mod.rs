@@ -13,7 +13,7 @@ use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, Fate, Machines, Things};
+use crate::provider::cloud::api::{Api, Created, LaunchStatus, Machines, Things};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
@@ -26,14 +26,14 @@ mod endings;
 mod errors;
 mod examine;
 mod inserts;
+mod launch_spec;
 mod machines;
-mod order;
 
 use client::{Clients, answer};
 use endings::Endings;
 use errors::Asked;
 use inserts::Inserts;
-use order::Order;
+use launch_spec::LaunchSpec;
 
 /// How much of a console is read, from its end: bytes.
 const CONSOLE: i64 = 64 * 1024;
@@ -80,13 +80,13 @@ impl ComputeEngine {
 
 #[async_trait(?Send)]
 impl Api for ComputeEngine {
-    type Order = Order;
+    type LaunchSpec = LaunchSpec;
 
-    fn order(&self, request: &LaunchRequest, offering: &Offering) -> Result<Order, ProviderError> {
-        Order::new(&self.settings, request, offering)
+    fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<LaunchSpec, ProviderError> {
+        LaunchSpec::new(&self.settings, request, offering)
     }
 
-    async fn create(&self, order: &Order) -> Result<Created, ProviderError> {
+    async fn create(&self, order: &LaunchSpec) -> Result<Created, ProviderError> {
         // Requests are large, and many may be under way.
         Box::pin(create::create(self, order)).await
     }
@@ -106,7 +106,7 @@ impl Api for ComputeEngine {
         Ok(machines)
     }
 
-    async fn fate(&self, order: &Order) -> Result<Fate, ProviderError> {
+    async fn fate(&self, order: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
         self.inserts.fate(self, order).await
     }
 

@@ -13,7 +13,7 @@ use super::{note, openssh, ssh};
 use crate::core::endpoint::Endpoint;
 use crate::core::time::Pretty;
 use crate::provider::local::settings::ServerKind;
-use crate::provider::supervisor::{End, Signals};
+use crate::provider::supervisor::{ExitReason, Signals};
 
 /// What it takes to live.
 pub(super) struct Pulse {
@@ -32,20 +32,20 @@ impl Pulse {
     }
 
     /// Boots, serves, and returns when it is over. The programs that run then are still running.
-    pub(super) fn live(self, guest: &Arc<Guest>, lock: &fs::File) -> End {
+    pub(super) fn live(self, guest: &Arc<Guest>, lock: &fs::File) -> ExitReason {
         let Self { runtime, mut signals } = self;
         runtime.block_on(attend(guest, lock, &mut signals))
     }
 }
 
-async fn attend(guest: &Arc<Guest>, lock: &fs::File, signals: &mut Signals) -> End {
+async fn attend(guest: &Arc<Guest>, lock: &fs::File, signals: &mut Signals) -> ExitReason {
     tokio::select! {
         end = signals.end(&guest.dir, lock, || guest.sweep()) => end,
         end = boot_and_serve(guest) => end,
     }
 }
 
-async fn boot_and_serve(guest: &Arc<Guest>) -> End {
+async fn boot_and_serve(guest: &Arc<Guest>) -> ExitReason {
     let spec = &guest.spec;
     note(&format!(
         "booting `{}` as `{}`; jobs are not isolated from this machine",
@@ -54,7 +54,7 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> End {
     tokio::time::sleep(spec.boot_delay).await;
     let serving = match boot(guest).await {
         Ok(serving) => serving,
-        Err(error) => return End::Died(format!("cannot boot: {error}")),
+        Err(error) => return ExitReason::Died(format!("cannot boot: {error}")),
     };
     let life = spec.die_after_ms.map(Duration::from_millis);
     let death = async {
@@ -64,8 +64,8 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> End {
         }
     };
     tokio::select! {
-        () = serving => End::Died("no more connections are accepted".to_owned()),
-        () = death => End::Died(format!("`die_after` = {} has passed", Pretty(life.unwrap_or_default()))),
+        () = serving => ExitReason::Died("no more connections are accepted".to_owned()),
+        () = death => ExitReason::Died(format!("`die_after` = {} has passed", Pretty(life.unwrap_or_default()))),
     }
 }
 

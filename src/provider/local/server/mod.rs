@@ -13,7 +13,7 @@ use super::login;
 use super::processes;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::process;
-use crate::provider::supervisor::{self, End, Seized, note};
+use crate::provider::supervisor::{self, ExitReason, Seized, note};
 
 mod guest;
 mod life;
@@ -81,7 +81,7 @@ impl Begun {
     fn run(self) -> ExitCode {
         let Self { guest, seized: Seized { lock, before: _, bury }, pulse } = self;
         supervisor::answer();
-        let end = if bury { End::Terminated } else { pulse.live(&guest, &lock) };
+        let end = if bury { ExitReason::Terminated } else { pulse.live(&guest, &lock) };
         note(&format!("over: {end}"));
         let left = guest.end_all();
         if left > 0 {
@@ -89,8 +89,8 @@ impl Begun {
             return ExitCode::FAILURE;
         }
         let buried = match end {
-            End::Terminated => supervisor::bury(&guest.dir),
-            End::Died(_) | End::Orphaned => Ok(()),
+            ExitReason::Terminated => supervisor::bury(&guest.dir),
+            ExitReason::Died(_) | ExitReason::Orphaned => Ok(()),
         };
         drop(lock);
         match buried {

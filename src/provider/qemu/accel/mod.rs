@@ -49,7 +49,7 @@ impl Engine {
 
 /// What was found out about KVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Verdict {
+pub(super) struct KvmCheck {
     /// What it holds for.
     of: Subject,
     /// What is wrong with KVM, without a subject; `None`: it works.
@@ -93,14 +93,14 @@ fn shelf(state_dir: &Path) -> InstanceDir {
 const FILE: &str = ".kvm.json";
 
 /// What was found out before, if it still holds.
-fn known(state_dir: &Path, subject: &Subject) -> Option<Verdict> {
+fn known(state_dir: &Path, subject: &Subject) -> Option<KvmCheck> {
     // A torn or older file is as good as none.
-    let verdict: Verdict = shelf(state_dir).read(FILE).ok().flatten()?;
+    let verdict: KvmCheck = shelf(state_dir).read(FILE).ok().flatten()?;
     (verdict.of == *subject).then_some(verdict)
 }
 
 /// Asks the file, or KVM itself. True beside the verdict: it is news.
-pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(Verdict, bool)> {
+pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(KvmCheck, bool)> {
     let subject = Subject::now(runner)?;
     if let Some(known) = known(state_dir, &subject) {
         return Ok((known, false));
@@ -109,7 +109,7 @@ pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(Ve
         None => Some(format!("{DEVICE} is not there")),
         Some(_) => try_kvm(runner).await?,
     };
-    Ok((Verdict { of: subject, problem, failures: 0 }, true))
+    Ok((KvmCheck { of: subject, problem, failures: 0 }, true))
 }
 
 /// KVM gave up on a machine.
@@ -207,7 +207,7 @@ mod tests {
         let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
         let subject = Subject::now(&runner).unwrap();
         make_private(&shelf(state.path()).path).unwrap();
-        let good = Verdict { of: subject.clone(), problem: None, failures: 0 };
+        let good = KvmCheck { of: subject.clone(), problem: None, failures: 0 };
         shelf(state.path()).put(FILE, &good).unwrap();
         let problem = || known(state.path(), &subject).unwrap().problem;
         failed(state.path(), &runner, "stopped").unwrap();
@@ -222,7 +222,7 @@ mod tests {
         let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
         let subject = Subject::now(&runner).unwrap();
         make_private(&shelf(state.path()).path).unwrap();
-        let verdict = Verdict { of: subject.clone(), problem: None, failures: 0 };
+        let verdict = KvmCheck { of: subject.clone(), problem: None, failures: 0 };
         shelf(state.path()).put(FILE, &verdict).unwrap();
         assert_eq!(known(state.path(), &subject), Some(verdict));
         let rebooted = Subject { boot: "another".to_owned(), ..subject.clone() };

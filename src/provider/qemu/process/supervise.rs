@@ -15,7 +15,7 @@ use super::machine::Machine;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::spec::{Ended, Spec};
-use crate::provider::supervisor::{self, End, Seized, Signals, note};
+use crate::provider::supervisor::{self, ExitReason, Seized, Signals, note};
 
 /// `instance qemu supervise --dir DIR`: supervises or buries the machine in a directory; returns when it is over.
 pub(super) fn supervise(path: &Path) -> ExitCode {
@@ -69,16 +69,16 @@ impl Ready {
         supervisor::answer();
         halt_point("supervisor.answered");
         let end = if bury {
-            End::Terminated
+            ExitReason::Terminated
         } else {
             let life = live(dir, spec, begun, &lock, &mut signals);
             LocalSet::new().block_on(&runtime, life)
         };
         note(&format!("over: {end}"));
         let last = match &end {
-            End::Terminated => supervisor::bury(dir),
-            End::Died(why) => dir.put("ended.json", &Ended { why: why.clone() }),
-            End::Orphaned => Ok(()),
+            ExitReason::Terminated => supervisor::bury(dir),
+            ExitReason::Died(why) => dir.put("ended.json", &Ended { why: why.clone() }),
+            ExitReason::Orphaned => Ok(()),
         };
         drop(lock);
         match last {
@@ -98,7 +98,7 @@ async fn live(
     begun: Instant,
     lock: &fs_err::File,
     signals: &mut Signals,
-) -> End {
+) -> ExitReason {
     let mut machine = None;
     let end = tokio::select! {
         end = signals.end(dir, lock, || ()) => end,
@@ -110,14 +110,19 @@ async fn live(
     end
 }
 
-async fn boot_and_watch(dir: &InstanceDir, spec: Spec, begun: Instant, machine: &mut Option<Machine>) -> End {
+async fn boot_and_watch(
+    dir: &InstanceDir,
+    spec: Spec,
+    begun: Instant,
+    machine: &mut Option<Machine>,
+) -> ExitReason {
     let console = match Console::open(dir) {
         Ok(console) => console,
-        Err(error) => return End::Died(format!("did not boot: {error}")),
+        Err(error) => return ExitReason::Died(format!("did not boot: {error}")),
     };
     let site = Site { dir: dir.clone(), spec, console, begun };
     match boot::boot_and_watch(&site, machine).await {
-        Ok(ending) => End::Died(ending.to_string()),
-        Err(problem) => End::Died(format!("did not boot: {problem}")),
+        Ok(ending) => ExitReason::Died(ending.to_string()),
+        Err(problem) => ExitReason::Died(format!("did not boot: {problem}")),
     }
 }

@@ -10,14 +10,14 @@ use aws_sdk_ec2::types::{Filter, Instance, InstanceLifecycleType, Reservation};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use tokio::time::timeout;
 
-use super::super::super::quotas::{Take, rooms};
+use super::super::super::quotas::{QuotaUse, rooms};
 use super::super::super::settings::Settings;
 use super::super::client::Clients;
 use super::super::errors;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
+use crate::provider::cloud::headroom::QuotaHeadroom;
 use crate::provider::cloud::offerings::Market;
-use crate::provider::cloud::room::Room;
 
 /// EC2 may be in reach where Service Quotas is not, and the account be a large one: what else was found is told all the same.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -37,21 +37,24 @@ struct Running {
 }
 
 /// How many more machines there is room for, by limit; none: no end is known.
-pub(super) async fn look_up(clients: &Clients, settings: &Settings) -> Result<Vec<Room>, ProviderError> {
+pub(super) async fn look_up(
+    clients: &Clients,
+    settings: &Settings,
+) -> Result<Vec<QuotaHeadroom>, ProviderError> {
     timeout(WITHIN, ask(clients, settings)).await.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", WITHIN.as_secs());
         Err(ProviderError::new(ErrorClass::Unknown, why))
     })
 }
 
-async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<Room>, ProviderError> {
+async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<QuotaHeadroom>, ProviderError> {
     let offerings = &settings.common.offerings;
     let running = running(clients).await?;
     let untold = running.iter().filter(|one| one.vcpus.is_none()).map(|one| &one.machine_type);
     let types = offerings.iter().map(|offering| &offering.machine_type).chain(untold).cloned().collect();
     let vcpus = default_vcpus(clients, types).await?;
 
-    let take = |machine_type, market, vcpus| Take { machine_type, market, vcpus };
+    let take = |machine_type, market, vcpus| QuotaUse { machine_type, market, vcpus };
     // A type that does not exist is found by the rehearsal.
     let pool = offerings.iter().filter_map(|offering| {
         Some(take(&offering.machine_type, offering.market, *vcpus.get(&offering.machine_type)?))
@@ -63,7 +66,7 @@ async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<Room>, Provid
     });
     let in_use: Vec<_> = in_use.collect();
 
-    let codes: BTreeSet<_> = pool.iter().filter_map(Take::quota).map(|quota| quota.code).collect();
+    let codes: BTreeSet<_> = pool.iter().filter_map(QuotaUse::quota).map(|quota| quota.code).collect();
     let mut limits = BTreeMap::new();
     for code in codes {
         if let Some(limit) = limit(clients, code).await? {

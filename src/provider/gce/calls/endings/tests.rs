@@ -3,12 +3,12 @@
 use super::*;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
-use crate::port::clock::tests::Hands;
+use crate::port::clock::tests::ManualClock;
 use crate::provider::cloud::machine::Addresses;
 
 const ZONE: &str = "us-east1-b";
 
-fn machine(name: &str, standing: Standing) -> Machine {
+fn machine(name: &str, standing: MachineState) -> Machine {
     let tags = Tags {
         pool: PoolName::new("linux"),
         owner: OwnerId::new("owner"),
@@ -38,18 +38,22 @@ fn operation(kind: &str, name: &str) -> Operation {
 }
 
 struct Stage {
-    hands: Rc<Hands>,
+    hands: Rc<ManualClock>,
     endings: Endings,
 }
 
 impl Stage {
     fn new() -> Self {
-        let hands = Rc::new(Hands::default());
+        let hands = Rc::new(ManualClock::default());
         Self { endings: Endings::new(Rc::clone(&hands) as Rc<dyn Clock>), hands }
     }
 
     /// One look: whether operations are asked for, and what is told in the end.
-    fn look(&self, all: Vec<Machine>, operations: &[Operation]) -> (bool, Vec<(Standing, Option<String>)>) {
+    fn look(
+        &self,
+        all: Vec<Machine>,
+        operations: &[Operation],
+    ) -> (bool, Vec<(MachineState, Option<String>)>) {
         let mut machines = look(all);
         let zones = self.endings.note(&machines);
         for zone in &zones {
@@ -66,19 +70,19 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
     let stage = Stage::new();
     let preempted = [operation("preempted", "a")];
     assert_eq!(
-        stage.look(vec![machine("a", Standing::Running)], &preempted),
-        (false, vec![(Standing::Running, None)])
+        stage.look(vec![machine("a", MachineState::Running)], &preempted),
+        (false, vec![(MachineState::Running, None)])
     );
     let why = Some("was reclaimed by Compute Engine at 14:03:07 UTC (spot)".to_owned());
-    let stopping = stage.look(vec![machine("a", Standing::Ending)], &preempted);
-    assert_eq!(stopping, (true, vec![(Standing::Ending, why.clone())]));
+    let stopping = stage.look(vec![machine("a", MachineState::Ending)], &preempted);
+    assert_eq!(stopping, (true, vec![(MachineState::Ending, why.clone())]));
     assert_eq!(
         stage.look(Vec::new(), &[]),
-        (false, vec![(Standing::Gone, why.clone())]),
+        (false, vec![(MachineState::Gone, why.clone())]),
         "nobody is asked again"
     );
     stage.hands.pass(Duration::from_secs(599));
-    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![(Standing::Gone, why)]));
+    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![(MachineState::Gone, why)]));
     stage.hands.pass(Duration::from_secs(2));
     assert_eq!(stage.look(Vec::new(), &[]), (false, vec![]));
 }
@@ -86,7 +90,7 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
 #[test]
 fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
     let stage = Stage::new();
-    let both = || vec![machine("a", Standing::Running), machine("b", Standing::Asked)];
+    let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Asked)];
     stage.look(both(), &[]);
     stage.endings.expect(&both()[0].handle);
     assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
@@ -95,7 +99,7 @@ fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
 #[test]
 fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
     let stage = Stage::new();
-    stage.look(vec![machine("a", Standing::Running)], &[]);
+    stage.look(vec![machine("a", MachineState::Running)], &[]);
     let cut = Machines { all: Vec::new(), complete: false };
     assert!(stage.endings.note(&cut).is_empty() && stage.endings.saw(ZONE));
     for _ in 0..TRIES {

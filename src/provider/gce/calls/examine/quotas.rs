@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use google_cloud_compute_v1::model::Region;
 
-use super::super::super::findings::{Facts, Take, room};
+use super::super::super::findings::{Facts, QuotaUse, room};
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::offerings::Types;
@@ -32,9 +32,9 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
     facts.unseen.dedup();
 }
 
-fn take<'a>(offering: &'a Offering, types: &Types, public_ip: bool) -> Option<Take<'a>> {
+fn take<'a>(offering: &'a Offering, types: &Types, public_ip: bool) -> Option<QuotaUse<'a>> {
     let kind = types.get(&(offering.place.clone(), offering.machine_type.clone()))?;
-    Some(Take {
+    Some(QuotaUse {
         machine_type: &offering.machine_type,
         processors: u32::try_from(kind.guest_cpus?).ok()?,
         spot: offering.market == Market::Spot,

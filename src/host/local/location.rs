@@ -16,7 +16,7 @@ const PRODUCT_UUID: &str = "/sys/class/dmi/id/product_uuid";
 
 /// What tells one place from another. What could not be read is not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct DirLocation {
     #[serde(default)]
     machine_id: Option<String>,
     /// Readable by root only on most machines.
@@ -28,7 +28,7 @@ pub(super) struct Place {
     born_ns: Option<u64>,
 }
 
-impl Place {
+impl DirLocation {
     /// The place of the directory at `root`, now.
     pub(super) fn of(root: &Path) -> std::io::Result<Self> {
         let known = fs::metadata(root)?;
@@ -75,9 +75,9 @@ fn first_line(path: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn place(machine: Option<&str>, uuid: Option<&str>, inode: u64, born_ns: Option<u64>) -> Place {
+    fn place(machine: Option<&str>, uuid: Option<&str>, inode: u64, born_ns: Option<u64>) -> DirLocation {
         let (machine_id, product_uuid) = (machine.map(str::to_owned), uuid.map(str::to_owned));
-        Place { machine_id, product_uuid, inode, born_ns }
+        DirLocation { machine_id, product_uuid, inode, born_ns }
     }
 
     #[test]

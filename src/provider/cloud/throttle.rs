@@ -19,7 +19,7 @@ const TRIAL: Duration = Duration::from_secs(1);
 
 /// One account's.
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct AccountThrottle {
     state: Cell<State>,
     /// Complaints in a row.
     complaints: Cell<u32>,
@@ -37,10 +37,10 @@ enum State {
 
 thread_local! {
     /// A keeper is one thread with all its pools.
-    static ACCOUNTS: RefCell<BTreeMap<String, Rc<Budget>>> = const { RefCell::new(BTreeMap::new()) };
+    static ACCOUNTS: RefCell<BTreeMap<String, Rc<AccountThrottle>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-impl Budget {
+impl AccountThrottle {
     /// The budget of an account, whatever name it goes by.
     pub(super) fn of(account: &str) -> Rc<Self> {
         ACCOUNTS.with_borrow_mut(|known| Rc::clone(known.entry(account.to_owned()).or_default()))
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn all_hold_still_and_longer_each_time() {
-        let budget = Budget::of("all_hold_still");
-        assert!(Rc::ptr_eq(&budget, &Budget::of("all_hold_still")), "one account, one budget");
+        let budget = AccountThrottle::of("all_hold_still");
+        assert!(Rc::ptr_eq(&budget, &AccountThrottle::of("all_hold_still")), "one account, one budget");
         budget.admit(at(0)).unwrap();
         budget.heard(throttled(), at(0)).unwrap_err();
         budget.heard(throttled(), at(0)).unwrap_err();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn another_error_is_an_answer_and_silence_is_none() {
-        let budget = Budget::default();
+        let budget = AccountThrottle::default();
         budget.heard(throttled(), at(0)).unwrap_err();
         budget.admit(at(1_000)).unwrap();
         let silence: Result<(), _> = Err(ProviderError::new(ErrorClass::Unknown, ""));

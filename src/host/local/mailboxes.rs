@@ -38,11 +38,11 @@ impl Drop for Bound {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Boxes {
+pub(super) struct Mailboxes {
     open: RefCell<BTreeMap<Address, Rc<Bound>>>,
 }
 
-impl Boxes {
+impl Mailboxes {
     pub(super) fn get(&self, address: &Address) -> Option<Rc<Bound>> {
         self.open.borrow().get(address).cloned()
     }

@@ -13,7 +13,7 @@ pub(super) const HEADER: &str = "    AFTER       TOOK  STAGE\n";
 
 /// How far it has come.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct BootTimeline {
     /// Events that were taken already.
     pub(super) taken: usize,
     /// The instance that was launched, once that is accepted.
@@ -26,7 +26,7 @@ pub(super) struct Course {
     last: Option<Stamp>,
 }
 
-impl Course {
+impl BootTimeline {
     /// The row of an event; `None`: it is no stage.
     pub(super) fn take(&mut self, event: &Event) -> Option<String> {
         self.taken += 1;
@@ -90,18 +90,18 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::story::{Story, at, id};
+    use crate::cli::story::{EventFixture, at, id};
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::policy::Policy;
 
-    fn told(story: &Story, has_ready_command: bool) -> String {
-        let mut course = Course { has_ready_command, ..Course::default() };
+    fn told(story: &EventFixture, has_ready_command: bool) -> String {
+        let mut course = BootTimeline { has_ready_command, ..BootTimeline::default() };
         story.events.iter().filter_map(|event| course.take(event)).collect()
     }
 
     #[test]
     fn each_stage_has_a_row_with_its_time() {
-        let mut story = Story::of(Policy::default());
+        let mut story = EventFixture::of(Policy::default());
         story.ready(1, 0.0);
         story.then(30.0, Change::PoolDrained);
         story.then(30.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::ByOperator });
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_refusal_and_what_follows_are_told() {
-        let mut story = Story::of(Policy::default());
+        let mut story = EventFixture::of(Policy::default());
         story.offerings(&["a spot", "b"]);
         let none =
             Failure { class: ErrorClass::NoCapacity { scope: "a".into() }, message: "none left".into() };
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_beside_the_journal_stands_between_its_rows() {
-        let mut course = Course::default();
+        let mut course = BootTimeline::default();
         course.row(at(0.0), "asked");
         assert_eq!(course.row(at(2.5), "has an address"), "    2.5 s      2.5 s  has an address\n");
     }

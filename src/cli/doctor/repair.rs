@@ -15,7 +15,7 @@ use crate::store::file::{FileStore, Repaired};
 const KEEPER_GOES: Duration = Duration::from_secs(3);
 
 /// Does what was asked for, in an order in which each step can rely on the one before.
-pub(super) async fn mend(
+pub(super) async fn repair(
     options: &DoctorOptions,
     host: &LocalHost,
     stores: &[(PoolName, FileStore)],
@@ -72,7 +72,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::story::{Story, pool};
+    use crate::cli::story::{EventFixture, pool};
     use crate::core::policy::Policy;
     use crate::host::local::{KeeperCommand, Role, Signals, StateDir};
     use crate::port::store::Store as _;
@@ -112,7 +112,7 @@ mod tests {
 
     async fn repaired(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
         let mut examined = Examination::default();
-        mend(options, host, &[], &mut examined).await?;
+        repair(options, host, &[], &mut examined).await?;
         Ok(examined.repaired)
     }
 
@@ -153,7 +153,7 @@ mod tests {
         StateDir::open(&path).unwrap();
         let open = || open_dir(&path).unwrap().pool(&pool(), Options::default()).unwrap();
         let store = open();
-        for event in Story::of(Policy::default()).ready(1, 1.0).events.clone() {
+        for event in EventFixture::of(Policy::default()).ready(1, 1.0).events.clone() {
             store.transact(&mut |_| vec![event.clone()]).await.unwrap();
         }
         let journal = path.join("pools/linux/journal.jsonl");
@@ -162,7 +162,7 @@ mod tests {
 
         let mut examined = Examination::default();
         let stores = [(pool(), open())];
-        mend(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
+        repair(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
         let said = examined.repaired.join("\n");
         assert!(
             said.contains("everything up to transaction 3 is kept, 2 sound transactions after it"),

@@ -30,7 +30,7 @@ const LONGEST_LIFE: Time = Time::from_hours(120 * 24);
 
 /// One machine, as it is asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct LaunchSpec {
     pub(super) zone: String,
     /// A UUID: Compute Engine takes a request with the same one for the same.
     pub(super) request_id: String,
@@ -39,7 +39,7 @@ pub(super) struct Order {
     pub(super) instance: Instance,
 }
 
-impl Order {
+impl LaunchSpec {
     pub(super) fn new(
         settings: &Settings,
         request: &LaunchRequest,

@@ -11,7 +11,7 @@ use crate::core::time::Stamp;
 
 /// A copy of the state that is made only when something changes, and what was decided so far.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
+pub(super) struct PlanBuilder<'a> {
     state: Cow<'a, PoolState>,
     pub(super) now: Stamp,
     events: Vec<Event>,
@@ -19,7 +19,7 @@ pub(super) struct Draft<'a> {
     next: Cell<Option<Stamp>>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PlanBuilder<'a> {
     pub(super) fn new(state: &'a PoolState, now: Stamp) -> Self {
         Self {
             state: Cow::Borrowed(state),

@@ -1,13 +1,13 @@
 //! One count over all instances.
 
-use super::draft::Draft;
-use super::{Aim, assign};
+use super::builder::PlanBuilder;
+use super::{ScaleInput, assign};
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
 
 /// How many instances, and slots, are where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Census {
+pub(super) struct InstanceCounts {
     /// Idle slots that any domain may use.
     pub(super) spare: u32,
     /// Launches that may still become ready.
@@ -18,8 +18,8 @@ pub(super) struct Census {
     pub(super) leaving: u32,
 }
 
-impl Census {
-    pub(super) fn of(draft: &Draft<'_>, aim: &Aim<'_>) -> Self {
+impl InstanceCounts {
+    pub(super) fn of(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Self {
         let mut census = Self::default();
         for instance in draft.state().instances.values() {
             match instance.phase {
@@ -41,7 +41,7 @@ impl Census {
 }
 
 /// Was its launch refused, and may it be tried anew now?
-pub(super) fn is_repeatable(instance: &Instance, draft: &Draft<'_>, aim: &Aim<'_>) -> bool {
+pub(super) fn is_repeatable(instance: &Instance, draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> bool {
     instance.is_refused() && !aim.strays.name(&instance.id) && aim.observed.is_free(&instance.id, draft.now)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
 }
 
 /// Draining, and nobody uses it any more.
-pub(super) fn is_leaving(instance: &Instance, aim: &Aim<'_>) -> bool {
+pub(super) fn is_leaving(instance: &Instance, aim: &ScaleInput<'_>) -> bool {
     matches!(instance.phase, Phase::Draining { .. }) && is_left(instance) && !aim.strays.name(&instance.id)
 }
 

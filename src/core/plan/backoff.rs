@@ -12,7 +12,7 @@ use crate::core::time::Stamp;
 
 /// What the last launches allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Brake {
+pub enum LaunchGate {
     /// Nothing is in the way.
     Off,
     /// One try: the pool pauses, and its pause was over at `until`.
@@ -24,9 +24,9 @@ pub enum Brake {
 }
 
 /// Judges the health of a pool's launches.
-pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> Brake {
+pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> LaunchGate {
     let Some((at, failure)) = health.last.as_ref().filter(|_| health.failures > 0) else {
-        return Brake::Off;
+        return LaunchGate::Off;
     };
     // A wall clock that was set back a day before a reboot must not make it a pause of a day.
     let at = at.seen_from(now);
@@ -36,12 +36,12 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> Brake {
         let pause = at.plus(timing.launch_backoff_max);
         let until = if retry.reached(pause) { retry } else { pause };
         return if now.reached(until) {
-            Brake::OneTry { until, failures, failure }
+            LaunchGate::OneTry { until, failures, failure }
         } else {
-            Brake::Paused { until, failures, failure }
+            LaunchGate::Paused { until, failures, failure }
         };
     }
-    if now.reached(retry) { Brake::Off } else { Brake::Wait { until: retry, failure } }
+    if now.reached(retry) { LaunchGate::Off } else { LaunchGate::Wait { until: retry, failure } }
 }
 
 /// When a call that failed for the `failures`-th time in a row may be repeated.

@@ -70,7 +70,7 @@ impl Slot {
     }
 
     /// Becomes the link of this slot; `None`: another process is.
-    pub(super) fn seize(&self) -> io::Result<Option<Seat>> {
+    pub(super) fn seize(&self) -> io::Result<Option<SlotLock>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -80,7 +80,7 @@ impl Slot {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let seat = Seat { slot: self.clone(), lock: file };
+        let seat = SlotLock { slot: self.clone(), lock: file };
         // RACE: it may have been removed between our opening and locking it.
         Ok(seat.is_there().then_some(seat))
     }
@@ -105,12 +105,12 @@ pub(super) fn slots(dir: &Path) -> Vec<Slot> {
 
 /// The right to be the link of a slot, held as long as this lives.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct SlotLock {
     slot: Slot,
     lock: File,
 }
 
-impl Seat {
+impl SlotLock {
     /// Takes calls from now on, in the place of a dead one.
     pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
         let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;

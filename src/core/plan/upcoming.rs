@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attempts::Strays;
+use super::attempts::UngrantedAttempts;
 use crate::core::ids::TrustDomain;
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
@@ -11,14 +11,14 @@ use crate::core::reservation::Reservation;
 
 /// Instances on their way, filled with waiting jobs, first come first served.
 #[derive(Debug)]
-pub(super) struct Outlook<'a> {
-    coming: Vec<Coming<'a>>,
+pub(super) struct UpcomingCapacity<'a> {
+    coming: Vec<UpcomingInstance<'a>>,
     policy: &'a Policy,
 }
 
 /// An instance on its way, the slots it has left, and whose they are.
 #[derive(Debug)]
-struct Coming<'a> {
+struct UpcomingInstance<'a> {
     instance: &'a Instance,
     slots: u32,
     domain: Option<&'a TrustDomain>,
@@ -26,7 +26,7 @@ struct Coming<'a> {
 
 /// What is missing when everything on its way is ready.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lack {
+pub(super) struct Shortfall {
     /// Waiting jobs that nothing on its way will serve, but a new instance could.
     pub(super) jobs: u32,
     /// Instances that these jobs need: jobs of different domains never share one.
@@ -37,8 +37,8 @@ pub(super) struct Lack {
     pub(super) spare: u32,
 }
 
-impl<'a> Outlook<'a> {
-    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, strays: &Strays) -> Self {
+impl<'a> UpcomingCapacity<'a> {
+    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, strays: &UngrantedAttempts) -> Self {
         let instances = state.instances.values().filter(|i| !strays.name(&i.id));
         Self { coming: instances.filter_map(|i| coming(i, policy)).collect(), policy }
     }
@@ -46,9 +46,9 @@ impl<'a> Outlook<'a> {
     /// The instance that will serve this job; it keeps a slot there.
     pub(super) fn serve(&mut self, job: &'a Reservation) -> Option<&'a Instance> {
         let lasts = self.policy.has_time_for(&job.job);
-        let suits = |c: &&mut Coming<'a>| {
+        let suits = |c: &&mut UpcomingInstance<'a>| {
             let admits = c.domain.is_none_or(|d| *d == job.domain);
-            c.slots > 0 && admits && (lasts || c.instance.is_fixed())
+            c.slots > 0 && admits && (lasts || c.instance.is_static())
         };
         let next = self.coming.iter_mut().find(suits)?;
         next.slots -= 1;
@@ -57,8 +57,8 @@ impl<'a> Outlook<'a> {
     }
 
     /// Serves every waiting job that it can, and says what is missing then.
-    pub(super) fn lack(mut self, state: &'a PoolState) -> Lack {
-        let mut lack = Lack::default();
+    pub(super) fn lack(mut self, state: &'a PoolState) -> Shortfall {
+        let mut lack = Shortfall::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
         for job in state.waiting.values() {
             if self.serve(job).is_some() {
@@ -70,13 +70,13 @@ impl<'a> Outlook<'a> {
         }
         let slots = self.policy.fresh_slots();
         lack.instances = unserved.values().map(|jobs| jobs.div_ceil(slots)).sum();
-        let open = |c: &&Coming<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
+        let open = |c: &&UpcomingInstance<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
         lack.spare = self.coming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
         lack
     }
 }
 
-fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<Coming<'a>> {
+fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
     let (domain, uses) = match instance.phase {
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
             (instance.domain.as_ref(), instance.uses_left)
@@ -89,5 +89,5 @@ fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<Coming<'a>> {
         | Phase::OutOfService { .. }
         | Phase::Draining { .. } => return None,
     };
-    Some(Coming { instance, slots: instance.free_slots().min(uses.unwrap_or(u32::MAX)), domain })
+    Some(UpcomingInstance { instance, slots: instance.free_slots().min(uses.unwrap_or(u32::MAX)), domain })
 }

@@ -4,7 +4,7 @@ use crate::core::ids::PoolName;
 
 /// What quotas have left for a pool in one place, or of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room {
+pub struct QuotaHeadroom {
     pub machines: u32,
     /// What follows on that number: `in us-east1 (CPUS)`.
     pub of: String,
@@ -21,7 +21,7 @@ pub fn fits(left: f64, each: u32) -> u32 {
 
 /// What to say where fewer machines fit than are wanted. No room at all says that no end is known.
 #[must_use]
-pub fn shortage(pool: &PoolName, rooms: &[Room], wanted: u32) -> Option<String> {
+pub fn shortage(pool: &PoolName, rooms: &[QuotaHeadroom], wanted: u32) -> Option<String> {
     let fit = rooms.iter().fold(0_u32, |sum, room| sum.saturating_add(room.machines));
     if rooms.is_empty() || fit >= wanted {
         return None;
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn rooms_add_up() {
         let pool = PoolName::new("linux");
-        let room = |machines, of: &str| Room { machines, of: of.to_owned() };
+        let room = |machines, of: &str| QuotaHeadroom { machines, of: of.to_owned() };
         let rooms = [room(2, "in a (CPUS)"), room(3, "in b (CPUS)")];
         assert_eq!(shortage(&pool, &rooms, 5), None);
         let said = shortage(&pool, &rooms, 6);

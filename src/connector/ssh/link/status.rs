@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::super::keys::folder_name;
 use super::line::Line;
 use super::message::{Ask, Figures, Reply, Request};
-use super::place::{Slot, slots};
+use super::slot::{Slot, slots};
 use crate::core::ids::InstanceId;
 
 /// Links that are asked at the same time: each takes a descriptor or two.
@@ -23,12 +23,12 @@ pub struct Found {
     pub slot: u32,
     /// `None`: it takes no more calls, so that the kernel does not name it.
     pub pid: Option<u32>,
-    pub answer: Answer,
+    pub answer: LinkStatus,
 }
 
 /// What a link says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum LinkStatus {
     Figures(Figures),
     /// It is of another version, or was told to end: it does when its stage has.
     Leaving,
@@ -96,7 +96,7 @@ async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
     let stream = match slot.connect().await {
         Ok(stream) => stream?,
         // It has let so many calls wait that no more are taken.
-        Err(_) => return found(None, Answer::Silence),
+        Err(_) => return found(None, LinkStatus::Silence),
     };
     let mut line = Line::new(stream);
     let peer = line.peer().ok().and_then(|peer| peer.pid());
@@ -107,10 +107,10 @@ async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
         line.hear::<Reply>().await.ok()?
     };
     match timeout(within, answer).await {
-        Ok(Some(Reply::Shown(figures))) => found(pid, Answer::Figures(figures)),
-        Ok(Some(_)) => found(pid, Answer::Leaving),
+        Ok(Some(Reply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
+        Ok(Some(_)) => found(pid, LinkStatus::Leaving),
         Ok(None) => None,
-        Err(_) => found(pid, Answer::Silence),
+        Err(_) => found(pid, LinkStatus::Silence),
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let seen = Survey::look(home.path(), WITHIN).await;
         assert!(begun.elapsed() < WITHIN * 5, "{:?}", begun.elapsed());
         let ours = Some(std::process::id());
-        let found = |slot| Found { slot, pid: ours, answer: Answer::Silence };
+        let found = |slot| Found { slot, pid: ours, answer: LinkStatus::Silence };
         assert_eq!(seen.of(&ids[0]), [found(0), found(1)]);
         assert_eq!(seen.of(&ids[7]), [found(0)]);
         assert_eq!(seen.of(&ids[199]), [], "its link is dead");

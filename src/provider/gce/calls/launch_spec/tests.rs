@@ -24,15 +24,15 @@ fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
     LaunchRequest { instance, token, tags, offering: Some(OfferingName::new("")), keys, lifetime }
 }
 
-fn order(text: &str, request: &LaunchRequest) -> Order {
+fn order(text: &str, request: &LaunchRequest) -> LaunchSpec {
     let least = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
     let mut table: toml::Table = least.parse().unwrap();
     table.extend(text.parse::<toml::Table>().unwrap());
     let settings = Settings::read(&table).unwrap();
-    Order::new(&settings, request, &settings.common.offerings[0]).unwrap()
+    LaunchSpec::new(&settings, request, &settings.common.offerings[0]).unwrap()
 }
 
-fn body(order: &Order) -> Value {
+fn body(order: &LaunchSpec) -> Value {
     serde_json::to_value(&order.instance).unwrap()
 }
 
@@ -121,7 +121,7 @@ fn a_life_is_within_the_limits_and_an_end_is_said_only_where_there_is_one() {
 fn an_order_is_kept_and_given_again_as_it_was() {
     let first = order("", &request("linux", None));
     let kept = serde_json::to_string(&first).unwrap();
-    assert_eq!(serde_json::from_str::<Order>(&kept).unwrap(), first);
+    assert_eq!(serde_json::from_str::<LaunchSpec>(&kept).unwrap(), first);
 }
 
 #[test]

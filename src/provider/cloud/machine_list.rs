@@ -1,19 +1,19 @@
 //! What the cloud said last of a pool's machines.
 
-use super::machine::{Handle, Machine, Standing};
+use super::machine::{Handle, Machine, MachineState};
 use crate::core::ids::InstanceId;
 use crate::core::time::Stamp;
 
 /// One look.
 #[derive(Debug, Clone)]
-pub(super) struct Sight {
+pub(super) struct MachineList {
     /// Before the call.
     pub(super) begun: Stamp,
     pub(super) complete: bool,
     pub(super) machines: Vec<Machine>,
 }
 
-impl Sight {
+impl MachineList {
     /// The machines of an instance: one, unless a launch was repeated behind our back.
     pub(super) fn of<'a>(&'a self, id: &'a InstanceId) -> impl Iterator<Item = &'a Machine> {
         self.machines.iter().filter(move |machine| machine.instance == *id)
@@ -27,7 +27,7 @@ impl Sight {
     /// The end of a machine has been asked for: until the next look it counts as ending.
     pub(super) fn ends(&mut self, handle: &Handle) {
         let known = self.machines.iter_mut().filter(|machine| machine.handle == *handle);
-        known.for_each(|machine| machine.standing = machine.standing.min(Standing::Ending));
+        known.for_each(|machine| machine.standing = machine.standing.min(MachineState::Ending));
     }
 }
 
@@ -40,10 +40,10 @@ mod tests {
     #[test]
     fn what_was_asked_to_end_counts_as_ending() {
         let begun = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 1 };
-        let machines = vec![machine("a", Standing::Running), machine("b", Standing::Running)];
-        let mut sight = Sight { begun, complete: true, machines };
-        sight.ends(&machine("a", Standing::Running).handle);
+        let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
+        let mut sight = MachineList { begun, complete: true, machines };
+        sight.ends(&machine("a", MachineState::Running).handle);
         let standing = |name| sight.best(&InstanceId::new(name)).unwrap().standing;
-        assert_eq!((standing("a"), standing("b")), (Standing::Ending, Standing::Running));
+        assert_eq!((standing("a"), standing("b")), (MachineState::Ending, MachineState::Running));
     }
 }

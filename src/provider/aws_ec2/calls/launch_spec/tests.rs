@@ -28,9 +28,9 @@ fn request(owner: &str) -> LaunchRequest {
     LaunchRequest { token: format!("{instance}/1"), instance, tags, offering: None, keys, lifetime: None }
 }
 
-fn order(more: &str) -> Order {
+fn order(more: &str) -> LaunchSpec {
     let settings = settings(more);
-    Order::new(&settings, &request("owner"), &settings.common.offerings[0]).unwrap()
+    LaunchSpec::new(&settings, &request("owner"), &settings.common.offerings[0]).unwrap()
 }
 
 fn client() -> Client {
@@ -100,7 +100,7 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
         (interface.groups(), ipv6.as_input().get_security_group_ids()),
         (["sg-0a1b2c3d".to_owned()].as_slice(), &None)
     );
-    let zone = Order { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
+    let zone = LaunchSpec { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
     let placement = zone.as_input().get_placement().as_ref().unwrap();
     assert_eq!(placement.availability_zone(), Some("eu-west-1a"));
 }

@@ -24,7 +24,7 @@ const MOST_USER_DATA: usize = 16 << 10;
 
 /// Everything that a launch says, but what follows from the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::provider::aws_ec2) struct Order {
+pub(in crate::provider::aws_ec2) struct LaunchSpec {
     /// Idempotency: EC2 takes 64 characters at most.
     pub(super) token: String,
     pub(super) image: String,
@@ -44,7 +44,7 @@ pub(in crate::provider::aws_ec2) struct Order {
     disk_type: Option<String>,
 }
 
-impl Order {
+impl LaunchSpec {
     pub(super) fn new(
         settings: &Settings,
         request: &LaunchRequest,

@@ -27,7 +27,7 @@ const MADE_WITHIN: Duration = Duration::from_mins(1);
 
 /// The directory of one boot, for this process alone.
 #[derive(Debug)]
-pub(in crate::cli) struct Ground {
+pub(in crate::cli) struct ScratchStateDir {
     path: PathBuf,
     _lock: File,
 }
@@ -35,7 +35,7 @@ pub(in crate::cli) struct Ground {
 /// A boot that did not come to its end.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
-    pub(super) ground: Ground,
+    pub(super) ground: ScratchStateDir,
     /// What it was for, and what is recorded of it; `None`: it came to nothing.
     pub(in crate::cli) pool: Option<PoolName>,
     pub(in crate::cli) instances: Vec<InstanceId>,
@@ -49,7 +49,7 @@ impl fmt::Display for Unfinished {
     }
 }
 
-impl Ground {
+impl ScratchStateDir {
     /// Makes a directory for one boot, with an owner of its own.
     pub(super) fn make(state: &Path) -> Result<Self, CliError> {
         let mut random = [0_u8; 4];
@@ -114,7 +114,7 @@ pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, 
         if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old() {
             remove_tree(&entry.path())?;
         } else if name.starts_with(PREFIX)
-            && let Some(ground) = Ground::take(entry.path())?
+            && let Some(ground) = ScratchStateDir::take(entry.path())?
         {
             found.push(look(ground).await?);
         }
@@ -134,7 +134,7 @@ pub(in crate::cli) fn owners(state: &Path) -> io::Result<BTreeSet<OwnerId>> {
     Ok(owners)
 }
 
-async fn look(ground: Ground) -> Result<Unfinished, CliError> {
+async fn look(ground: ScratchStateDir) -> Result<Unfinished, CliError> {
     let dir = file::open_dir(&ground.path)?;
     let Some(pool) = dir.pools()?.into_iter().next() else {
         return Ok(Unfinished { ground, pool: None, instances: Vec::new() });
@@ -159,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn a_boot_is_unfinished_when_its_process_is_gone() {
         let state = tempfile::tempdir().unwrap();
-        let ground = Ground::make(state.path()).unwrap();
+        let ground = ScratchStateDir::make(state.path()).unwrap();
         assert!(unfinished(state.path()).await.unwrap().is_empty(), "it lives");
         assert_eq!(
             owners(state.path()).unwrap(),

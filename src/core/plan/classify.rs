@@ -11,7 +11,7 @@ use crate::core::pool::PoolState;
 
 /// What a state directory knows of its own making.
 #[derive(Debug, Clone, Copy)]
-pub struct Makings<'a> {
+pub struct KnownLaunches<'a> {
     pub recorded: &'a PoolState,
     pub owner: &'a OwnerId,
     /// Generations that began in this directory.
@@ -19,14 +19,14 @@ pub struct Makings<'a> {
     pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
 }
 
-impl<'a> Makings<'a> {
+impl<'a> KnownLaunches<'a> {
     pub(super) fn seen_by(recorded: &'a PoolState, observed: &'a Observed) -> Self {
         let Observed { owner, generations, attempts, .. } = observed;
         Self { recorded, owner, generations, attempts }
     }
 
     /// Judges an instance without a record by its tags.
-    pub fn whose(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
+    pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
         let Some(tags) = tags else { return Unrecorded::Fixed };
         if tags.owner != *self.owner {
             return Unrecorded::Foreign;

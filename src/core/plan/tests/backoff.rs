@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::core::failure::ErrorClass;
 use crate::core::notation::{NOW, ago, does, failure, table, told};
-use crate::core::plan::brake::{Brake, judge, retry_at};
+use crate::core::plan::backoff::{LaunchGate, judge, retry_at};
 use crate::core::policy::Timing;
 use crate::core::pool::LaunchHealth;
 use crate::core::time::{BootId, Stamp};
@@ -53,10 +53,12 @@ fn the_breaker_pauses_and_then_allows_one_try() {
         ..LaunchHealth::default()
     };
     let judged = |failures, age| match judge(&health(failures, age), &timing, NOW) {
-        Brake::Off => "off".to_owned(),
-        Brake::OneTry { failures, .. } => format!("one try after {failures}"),
-        Brake::Wait { until, .. } => format!("wait {:?}", NOW.until(until)),
-        Brake::Paused { until, failures, .. } => format!("pause {:?} after {failures}", NOW.until(until)),
+        LaunchGate::Off => "off".to_owned(),
+        LaunchGate::OneTry { failures, .. } => format!("one try after {failures}"),
+        LaunchGate::Wait { until, .. } => format!("wait {:?}", NOW.until(until)),
+        LaunchGate::Paused { until, failures, .. } => {
+            format!("pause {:?} after {failures}", NOW.until(until))
+        }
     };
     assert_eq!(judged(0, 0), "off");
     assert_eq!(judged(1, 0), "wait 5s");
@@ -66,9 +68,9 @@ fn the_breaker_pauses_and_then_allows_one_try() {
     assert_eq!(judged(3, 299), "pause 1s after 3");
     assert_eq!(judged(3, 300), "one try after 3");
     assert_eq!(judged(9, 299), "pause 1s after 9");
-    assert_eq!(judge(&LaunchHealth::default(), &timing, NOW), Brake::Off);
+    assert_eq!(judge(&LaunchHealth::default(), &timing, NOW), LaunchGate::Off);
     let never = Timing { breaker_failures: 0, ..Timing::default() };
-    assert!(matches!(judge(&health(1, 0), &never, NOW), Brake::Paused { .. }), "nought means one");
+    assert!(matches!(judge(&health(1, 0), &never, NOW), LaunchGate::Paused { .. }), "nought means one");
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn a_pause_ends_no_sooner_than_the_provider_said() {
     let until = NOW.plus(Duration::from_mins(9));
     let last = Some((NOW, failure(ErrorClass::Throttled { until: Some(until) })));
     let health = LaunchHealth { failures: 5, last, ..LaunchHealth::default() };
-    let Brake::Paused { until: paused, .. } = judge(&health, &Timing::default(), NOW) else {
+    let LaunchGate::Paused { until: paused, .. } = judge(&health, &Timing::default(), NOW) else {
         panic!("five failures pause");
     };
     assert_eq!(paused, until);
@@ -89,8 +91,8 @@ fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
     let health = LaunchHealth { failures: 1, last, ..LaunchHealth::default() };
     let rebooted =
         |uptime_ms| Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: BootId(NOW.boot.0 + 1), uptime_ms };
-    assert!(matches!(judge(&health, &Timing::default(), rebooted(4_999)), Brake::Wait { .. }));
-    assert_eq!(judge(&health, &Timing::default(), rebooted(5_000)), Brake::Off);
+    assert!(matches!(judge(&health, &Timing::default(), rebooted(4_999)), LaunchGate::Wait { .. }));
+    assert_eq!(judge(&health, &Timing::default(), rebooted(5_000)), LaunchGate::Off);
 }
 
 #[test]

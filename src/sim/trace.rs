@@ -7,14 +7,14 @@ use std::fmt::{self, Write};
 
 /// The trace of a world.
 #[derive(Debug)]
-pub struct Story {
+pub struct Trace {
     hash: u64,
     bytes: u64,
     lines: u64,
     text: Option<String>,
 }
 
-impl Story {
+impl Trace {
     /// `keep` keeps the text.
     pub fn new(keep: bool) -> Self {
         Self { hash: 0xcbf2_9ce4_8422_2325, bytes: 0, lines: 0, text: keep.then(String::new) }
@@ -41,7 +41,7 @@ impl Story {
     }
 }
 
-impl Write for Story {
+impl Write for Trace {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         self.bytes += part.len() as u64;
         // FNV-1a over words of eight bytes: cheap, and every byte counts, also its place in the part.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_digest_is_the_same_with_and_without_text_and_sees_every_line() {
         let tell = |keep, last: &str| {
-            let mut story = Story::new(keep);
+            let mut story = Trace::new(keep);
             story.line(12_345, format_args!("keeper"), format_args!("lists"));
             story.line(12_346, format_args!("keeper"), format_args!("{last}"));
             story
