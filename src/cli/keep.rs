@@ -54,7 +54,7 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
                 .hint("`greenroom pool status` shows what it does"));
         }
         Ok(KeeperExit::HandedOver) => {
-            tracing::info!("another executable lies where this one was: it takes over")
+            tracing::info!("another executable lies where this one was: it takes over");
         }
         Ok(KeeperExit::Evicted) => tracing::error!(
             "the state directory `{}` is gone or is another one: nothing is left to keep",

@@ -14,11 +14,11 @@ use crate::core::time::Stamp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchGate {
     /// Nothing is in the way.
-    Off,
+    Open,
     /// One try: the pool pauses, and its pause was over at `until`.
-    OneTry { until: Stamp, failures: u32, failure: Failure },
+    Trial { until: Stamp, failures: u32, failure: Failure },
     /// Not before `until`.
-    Wait { until: Stamp, failure: Failure },
+    Backoff { until: Stamp, failure: Failure },
     /// Too many failures in a row: not before `until`, then one try.
     Paused { until: Stamp, failures: u32, failure: Failure },
 }
@@ -26,7 +26,7 @@ pub enum LaunchGate {
 /// Judges the health of a pool's launches.
 pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> LaunchGate {
     let Some((at, failure)) = health.last.as_ref().filter(|_| health.failures > 0) else {
-        return LaunchGate::Off;
+        return LaunchGate::Open;
     };
     // A wall clock that was set back a day before a reboot must not make it a pause of a day.
     let at = at.seen_from(now);
@@ -36,12 +36,12 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> LaunchGate {
         let pause = at.plus(timing.launch_backoff_max);
         let until = if retry.reached(pause) { retry } else { pause };
         return if now.reached(until) {
-            LaunchGate::OneTry { until, failures, failure }
+            LaunchGate::Trial { until, failures, failure }
         } else {
             LaunchGate::Paused { until, failures, failure }
         };
     }
-    if now.reached(retry) { LaunchGate::Off } else { LaunchGate::Wait { until: retry, failure } }
+    if now.reached(retry) { LaunchGate::Open } else { LaunchGate::Backoff { until: retry, failure } }
 }
 
 /// When a call that failed for the `failures`-th time in a row may be repeated.

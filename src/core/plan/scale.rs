@@ -66,15 +66,15 @@ fn allowed(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32, wish: &mu
     }
     let under_way = census.under_way;
     match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
-        LaunchGate::Off => {}
-        LaunchGate::OneTry { until, failures, failure } => {
+        LaunchGate::Open => {}
+        LaunchGate::Trial { until, failures, failure } => {
             let tries = 1_u32.saturating_sub(under_way);
             if tries < allowed {
                 wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
             }
             allowed = allowed.min(tries);
         }
-        LaunchGate::Wait { until, failure } => {
+        LaunchGate::Backoff { until, failure } => {
             draft.wake_at(until);
             wish.blocked = Some(WaitingOn::Backoff { until, failure });
             return 0;
@@ -141,9 +141,9 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, under_wa
     }
     let needed = aim.lack.instances;
     match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
-        LaunchGate::Off => needed,
-        LaunchGate::OneTry { .. } => needed.min(1_u32.saturating_sub(under_way)),
-        LaunchGate::Wait { .. } | LaunchGate::Paused { .. } => 0,
+        LaunchGate::Open => needed,
+        LaunchGate::Trial { .. } => needed.min(1_u32.saturating_sub(under_way)),
+        LaunchGate::Backoff { .. } | LaunchGate::Paused { .. } => 0,
     }
 }
 

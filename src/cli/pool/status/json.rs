@@ -312,7 +312,7 @@ fn waiting(seen: &Waiting<'_>, when: &When) -> WaitingJson {
         requested_at: rfc3339(reservation.requested_at),
         for_s: when.now().since(reservation.requested_at).as_secs(),
         deadline: rfc3339(reservation.deadline()),
-        waiting_for: waits_on(&seen.waiting_on, seen.text.clone()),
+        waiting_for: waits_on(&seen.reason, seen.text.clone()),
     }
 }
 

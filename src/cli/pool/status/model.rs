@@ -100,7 +100,7 @@ pub(super) struct Waiting<'a> {
     pub(super) reservation: &'a Reservation,
     /// From 1.
     pub(super) position: usize,
-    pub(super) waiting_on: WaitingOn,
+    pub(super) reason: WaitingOn,
     /// What it waits for and how long that usually takes.
     pub(super) text: String,
 }
@@ -180,10 +180,10 @@ pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Suspension> {
     let Some(policy) = state.policy.as_deref() else { return halts };
     match backoff::judge(&state.launches, &policy.timing, now) {
         LaunchGate::Paused { until, failures, failure } => {
-            halts.push(Suspension::Paused { until, failures, failure })
+            halts.push(Suspension::Paused { until, failures, failure });
         }
-        LaunchGate::Wait { until, failure } => halts.push(Suspension::Backoff { until, failure }),
-        LaunchGate::Off | LaunchGate::OneTry { .. } => {}
+        LaunchGate::Backoff { until, failure } => halts.push(Suspension::Backoff { until, failure }),
+        LaunchGate::Open | LaunchGate::Trial { .. } => {}
     }
     halts
 }
@@ -271,7 +271,7 @@ fn waiting<'a>(state: &'a PoolState, report: Option<&Report>, when: &When) -> Ve
     let line = |(at, reservation): (usize, &'a std::sync::Arc<Reservation>)| {
         let on = said(reservation).unwrap_or(WaitingOn::NextPass);
         let text = on_what(&on, state, when);
-        Waiting { reservation, position: at + 1, waiting_on: on, text }
+        Waiting { reservation, position: at + 1, reason: on, text }
     };
     state.waiting.values().enumerate().map(line).collect()
 }

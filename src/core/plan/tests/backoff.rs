@@ -53,9 +53,9 @@ fn the_breaker_pauses_and_then_allows_one_try() {
         ..LaunchHealth::default()
     };
     let judged = |failures, age| match judge(&health(failures, age), &timing, NOW) {
-        LaunchGate::Off => "off".to_owned(),
-        LaunchGate::OneTry { failures, .. } => format!("one try after {failures}"),
-        LaunchGate::Wait { until, .. } => format!("wait {:?}", NOW.until(until)),
+        LaunchGate::Open => "off".to_owned(),
+        LaunchGate::Trial { failures, .. } => format!("one try after {failures}"),
+        LaunchGate::Backoff { until, .. } => format!("wait {:?}", NOW.until(until)),
         LaunchGate::Paused { until, failures, .. } => {
             format!("pause {:?} after {failures}", NOW.until(until))
         }
@@ -68,7 +68,7 @@ fn the_breaker_pauses_and_then_allows_one_try() {
     assert_eq!(judged(3, 299), "pause 1s after 3");
     assert_eq!(judged(3, 300), "one try after 3");
     assert_eq!(judged(9, 299), "pause 1s after 9");
-    assert_eq!(judge(&LaunchHealth::default(), &timing, NOW), LaunchGate::Off);
+    assert_eq!(judge(&LaunchHealth::default(), &timing, NOW), LaunchGate::Open);
     let never = Timing { breaker_failures: 0, ..Timing::default() };
     assert!(matches!(judge(&health(1, 0), &never, NOW), LaunchGate::Paused { .. }), "nought means one");
 }
@@ -91,8 +91,8 @@ fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
     let health = LaunchHealth { failures: 1, last, ..LaunchHealth::default() };
     let rebooted =
         |uptime_ms| Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: BootId(NOW.boot.0 + 1), uptime_ms };
-    assert!(matches!(judge(&health, &Timing::default(), rebooted(4_999)), LaunchGate::Wait { .. }));
-    assert_eq!(judge(&health, &Timing::default(), rebooted(5_000)), LaunchGate::Off);
+    assert!(matches!(judge(&health, &Timing::default(), rebooted(4_999)), LaunchGate::Backoff { .. }));
+    assert_eq!(judge(&health, &Timing::default(), rebooted(5_000)), LaunchGate::Open);
 }
 
 #[test]
