@@ -17,6 +17,11 @@ use super::error::CliError;
 use super::{program, ui};
 use crate::core::time::Pretty;
 
+/// The GitLab of played jobs. No other job has this server, so no job id of a real GitLab is ever one of these.
+const SERVER: &str = "http://greenroom.invalid";
+/// Ids of played jobs: above those of any GitLab, and exact in any JSON reader.
+const IDS: std::ops::Range<u64> = 1_000_000_000_000..10_000_000_000_000;
+
 /// Plays one job on a pool.
 pub(super) async fn try_job(place: &GlobalOptions, options: TryOptions) -> Result<bool, CliError> {
     let mut given = Vec::new();
@@ -145,19 +150,25 @@ fn nanos() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos()
 }
 
+/// The id of a played job. Two attempts with the same id would be taken for one job: the newer supersedes the older.
+fn job_id() -> std::io::Result<u64> {
+    let mut random = [0_u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(IDS.start + u64::from_ne_bytes(random) % (IDS.end - IDS.start))
+}
+
 /// A job response with what a driver may rely on.
 fn write_response(tmpdir: &Path, pool: Option<&str>) -> Result<(), CliError> {
-    let id = nanos() / 1_000_000 % 1_000_000_000;
     let variable = |key: &str, value: &str| serde_json::json!({ "key": key, "value": value, "public": true });
     let response = serde_json::json!({
-        "id": u64::try_from(id).unwrap_or(1),
+        "id": job_id()?,
         "token": "no-token",
         "job_info": { "name": "try", "stage": "test", "project_id": 1, "project_name": "demo",
                       "project_full_path": "try/demo" },
         "git_info": { "ref": "main", "protected": true },
         "runner_info": { "timeout": 3600 },
         "variables": [
-            variable("CI_SERVER_URL", "http://greenroom.invalid"),
+            variable("CI_SERVER_URL", SERVER),
             variable("CI_PROJECT_PATH", "try/demo"),
             variable("GREENROOM_TRY_POOL", pool.unwrap_or_default()),
         ],
@@ -194,4 +205,23 @@ fn job_env(printed: &[u8]) -> Result<Vec<(OsString, OsString)>, CliError> {
         .flatten()
         .filter_map(|(key, value)| value.as_str().map(|v| (OsString::from(key), OsString::from(v))))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn concurrent_trials_never_share_a_job_id() {
+        let ids: Vec<u64> = std::thread::scope(|scope| {
+            let draw = || (0..20).map(|_| job_id().unwrap()).collect::<Vec<u64>>();
+            let threads: Vec<_> = (0..20).map(|_| scope.spawn(draw)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| IDS.contains(id)), "{ids:?}");
+        let distinct: BTreeSet<&u64> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+    }
 }
