@@ -11,6 +11,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::error::CliError;
+use super::ui;
 
 /// From this size on, in bytes, the log becomes `keeper.log.1` and a new one begins.
 const ROTATE_AT: u64 = 4 * 1024 * 1024;
@@ -27,7 +28,7 @@ pub(super) fn start(state_dir: &Path, background: bool) -> Result<(), CliError> 
         // journald adds its own time.
         registry.with(plain.without_time().with_ansi(false).with_writer(io::stderr)).try_init()
     } else {
-        registry.with(plain.with_writer(io::stderr)).try_init()
+        registry.with(plain.with_ansi(ui::colours()).with_writer(io::stderr)).try_init()
     };
     started.map_err(CliError::system)?;
     // A keeper in the background has no other place to say it.

@@ -38,9 +38,10 @@ pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Does standard error want colours?
+/// Does standard error want colours? Only a terminal does, unless `NO_COLOR` or `CLICOLOR` say no.
 pub fn colours() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let stderr = std::io::stderr();
+    stderr.is_terminal() && anstream::AutoStream::choice(&stderr) != anstream::ColorChoice::Never
 }
 
 /// Columns to write for: the terminal's own, within reason; 80 where there is none.

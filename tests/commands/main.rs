@@ -1,7 +1,8 @@
 //! What the commands print, and how they end, without a job.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -30,11 +31,16 @@ impl Place {
         self.home.path()
     }
 
-    fn call(&self, args: &[&str]) -> Output {
+    fn command(&self, args: &[&str]) -> Command {
         let config = self.path().join("greenroom.toml");
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.arg("--config").arg(config).args(args).output().expect("the binary runs")
+        command.arg("--config").arg(config).args(args);
+        command
+    }
+
+    fn call(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the binary runs")
     }
 }
 
@@ -143,6 +149,25 @@ fn colours_stay_away_from_pipes_and_from_those_who_do_not_want_them() {
         let output = place.call(args);
         assert!(!out(&output).contains('\x1b') && !err(&output).contains('\x1b'), "{args:?}");
     }
+}
+
+#[test]
+fn a_keepers_log_has_no_colours_where_it_is_no_terminal() {
+    let place = Place::new();
+    // In the background it has a file of its own.
+    assert!(place.call(&["try", "true"]).status.success());
+    let log = std::fs::read_to_string(place.path().join("state/keeper.log")).expect("a log");
+    assert!(log.contains("keeping pools=\"linux\"") && !log.contains('\x1b'), "{log:?}");
+    let service = Place::new();
+    // A terminal that could show colours, if there were one.
+    let mut keep = service.command(&["keep"]);
+    keep.env("TERM", "xterm-256color").stderr(Stdio::piped());
+    let mut keeper = keep.spawn().expect("the keeper starts");
+    let mut line = String::new();
+    BufReader::new(keeper.stderr.take().expect("its log")).read_line(&mut line).expect("a line");
+    keeper.kill().expect("it lives");
+    keeper.wait().expect("its end");
+    assert!(line.contains("keeping pools=\"linux\"") && !line.contains('\x1b'), "{line:?}");
 }
 
 /// The program for driver calls, alone: it says what it lacks, and does what it can without that.
