@@ -341,8 +341,8 @@ async fn an_attempt_goes_from_begin_to_forget() {
     let assignment = Assignment {
         instance: InstanceId::new("linux-1"),
         endpoint,
-        fixed: false,
-        patience: StageTimeouts::default(),
+        is_static: false,
+        timeouts: StageTimeouts::default(),
     };
     for now in [Some(&assignment), None, Some(&assignment)] {
         host.assign(&name(), now).await.unwrap();

@@ -11,6 +11,8 @@ pub mod endpoint;
 pub mod event;
 pub mod failure;
 pub mod format;
+#[cfg(test)]
+pub(crate) mod golden;
 pub mod ids;
 pub mod instance;
 pub mod invariants;

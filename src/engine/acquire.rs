@@ -237,7 +237,7 @@ impl Call<'_> {
         if host.is_closed(self.attempt).await? {
             return Err(AcquireError::Closed);
         }
-        let within = assignment.patience.start_within;
+        let within = assignment.timeouts.start_within;
         let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
         match select(check, host.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
@@ -354,10 +354,10 @@ fn stopped(woken: WakeReason) -> AcquireError {
 fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let grant = state.granted.get(attempt)?;
     let instance = state.instance(&grant.instance)?;
-    let (endpoint, fixed) = (instance.endpoint.clone()?, instance.is_static());
-    let patience =
+    let (endpoint, is_static) = (instance.endpoint.clone()?, instance.is_static());
+    let timeouts =
         state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
-    Some(Assignment { instance: grant.instance.clone(), endpoint, fixed, patience })
+    Some(Assignment { instance: grant.instance.clone(), endpoint, is_static, timeouts })
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {

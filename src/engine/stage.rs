@@ -79,8 +79,8 @@ impl Engine {
         let stage = Stage {
             shell: record.shell,
             script,
-            start_within: assignment.patience.start_within,
-            stop_grace: assignment.patience.stop_grace,
+            start_within: assignment.timeouts.start_within,
+            stop_grace: assignment.timeouts.stop_grace,
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
         };
         let stop = Box::pin(async {
@@ -111,7 +111,7 @@ impl Engine {
         assignment: &Assignment,
         builds_dir: Option<String>,
     ) -> Result<Option<Trace>, StageError> {
-        let Some(builds_dir) = builds_dir.filter(|_| assignment.fixed) else { return Ok(None) };
+        let Some(builds_dir) = builds_dir.filter(|_| assignment.is_static) else { return Ok(None) };
         let owner = self.host.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, &assignment.instance);
         Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))

@@ -28,11 +28,11 @@ pub type Lock = Box<dyn Held>;
 pub struct Assignment {
     pub instance: InstanceId,
     pub endpoint: Endpoint,
-    /// A fixed host: what the job leaves there has to be found again.
+    /// True for a static host: cleaning has to find what the job leaves there.
     #[serde(default)]
-    pub fixed: bool,
+    pub is_static: bool,
     #[serde(default)]
-    pub patience: StageTimeouts,
+    pub timeouts: StageTimeouts,
 }
 
 /// The part of a policy's timing that `run` needs, as it was at the grant: a stage reads no pool.

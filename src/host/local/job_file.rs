@@ -138,9 +138,12 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> JobFileError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ids::JobKey;
+    use crate::core::endpoint::Endpoint;
+    use crate::core::golden;
+    use crate::core::ids::{InstanceId, JobKey};
     use crate::core::job::JobFacts;
     use crate::core::time::{BootId, Stamp};
+    use crate::port::host::StageTimeouts;
 
     #[test]
     fn a_torn_file_is_damaged_and_a_newer_one_is_not() {
@@ -157,6 +160,39 @@ mod tests {
             let trouble = JobFile::read(home.path()).unwrap_err();
             assert_eq!(trouble.damaged, damaged, "{text}");
         }
+    }
+
+    #[test]
+    fn files_of_format_2_are_read() {
+        let at = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
+        let record = |builds_dir: Option<&str>| AttemptRecord {
+            job: golden::job(),
+            pool: PoolName::new("linux"),
+            shell: "bash".to_owned(),
+            builds_dir: builds_dir.map(str::to_owned),
+            begun: at,
+            assignment: None,
+        };
+        let origin = Origin {
+            runner: Some(ProcessId { pid: 4711, start: 99 }),
+            tmpdir: Some(Tmpdir { path: "/tmp/custom-executor4711".into(), device: 1, inode: 2, owner: 3 }),
+            namespaces: Some(Namespaces { mount: "mnt:[4]".to_owned(), pid: "pid:[5]".to_owned() }),
+        };
+        let unknown = Origin { runner: None, tmpdir: None, namespaces: None };
+        let files = [JobFile::new(record(Some("/builds")), origin), JobFile::new(record(None), unknown)];
+        golden::hold(golden::recorded!("jobs.jsonl"), &files);
+        let endpoint: Endpoint = serde_json::from_str(
+            r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#,
+        )
+        .unwrap();
+        let assignment = Assignment {
+            instance: InstanceId::new("linux-7f3a09c1-12"),
+            endpoint,
+            is_static: true,
+            timeouts: StageTimeouts::default(),
+        };
+        let assignments = [None, Some(assignment)];
+        golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
     }
 
     #[test]

@@ -144,6 +144,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::core::golden;
     use crate::core::time::BootId;
 
     fn entry(token: &str) -> Entry<Vec<u8>> {
@@ -173,6 +174,13 @@ mod tests {
         ledger.forget(&id);
         ledger.forget(&id);
         assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
+    }
+
+    #[test]
+    fn specs_of_format_2_are_read() {
+        let made = Handle { name: "i-0123".to_owned(), zone: "us-east1-b".to_owned() };
+        let done = Entry { spec: None, made: Some(made), ..entry("b") };
+        golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done]);
     }
 
     #[test]

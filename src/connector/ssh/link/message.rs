@@ -123,3 +123,87 @@ pub struct Figures {
     /// A shell waits in the guest for the next stage.
     pub shell_waits: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::golden::{covers, hold, recorded};
+
+    fn endpoint() -> Endpoint {
+        let text = r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn requests() -> Vec<Request> {
+        let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
+        let shell = Shell { name: "bash".to_owned(), before: "cd /builds".to_owned() };
+        let asks = [
+            Ask::Check { at: endpoint(), within },
+            Ask::Stage { at: endpoint(), shell, start_within: within, stop_grace },
+            Ask::Show,
+            Ask::End,
+        ];
+        let mut all: Vec<Request> = asks.into_iter().map(Request::plain).collect();
+        all.push(Request { wake: Some("/run/keeper".into()), ..Request::plain(Ask::Show) });
+        all
+    }
+
+    fn replies() -> Vec<Reply> {
+        let (at, problem) = (|| "192.0.2.7:22".to_owned(), || "it broke".to_owned());
+        let figures = Figures {
+            pid: 4711,
+            connected_ms: Some(5),
+            round_trip_us: Some(300),
+            memory: Some(512),
+            stages: 8,
+            busy: true,
+            shell_waits: false,
+        };
+        let unknown = Figures { connected_ms: None, round_trip_us: None, memory: None, ..figures.clone() };
+        let failures = [
+            ConnectError::Unreachable { at: at(), problem: problem() },
+            ConnectError::TimedOut { at: at(), waited: "10 s".to_owned() },
+            ConnectError::HostKey { at: at(), expected: "SHA256:a".to_owned(), found: "SHA256:b".to_owned() },
+            ConnectError::Refused { at: at(), user: "ci".to_owned(), problem: problem() },
+            ConnectError::Lost { at: at(), problem: problem(), sent: true },
+            ConnectError::Local { what: problem() },
+        ];
+        let ends = [StageEnd::Exited(3), StageEnd::Signalled("TERM".to_owned()), StageEnd::Stopped];
+        let mut all = vec![
+            Reply::Accepted,
+            Reply::Busy,
+            Reply::Leaving,
+            Reply::Answers,
+            Reply::Begun,
+            Reply::Stopping,
+            Reply::Shown(figures),
+            Reply::Shown(unknown),
+        ];
+        all.extend(ends.map(Reply::Ended));
+        all.extend(failures.map(Reply::Failed));
+        all
+    }
+
+    /// A link may be of another version than the call that speaks to it.
+    #[test]
+    fn messages_of_this_protocol_are_read() {
+        const REQUESTS: &str = recorded!("link-requests.jsonl");
+        const REPLIES: &str = recorded!("link-replies.jsonl");
+        hold(REQUESTS, &requests());
+        hold(REPLIES, &replies());
+        hold(recorded!("link-controls.jsonl"), &[Control::Stop]);
+        covers::<Ask>(REQUESTS, r#""?""#);
+        covers::<Reply>(REPLIES, r#""?""#);
+        covers::<StageEnd>(REPLIES, r#""?""#);
+        covers::<ConnectError>(REPLIES, r#""?""#);
+        let spec = LinkSpec {
+            instance: "linux-7f3a09c1-12".to_owned(),
+            at: endpoint(),
+            settings: super::super::super::SshSettings::new("/var/lib/greenroom/keys"),
+            dir: "/var/lib/greenroom/links/linux/linux-7f3a09c1-12".into(),
+            slot: 1,
+            within: Duration::from_secs(10),
+        };
+        hold(recorded!("link-specs.jsonl"), &[spec]);
+    }
+}

@@ -1,0 +1,352 @@
+//! Holds persisted types to recorded lines.
+//!
+//! `tests/fixtures/format-2/` has lines that earlier versions of this program wrote in format 2. Every later version must
+//! read them, and write back what it read. A renamed field or variant, or a new field without a default, fails here.
+//! Lines are only ever appended: a test prints those that are missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::ids::JobKey;
+use super::job::JobFacts;
+
+/// The recorded lines of a file in `tests/fixtures/format-2/`.
+macro_rules! recorded {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-2/", $name))
+    };
+}
+pub(crate) use recorded;
+
+/// Reads each recorded line and compares what it writes back; then expects a line for each sample.
+pub(crate) fn hold<T: Serialize + DeserializeOwned>(recorded: &str, samples: &[T]) {
+    let mut known: Vec<Value> = Vec::new();
+    for line in recorded.lines() {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let read: T = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("format 2 is not read: {error}: {line}"));
+        let written = serde_json::to_value(&read).expect("what was read can be written");
+        assert_eq!(written, value, "format 2 is read, but not written back");
+        known.push(value);
+    }
+    let missing: Vec<String> = samples
+        .iter()
+        .filter(|sample| !known.contains(&serde_json::to_value(sample).expect("a sample can be written")))
+        .map(|sample| serde_json::to_string(sample).expect("a sample can be written"))
+        .collect();
+    assert!(missing.is_empty(), "append these lines to the file:\n{}", missing.join("\n"));
+}
+
+/// Expects every variant of an enum among the recorded lines. `unknown` is JSON of the enum with a variant that it has not:
+/// the error that it provokes names the others.
+pub(crate) fn covers<T: DeserializeOwned>(recorded: &str, unknown: &str) {
+    let Err(error) = serde_json::from_str::<T>(unknown) else { panic!("{unknown} is a variant") };
+    let error = error.to_string();
+    let variants: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+    assert!(!variants.is_empty(), "no variants in: {error}");
+    for variant in variants {
+        assert!(recorded.contains(&format!("\"{variant}\"")), "no recorded line has `{variant}`");
+    }
+}
+
+/// A job with something in each field.
+pub(crate) fn job() -> JobFacts {
+    JobFacts {
+        key: JobKey::new("https://gitlab.example.com", 4711),
+        project: Arc::from("acme/shop"),
+        timeout: Duration::from_hours(1),
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::core::attempt::End;
+    use crate::core::endpoint::{Endpoint, Jump, LoginKey};
+    use crate::core::event::{Change, Event};
+    use crate::core::failure::{ErrorClass, Failure};
+    use crate::core::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
+    use crate::core::instance::{Answer, DrainReason, Release};
+    use crate::core::notation::{NOW, world};
+    use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle};
+    use crate::core::pool::PoolState;
+    use crate::core::report::{FailedBoot, Note, Report, WaitingOn};
+    use crate::core::schedule::{Schedule, ScheduleText};
+
+    const EVENTS: &str = recorded!("events.jsonl");
+    const STATES: &str = recorded!("states.jsonl");
+    const REPORTS: &str = recorded!("reports.jsonl");
+
+    fn instance() -> InstanceId {
+        InstanceId::new("linux-7f3a09c1-12")
+    }
+
+    fn attempt() -> AttemptName {
+        AttemptName::new("custom-executor4711")
+    }
+
+    fn offering() -> OfferingName {
+        OfferingName::new("us-east1-b n2d-standard-4 spot")
+    }
+
+    fn failure(class: ErrorClass) -> Failure {
+        Failure { class, message: "the provider's words".to_owned() }
+    }
+
+    /// One of each class.
+    fn failures() -> Vec<Failure> {
+        [
+            ErrorClass::NotFound,
+            ErrorClass::NoCapacity { scope: "us-east1-b".to_owned() },
+            ErrorClass::Quota,
+            ErrorClass::Denied,
+            ErrorClass::Invalid,
+            ErrorClass::Throttled { until: Some(NOW) },
+            ErrorClass::Transient,
+            ErrorClass::Unknown,
+        ]
+        .map(failure)
+        .into()
+    }
+
+    fn endpoints() -> [Endpoint; 3] {
+        let plain = Endpoint {
+            address: "192.0.2.7".to_owned(),
+            port: 22,
+            user: "ci".to_owned(),
+            host_key: "ssh-ed25519 AAAA".to_owned(),
+            key: None,
+            jump: None,
+        };
+        let agent = LoginKey::Agent { socket: "/run/agent".into(), key: Some("ssh-rsa AAAA".to_owned()) };
+        let jump = Jump {
+            address: "jump.example".to_owned(),
+            port: 2222,
+            user: "hop".to_owned(),
+            host_key: "ssh-ed25519 BBBB".to_owned(),
+            key: LoginKey::File("/etc/greenroom/jump_key".into()),
+        };
+        [
+            Endpoint { key: Some(LoginKey::File("/etc/greenroom/key".into())), ..plain.clone() },
+            Endpoint { key: Some(agent), jump: Some(Box::new(jump)), ..plain.clone() },
+            plain,
+        ]
+    }
+
+    fn policy() -> Policy {
+        let idle = IdlePolicy {
+            idle_count: 2,
+            idle_time: Duration::from_mins(20),
+            scale_factor: 0.5,
+            scale_factor_limit: 3,
+        };
+        let text = ScheduleText {
+            periods: vec!["* 8-17 * * mon-fri".to_owned()],
+            timezone: "Europe/Berlin".to_owned(),
+        };
+        let schedule = Schedule::parse(text).expect("it is valid");
+        Policy {
+            max_lifetime: Some(Lifetime(Duration::from_hours(8))),
+            max_use_count: Some(3),
+            reuse: Reuse::Namespace,
+            idle,
+            schedules: vec![ScheduledIdle { when: schedule, idle }],
+            ..Policy::default()
+        }
+    }
+
+    fn reasons() -> Vec<DrainReason> {
+        let message = || "exit status 3".to_owned();
+        vec![
+            DrainReason::UsedUp,
+            DrainReason::Surplus,
+            DrainReason::Expired,
+            DrainReason::MadeRoom,
+            DrainReason::ByOperator,
+            DrainReason::NeverReady,
+            DrainReason::NotReady { message: message() },
+            DrainReason::Stopped,
+            DrainReason::Vanished,
+            DrainReason::Broken { message: message() },
+            DrainReason::Unresponsive { message: message() },
+            DrainReason::Rebooted,
+            DrainReason::Unaccounted,
+            DrainReason::LaunchedAfterRefusal,
+        ]
+    }
+
+    fn ends() -> [End; 8] {
+        [
+            End::CleanedUp,
+            End::Superseded,
+            End::GivenBack,
+            End::Rebooted,
+            End::RunnerGone,
+            End::TmpdirGone,
+            End::Unused,
+            End::Overrun,
+        ]
+    }
+
+    fn launches() -> Vec<Change> {
+        let intended = |offering| Change::LaunchIntended {
+            instance: instance(),
+            generation: Generation::new("7f3a09c1"),
+            number: 12,
+            attempt: 1,
+            capacity: 2,
+            uses_left: Some(1),
+            offering,
+        };
+        let refused = failures().into_iter().map(|failure| Answer::Refused { at: NOW, failure });
+        let answers = [Answer::Pending, Answer::Accepted { at: NOW }, Answer::Unknown { at: NOW }];
+        let answered = |answer| Change::LaunchAnswered { instance: instance(), attempt: 1, answer };
+        let mut all = vec![intended(None), intended(Some(offering()))];
+        all.extend(answers.into_iter().chain(refused).map(answered));
+        all
+    }
+
+    fn jobs() -> Vec<Change> {
+        let requested = Change::Requested {
+            attempt: attempt(),
+            job: job(),
+            domain: TrustDomain::new("acme/shop"),
+            acquire_timeout: Duration::from_mins(30),
+        };
+        let released = |how, used| Change::Released {
+            attempt: attempt(),
+            release: Release { how, used, closing: used },
+        };
+        let mut all = vec![
+            requested,
+            Change::Granted { attempt: attempt(), instance: instance() },
+            Change::Rejected { attempt: attempt(), message: "no answer".to_owned() },
+            released(End::CleanedUp, true),
+            Change::SlotFreed { attempt: attempt() },
+        ];
+        all.extend(ends().map(|how| Change::Withdrawn { attempt: attempt(), how }));
+        all.extend(ends().map(|how| released(how, false)));
+        all
+    }
+
+    fn events() -> Vec<Event> {
+        let mut all = vec![
+            Change::PolicySet { policy: Arc::new(policy()) },
+            Change::PolicySet { policy: Arc::default() },
+            Change::GenerationBegun { generation: Generation::new("7f3a09c1") },
+            Change::OfferingsChanged { offerings: vec![offering()] },
+            Change::BecameReady { instance: instance() },
+            Change::Resized { instance: instance(), capacity: 3 },
+            Change::Readdressed { instance: instance(), endpoint: endpoints()[0].clone() },
+            Change::BecameUnreachable { instance: instance(), reason: "no route".to_owned() },
+            Change::CleaningBegun { instance: instance() },
+            Change::Cleaned { instance: instance() },
+            Change::OutOfService { instance: instance(), reason: "exit status 1".to_owned() },
+            Change::ReturnedToService { instance: instance() },
+            Change::MissingFromList { instance: instance(), begun: NOW },
+            Change::ListedAgain { instance: instance() },
+            Change::Forgotten { instance: instance() },
+            Change::PoolDrained,
+            Change::PoolResumed,
+        ];
+        all.extend(endpoints().map(|endpoint| Change::Reached { instance: instance(), endpoint }));
+        all.extend([None, Some(5)].map(|uses_left| Change::Adopted {
+            instance: instance(),
+            endpoint: endpoints()[1].clone(),
+            capacity: 1,
+            uses_left,
+        }));
+        all.extend(launches());
+        all.extend(jobs());
+        let drained = |reason| Change::DrainingBegun { instance: instance(), reason };
+        all.extend(reasons().into_iter().map(drained));
+        all.into_iter().map(|change| change.at(NOW)).collect()
+    }
+
+    /// States that have something in each of their fields.
+    fn states() -> Vec<PoolState> {
+        [
+            "",
+            "max 9, cap 2 | asked 5s; booting 20s; checking 30s; idle 5m; held 3m by 7,8 of b; held 1m lingering 9; \
+             cleaning 5s; aside 1h; draining 9s; fixed idle 2m; idle 4m missing 40s; refused 9s; waits 10",
+            "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
+            "drained | held 5m by 7; waits 8 dead",
+        ]
+        .map(|text| world(text).state)
+        .into()
+    }
+
+    #[test]
+    fn events_of_format_2_are_read() {
+        hold(EVENTS, &events());
+        covers::<Change>(EVENTS, r#"{"event":"?"}"#);
+        covers::<DrainReason>(EVENTS, r#""?""#);
+        covers::<Answer>(EVENTS, r#""?""#);
+        covers::<ErrorClass>(EVENTS, r#"{"class":"?"}"#);
+        covers::<End>(EVENTS, r#""?""#);
+        covers::<LoginKey>(EVENTS, r#""?""#);
+    }
+
+    #[test]
+    fn states_of_format_2_are_read() {
+        hold(STATES, &states());
+        covers::<crate::core::instance::Phase>(STATES, r#""?""#);
+    }
+
+    #[test]
+    fn reports_of_format_2_are_read() {
+        let failure = || failure(ErrorClass::Transient);
+        let (instance, until) = (instance(), NOW);
+        let waiting = [
+            WaitingOn::Boot { instance: instance.clone() },
+            WaitingOn::Limit { in_use: 4, max_instances: 4, ahead: 1 },
+            WaitingOn::Room { instance: instance.clone() },
+            WaitingOn::Launching { under_way: 2, at_most: 2 },
+            WaitingOn::Rate { until },
+            WaitingOn::Backoff { until, failure: failure() },
+            WaitingOn::Paused { until, failures: 5, failure: failure() },
+            WaitingOn::NoOffering { until, offering: offering(), failure: failure(), count: 3 },
+            WaitingOn::Cleaning { instance: instance.clone() },
+            WaitingOn::Drained { since: NOW },
+            WaitingOn::Moved { problem: "moved".to_owned() },
+            WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
+            WaitingOn::NoHost,
+            WaitingOn::NextPass,
+        ];
+        let boot = FailedBoot {
+            instance: instance.clone(),
+            at: NOW,
+            reason: DrainReason::NeverReady,
+            cause: Some("shut itself down".to_owned()),
+            console: vec!["no root".to_owned()],
+        };
+        let notes = vec![
+            Note::ListFailed { failure: failure() },
+            Note::ListIncomplete,
+            Note::OwnerConflict { instances: vec![instance.clone()] },
+            Note::OverLimit { alive: 5, max_instances: 4 },
+            Note::Trouble { instance: instance.clone(), failure: failure(), until },
+            Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()) },
+            Note::Unavailable { instance: instance.clone(), reason: "no route".to_owned() },
+            Note::BootFailed(boot),
+            Note::ConfigInvalid { problem: "line 3".to_owned() },
+            Note::Moved { problem: "moved".to_owned() },
+        ];
+        let report = Report {
+            schedule: Some(0),
+            rows: vec![(instance.clone(), 11)],
+            details: vec![(instance, "spot".to_owned())],
+            waiting: waiting.into_iter().map(|on| (attempt(), on)).collect(),
+            launches: Some(WaitingOn::Rate { until }),
+            notes,
+            next: Some(NOW),
+            ..Report::new(NOW, 42)
+        };
+        hold(REPORTS, &[report]);
+        covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
+        covers::<Note>(REPORTS, r#"{"note":"?"}"#);
+    }
+}
