@@ -12,12 +12,15 @@
 mod boot;
 mod cleanup;
 mod crowd;
+mod frozen;
 mod input;
 mod keeper;
 mod kill;
 mod limits;
 mod link;
 mod onslaught;
+#[path = "../support/pace.rs"]
+mod pace;
 mod pass;
 mod place;
 mod prepare;

@@ -1,0 +1,67 @@
+//! Bounds in wall time: as strict as they read on a machine that has nothing else to do, and fair on one that has.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processor time of one piece of work. Shorter ones fit into one turn that the scheduler gives, and meet no competitor.
+const PIECE: Duration = Duration::from_millis(10);
+/// Between two pieces: the measurement itself takes little.
+const PAUSE: Duration = Duration::from_millis(90);
+/// Fewer pieces show nothing.
+const FEWEST: usize = 5;
+/// No bound is stretched further: a check can always fail.
+const MOST: f64 = 10.0;
+
+/// How much slower than alone work is on this machine, from `watch` on: by the time that it waits for a processor.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Wall time of each piece.
+    took: Arc<Mutex<Vec<Duration>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Pace {
+    /// Measures beside the test until this value is dropped.
+    pub(crate) fn watch() -> Self {
+        let pace = Self { took: Arc::default(), over: Arc::default() };
+        let (took, over) = (Arc::clone(&pace.took), Arc::clone(&pace.over));
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                note(&took);
+                std::thread::sleep(PAUSE);
+            }
+        });
+        pace
+    }
+
+    /// The bound on this machine in the meantime: times the mean of all pieces, and never less than the bound itself.
+    pub(crate) fn stretched(&self, bound: Duration) -> Duration {
+        while note(&self.took) < FEWEST {}
+        let took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        let pieces = u32::try_from(took.len()).unwrap_or(u32::MAX);
+        let slower = took.iter().sum::<Duration>().div_duration_f64(PIECE * pieces);
+        bound.mul_f64(slower.clamp(1.0, MOST))
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Works for one piece and notes how long that took; how many there are.
+fn note(pieces: &Mutex<Vec<Duration>>) -> usize {
+    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let (begun, before) = (Instant::now(), used());
+    while used().saturating_sub(before) < PIECE {
+        std::hint::spin_loop();
+    }
+    let took = begun.elapsed();
+    let mut pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner);
+    pieces.push(took);
+    pieces.len()
+}
