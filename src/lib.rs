@@ -13,4 +13,7 @@ pub mod names;
 pub mod port;
 pub mod provider;
 pub mod sim;
+#[cfg(test)]
+#[path = "../tests/support/skipped.rs"]
+mod skipped;
 pub mod store;

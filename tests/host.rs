@@ -28,6 +28,11 @@ use greenroom::port::host::{
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
+use skipped::skipped;
+
+#[path = "support/skipped.rs"]
+mod skipped;
+
 const DEADLINE: Duration = Duration::from_secs(30);
 const ROLE: &str = "GREENROOM_TEST_ROLE";
 const DIR: &str = "GREENROOM_TEST_DIR";
@@ -314,7 +319,7 @@ fn a_read_only_and_a_full_file_system_are_named_as_such() {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if said.contains("unshare failed") || said.contains("mount: ") {
-            println!("skipped, no namespaces here: {said}");
+            skipped("user and mount namespaces cannot be made (`unshare -r -m`)");
             return;
         }
         assert!(said.contains(words), "{options}: {said}");
@@ -613,7 +618,7 @@ async fn seen_from_outside(proc: &str) {
     let mut call = Proc::start(command);
     let word = call.hear();
     if !word.starts_with("begun ") {
-        say(format_args!("skipped, no namespaces here: {word}"));
+        skipped("user and process namespaces cannot be made (`unshare -r -p`)");
         return;
     }
     let host = host(&home.path().join("state"), Role::Keeper);

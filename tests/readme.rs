@@ -2,7 +2,6 @@
 //!
 //! Each section's console blocks run as one script, in namespaces: files of /etc and /var/lib that it makes, hosts, and
 //! whatever it starts are gone afterwards. Needs root.
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +9,10 @@ use std::process::{Command, Stdio};
 #[expect(dead_code, reason = "only the folder is of use here")]
 #[path = "vm/images.rs"]
 mod images;
+#[path = "support/skipped.rs"]
+mod skipped;
+
+use skipped::skipped;
 
 /// What the test has to do in a person's place, as functions of the shell: type a password, say yes, wait for an image.
 const INSTEAD: &str = r#"
@@ -79,7 +82,7 @@ fn script_of(section: &str) -> String {
 /// Takes a section's way; what it printed.
 fn take(section: &str, prepare: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root can make namespaces with an /etc of their own");
+        skipped("only root can make namespaces with an /etc of their own");
         return None;
     }
     let home = tempfile::Builder::new().prefix("greenroom-readme-").tempdir().expect("a directory");

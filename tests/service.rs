@@ -1,10 +1,11 @@
 //! The runner's service stops: what becomes of the job, of the keeper and of instances.
-#![expect(clippy::print_stderr, reason = "a test that cannot run here says so")]
 
 #[path = "support/service.rs"]
 mod service;
 #[path = "support/settled.rs"]
 mod settled;
+#[path = "support/skipped.rs"]
+mod skipped;
 #[path = "support/systemd.rs"]
 mod systemd;
 

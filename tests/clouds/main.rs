@@ -37,4 +37,6 @@ mod setting;
 mod site;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/skipped.rs"]
+mod skipped;
 mod truth;

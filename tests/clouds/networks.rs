@@ -8,6 +8,7 @@ use toml::Table;
 
 use crate::cloud::Cloud;
 use crate::site::{Site, pool};
+use crate::skipped::skipped;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
@@ -32,11 +33,11 @@ fn by_ipv6(access: &'static str) -> impl FnOnce(&mut Table, &Value) {
     }
 }
 
-/// Has this machine an address of IPv6? Says that a test is skipped, if not.
+/// Whether this machine has an address of IPv6; without one, the test is skipped.
 fn has_ipv6() -> bool {
     let tried = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     if let Err(why) = &tried {
-        eprintln!("SKIPPED: no IPv6 on this machine's loopback: {why}");
+        skipped(format_args!("no IPv6 on the loopback interface: {why}"));
     }
     tried.is_ok()
 }

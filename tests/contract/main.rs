@@ -8,3 +8,5 @@ mod linked;
 mod provider;
 mod store;
 mod trick;
+#[path = "../support/skipped.rs"]
+mod skipped;

@@ -4,7 +4,6 @@
 //! disk the one that /home is on. Everything goes with the process that holds the namespaces.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +13,7 @@ use toml::{Table, Value};
 
 use crate::processes::wait_for;
 use crate::setting::Setting;
+use crate::skipped::skipped;
 
 /// How long a host may take to answer.
 const BOOT: Duration = Duration::from_secs(30);
@@ -72,13 +72,13 @@ fn run(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Can hosts be made here? Says loudly why not.
+/// Whether hosts can be made here; where not, the test is skipped.
 pub fn possible() -> bool {
     let namespaces = ["--net", "--mount", "--pid", "--fork", "true"];
     let why = if !rustix::process::getuid().is_root() {
         "this is not root"
     } else if !succeeds(Command::new("unshare").args(namespaces)) {
-        "there are no namespaces to be had (`unshare --net --mount --pid --fork true`)"
+        "network namespaces cannot be made (`unshare --net --mount --pid --fork true`)"
     } else if !succeeds(Command::new("ip").args(["netns", "list"])) {
         "`ip` of iproute2 is missing"
     } else if !Path::new(SSHD).exists() {
@@ -86,8 +86,7 @@ pub fn possible() -> bool {
     } else {
         return true;
     };
-    // Past the capture of a test's output.
-    let _told = writeln!(std::io::stderr(), "SKIPPED, hosts of the operator's own are not tested: {why}");
+    skipped(why);
     false
 }
 

@@ -1,7 +1,7 @@
 //! Whole jobs on hosts of the operator's own: the real binary, a played GitLab Runner, and real `sshd`s, each in
 //! network, mount and process namespaces of its own.
 //!
-//! Needs root and namespaces; where there are none, every test says so and passes.
+//! Needs root and namespaces; where there are none, every test is skipped and says so.
 #![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
@@ -19,5 +19,7 @@ mod place;
 mod processes;
 #[path = "../jobs/setting.rs"]
 mod setting;
+#[path = "../support/skipped.rs"]
+mod skipped;
 #[path = "../support/mod.rs"]
 mod support;

@@ -29,6 +29,8 @@ mod reconfigured;
 mod rehearsal;
 mod secrets;
 mod setting;
+#[path = "../support/skipped.rs"]
+mod skipped;
 mod status;
 mod stop;
 #[path = "../support/mod.rs"]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::skipped::skipped;
+
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// Becomes systemd in namespaces: `$1` is a directory for it, `$2` holds its units.
@@ -37,11 +39,11 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Starts one with these units beside an empty `test.target`; `None`, and the reason on stderr, where that cannot
-    /// be done.
+    /// Starts one with these units beside an empty `test.target`; `None` where that cannot be done: the test is
+    /// skipped.
     pub(crate) fn start(home: &Path, units: &[(&str, &str)]) -> Option<Self> {
         if let Some(why) = missing() {
-            eprintln!("SKIPPED: no systemd in namespaces here: {why}");
+            skipped(format_args!("systemd cannot be started in namespaces: {why}"));
             return None;
         }
         let (place, folder) = (home.join("systemd"), home.join("systemd/units"));

@@ -1,9 +1,6 @@
 //! Virtual machines for real: images that are built and booted, the provider's machines, and whole jobs on pools of
 //! them. QEMU emulates where there is no KVM.
-#![expect(
-    clippy::print_stderr,
-    reason = "figures, what a failed test leaves to read, and that one cannot run here"
-)]
+#![expect(clippy::print_stderr, reason = "figures, and what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
@@ -38,6 +35,8 @@ mod setting;
 mod settled;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/skipped.rs"]
+mod skipped;
 #[path = "../support/service.rs"]
 mod support_service;
 mod sweep;

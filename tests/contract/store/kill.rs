@@ -11,6 +11,7 @@ use greenroom::store::file::Options;
 
 use super::helper::{BEGIN, END, command, run, said};
 use super::support::{block_on, commit, eager, file, fill, open, request, told};
+use crate::skipped::skipped;
 
 /// A directory as it is before the helper comes, and what it is told to do there.
 struct Scene {
@@ -146,7 +147,7 @@ fn ptrace_works() -> bool {
 #[test]
 fn a_process_killed_at_any_system_call_loses_nothing_and_leaves_nothing_half_done() {
     if !ptrace_works() {
-        println!("no strace, or ptrace is not allowed: only crash points and cuts were used");
+        skipped("strace is missing, or ptrace is not allowed");
         return;
     }
     for scene in &SCENES {

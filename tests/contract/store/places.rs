@@ -8,13 +8,14 @@ use greenroom::port::store::Store;
 
 use super::helper::{command, run, said};
 use super::support::{block_on, eager, file, fill, open};
+use crate::skipped::skipped;
 
 /// Runs a helper in a mount namespace of its own, after `setup` has changed what lies there. `None`: not allowed
-/// here.
+/// here, and the test is skipped.
 fn elsewhere(dir: &Path, setup: &str, orders: &[&str]) -> Option<Vec<Output>> {
     let possible = Command::new("unshare").args(["-rm", "true"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        println!("no user and mount namespaces here: `{setup}` was not tried");
+        skipped("user and mount namespaces cannot be made (`unshare -r -m`)");
         return None;
     }
     let script = format!("{setup} && exec \"$@\"");
@@ -58,7 +59,7 @@ fn a_directory_without_the_right_to_write_says_so_for_an_ordinary_user() {
     let output = run(home.path(), "request x");
     mode(0o600);
     if rustix::process::geteuid().is_root() {
-        println!("as root a mode refuses nothing: the read-only mount stands for this one");
+        skipped("root may write whatever the mode says");
         return;
     }
     assert_said(&output, &["cannot open", "journal.jsonl", "Permission denied"]);
@@ -87,7 +88,7 @@ fn a_container_s_overlay_is_taken_with_a_warning() {
     );
     let Some(outputs) = elsewhere(home.path(), &setup, &["open -", "request x"]) else { return };
     if String::from_utf8_lossy(&outputs[0].stderr).contains("mount:") {
-        println!("no overlay here: only the classification was tested");
+        skipped("an overlay cannot be mounted in a user namespace");
         return;
     }
     assert_said(&outputs[0], &["overlay", "`state_dir`"]);
@@ -104,11 +105,11 @@ fn a_network_file_system_is_refused_by_name() {
         let inject = format!("inject=statfs:poke_exit=@arg2={magic}");
         let launcher = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=statfs", "-e", &inject];
         let Ok(output) = command(&launcher, home.path(), "request x").output() else {
-            println!("no strace: only the classification was tested");
+            skipped("strace is missing");
             return;
         };
         if said(&output.stdout).is_empty() {
-            println!("strace cannot change answers here: only the classification was tested");
+            skipped("strace cannot change system calls (ptrace)");
             return;
         }
         assert_said(&output, &["lies on", name, "`state_dir`"]);
@@ -123,6 +124,7 @@ fn another_user_s_directory_is_refused_with_both_uids() {
     if !rustix::process::geteuid().is_root() {
         let output = run(Path::new("/usr"), "open -");
         assert_said(&output, &["belongs to uid 0"]);
+        skipped("only root can give a file to another user");
         return;
     }
     for victim in ["", "pools/linux", "pools/linux/journal.jsonl"] {

@@ -16,6 +16,7 @@ use russh::{Channel, ChannelMsg, Sig};
 
 use super::super::{Fixture, leave_nothing, request, running};
 use super::{GREENROOM, LocalFixture};
+use crate::skipped::skipped;
 
 /// A fixture whose instances are served by OpenSSH; `None` where the doctor says that it cannot serve.
 fn openssh() -> Option<LocalFixture> {
@@ -26,7 +27,7 @@ fn openssh() -> Option<LocalFixture> {
     let found = doctor(&fixture.context(Path::new(GREENROOM)), &text.parse().unwrap());
     let obstacle = found.into_iter().find(|one| one.severity == Severity::Error);
     if let Some(obstacle) = &obstacle {
-        println!("skipped: {obstacle}");
+        skipped(obstacle);
     }
     obstacle.is_none().then_some(fixture)
 }
