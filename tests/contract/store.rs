@@ -2,7 +2,7 @@
 //!
 //! `suite` is run for the reference in memory and for the files; what only files can do has modules of its own.
 
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "in tests a failure is a panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod concurrency;
 mod damage;
