@@ -60,7 +60,7 @@ impl Context {
         let Some(config) = read_config(&self.place)? else {
             let path = self.config_path().display().to_string();
             return Err(CliError::say(format!("there is no configuration `{path}`"))
-                .hint("`--config FILE` names another one; examples/config.toml has every key"));
+                .help("`--config FILE` names another one; examples/config.toml has every key"));
         };
         Ok(self.config.get_or_init(|| config))
     }
@@ -142,12 +142,12 @@ impl Context {
         let pools = &self.config()?.pools;
         match (pools.keys().next(), pools.len()) {
             (Some(only), 1) => Ok(only.clone()),
-            _ => Err(CliError::say("there are several pools: name one").hint(self.pool_names())),
+            _ => Err(CliError::say("there are several pools: name one").help(self.pool_names())),
         }
     }
 
     fn no_such_pool(&self, name: &PoolName) -> CliError {
-        CliError::say(format!("there is no pool `{name}`")).hint(self.pool_names())
+        CliError::say(format!("there is no pool `{name}`")).help(self.pool_names())
     }
 
     fn pool_names(&self) -> String {

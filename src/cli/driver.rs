@@ -77,7 +77,7 @@ pub(super) async fn prepare(
         }
         Err(AcquireError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
         Err(error @ AcquireError::TimedOut { .. }) => Err(CliError::system(error)
-            .hint(format!("`greenroom pool status {pool}` shows who holds the instances"))),
+            .help(format!("`greenroom pool status {pool}` shows who holds the instances"))),
         Err(error) => Err(CliError::system(error)),
     }
 }

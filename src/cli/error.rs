@@ -1,4 +1,4 @@
-//! Errors as people see them: what was tried, the chain, a hint. The only printer of errors.
+//! Errors as people see them: what failed, its causes, help. The only printer of errors.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -19,9 +19,9 @@ pub enum Blame {
 #[derive(Debug)]
 pub struct CliError {
     pub blame: Blame,
-    /// Complete sentences or fragments, one line each; the first is what was tried.
+    /// Complete sentences or fragments, one line each; the first says what failed.
     lines: Vec<String>,
-    hints: Vec<String>,
+    remedies: Vec<String>,
     /// What a terminal shows instead: a configuration's complaints with their lines.
     rendered: Option<String>,
 }
@@ -34,12 +34,12 @@ impl CliError {
 
     /// The job asks for what this runner does not offer.
     pub fn impossible(sentence: impl Into<String>) -> Self {
-        Self { blame: Blame::Job, lines: vec![sentence.into()], hints: Vec::new(), rendered: None }
+        Self { blame: Blame::Job, lines: vec![sentence.into()], remedies: Vec::new(), rendered: None }
     }
 
     /// A plain sentence, on our side.
     pub fn say(text: impl Into<String>) -> Self {
-        Self { blame: Blame::System, lines: vec![text.into()], hints: Vec::new(), rendered: None }
+        Self { blame: Blame::System, lines: vec![text.into()], remedies: Vec::new(), rendered: None }
     }
 
     fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {
@@ -54,7 +54,7 @@ impl CliError {
             }
             source = cause.source();
         }
-        Self { blame, lines, hints: Vec::new(), rendered: None }
+        Self { blame, lines, remedies: Vec::new(), rendered: None }
     }
 
     /// What is wrong with a configuration: in full for a terminal, in one line for a job's log.
@@ -81,8 +81,8 @@ impl CliError {
     }
 
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hints.push(hint.into());
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.remedies.push(help.into());
         self
     }
 
@@ -95,8 +95,8 @@ impl CliError {
             // Writing to a string cannot fail.
             writeln!(text, "{head}: {line}").ok();
         }
-        for hint in &self.hints {
-            writeln!(text, "hint: {hint}").ok();
+        for help in &self.remedies {
+            writeln!(text, "help: {help}").ok();
         }
         text
     }
@@ -106,7 +106,7 @@ impl CliError {
         self.lines.join(": ")
     }
 
-    /// For the job's author: one sentence, who is to blame, what helps.
+    /// For the job's author: one sentence, who is to blame, what remedies.
     pub fn for_job(&self) -> String {
         let what = self.in_a_line();
         let end = if what.ends_with(['.', '!', '?']) { "" } else { "." };
@@ -135,9 +135,9 @@ mod tests {
     struct Outer(&'static str, #[source] std::io::Error);
 
     #[test]
-    fn the_chain_is_printed_once_and_the_hint_last() {
-        let error = CliError::system(Outer("x", std::io::Error::other("disk full"))).hint("make room");
-        assert_eq!(error.for_operator(), "error: cannot boot `x`\ncaused by: disk full\nhint: make room\n");
+    fn the_chain_is_printed_once_and_the_help_last() {
+        let error = CliError::system(Outer("x", std::io::Error::other("disk full"))).help("make room");
+        assert_eq!(error.for_operator(), "error: cannot boot `x`\ncaused by: disk full\nhelp: make room\n");
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub(super) fn choose<'a>(
         return config.pools.get(&name).ok_or_else(|| {
             let known: Vec<String> = config.pools.keys().map(|pool| format!("`{pool}`")).collect();
             CliError::say(format!("there is no pool `{name}`"))
-                .hint(format!("the configuration has {}", known.join(", ")))
+                .help(format!("the configuration has {}", known.join(", ")))
         });
     }
     let job = JobTraits {

@@ -51,7 +51,7 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
     match &kept {
         Ok(KeeperExit::Elsewhere) if !background => {
             return Err(CliError::say("another keeper works with this state directory")
-                .hint("`greenroom pool status` shows what it does"));
+                .help("`greenroom pool status` shows what it does"));
         }
         Ok(KeeperExit::HandedOver) => {
             tracing::info!("another executable lies where this one was: it takes over");

@@ -53,7 +53,7 @@ fn become_program(program: &Path) -> CliError {
     let mut process = Process::new(program);
     // Under the name that it was called by: who looks for it finds it.
     process.arg0(arguments.next().unwrap_or_else(|| DRIVER.into())).args(arguments);
-    CliError::system(process.exec()).hint(format!("it was about to go on as `{}`", program.display()))
+    CliError::system(process.exec()).help(format!("it was about to go on as `{}`", program.display()))
 }
 
 /// The program that makes the calls of this configuration, if this one cannot; an error if it is missing.
@@ -68,7 +68,7 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let kind = &pool.provider.kind;
     let what = format!("provider \"{kind}\" needs the program `{BACKENDS}`, which is not in `{beside}`");
     Err(CliError::say(what)
-        .hint("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
+        .help("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
 }
 
 /// Who makes the calls of a pool; `None`: no provider of that kind is known.

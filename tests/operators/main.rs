@@ -272,5 +272,5 @@ fn unknown_names_are_answered_with_the_nearest_and_a_status_of_1_or_2() {
     assert!(unknown.err.contains("did you mean `linux`?"), "{unknown:?}");
     let no_pool = home.run(&["pool", "status", "linus"]);
     assert_eq!(no_pool.code, 2);
-    assert_eq!(no_pool.err, "error: there is no pool `linus`\nhint: did you mean `linux`?\n");
+    assert_eq!(no_pool.err, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
 }

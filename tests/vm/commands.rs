@@ -46,7 +46,7 @@ fn an_unknown_image_has_a_near_miss_and_removal_can_be_rehearsed() {
     let images = images::folder();
     let missing = call(&["check", "ligth"], images);
     assert_eq!(missing.status.code(), Some(2));
-    assert!(text(&missing.stderr).contains("hint: did you mean `light`?"), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("help: did you mean `light`?"), "{}", text(&missing.stderr));
     let rehearsed = call(&["remove", "light", "--dry-run"], images);
     assert!(text(&rehearsed.stdout).starts_with("would remove /"));
     assert!(images.join("light/manifest.json").is_file());
@@ -81,7 +81,7 @@ fn a_mirror_that_does_not_answer_is_quoted_and_nothing_is_left() {
     let error = text(&failed.stderr);
     assert_eq!(failed.status.code(), Some(2), "{error}");
     assert!(error.contains("mmdebstrap ended with") && error.contains(&mirror), "{error}");
-    assert!(error.contains("hint: is the mirror reachable"), "{error}");
+    assert!(error.contains("help: is the mirror reachable"), "{error}");
     assert_eq!(entries(&images), [""; 0]);
 }
 

@@ -37,7 +37,7 @@ pub(super) async fn pin(
     let (pool, host) = find(&context, options.pool.as_deref(), name)?;
     let Some(path) = &host.pin else {
         return Err(CliError::say(format!("the configuration states the host key of `{name}`"))
-            .hint("remove `host_key` there to pin one instead"));
+            .help("remove `host_key` there to pin one instead"));
     };
     if let Some(problem) = &host.blocked {
         return Err(CliError::say(format!("`{name}` cannot be reached yet: {problem}")));
@@ -53,7 +53,7 @@ pub(super) async fn pin(
             return Ok(true);
         }
         Step::Refuse => {
-            return Err(CliError::say(format!("another key is pinned for `{name}`")).hint(format!(
+            return Err(CliError::say(format!("another key is pinned for `{name}`")).help(format!(
                 "if it was installed anew, and the fingerprint is right: `greenroom doctor --pin {name} --pool {pool} --yes`"
             )));
         }
@@ -93,17 +93,17 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
         (Some(only), 0) => Ok(only),
         (Some((pool, _)), _) => {
             let error = CliError::say(format!("several pools have a host `{name}`, `{pool}` is one of them"));
-            Err(error.hint("`--pool NAME` says which one is meant"))
+            Err(error.help("`--pool NAME` says which one is meant"))
         }
         (None, _) => {
             let error = CliError::say(format!("no pool has a host `{name}`"));
             let near = near::nearest(name, known.iter().map(String::as_str));
             Err(match (near, known.is_empty()) {
-                (Some(near), _) => error.hint(format!("did you mean `{near}`?")),
+                (Some(near), _) => error.help(format!("did you mean `{near}`?")),
                 (None, true) => {
-                    error.hint("only pools of provider \"static\" have hosts whose keys are pinned")
+                    error.help("only pools of provider \"static\" have hosts whose keys are pinned")
                 }
-                (None, false) => error.hint(format!("there are {}", known.join(", "))),
+                (None, false) => error.help(format!("there are {}", known.join(", "))),
             })
         }
     }
@@ -136,7 +136,7 @@ fn next(found: &HostKey, pinned: Option<&HostKey>, yes: bool) -> Step {
 fn ask() -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() {
         return Err(CliError::say("there is nobody to ask: standard input is no terminal")
-            .hint("compare the fingerprint, then add `--yes`"));
+            .help("compare the fingerprint, then add `--yes`"));
     }
     ui::out("Is it the same? Then it is kept [y/N]: ");
     let mut answer = String::new();

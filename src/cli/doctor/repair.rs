@@ -47,7 +47,7 @@ pub(super) async fn repair(
 async fn office(host: &LocalHost, within: Duration) -> Result<Lock, CliError> {
     let held = host.lock_keeper(within).await?;
     held.ok_or_else(|| {
-        CliError::system("a keeper runs; the owner is changed only while none does").hint(
+        CliError::system("a keeper runs; the owner is changed only while none does").help(
             "stop it (`systemctl stop greenroom`, or end the process that holds keeper.lock), then ask again",
         )
     })

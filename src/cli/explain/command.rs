@@ -26,8 +26,8 @@ pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) 
         Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
         Ok(answer) => ui::out(&answer.text(&when, ui::width())),
         Err(unknown) => {
-            let hint = unknown.hint.clone();
-            ui::err(&CliError::system(unknown).hint(hint).for_operator());
+            let help = unknown.help.clone();
+            ui::err(&CliError::system(unknown).help(help).for_operator());
             return Ok(false);
         }
     }

@@ -64,7 +64,7 @@ struct Explained {
 pub struct Unknown {
     pub what: String,
     /// What may have been meant, and what can be asked.
-    pub hint: String,
+    pub help: String,
 }
 
 /// Explains `what` from the pools given.
@@ -85,7 +85,7 @@ pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Ex
         }
     }
     if parts.is_empty() {
-        return Err(Unknown { what: question.name.clone(), hint: known.hint(&question.name, when) });
+        return Err(Unknown { what: question.name.clone(), help: known.help(&question.name, when) });
     }
     Ok(Explanation { parts })
 }
@@ -207,7 +207,7 @@ impl Known {
     }
 
     /// The nearest name, and an example of each kind.
-    fn hint(&self, what: &str, when: &When) -> String {
+    fn help(&self, what: &str, when: &When) -> String {
         let all = self.pools.iter().chain(&self.instances).chain(&self.jobs);
         let near = nearest(what, all.map(String::as_str));
         let meant = near.map_or(String::new(), |name| format!("did you mean `{name}`? "));

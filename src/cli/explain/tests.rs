@@ -214,11 +214,11 @@ fn an_unknown_name_is_told_the_nearest_and_what_can_be_asked() {
             "did you mean `{near}`? a job's number (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`) can be \
              asked about; the history reaches back to 14:00:00"
         );
-        assert_eq!(error.hint, expected);
+        assert_eq!(error.help, expected);
     }
     let error = explain("x", Vec::new(), &when).unwrap_err();
     let expected = "a job's number, an instance or a pool can be asked about; no history is kept yet";
-    assert_eq!(error.hint, expected);
+    assert_eq!(error.help, expected);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
         Some(suite) => suite,
         None => build::suite_of_machine()?.ok_or_else(|| {
             CliError::say("this machine does not run Debian")
-                .hint("`--suite bookworm --mirror ADDRESS` says what to build from")
+                .help("`--suite bookworm --mirror ADDRESS` says what to build from")
         })?,
     };
     let helper = options.gitlab_runner.as_deref().map(Helper::at).transpose()?;
@@ -46,7 +46,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     if line_is_open {
         ui::err("\n");
     }
-    let image = built.map_err(hinted)?;
+    let image = built.map_err(with_help)?;
     let size = build::on_disk(&image.dir)?;
     let took = Pretty(began.elapsed());
     ui::err(&format!(
@@ -73,7 +73,7 @@ fn become_root() -> Result<(), CliError> {
     };
     let tried = unshare().arg("true").stdin(Stdio::null()).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {
-        return Err(hinted(BuildError::NotRoot));
+        return Err(with_help(BuildError::NotRoot));
     }
     Err(CliError::system(unshare().arg(std::env::current_exe()?).args(std::env::args_os().skip(1)).exec()))
 }
@@ -85,8 +85,8 @@ fn without_helper(is_here: bool) -> String {
     )
 }
 
-fn hinted(error: BuildError) -> CliError {
-    let hint = match &error {
+fn with_help(error: BuildError) -> CliError {
+    let help = match &error {
         BuildError::NotRoot => Some(
             "run it with sudo; or let this user have a range in /etc/subuid and /etc/subgid and install uidmap, \
              then it works without",
@@ -97,8 +97,8 @@ fn hinted(error: BuildError) -> CliError {
         _ => None,
     };
     let error = CliError::system(error);
-    match hint {
-        Some(hint) => error.hint(hint),
+    match help {
+        Some(help) => error.help(help),
         None => error,
     }
 }

@@ -95,9 +95,9 @@ pub(super) fn remove(images: &Images, name: &str, dry_run: bool) -> Result<bool,
 /// An error with the name that may have been meant.
 fn named(images: &Images, name: &str, error: ImageError) -> CliError {
     let known = images.list().unwrap_or_default();
-    let hint = match nearest(name, known.iter().map(|entry| entry.name.as_str())) {
+    let help = match nearest(name, known.iter().map(|entry| entry.name.as_str())) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`greenroom image list` shows what there is, `greenroom image build` makes one".to_owned(),
     };
-    CliError::system(error).hint(hint)
+    CliError::system(error).help(help)
 }

@@ -92,11 +92,11 @@ impl<'a> Looker<'a> {
 
 fn no_such_pool(asked: &str, known: &[PoolName]) -> CliError {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    let hint = match nearest(asked, known.iter().map(PoolName::as_str)) {
+    let help = match nearest(asked, known.iter().map(PoolName::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there is {}", names.join(", ")),
     };
-    CliError::say(format!("there is no pool `{asked}`")).hint(hint)
+    CliError::say(format!("there is no pool `{asked}`")).help(help)
 }
 
 #[cfg(test)]
@@ -107,8 +107,8 @@ mod tests {
     fn an_unknown_pool_is_told_the_nearest_or_all() {
         let known = [PoolName::new("arm"), PoolName::new("linux")];
         let near = no_such_pool("linus", &known).for_operator();
-        assert_eq!(near, "error: there is no pool `linus`\nhint: did you mean `linux`?\n");
+        assert_eq!(near, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
         let far = no_such_pool("windows", &known).for_operator();
-        assert_eq!(far, "error: there is no pool `windows`\nhint: there is `arm`, `linux`\n");
+        assert_eq!(far, "error: there is no pool `windows`\nhelp: there is `arm`, `linux`\n");
     }
 }

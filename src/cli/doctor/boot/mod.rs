@@ -24,7 +24,7 @@ pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliE
     let pool = context.the_pool(Some(pool))?;
     if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_fixed_hosts() {
         return Err(CliError::say(format!("the hosts of pool `{pool}` are your own: nothing is booted"))
-            .hint("`greenroom doctor` tries each of them"));
+            .help("`greenroom doctor` tries each of them"));
     }
     for left in scratch::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
@@ -48,7 +48,7 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     let is_clean = tokio::select! {
         ended = boot.end(&mut course, &ui::out) => ended?,
         () = interrupts.next() => {
-            return Err(CliError::say("interrupted: what was started is left").hint(unfinished()));
+            return Err(CliError::say("interrupted: what was started is left").help(unfinished()));
         }
     };
     let answer = match end {
@@ -80,7 +80,7 @@ pub(in crate::cli) async fn finish(
         let what =
             format!("a `doctor --boot` of pool `{name}` was cut off, and that pool is configured no more");
         let path = left.path().display();
-        return Err(CliError::say(what).hint(format!(
+        return Err(CliError::say(what).help(format!(
             "configure it again until that is ended; if nothing is left of it, remove `{path}`"
         )));
     };

@@ -125,7 +125,7 @@ impl<'a> Boot<'a> {
             done = work => done,
             ended = keeping => {
                 let ended = ended?;
-                Err(CliError::say(format!("the keeper of this boot ended by itself ({ended:?})")).hint(unfinished()))
+                Err(CliError::say(format!("the keeper of this boot ended by itself ({ended:?})")).help(unfinished()))
             }
         }
     }
@@ -204,7 +204,7 @@ impl<'a> Boot<'a> {
             self.follow(course, say)?;
             if engine.clock.now().reached(until) {
                 let what = format!("the instance is still there after {}", Pretty(GONE_WITHIN));
-                return Err(CliError::say(what).hint(unfinished()));
+                return Err(CliError::say(what).help(unfinished()));
             }
             self.host.pause(LOOK).await;
         }
@@ -224,7 +224,7 @@ impl<'a> Boot<'a> {
         let engine = &self.pool.engine;
         let ours = |standing: Ownership| !matches!(standing, Ownership::Foreign | Ownership::Untagged);
         let found = engine.resources(&self.setup).await.map_err(|error| {
-            CliError::say(format!("whether anything is left of it is not known: {error}")).hint(unfinished())
+            CliError::say(format!("whether anything is left of it is not known: {error}")).help(unfinished())
         })?;
         let left: Vec<Resource> =
             found.into_iter().filter(|(_, standing)| ours(*standing)).map(|(one, _)| one).collect();
