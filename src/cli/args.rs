@@ -6,17 +6,19 @@ use clap::{Args, Parser, Subcommand};
 
 use super::image::args::ImageCommand;
 
-/// Where the configuration lies unless somebody says otherwise.
+/// The path of the configuration, unless `--config` or GREENROOM_CONFIG names another.
 pub const DEFAULT_CONFIG: &str = "/etc/greenroom/greenroom.toml";
 
-/// Keeps CI machines warm for GitLab Runner's custom executor.
+/// Keep CI machines warm for GitLab Runner's custom executor.
 #[derive(Debug, Parser)]
 #[command(name = "greenroom", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit status: 0 done; 1 the job or the question has a bad answer (a script failed, doctor \
-found errors); 2 something else went wrong, with a sentence on stderr. GitLab Runner's own values for 1 and 2 \
-(BUILD_FAILURE_EXIT_CODE, SYSTEM_FAILURE_EXIT_CODE) are used where it sets them."
-)]
+#[command(after_help = "\
+Exit status:
+  0  success
+  1  negative result: for example, a script failed, or doctor found errors
+  2  failure; stderr states the cause
+
+In GitLab Runner's calls, the values of BUILD_FAILURE_EXIT_CODE and SYSTEM_FAILURE_EXIT_CODE replace 1 and 2.")]
 pub struct Cli {
     #[command(flatten)]
     pub place: GlobalOptions,
@@ -24,19 +26,19 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Which configuration and which state directory.
+/// The configuration and the state directory.
 #[derive(Debug, Clone, Default, Args)]
 pub struct GlobalOptions {
-    /// The configuration file [default: /etc/greenroom/greenroom.toml]
+    /// Path of the configuration [default: /etc/greenroom/greenroom.toml]
     #[arg(long, global = true, env = "GREENROOM_CONFIG", value_name = "FILE", hide_env_values = true)]
     pub config: Option<PathBuf>,
-    /// The state directory; overrides `state_dir` of the configuration
+    /// Path of the state directory; overrides `state_dir` in the configuration
     #[arg(long, global = true, env = "GREENROOM_STATE_DIR", value_name = "DIR", hide_env_values = true)]
     pub state_dir: Option<PathBuf>,
 }
 
 impl GlobalOptions {
-    /// The configuration file that is named, or the usual one; absolute.
+    /// The path of the configuration: the given one, or the default; absolute.
     pub fn config_file(&self) -> std::io::Result<PathBuf> {
         std::path::absolute(self.config.as_deref().unwrap_or(std::path::Path::new(DEFAULT_CONFIG)))
     }
@@ -50,10 +52,10 @@ pub enum Command {
     Operator(OperatorCommand),
     /// Print shell completions
     Completions {
-        /// Which shell
+        /// Name of the shell
         shell: clap_complete::Shell,
     },
-    /// The processes behind `local` instances
+    /// Run the processes of `local` instances
     #[command(hide = true)]
     Instance {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -61,136 +63,158 @@ pub enum Command {
     },
 }
 
-/// What GitLab Runner calls.
+/// The calls of GitLab Runner.
 #[derive(Debug, Subcommand)]
 pub enum RunnerCall {
     /// [GitLab Runner] Print directories, shell and environment of a job as JSON
     Config(PoolOption),
-    /// [GitLab Runner] Acquire an instance for the job: a warm one, or one booted on demand
+    /// [GitLab Runner] Acquire an instance for the job, warm or booted on demand
     Prepare(PoolOption),
     /// [GitLab Runner] Run a stage's script on the job's instance
     Run {
-        /// The script file that the runner wrote
+        /// Path of the script that the runner wrote
         script: PathBuf,
-        /// The stage's name; any name is accepted
+        /// Name of the stage; any name is accepted
         stage: String,
     },
-    /// [GitLab Runner] Give the job's instance back; returns before the provider has done anything
+    /// [GitLab Runner] Release the job's instance, without waiting for the provider
     Cleanup(PoolOption),
 }
 
-/// What people and timers call.
+/// The commands of operators and timers.
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
-    /// Keep all pools in the foreground: the recommended way, as a service of its own
+    /// Run the keeper in the foreground, where it reconciles all pools; recommended as a service
     Keep {
-        /// Started by a call that needed a keeper: detach, log to keeper.log, end when all is settled
+        /// Detach, log to keeper.log, and exit when nothing is left to do: set by the call that needs a keeper
         #[arg(long, hide = true)]
         background: bool,
     },
-    /// One pass, for cron: end dead attempts, retire, terminate, reap orphans; launch nothing
+    /// Run one reconcile pass without launches: end dead attempts, terminate instances, reap orphans
     Reap {
-        /// Only this pool
+        /// Name of the pool [default: all pools]
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
-        /// Print what the pass would do, and do nothing
+        /// Print what the pass would do, without doing it
         #[arg(long)]
         dry_run: bool,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Look at pools and steer them
+    /// Inspect and control pools
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Tell what happened to a job, an instance or a pool, and why
-    #[command(after_help = "For example: `greenroom explain 4711` (or `#4711`, or the job's address), \
-`greenroom explain linux-7f3a01c2-12`, `greenroom explain linux`. The answer reaches back as far as `history_days`. \
-Exit status: 0 explained; 1 nothing by that name is known; 2 something else went wrong.")]
+    /// Explain what happened to a job, an instance or a pool, and why
+    #[command(after_help = "\
+Examples:
+  greenroom explain 4711                 a job; or #4711, or its URL
+  greenroom explain linux-7f3a01c2-12    an instance
+  greenroom explain linux                a pool
+
+Events are kept for `history_days`.
+
+Exit status:
+  0  success
+  1  no such job, instance or pool
+  2  failure; stderr states the cause")]
     Explain {
-        /// A job's number, an instance or a pool
+        /// Number or URL of a job, or name of an instance or a pool
         what: String,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Look for what is wrong, or will go wrong, and say what to do about it
-    #[command(
-        after_help = "Things are tried for real: a file is written and locked in the state directory, each \
-pool's lock is taken, every record is read, the runner's stanza is read the way its calls will be. Without a flag \
-nothing is changed. Each finding has a stable code, explained in docs/doctor.md. Exit status: 0 no errors (there may \
-be warnings), or the instance of `--boot` came up and is gone; 1 errors, or it did not come up; 2 doctor could not do \
-what it was told."
-    )]
+    /// Diagnose the installation and suggest fixes
+    #[command(after_help = "\
+The checks are real operations. Doctor writes and locks a file in the state directory, takes the lock of each pool, \
+and reads every record. It parses the runner's `[[runners]]` sections as the runner's calls will. Without a flag, \
+doctor changes nothing. docs/doctor.md explains the code of each finding.
+
+Exit status:
+  0  no errors, but perhaps warnings; with --boot: the instance came up, and is gone
+  1  at least one error; with --boot: the instance did not come up, or something of it remains
+  2  failure; stderr states the cause")]
     Doctor(DoctorOptions),
-    /// Play GitLab Runner's part: a whole job, in front of your eyes
+    /// Run a job with the calls that GitLab Runner makes, without GitLab
     Try(TryOptions),
-    /// Build the images of virtual machines, and look after them
+    /// Build and manage images of virtual machines
     #[command(subcommand)]
     Image(ImageCommand),
 }
 
 #[derive(Debug, Args)]
 pub struct PoolOption {
-    /// The pool, instead of what the rules of the configuration say
+    /// Name of the pool; overrides the rules in the configuration
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
-    /// Instances, waiting jobs and the policy in force, at a glance
-    #[command(
-        after_help = "Exit status: 0; 1 if the state of a pool cannot be read; 2 something else went wrong. \
-`--watch` ends with ctrl-C, or when whoever reads it goes; with `--json` it prints one document a line. `--wide` asks \
-each link, which takes a second where one does not answer, and adds `links` to the instances of `--json`."
-    )]
+    /// Show instances, waiting jobs and the active policy
+    #[command(after_help = "\
+`--watch` runs until Ctrl-C, or until its output is closed. With `--json` it prints one document per line.
+`--wide` queries each link, and waits at most one second for one that does not respond. With `--json` it adds `links` \
+to each instance.
+
+Exit status:
+  0  success
+  1  the state of a pool cannot be read
+  2  failure; stderr states the cause")]
     Status {
-        /// Only this pool
+        /// Name of the pool [default: all pools]
         pool: Option<String>,
-        /// Also the links: the processes that hold the connections to instances
+        /// Show the links, too: the processes that hold the connections to instances
         #[arg(long)]
         wide: bool,
-        /// Again and again, until interrupted
+        /// Repeat every second until interrupted
         #[arg(long)]
         watch: bool,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// What the provider has and no record knows: instances, volumes and others that bill for nothing
-    #[command(
-        after_help = "Each pool's provider is asked for all that it has. Left over is what has our owner and no record, \
-and what was made for an instance that is not recorded or gone, if it is older than `reap_grace`. What another state \
-directory made, what is younger, and what an open attempt of a job names is named, not counted, and left alone. Things of \
-ours that were never launched from here mean that somebody works with a copy of the state directory, or that a part of it \
-is lost: as long as there are any, nothing of their pool is deleted. A `doctor --boot` that was cut off is left over, \
-too. Exit status: 0 nothing is left over; 1 something is, or \
-there are such things; 2 it could not be found out."
-    )]
+    /// List orphaned resources: instances, volumes and others that cost money but have no record
+    #[command(after_help = "\
+The provider lists all resources of each pool. Those of this state directory's owner are orphaned if they have no \
+record, or if their instance has none or is gone.
+
+Listed, but neither counted nor deleted: resources younger than `reap_grace`, resources of other owners, and instances \
+that an open attempt of a job names.
+
+A resource of this owner that was never launched from this state directory has one of two causes: a copy of the \
+directory is in use, or a part of it is lost. While such resources exist, nothing of their pool is deleted.
+
+The instance of an interrupted `doctor --boot` is orphaned, too.
+
+Exit status:
+  0  no orphaned resources
+  1  orphaned resources, or resources that were never launched from this state directory
+  2  failure; stderr states the cause")]
     Leaks(LeaksOptions),
-    /// No new jobs; instances are terminated when their present jobs have ended
+    /// Drain a pool or an instance: no new jobs, then terminate when its running jobs have finished
     Drain {
-        /// The pool [default: the only one]
+        /// Name of the pool [default: the only pool]
         pool: Option<String>,
-        /// Only this instance; the pool goes on
+        /// ID of one instance to drain instead of the pool
         #[arg(long, value_name = "ID")]
         instance: Option<String>,
-        /// Return when everything drained is gone
+        /// Wait until all drained instances are gone
         #[arg(long)]
         wait: bool,
-        /// Print what would be drained, and drain nothing
+        /// Print what would be drained, without draining it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Let a drained pool work again, end a pause, ask refused offerings anew, or bring back an instance that was set aside
+    /// Resume a drained or paused pool, retry its unavailable offerings, or return an instance to service
     Resume {
-        /// The pool [default: the only one]
+        /// Name of the pool [default: the only pool]
         pool: Option<String>,
-        /// Only this instance
+        /// ID of one instance to resume instead of the pool
         #[arg(long, value_name = "ID")]
         instance: Option<String>,
-        /// Print what would change, and change nothing
+        /// Print what would change, without changing it
         #[arg(long)]
         dry_run: bool,
     },
@@ -198,15 +222,15 @@ there are such things; 2 it could not be found out."
 
 #[derive(Debug, Default, Args)]
 pub struct LeaksOptions {
-    /// Only this pool
+    /// Name of the pool [default: all pools]
     pub pool: Option<String>,
-    /// Delete what is left over, and wait until it is gone
+    /// Delete orphaned resources, and wait until they are gone
     #[arg(long)]
     pub terminate: bool,
-    /// With --terminate: print what would be deleted, and delete nothing
+    /// With --terminate: print what would be deleted, without deleting it
     #[arg(long, requires = "terminate")]
     pub dry_run: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -214,41 +238,41 @@ pub struct LeaksOptions {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct DoctorOptions {
-    /// The runner's own configuration, to check its stanza for us
+    /// Path of the runner's own configuration, whose `[[runners]]` sections are checked
     #[arg(long, value_name = "FILE", default_value = "/etc/gitlab-runner/config.toml")]
     pub runner_config: PathBuf,
-    /// Mend damaged state: keep what is valid, save the rest aside
+    /// Repair damaged state: keep what is valid, save the damaged files as backup files
     #[arg(long)]
     pub repair: bool,
-    /// The state directory was moved here on purpose: go on with the same owner
+    /// Keep the owner of a state directory that was moved here
     #[arg(long, conflicts_with = "new_owner")]
     pub take_over: bool,
-    /// This state directory is a copy: become an owner of our own, and leave the other's instances alone
+    /// Give a copied state directory an owner of its own; the old owner's instances are left alone
     #[arg(long)]
     pub new_owner: bool,
-    /// Show the fingerprint of a host's key (`jump`: the jump host's), ask, and accept it from now on
+    /// Show the fingerprint of a static host's key (`jump`: the jump host's), and pin it after confirmation
     #[arg(long, value_name = "HOST", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
     pub pin: Option<String>,
-    /// With --pin: the host's pool [default: the only one that has it]
+    /// With --pin: name of the host's pool [default: the only pool with such a host]
     #[arg(long, value_name = "NAME", requires = "pin")]
     pub pool: Option<String>,
-    /// With --pin: do not ask, and replace a key that was pinned before
+    /// With --pin: skip the question, and replace a key that was pinned before
     #[arg(long, requires = "pin")]
     pub yes: bool,
-    /// Start an instance of this pool for real, and say how long each stage takes until it is gone again
+    /// Boot one instance of a pool, report how long each stage takes, and terminate it
     #[arg(long, value_name = "POOL", conflicts_with_all = ["repair", "take_over", "new_owner", "json", "pin"])]
     pub boot: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct TryOptions {
-    /// The pool to try [default: the only one]
+    /// Name of the pool; overrides the rules in the configuration
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// The job's script
+    /// Script of the job
     #[arg(default_value = "echo \"Hello from $(hostname), $(uname -sr)\"; pwd")]
     pub script: String,
 }

@@ -9,98 +9,101 @@ use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Make an image out of Debian packages
-    #[command(
-        after_help = "Takes a minute or two and needs mmdebstrap; what is missing is named before anything is begun. \
-Who is not root needs a range in /etc/subuid. Packages come from the archives that this machine's own apt is set up for. An image of the same name \
-is replaced when the new one is finished; machines that run go on with the old one. docs/images.md has more."
-    )]
+    /// Build an image from Debian packages
+    #[command(after_help = "\
+A build takes a minute or two and needs mmdebstrap. Missing tools are reported before it starts. A user other than root \
+needs a range in /etc/subuid.
+
+Packages come from the archives that apt uses on the runner host.
+
+A complete image replaces one of the same name. Running instances keep the old one. docs/images.md describes images.")]
     Build(BuildOptions),
-    /// What images there are
+    /// List images
     List {
         #[command(flatten)]
         images: Folder,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Read an image to its last byte, and say what is wrong with it
-    #[command(
-        after_help = "Exit status: 0 machines can boot from it; 1 they cannot, or should not; 2 there is no such image."
-    )]
+    /// Check every byte of an image
+    #[command(after_help = "\
+Exit status:
+  0  instances can boot from the image
+  1  instances cannot or should not boot from the image
+  2  failure, for example no such image; stderr states the cause")]
     Check {
-        /// Which one
+        /// Name of the image
         #[arg(default_value = DEFAULT_NAME)]
         name: String,
         #[command(flatten)]
         images: Folder,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Remove an image
     Remove {
-        /// Which one
+        /// Name of the image
         name: String,
         #[command(flatten)]
         images: Folder,
-        /// Print what would be removed, and remove nothing
+        /// Print what would be removed, without removing it
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-/// Where images lie.
+/// The folder of images.
 #[derive(Debug, Args)]
 pub struct Folder {
-    /// The folder of images [default: `images` in the state directory]
+    /// Path of the folder of images [default: `images` in the state directory]
     #[arg(long, value_name = "DIR")]
     pub images: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct BuildOptions {
-    /// What it is to be called
+    /// Name of the image
     #[arg(default_value = DEFAULT_NAME)]
     pub name: String,
     #[command(flatten)]
     pub images: Folder,
-    /// How much of an operating system runs in it
+    /// Flavour of the operating system
     #[arg(long, value_enum, default_value = "light")]
     pub flavour: FlavourOption,
-    /// Its SSH server
+    /// SSH server of the image
     #[arg(long, value_enum, default_value = "openssh")]
     pub ssh: SshOption,
-    /// Debian's name of the release [default: this machine's]
+    /// Name of the Debian release [default: the runner host's]
     #[arg(long, value_name = "NAME")]
     pub suite: Option<String>,
-    /// Where packages come from, instead of what this machine's apt uses: an address, or a line of sources.list.
-    /// Can be given again
-    #[arg(long = "mirror", value_name = "ADDRESS")]
+    /// URL of a package archive, or a line of sources.list, instead of the runner host's archives (repeatable)
+    #[arg(long = "mirror", value_name = "URL")]
     pub mirrors: Vec<String>,
-    /// One more Debian package. Can be given again
+    /// Name of an additional Debian package (repeatable)
     #[arg(long = "package", value_name = "NAME")]
     pub packages: Vec<String>,
-    /// Size of the disk as the guest sees it; takes room here only as it is filled
+    /// Size of the disk as the guest sees it; the file grows as the disk is filled
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size)]
     pub size: u64,
-    /// The gitlab-runner program for the guest; without it jobs have no cache and no artifacts
+    /// Path of a gitlab-runner program to include; without it, jobs have no cache and no artifacts
     #[arg(long, value_name = "FILE")]
     pub gitlab_runner: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FlavourOption {
-    /// One small program in place of an init system: boots in moments
+    /// One small program instead of an init system: boots fastest
     Light,
-    /// A full Debian, in which systemctl works
+    /// A full Debian with systemd
     Systemd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SshOption {
     Openssh,
-    /// Smaller; quicker to log in to where machines are emulated
+    /// Smaller; faster to log in to on emulated machines
     Dropbear,
 }
 

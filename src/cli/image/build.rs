@@ -22,7 +22,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
         Some(suite) => suite,
         None => build::suite_of_machine()?.ok_or_else(|| {
             CliError::say("this machine does not run Debian")
-                .help("`--suite bookworm --mirror ADDRESS` says what to build from")
+                .help("`--suite bookworm --mirror URL` says what to build from")
         })?,
     };
     let helper = options.gitlab_runner.as_deref().map(Helper::at).transpose()?;
@@ -92,7 +92,7 @@ fn with_help(error: BuildError) -> CliError {
              then it works without",
         ),
         BuildError::Tool(build::ToolError::Failed { tool: build::Tool::Mmdebstrap, .. }) => Some(
-            "is the mirror reachable, and does it have these packages? `--mirror ADDRESS` names another one",
+            "is the mirror reachable, and does it have these packages? `--mirror URL` names another one",
         ),
         _ => None,
     };

@@ -89,7 +89,7 @@ pub enum BuildError {
     DropbearUnderSystemd,
     #[error("a disk of {0} bytes is too small, {SMALLEST_DISK} is the least")]
     DiskTooSmall(u64),
-    #[error("this machine's apt has no archive of Debian `{suite}` set up: `--mirror ADDRESS` names one")]
+    #[error("this machine's apt has no archive of Debian `{suite}` set up: `--mirror URL` names one")]
     NoSources { suite: String },
     #[error("there is no kernel among the packages")]
     NoKernel,
