@@ -12,7 +12,6 @@ mod keep;
 mod log;
 mod messages;
 pub mod near;
-mod orders;
 pub mod pool;
 mod program;
 pub mod rows;
@@ -77,7 +76,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Exit codes are the runner's own; an error is one sentence for the job's author.
+/// Exit codes are the runner's own; an error is one sentence in the job log.
 fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
     let env = JobEnv::read(|name| std::env::var_os(name));
     let codes = env.exit_codes();
@@ -90,7 +89,7 @@ fn called_by_runner(place: &GlobalOptions, call: &RunnerCall) -> ExitCode {
     ExitCode::from(codes.of_outcome(outcome.unwrap_or_else(|error| driver::failed(&error))))
 }
 
-/// 0 is a good answer, 1 a bad one, 2 none.
+/// Exit status: 0 success, 1 negative result, 2 failure.
 fn called_by_operator(place: &GlobalOptions, command: OperatorCommand) -> ExitCode {
     let answer = match command {
         OperatorCommand::Keep { background: true } => crate::host::local::detach()
@@ -115,10 +114,10 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
             keep::reap(place, pool.as_deref(), dry_run, json).await
         }
         OperatorCommand::Pool(PoolCommand::Drain { pool, instance, wait, dry_run }) => {
-            orders::drain(place, pool.as_deref(), instance.as_deref(), wait, dry_run).await
+            pool::drain::drain(place, pool.as_deref(), instance.as_deref(), wait, dry_run).await
         }
         OperatorCommand::Pool(PoolCommand::Resume { pool, instance, dry_run }) => {
-            orders::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
+            pool::drain::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }
         OperatorCommand::Pool(PoolCommand::Status { pool, wide, watch, json }) => {
             pool::status::command::status(place, pool.as_deref(), wide, watch, json).await

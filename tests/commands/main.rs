@@ -99,7 +99,7 @@ fn a_dry_run_prints_the_plan_and_changes_nothing() {
     assert!(place.call(&["try", "true"]).status.success());
     let before = out(&place.call(&["pool", "status", "--json"]));
     let dry = out(&place.call(&["pool", "drain", "--dry-run"]));
-    assert!(dry.starts_with("would: the pool takes no new jobs"), "{dry}");
+    assert!(dry.starts_with("would: the pool accepts no new jobs"), "{dry}");
     let after = out(&place.call(&["pool", "status", "--json"]));
     assert!(!after.contains("\"drained\":true"), "{before}\n{after}");
 }
@@ -111,7 +111,7 @@ fn a_drained_pool_is_empty_and_resume_brings_it_back() {
     let drained = out(&place.call(&["pool", "drain", "--wait"]));
     assert!(drained.contains("drained in "), "{drained}");
     assert!(out(&place.call(&["pool", "status"])).contains("0 of 3 instances"));
-    assert_eq!(out(&place.call(&["pool", "resume"])), "the pool works again\n");
+    assert_eq!(out(&place.call(&["pool", "resume"])), "the pool is resumed\n");
     assert!(place.call(&["try", "true"]).status.success());
 }
 

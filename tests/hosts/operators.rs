@@ -105,7 +105,7 @@ fn a_host_that_is_drained_finishes_its_job_and_stays_out_until_it_is_resumed() {
     let handle = place.runner().start(&job);
     handle.wait_for_stage("build_script");
     let said = place.order(&["pool", "drain", "--instance", "a"]);
-    assert!(said.contains("`greenroom pool resume --instance a` brings it back"), "{said}");
+    assert!(said.contains("`greenroom pool resume --instance a` returns it to service"), "{said}");
     let next = place.runner().start(&Job::new(2));
     hosts.machines[0].sh("touch /tmp/go");
     handle.finish().expect_outcome(&Outcome::Success);

@@ -1,5 +1,6 @@
-//! `pool …`: look at pools and steer them.
+//! `pool …`: inspect and control pools.
 
+pub(super) mod drain;
 pub(super) mod leaks;
 pub(super) mod look;
 pub mod status;

@@ -1,11 +1,11 @@
-//! `pool drain` and `pool resume`: operators' orders, dry or for real.
+//! The commands `pool drain` and `pool resume`.
 
 use std::time::Duration;
 
-use super::args::GlobalOptions;
-use super::context::Context;
-use super::error::CliError;
-use super::ui;
+use crate::cli::args::GlobalOptions;
+use crate::cli::context::Context;
+use crate::cli::error::CliError;
+use crate::cli::ui;
 use crate::core::event::{Change, Event};
 use crate::core::ids::InstanceId;
 use crate::core::instance::Instance;
@@ -14,11 +14,11 @@ use crate::engine::operate::Target;
 use crate::host::local::Role;
 use crate::port::clock::Clock as _;
 
-/// `pool drain --wait` gives up after a day: a job may well run that long.
+/// `pool drain --wait` times out after a day: a job can run that long.
 const DRAIN_WAIT: Duration = Duration::from_hours(24);
 
-/// No new jobs; instances go when their present jobs have ended.
-pub(super) async fn drain(
+/// No new jobs; instances are terminated when their running jobs have finished.
+pub(in crate::cli) async fn drain(
     place: &GlobalOptions,
     pool: Option<&str>,
     instance: Option<&str>,
@@ -38,7 +38,7 @@ pub(super) async fn drain(
     let mut last = usize::MAX;
     let gone = engine
         .wait_until(DRAIN_WAIT, |state| {
-            // A fixed host stays where it is: it is drained when its jobs have left.
+            // A static host stays: it is drained when its jobs have finished.
             let holds = |i: &Instance| !i.is_static() || !i.holders.is_empty();
             let left = state.instances.values().filter(|i| is_meant(&target, i) && holds(i));
             let left = left.count();
@@ -55,8 +55,8 @@ pub(super) async fn drain(
     Ok(gone)
 }
 
-/// Lets a drained pool work again, or brings back an instance that was set aside.
-pub(super) async fn resume(
+/// Resumes a drained pool, or returns an instance to service.
+pub(in crate::cli) async fn resume(
     place: &GlobalOptions,
     pool: Option<&str>,
     instance: Option<&str>,
@@ -92,15 +92,15 @@ fn say(events: &[Event], dry: bool, nothing: &str) {
 
 fn words(change: &Change) -> String {
     match change {
-        Change::PoolDrained => "the pool takes no new jobs and launches nothing".to_owned(),
-        Change::PoolResumed => "the pool works again".to_owned(),
-        Change::DrainingBegun { instance, .. } => format!("{instance} drains"),
+        Change::PoolDrained => "the pool accepts no new jobs and launches nothing".to_owned(),
+        Change::PoolResumed => "the pool is resumed".to_owned(),
+        Change::DrainingBegun { instance, .. } => format!("{instance} is draining"),
         Change::OutOfService { instance, .. } => {
             format!(
-                "{instance} gets no new job; `greenroom pool resume --instance {instance}` brings it back"
+                "{instance} is out of service; `greenroom pool resume --instance {instance}` returns it to service"
             )
         }
-        Change::ReturnedToService { instance } => format!("{instance} comes back, after a check"),
+        Change::ReturnedToService { instance } => format!("{instance} returns to service after a check"),
         other => format!("{other:?}"),
     }
 }
