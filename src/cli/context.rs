@@ -1,4 +1,4 @@
-//! Opens what a command needs: configuration, state directory, host, stores, connector. Nothing before it is needed.
+//! Opens what a command needs, on first use: configuration, state directory, host, stores, connector.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -18,9 +18,9 @@ use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
 use crate::store::file::{self, FileStore, Options};
 
-/// Where the state lies unless somebody says otherwise.
+/// The path of the state directory, unless an option, the environment or the configuration names another.
 const DEFAULT_STATE: &str = "/var/lib/greenroom";
-/// Names the configuration that this state directory was last used with: for calls that are given none.
+/// Names the configuration that this state directory was last used with, for calls without `--config`.
 const CONFIG_NOTE: &str = "config-path";
 
 /// What a command works with.
@@ -42,7 +42,7 @@ impl Context {
             GlobalOptions { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
         let command =
             KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect());
-        // A person's Ctrl-C ends a person's command; a driver call or keeper lets it pass.
+        // Ctrl-C stops an operator's command. Driver calls and keepers handle signals themselves.
         let signals = if role == Role::Operator { Signals::default_actions() } else { Signals::install()? };
         let mut host = LocalHost::open(state, role, command, signals)?;
         if let Some(config) = config.get() {
@@ -59,8 +59,9 @@ impl Context {
         }
         let Some(config) = read_config(&self.place)? else {
             let path = self.config_path().display().to_string();
-            return Err(CliError::say(format!("there is no configuration `{path}`"))
-                .help("`--config FILE` names another one; examples/config.toml has every key"));
+            return Err(CliError::say(format!("the configuration `{path}` does not exist")).help(
+                "name another one with `--config FILE`, or begin with a copy of examples/config.toml",
+            ));
         };
         Ok(self.config.get_or_init(|| config))
     }
@@ -69,7 +70,7 @@ impl Context {
         self.place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG))
     }
 
-    /// Remembers the configuration for calls that are given none (the `cleanup` of a job whose `config` failed).
+    /// Remembers the configuration for calls without `--config` (the `cleanup` of a job whose `config` failed).
     pub(super) fn note_config(&self) {
         let path = self.config_path();
         let note = self.state_path.join(CONFIG_NOTE);
@@ -142,7 +143,9 @@ impl Context {
         let pools = &self.config()?.pools;
         match (pools.keys().next(), pools.len()) {
             (Some(only), 1) => Ok(only.clone()),
-            _ => Err(CliError::say("there are several pools: name one").help(self.pool_names())),
+            _ => {
+                Err(CliError::say("several pools are configured, but none is named").help(self.pool_names()))
+            }
         }
     }
 
@@ -156,7 +159,7 @@ impl Context {
             .get()
             .map(|c| c.pools.keys().map(|name| format!("`{name}`")).collect())
             .unwrap_or_default();
-        format!("the configuration has {}", names.join(", "))
+        format!("name one of {}", names.join(", "))
     }
 }
 
@@ -221,7 +224,7 @@ fn keeper_args(place: &GlobalOptions) -> Vec<OsString> {
     args
 }
 
-/// The bounds of this machine's processes, as configured.
+/// The timing of processes on the runner host, as configured.
 fn times(config: &Config) -> Times {
     let timing = &config.host_timing;
     Times {
@@ -234,7 +237,7 @@ fn times(config: &Config) -> Times {
     }
 }
 
-/// Writes a new file that only we can read.
+/// Writes a new file that only this user can read.
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;

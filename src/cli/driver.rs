@@ -44,7 +44,7 @@ pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -
     Ok(Outcome::Success)
 }
 
-/// `prepare`: an instance that answers, or one sentence why not.
+/// `prepare`: an instance that responds, or one sentence why not.
 pub(super) async fn prepare(
     place: &GlobalOptions,
     option: &PoolOption,
@@ -77,7 +77,7 @@ pub(super) async fn prepare(
         }
         Err(AcquireError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
         Err(error @ AcquireError::TimedOut { .. }) => Err(CliError::system(error)
-            .help(format!("`greenroom pool status {pool}` shows who holds the instances"))),
+            .help(format!("run `greenroom pool status {pool}` to see which jobs hold the instances"))),
         Err(error) => Err(CliError::system(error)),
     }
 }
@@ -105,11 +105,11 @@ pub(super) async fn run(
     let outcome = match engine.stage(&call.attempt, script, &mut output).await {
         Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
         Ok(StageEnd::Signalled(signal)) => {
-            ui::tell(&format!("the script was ended by SIG{signal}"));
+            ui::tell(&format!("the script was killed by SIG{signal}"));
             Outcome::of_signal(&signal)
         }
         Ok(StageEnd::Stopped) => {
-            ui::tell("the stage was stopped; the instance stays for what follows");
+            ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
             Outcome::System
         }
         Err(error) => return Err(CliError::system(error)),
@@ -120,7 +120,7 @@ pub(super) async fn run(
     Ok(outcome)
 }
 
-/// `cleanup`: gives back, and returns. Silence means success: its stderr is a warning in the runner's log.
+/// `cleanup`: releases the instance and returns. It is silent on success: the runner logs its stderr as a warning.
 pub(super) async fn cleanup(
     place: &GlobalOptions,
     option: &PoolOption,
@@ -138,12 +138,12 @@ pub(super) async fn cleanup(
         return Ok(Outcome::Success);
     }
     if let Some(problem) = call.context.engine(&pool)?.release(&call.attempt, &closing).await? {
-        ui::tell(&format!("nobody acts for pool `{pool}`: no keeper could be started ({problem})"));
+        ui::tell(&format!("pool `{pool}` is not being reconciled: cannot start a keeper ({problem})"));
     }
     Ok(Outcome::Success)
 }
 
-/// How the runner learns of an error: one sentence, and whose fault it was.
+/// Reports an error to the runner: one sentence, and an exit status that says whether the job caused it.
 pub(super) fn failed(error: &CliError) -> Outcome {
     ui::err(&error.for_job());
     match error.blame {

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use super::ui;
 use crate::config::ConfigError;
 
-/// Whose fault, and so which exit status.
+/// The cause of an error, which decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The job asks for what is impossible, or its script failed.
+    /// The job requires the impossible, or its script failed.
     Job,
-    /// Ours, the operator's, or the cloud's.
+    /// Greenroom, the installation, or the cloud.
     System,
 }
 
@@ -22,22 +22,22 @@ pub struct CliError {
     /// Complete sentences or fragments, one line each; the first says what failed.
     lines: Vec<String>,
     remedies: Vec<String>,
-    /// What a terminal shows instead: a configuration's complaints with their lines.
+    /// What a terminal shows instead: the errors of a configuration with their lines.
     rendered: Option<String>,
 }
 
 impl CliError {
-    /// Something on our side.
+    /// An error that the job did not cause.
     pub fn system(error: impl Into<Box<dyn Error>>) -> Self {
         Self::of(Blame::System, error)
     }
 
-    /// The job asks for what this runner does not offer.
+    /// The job requires what this runner does not offer.
     pub fn impossible(sentence: impl Into<String>) -> Self {
         Self { blame: Blame::Job, lines: vec![sentence.into()], remedies: Vec::new(), rendered: None }
     }
 
-    /// A plain sentence, on our side.
+    /// A plain sentence for an error that the job did not cause.
     pub fn say(text: impl Into<String>) -> Self {
         Self { blame: Blame::System, lines: vec![text.into()], remedies: Vec::new(), rendered: None }
     }
@@ -57,7 +57,7 @@ impl CliError {
         Self { blame, lines, remedies: Vec::new(), rendered: None }
     }
 
-    /// What is wrong with a configuration: in full for a terminal, in one line for a job's log.
+    /// The errors of a configuration: in full for a terminal, in one line for a job log.
     pub fn config(error: ConfigError) -> Self {
         let rendered = match &error {
             ConfigError::Invalid(diagnostics) => Some(diagnostics.render(ui::colours())),
@@ -106,15 +106,15 @@ impl CliError {
         self.lines.join(": ")
     }
 
-    /// For the job's author: one sentence, who is to blame, what remedies.
+    /// For the job log: what failed, whether the job caused it, and what to do.
     pub fn for_job(&self) -> String {
         let what = self.in_a_line();
         let end = if what.ends_with(['.', '!', '?']) { "" } else { "." };
         match self.blame {
             Blame::Job => format!("greenroom: {what}{end}\n"),
             Blame::System => format!(
-                "greenroom: system failure: {what}{end} The job did nothing wrong; \
-                 `retry: when: runner_system_failure` repeats it.\n"
+                "greenroom: system failure: {what}{end} The job did not cause it; \
+                 `retry: when: runner_system_failure` retries the job.\n"
             ),
         }
     }
@@ -141,10 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_told_whose_fault_it_was() {
+    fn the_job_log_says_what_caused_the_error() {
         let system = CliError::system(Outer("x", std::io::Error::other("disk full"))).for_job();
         assert!(system.starts_with("greenroom: system failure: cannot boot `x`: disk full."), "{system}");
-        assert!(system.contains("did nothing wrong"));
+        assert!(system.contains("did not cause it"));
         assert_eq!(CliError::impossible("no image `a` here").for_job(), "greenroom: no image `a` here.\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The job that GitLab Runner calls us for, from its environment and its response.
+//! The job of a GitLab Runner call, from its environment and its response.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Call {
         self.context.config().ok()?.pools.get(pool)
     }
 
-    /// The policy that a pool is configured to have, or what is wrong with its configuration.
+    /// The configured policy of a pool, or what is wrong with its configuration.
     pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, String> {
         let built = self.context.the_pool(Some(pool.as_str())).and_then(|pool| {
             let config = self.context.config()?;
@@ -66,7 +66,7 @@ impl Call {
     }
 }
 
-/// Where the jobs of a pool build and cache, as the instance sees it, and who else sees that.
+/// The build and cache directories of a pool's jobs, as the instance sees them, and whether jobs share them.
 #[derive(Debug)]
 pub(super) struct JobDirs {
     pub builds: String,
@@ -81,7 +81,7 @@ impl JobDirs {
         let is_shared = dirs.is_some() || registration.fixed.is_some();
         let file_system = FileSystem::of(pool.policy.capacity_per_instance, is_shared);
         let (builds, cache) = match dirs {
-            // Its instances see this machine's files: the defaults of a machine of one's own do not fit.
+            // Its instances see the runner host's files: the defaults for separate machines do not fit.
             Some(dirs) if !pool.dirs_given => (dirs.builds, dirs.cache),
             _ => (pool.builds_dir.clone(), pool.cache_dir.clone()),
         };
@@ -89,7 +89,7 @@ impl JobDirs {
     }
 }
 
-/// The pool that serves a job. A job that asks for the impossible fails as the job's own doing.
+/// The pool that serves a job. A job that requires the impossible fails as a build failure.
 pub(super) fn choose<'a>(
     config: &'a crate::config::Config,
     named: Option<&str>,
@@ -100,7 +100,7 @@ pub(super) fn choose<'a>(
         return config.pools.get(&name).ok_or_else(|| {
             let known: Vec<String> = config.pools.keys().map(|pool| format!("`{pool}`")).collect();
             CliError::say(format!("there is no pool `{name}`"))
-                .help(format!("the configuration has {}", known.join(", ")))
+                .help(format!("name one of {}", known.join(", ")))
         });
     }
     let job = JobTraits {

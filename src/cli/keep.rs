@@ -1,4 +1,4 @@
-//! `keep` and `reap`: the keeper's process, and one pass by hand.
+//! The commands `keep` and `reap`: the keeper's process, and one manual pass.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::port::host::Host;
 /// How long `reap` waits for a running keeper's next pass.
 const KEEPERS_PASS: Duration = Duration::from_secs(10);
 
-/// Keeps all pools.
+/// Runs the keeper of all pools.
 pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool, CliError> {
     if background && !place.state_dir.as_deref().is_some_and(StateDir::is_made) {
-        // RACE: it was removed since somebody called for a keeper. Made anew, it would be filled with instances that
-        // nobody knows of.
+        // RACE: the directory was removed after a call had started this keeper. In a new one the keeper would launch
+        // instances that no other process knows.
         return Ok(true);
     }
     let context = Context::open(place, Role::Keeper)?;
@@ -33,7 +33,7 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
     let host = Rc::clone(&context.host) as Rc<dyn Host>;
     let take_over = context.config()?.host_timing.keeper_start_timeout;
     let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
-    tracing::info!(pools = names.join(","), "keeping");
+    tracing::info!(pools = names.join(","), "the keeper is running");
     if !background {
         sd_notify::notify(&[sd_notify::NotifyState::Ready]).ok();
     }
@@ -41,38 +41,37 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
     let kept = tokio::select! {
         kept = keeper::keep(&host, &pools, keeping, take_over) => kept,
         () = outgrown => {
-            // Whoever comes next finds what was left, as after any crash: the same process, with all pools. RACE: a job
-            // that comes before that has the lock starts a keeper in the background; a service then ends, and is
-            // started again by its supervisor.
-            tracing::info!("the configuration asks for more than this process can do: it begins anew");
+            // The re-executed process recovers as after any crash, with all pools. RACE: a job that takes the lock first
+            // starts a keeper in the background; a service then exits, and its supervisor restarts it.
+            tracing::info!("the new configuration needs a restart of the keeper: re-executing");
             return Err(program::begin_anew());
         }
     };
     match &kept {
         Ok(KeeperExit::Elsewhere) if !background => {
-            return Err(CliError::say("another keeper works with this state directory")
-                .help("`greenroom pool status` shows what it does"));
+            return Err(CliError::say("another keeper already works with this state directory")
+                .help("run `greenroom pool status` to see what it does"));
         }
         Ok(KeeperExit::HandedOver) => {
-            tracing::info!("another executable lies where this one was: it takes over");
+            tracing::info!("the executable was replaced: the new one takes over");
         }
         Ok(KeeperExit::Evicted) => tracing::error!(
-            "the state directory `{}` is gone or is another one: nothing is left to keep",
+            "the state directory `{}` was removed or replaced: the keeper exits",
             context.state_path.display()
         ),
-        Ok(end) => tracing::info!("keeping ended: {end:?}"),
-        Err(trouble) => tracing::error!("keeping failed: {trouble}"),
+        Ok(end) => tracing::info!("the keeper exits: {end:?}"),
+        Err(trouble) => tracing::error!("the keeper failed: {trouble}"),
     }
     kept?;
     Ok(true)
 }
 
-/// Writes why there is no keeper where whoever called for one looks for it.
+/// Logs why no keeper could be started, where the call that started it reads it.
 pub(super) fn complain(place: &GlobalOptions, error: &CliError) {
     if let Some(state) = &place.state_dir
         && log::start(state, true).is_ok()
     {
-        tracing::error!("no keeper: {}", error.in_a_line());
+        tracing::error!("cannot start a keeper: {}", error.in_a_line());
     }
 }
 
@@ -98,9 +97,11 @@ pub(super) async fn reap(
         let (what, report) = match reap::reap(pool, KEEPERS_PASS).await? {
             Reaped::Here(did, report) => (did_text(&did), *report),
             Reaped::Keeper(report) => {
-                ("a keeper is at work; this is its pass that began after you asked".to_owned(), Some(*report))
+                ("a keeper is running; this is its next reconcile pass".to_owned(), Some(*report))
             }
-            Reaped::NoPass => ("a keeper is at work, but it made no pass in 10 s".to_owned(), None),
+            Reaped::NoPass => {
+                ("a keeper is running, but completed no reconcile pass within 10 s".to_owned(), None)
+            }
         };
         if json {
             all.insert(name.to_string(), serde_json::json!({ "did": what, "report": report }));

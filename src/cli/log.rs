@@ -1,4 +1,4 @@
-//! Where the keeper's log goes: journald or a terminal by stderr, else a file that is kept small.
+//! The keeper's log: to stderr for journald or a terminal, else to a file of limited size.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::error::CliError;
 use super::ui;
 
-/// From this size on, in bytes, the log becomes `keeper.log.1` and a new one begins.
+/// At this size, in bytes, the log is renamed to `keeper.log.1` and a new one begins.
 const ROTATE_AT: u64 = 4 * 1024 * 1024;
 
 /// Starts the log of a keeper.
@@ -31,16 +31,16 @@ pub(super) fn start(state_dir: &Path, background: bool) -> Result<(), CliError> 
         registry.with(plain.with_ansi(ui::colours()).with_writer(io::stderr)).try_init()
     };
     started.map_err(CliError::system)?;
-    // A keeper in the background has no other place to say it.
+    // A keeper in the background has no other output.
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |bug| {
-        tracing::error!("a bug ends this keeper: {bug}");
+        tracing::error!("the keeper crashed: {bug}");
         told(bug);
     }));
     Ok(())
 }
 
-/// A log file that moves itself aside when it is full.
+/// A log file that is rotated when it is full.
 #[derive(Debug)]
 struct Rotating {
     path: PathBuf,

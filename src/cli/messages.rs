@@ -1,4 +1,4 @@
-//! What the author of a job reads while an instance is found.
+//! The lines of the job log while a job waits for its instance.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
 
-/// So many offerings that a launch passed over are named.
+/// How many unavailable offerings a line names at most.
 const OFFERINGS_NAMED: usize = 3;
 
-/// One line for each thing worth knowing.
+/// One line for each step of progress.
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
@@ -27,10 +27,10 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
         }
         Progress::BootFailed(boot) => failed(boot),
         Progress::NoKeeper { problem } => {
-            format!("nobody refills pool `{pool}`: no keeper could be started ({problem})")
+            format!("pool `{pool}` is not being refilled: cannot start a keeper ({problem})")
         }
         Progress::Broken { instance, problem } => {
-            format!("{instance} does not answer ({problem}): it is taken out of service, trying another one")
+            format!("{instance} does not respond ({problem}): trying another instance")
         }
     }
 }
@@ -59,7 +59,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
     }
 }
 
-/// The offerings that a launch did not take; the first few stand for many.
+/// The offerings that a launch skipped; many are shortened to the first few.
 fn passed_over(offerings: &[Unavailable], now: Stamp) -> String {
     let tell = |passed: &Unavailable| format!("{passed}, next try in {}", whole(now.until(passed.until)));
     let mut told: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(tell).collect();
@@ -70,11 +70,11 @@ fn passed_over(offerings: &[Unavailable], now: Stamp) -> String {
     told.join("; ")
 }
 
-/// What became of an instance that was on its way, and the end of its console, line by line.
+/// Why a boot failed, and the last lines of its console.
 fn failed(boot: &FailedBoot) -> String {
     let mut text = boot.sentence();
     if !boot.console.is_empty() {
-        text.push_str("; its console ends:");
+        text.push_str("; the last lines of its console:");
     }
     for line in &boot.console {
         text.push_str("\n  | ");
@@ -83,7 +83,7 @@ fn failed(boot: &FailedBoot) -> String {
     text
 }
 
-/// The line that ends the wait.
+/// The last line of a wait.
 pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Duration>) -> String {
     let how = match idle_for {
         Some(idle) => format!("warm, idle for {}", Pretty(idle)),
@@ -144,7 +144,11 @@ mod tests {
         };
         let say =
             |boot: &FailedBoot| progress(&PoolName::new("linux"), &Progress::BootFailed(boot.clone()), now());
-        assert!(say(&boot).ends_with("; its console ends:\n  | no root\n  | panic"), "{}", say(&boot));
+        assert!(
+            say(&boot).ends_with("; the last lines of its console:\n  | no root\n  | panic"),
+            "{}",
+            say(&boot)
+        );
         boot.console.clear();
         assert_eq!(say(&boot), format!("linux-1 did not come up: {}", DrainReason::NeverReady));
     }
@@ -161,7 +165,7 @@ mod tests {
         let tell = |step: Progress| progress(&PoolName::new("linux"), &step, now());
         assert_eq!(
             tell(Progress::Unavailable(vec![out(1, stock()), out(2, ErrorClass::Quota)])),
-            "us-east1-1 n2d-standard-4: out of stock, next try in 2m 10s; us-east1-2 n2d-standard-4: quota reached: no, \
+            "us-east1-1 n2d-standard-4: no capacity, next try in 2m 10s; us-east1-2 n2d-standard-4: quota reached: no, \
              next try in 2m 10s"
         );
         let many = tell(Progress::Unavailable((0..9).map(|number| out(number, stock())).collect()));
@@ -180,7 +184,7 @@ mod tests {
         let Unavailable { offering, refusal, until } = out(4, stock());
         assert_eq!(
             say(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count: 2 }, None),
-            "waiting: all 2 offerings were refused; us-east1-4 n2d-standard-4: out of stock, next try in 2m 10s"
+            "waiting: all 2 offerings are unavailable; us-east1-4 n2d-standard-4: no capacity, next try in 2m 10s"
         );
     }
 
@@ -191,7 +195,7 @@ mod tests {
         let until = now().plus(Duration::from_secs(200));
         assert_eq!(
             say(WaitingOn::Paused { until, failures: 5, failure }, None),
-            "waiting: the pool pauses after 5 failed launches in a row (last: no capacity (eu-west-1)); \
+            "waiting: the pool is paused after 5 failed launches in a row (last: no capacity (eu-west-1)); \
              next try in 3m 20s"
         );
     }

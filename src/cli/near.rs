@@ -1,14 +1,14 @@
-//! What somebody may have meant.
+//! Suggestions for misspelt names.
 
-/// The nearest of some names, if it is near enough: a third of its letters may differ.
+/// The nearest of the known names, if at most a third of its letters differ.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let reach = (name.chars().count() / 3).max(1);
     known
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
+        .map(|other| (strsim::damerau_levenshtein(name, other), other))
         .filter(|(distance, _)| *distance <= reach)
         .min()
-        .map(|(_, candidate)| candidate)
+        .map(|(_, other)| other)
 }
 
 #[cfg(test)]

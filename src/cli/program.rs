@@ -1,7 +1,7 @@
-//! Which of the two programs does what.
+//! Decides which of the two programs runs a command.
 //!
-//! `greenroom` starts a dozen times a job, so it goes without the libraries of clouds. Commands that make a provider's calls
-//! go on as `greenroom-backends`, which lies beside it and is the same otherwise, where the configuration needs it.
+//! `greenroom` starts a dozen times per job, so it does not contain the libraries of clouds. If the configuration needs
+//! them, commands that make a provider's calls re-execute as `greenroom-backends`, which is installed beside it.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::provider::{self, Calls};
 const DRIVER: &str = "greenroom";
 const BACKENDS: &str = "greenroom-backends";
 
-/// The program for driver calls, links, and instances that are processes of ours. Absolute.
+/// The absolute path of the program for driver calls, links and `local` instances.
 pub(super) fn driver() -> std::io::Result<PathBuf> {
     let running = std::env::current_exe()?;
     let beside = running.with_file_name(DRIVER);
@@ -24,14 +24,14 @@ pub(super) fn driver() -> std::io::Result<PathBuf> {
     Ok(if is_backends && beside.exists() { beside } else { running })
 }
 
-/// Goes on as the other program where the command needs it: then this does not return. An error if it is missing, unless
-/// the command is the one that says what is missing.
+/// Re-executes as `greenroom-backends` if the command needs it, and does not return then. An error if that program is
+/// missing, except for `doctor`, which reports it.
 pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliError> {
     let Command::Operator(command) = command else { return Ok(()) };
     if !makes_calls(command) {
         return Ok(());
     }
-    // What is wrong with a configuration, the command itself says.
+    // The command itself reports an invalid configuration.
     let Some((config, _)) = config_file(place).ok().and_then(|path| Config::read(&path).ok()) else {
         return Ok(());
     };
@@ -43,7 +43,7 @@ pub(super) fn go_on(place: &GlobalOptions, command: &Command) -> Result<(), CliE
     }
 }
 
-/// Begins anew, as whichever program the configuration needs now. Returns only to say why not.
+/// Re-executes as the program that the configuration needs now. Returns only an error.
 pub(super) fn begin_anew() -> CliError {
     driver().map_or_else(CliError::system, |driver| become_program(&driver))
 }
@@ -51,12 +51,13 @@ pub(super) fn begin_anew() -> CliError {
 fn become_program(program: &Path) -> CliError {
     let mut arguments = std::env::args_os();
     let mut process = Process::new(program);
-    // Under the name that it was called by: who looks for it finds it.
+    // Under its original name, by which operators find it.
     process.arg0(arguments.next().unwrap_or_else(|| DRIVER.into())).args(arguments);
-    CliError::system(process.exec()).help(format!("it was about to go on as `{}`", program.display()))
+    CliError::system(process.exec())
+        .help(format!("check `{}`, which this command re-executes as", program.display()))
 }
 
-/// The program that makes the calls of this configuration, if this one cannot; an error if it is missing.
+/// The path of `greenroom-backends`, if this configuration needs it and this program is another; an error if it is missing.
 pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let elsewhere = |pool: &&PoolConfig| calls(pool) == Some(Calls::Delegated);
     let Some(pool) = config.pools.values().find(elsewhere) else { return Ok(None) };
@@ -67,11 +68,12 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let beside = backends.parent().unwrap_or(Path::new("/")).display().to_string();
     let kind = &pool.provider.kind;
     let what = format!("provider \"{kind}\" needs the program `{BACKENDS}`, which is not in `{beside}`");
-    Err(CliError::say(what)
-        .help("the package has both programs; `cargo build --features aws-ec2,gce` makes both"))
+    Err(CliError::say(what).help(
+        "install both programs of the package, or build both with `cargo build --features aws-ec2,gce`",
+    ))
 }
 
-/// Who makes the calls of a pool; `None`: no provider of that kind is known.
+/// Which program makes the calls of a pool; `None`: no provider of that kind exists.
 pub(super) fn calls(pool: &PoolConfig) -> Option<Calls> {
     provider::find(&pool.provider.kind).ok().map(|known| known.calls)
 }

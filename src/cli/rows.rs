@@ -113,7 +113,7 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// No line break and no terminal escape of somebody else's.
+/// Without line breaks and terminal escapes.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

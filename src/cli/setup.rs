@@ -1,4 +1,4 @@
-//! One pool's part of the configuration, read again when the file changed.
+//! One pool's part of the configuration, read again when the file has changed.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(super) struct ProviderContext {
 
 impl std::fmt::Debug for ProviderContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Surroundings").field("state_dir", &self.state_dir).finish_non_exhaustive()
+        f.debug_struct("ProviderContext").field("state_dir", &self.state_dir).finish_non_exhaustive()
     }
 }
 
@@ -36,12 +36,12 @@ pub(super) struct FileSetup {
     path: PathBuf,
     pool: PoolName,
     around: ProviderContext,
-    /// Who makes its calls for as long as this process runs.
+    /// Which program made its calls when this process started.
     calls: Option<Calls>,
     last: RefCell<Last>,
 }
 
-/// The last good reading, and the bytes that were looked at last.
+/// The last valid configuration, and the bytes that were read last.
 #[derive(Debug)]
 struct Last {
     bytes: Vec<u8>,
@@ -50,7 +50,7 @@ struct Last {
 }
 
 impl FileSetup {
-    /// Takes a configuration that has just been read and is good.
+    /// From a valid configuration that has just been read.
     pub(super) fn new(
         path: &Path,
         config: &Config,
@@ -63,7 +63,7 @@ impl FileSetup {
         Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, calls: calls(pool), last })
     }
 
-    /// Reads the file if its bytes changed; what is wrong with it otherwise.
+    /// Reads the file if its bytes have changed; an error says what is wrong with it.
     fn read(&self, known: &[u8]) -> Option<(Vec<u8>, Result<PoolSetup, String>)> {
         let bytes = match fs_err::read(&self.path) {
             Ok(bytes) if bytes == known => return None,
@@ -72,10 +72,14 @@ impl FileSetup {
         };
         let setup = Config::read(&self.path).map_err(|error| one_line(&error)).and_then(|(config, _)| {
             let pool = config.pools.get(&self.pool);
-            let pool = pool.ok_or_else(|| format!("pool `{}` is gone from the configuration", self.pool))?;
+            let pool =
+                pool.ok_or_else(|| format!("pool `{}` is no longer in the configuration", self.pool))?;
             if calls(pool) == Some(Calls::Delegated) && self.calls != Some(Calls::Delegated) {
                 // A process that can make calls does not change to one that cannot (src/cli/watch.rs).
-                return Err(format!("the calls of pool `{}` are now another program's", self.pool));
+                return Err(format!(
+                    "the provider of pool `{}` now needs the program `greenroom-backends`",
+                    self.pool
+                ));
             }
             build(&config, pool, &self.around).map_err(|error| error.for_operator().trim_end().to_owned())
         });
@@ -145,6 +149,6 @@ pub(super) fn build(
 }
 
 fn one_line(error: &ConfigError) -> String {
-    // Diagnostics say themselves in one line, without any line of the file.
+    // Diagnostics fit in one line, without any line of the file.
     CliError::message(error)
 }

@@ -71,21 +71,21 @@ impl EventFixture {
         self.then(0.0, Change::OfferingsChanged { offerings })
     }
 
-    /// Asked for, answered after a second, not reached yet.
+    /// Launch requested, answered after a second, not reached yet.
     pub(crate) fn launched(&mut self, number: u32, seconds: f64) -> &mut Self {
         self.intended(number, 1, seconds);
         let answer = Answer::Accepted { at: at(seconds + 1.4) };
         self.then(seconds + 1.4, Change::LaunchAnswered { instance: id(number), attempt: 1, answer })
     }
 
-    /// Asked for as the next offering, refused after a second.
+    /// Launch requested from the next offering, refused after a second.
     pub(crate) fn refused(&mut self, number: u32, attempt: u32, failure: Failure, seconds: f64) -> &mut Self {
         self.intended(number, attempt, seconds);
         let answer = Answer::Refused { at: at(seconds + 1.0), failure };
         self.then(seconds + 1.0, Change::LaunchAnswered { instance: id(number), attempt, answer })
     }
 
-    /// Asked for as the next offering.
+    /// Launch requested from the next offering.
     pub(crate) fn intended(&mut self, number: u32, attempt: u32, seconds: f64) -> &mut Self {
         let uses_left = self.state.policy.as_ref().and_then(|p| p.max_use_count);
         let capacity = self.state.policy.as_ref().map_or(1, |p| p.capacity_per_instance);

@@ -1,4 +1,4 @@
-//! `try`: plays GitLab Runner's part, a whole job in front of your eyes.
+//! The command `try`: runs a whole job with the calls that GitLab Runner makes.
 //!
 //! The same calls in the same order as the runner makes them, each in a process group of its own, with the runner's
 //! protocol variables, a TMPDIR and a job response. No GitLab is needed.
@@ -17,12 +17,12 @@ use super::error::CliError;
 use super::{program, ui};
 use crate::core::time::Pretty;
 
-/// The GitLab of played jobs. No other job has this server, so no job id of a real GitLab is ever one of these.
+/// The server of the jobs of `try`. No other job has it, so their IDs never collide with those of a real GitLab.
 const SERVER: &str = "http://greenroom.invalid";
-/// Ids of played jobs: above those of any GitLab, and exact in any JSON reader.
+/// The IDs of these jobs: above those of any GitLab, and exact in any JSON parser.
 const IDS: std::ops::Range<u64> = 1_000_000_000_000..10_000_000_000_000;
 
-/// Plays one job on a pool.
+/// Runs one job on a pool.
 pub(super) async fn try_job(place: &GlobalOptions, options: TryOptions) -> Result<bool, CliError> {
     let mut given = Vec::new();
     for (flag, path) in [("--config", &place.config), ("--state-dir", &place.state_dir)] {
@@ -57,7 +57,7 @@ fn stages(script: &str) -> [(&'static str, String); 4] {
 }
 
 impl Trial {
-    /// Plays the job; true if its script passed.
+    /// Runs the job; true if its script passed.
     async fn run(&self) -> Result<bool, CliError> {
         let tmpdir = make_tmpdir()?;
         write_response(&tmpdir, self.pool.as_deref())?;
@@ -150,14 +150,14 @@ fn nanos() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos()
 }
 
-/// The id of a played job. Two attempts with the same id would be taken for one job: the newer supersedes the older.
+/// A random ID for a job. Two attempts with the same ID would count as one job: the newer would replace the older.
 fn job_id() -> std::io::Result<u64> {
     let mut random = [0_u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     Ok(IDS.start + u64::from_ne_bytes(random) % (IDS.end - IDS.start))
 }
 
-/// A job response with what a driver may rely on.
+/// A job response with the fields that a driver may rely on.
 fn write_response(tmpdir: &Path, pool: Option<&str>) -> Result<(), CliError> {
     let variable = |key: &str, value: &str| serde_json::json!({ "key": key, "value": value, "public": true });
     let response = serde_json::json!({
@@ -196,7 +196,7 @@ fn protocol(tmpdir: &Path) -> Vec<(OsString, OsString)> {
     env
 }
 
-/// What `config` wants in the environment of the later calls.
+/// The variables that `config` adds to the environment of the later calls.
 fn job_env(printed: &[u8]) -> Result<Vec<(OsString, OsString)>, CliError> {
     let config: serde_json::Value = serde_json::from_slice(printed)?;
     let env = config.get("job_env").and_then(serde_json::Value::as_object);

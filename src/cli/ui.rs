@@ -14,7 +14,7 @@ pub fn err(text: &str) {
     anstream::stderr().write_all(text.as_bytes()).ok();
 }
 
-/// A line for the job's author.
+/// A line in the job log.
 pub fn tell(line: &str) {
     err(&format!("greenroom: {line}\n"));
 }
@@ -27,18 +27,18 @@ pub fn plural(count: usize, noun: &str) -> String {
     }
 }
 
-/// Text in a colour, where the terminal wants colours.
+/// Text in a colour, if the terminal shows colours.
 pub fn paint(colour: AnsiColor, text: &str) -> String {
     let style = Style::new().fg_color(Some(colour.into()));
     format!("{style}{text}{style:#}")
 }
 
-/// Does standard output go to a person?
+/// True if standard output is a terminal.
 pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Does standard error want colours? Only a terminal does, unless `NO_COLOR` or `CLICOLOR` say no.
+/// True if standard error shows colours: it is a terminal, and `NO_COLOR` and `CLICOLOR` do not forbid them.
 pub fn colours() -> bool {
     let stderr = std::io::stderr();
     stderr.is_terminal() && anstream::AutoStream::choice(&stderr) != anstream::ColorChoice::Never

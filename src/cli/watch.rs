@@ -1,4 +1,4 @@
-//! Watches a keeper's configuration: a change takes effect now, not at the next hint.
+//! Watches a keeper's configuration: a change takes effect immediately, not at the next wake-up.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::core::ids::PoolName;
 use crate::engine::keeper::Pool;
 use crate::port::host::Host as _;
 
-/// Wakes the pools when the file has changed. Resolves when it asks for what this process cannot give: a pool that it does
-/// not keep, or the calls of the other program.
+/// Wakes the pools when the file has changed. Resolves when the new configuration needs another process: for a new pool,
+/// or for calls that only `greenroom-backends` can make.
 pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration) {
     let path = context.config_path();
     let mut last = look(&path);
@@ -25,14 +25,14 @@ pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Dur
             continue;
         }
         last = now;
-        // What is wrong with a file that cannot be read, each pool says of itself.
+        // Each pool reports a file that cannot be read.
         if let Ok((config, _)) = Config::read(&path)
             && is_outgrown(&config, pools)
         {
             match objection(context, &config) {
                 None => return,
-                // As long as not all of it can be kept, what is kept goes on.
-                Some(why) => tracing::error!("the new configuration cannot be kept whole: {why}"),
+                // Until all of it can be applied, the present pools stay as they are.
+                Some(why) => tracing::error!("the new configuration cannot be applied completely: {why}"),
             }
         }
         for pool in pools {
@@ -46,7 +46,7 @@ fn is_outgrown(config: &Config, pools: &[Pool]) -> bool {
     !config.pools.keys().all(kept) || !matches!(program::other(config), Ok(None))
 }
 
-/// Why a keeper of this configuration could not begin.
+/// Why a keeper of this configuration could not start.
 fn objection(context: &Context, config: &Config) -> Option<String> {
     let tried = || -> Result<(), CliError> {
         program::other(config)?;

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use crate::core::time::{Pretty, Stamp};
 
-/// The present moment and the zone of whoever reads.
+/// The present moment and the time zone of the reader.
 #[derive(Debug, Clone)]
 pub struct When {
     now: Stamp,
@@ -15,7 +15,7 @@ pub struct When {
 }
 
 impl When {
-    /// In the zone of this machine (or of `TZ`).
+    /// In the time zone of the runner host, or of `TZ`.
     pub fn local(now: Stamp) -> Self {
         Self::in_zone(now, TimeZone::system())
     }

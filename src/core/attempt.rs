@@ -1,4 +1,4 @@
-//! When is an attempt over?
+//! Decides whether an attempt is over.
 //!
 //! Facts about an attempt's directory, lease and runner come from the host; whether they mean the end is decided
 //! here. Every unknown counts in the job's favour.
@@ -12,27 +12,27 @@ use super::job::JobFacts;
 use super::policy::Timing;
 use super::time::{BootId, Stamp};
 
-/// Something that can be seen, cannot be seen, or cannot be judged from here.
+/// Whether something is there, as far as this process can observe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Presence {
     There,
     Gone,
-    /// Another mount or process namespace, or no right to look.
+    /// Another mount or process namespace, or no permission.
     Unknown,
 }
 
-/// What the host saw of one attempt's directory.
+/// What the host observed of one attempt's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptSeen {
     pub job: JobFacts,
-    /// The instance its `job` file names, if it was told one.
+    /// The instance that its `job` file names, if any.
     pub instance: Option<InstanceId>,
     pub begun: Stamp,
     /// The mark `closed`.
     pub closed: Option<Stamp>,
     /// The mark `used`: the first `run` came.
     pub used: bool,
-    /// Does some call hold the lease?
+    /// Whether a call holds the lease.
     pub lease_held: bool,
     /// The last time written into the lease.
     pub lease_at: Stamp,
@@ -48,19 +48,19 @@ pub struct AttemptSeen {
 pub enum End {
     /// `cleanup` came.
     CleanedUp,
-    /// A later attempt of the same job took its place.
+    /// A later attempt of the same job replaced it.
     Superseded,
-    /// `prepare` gave it back: cancelled, timed out, or its runner went away.
+    /// `prepare` released it: canceled, timed out, or its runner is gone.
     GivenBack,
-    /// The machine was rebooted.
+    /// The runner host was rebooted.
     Rebooted,
     /// The runner is gone and no `cleanup` came.
     RunnerGone,
     /// The attempt's TMPDIR is gone and no `cleanup` came.
     TmpdirGone,
-    /// Nothing used it for so long that nobody can.
+    /// No call has used it for longer than any call pauses.
     Unused,
-    /// It outlived its job's timeout.
+    /// It exceeded its job's timeout.
     Overrun,
 }
 
@@ -68,18 +68,18 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CleanedUp => "cleaned up",
-            Self::Superseded => "a later attempt of the job took its place",
-            Self::GivenBack => "given back",
-            Self::Rebooted => "the machine was rebooted",
+            Self::Superseded => "replaced by a later attempt of the job",
+            Self::GivenBack => "released by `prepare`",
+            Self::Rebooted => "the runner host was rebooted",
             Self::RunnerGone => "the runner is gone",
             Self::TmpdirGone => "its temporary directory is gone",
             Self::Unused => "unused for too long",
-            Self::Overrun => "it outlived its job's timeout",
+            Self::Overrun => "it exceeded its job's timeout",
         })
     }
 }
 
-/// Is the attempt over, and why? The first reason that applies, in the order of the design.
+/// Why the attempt is over, if it is: the first reason that applies.
 pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
     if seen.closed.is_some() {
         return Some(End::CleanedUp);

@@ -1,7 +1,7 @@
-//! The capacity matrix: the ways in which a provider can launch, and which of them it refused lately.
+//! Offering availability: the ways in which a provider can launch, and the last refusal of each.
 //!
-//! A pool of a provider that names offerings goes through them in their order. One that is refused is passed over for
-//! a while, by all launches; what is no offering's fault (throttling, a passing fault, no answer) is the brake's.
+//! Launches of a pool whose provider names offerings try them in their order. After a refusal all launches skip the
+//! offering for some time. Errors that concern no offering (throttling, transient errors, no answer) delay all launches.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use super::ids::OfferingName;
 use super::policy::Timing;
 use super::time::Stamp;
 
-/// What is recorded of a pool's offerings. Nothing, where the provider has one way to launch only.
+/// What is recorded of a pool's offerings. Empty if the provider has only one way to launch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Availability {
     /// As the provider names them, the preferred one first.
     offerings: Vec<OfferingName>,
-    /// Of those, what was said last to each that was refused and has not been accepted since.
+    /// The last refusal of each offering that has not been accepted since.
     refusals: BTreeMap<OfferingName, Refusal>,
 }
 
@@ -33,7 +33,7 @@ pub struct Refusal {
     pub failure: Failure,
 }
 
-/// An offering that is passed over, until when, and why.
+/// An offering that launches skip, until when, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     pub offering: OfferingName,
@@ -41,32 +41,32 @@ pub struct Unavailable {
     pub until: Stamp,
 }
 
-/// What the next launch is to take.
+/// The offering for the next launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// There is nothing to choose from.
+    /// The provider names no offerings.
     Only,
-    /// The first that is not passed over.
+    /// The first one that is available.
     Take(OfferingName),
-    /// All `count` are passed over; this one for the shortest time.
+    /// All `count` are unavailable; this one for the shortest time.
     Wait { first: Unavailable, count: u32 },
 }
 
-/// What a refusal says about its offering.
+/// What a refusal means for its offering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
-    /// There are none left of it, which comes and goes.
+    /// It has no capacity, which changes over time.
     Stock,
-    /// It is not to be had until somebody changes something: a limit, a permission, a name.
+    /// It stays unavailable until a limit, a permission or a name is changed.
     Terms,
     /// Nothing: any other offering would be refused as well.
     None,
 }
 
-/// The one place where the class of a refusal decides whether its offering is passed over.
+/// The one place where the class of a refusal decides whether its offering becomes unavailable.
 ///
 /// Limits, permissions and even a wrong name often concern one offering only (a limit of one family of machines, a
-/// type that one zone does not have), so the others are tried. Where it does concern all of them, each is asked once and
+/// type that one zone does not have), so the others are tried. If it does concern all of them, each is requested once and
 /// then the pool waits.
 fn blame(class: &ErrorClass) -> Blame {
     match class {
@@ -77,7 +77,7 @@ fn blame(class: &ErrorClass) -> Blame {
 }
 
 impl Refusal {
-    /// How long its offering is passed over.
+    /// How long its offering is unavailable.
     fn lasts(&self, timing: &Timing) -> Duration {
         match blame(&self.failure.class) {
             Blame::Stock => {
@@ -95,7 +95,7 @@ impl Availability {
         self.offerings.is_empty() && self.refusals.is_empty()
     }
 
-    /// Was one refused, and not accepted since?
+    /// True if one was refused and has not been accepted since.
     pub fn has_refusals(&self) -> bool {
         !self.refusals.is_empty()
     }
@@ -105,12 +105,12 @@ impl Availability {
         &self.offerings
     }
 
-    /// What was said of the offering when it was refused, unless it has been accepted since.
+    /// The last refusal of the offering, unless it has been accepted since.
     pub fn refusal(&self, offering: &OfferingName) -> Option<&Refusal> {
         self.refusals.get(offering)
     }
 
-    /// The offerings that are passed over now, in their order.
+    /// The offerings that are unavailable now, in their order.
     pub fn unavailable(&self, timing: &Timing, now: Stamp) -> impl Iterator<Item = Unavailable> {
         self.offerings.iter().filter_map(move |offering| self.unavailable_now(offering, timing, now))
     }
@@ -134,7 +134,7 @@ impl Availability {
         (!now.reached(until)).then_some(Unavailable { offering, refusal, until })
     }
 
-    /// What the next launch is to take.
+    /// The offering for the next launch.
     pub fn choice(&self, timing: &Timing, now: Stamp) -> Choice {
         if self.offerings.is_empty() {
             return Choice::Only;
@@ -151,18 +151,18 @@ impl Availability {
         first.map_or(Choice::Only, |first| Choice::Wait { first, count })
     }
 
-    /// These are the offerings from now on; what was said of others is forgotten.
+    /// Replaces the offerings; refusals of others are forgotten.
     pub(super) fn name(&mut self, named: &[OfferingName]) {
         self.offerings = named.to_vec();
         self.refusals.retain(|offering, _| named.contains(offering));
     }
 
-    /// All may be asked at once.
+    /// Makes all available immediately.
     pub(super) fn forgive(&mut self) {
         self.refusals.clear();
     }
 
-    /// A launch of the offering was refused. False if that says nothing about it.
+    /// A launch of the offering was refused. False if the refusal does not concern the offering.
     pub(super) fn refuse(
         &mut self,
         offering: &OfferingName,
@@ -190,7 +190,7 @@ impl Availability {
     }
 }
 
-/// Was the launch asked for after the refusal? One that was under way by then tells nothing new.
+/// True if the launch was requested after the refusal. One that was in progress by then adds no information.
 fn is_news(before: &Refusal, asked: Stamp) -> bool {
     asked.is_after(before.at)
 }
@@ -201,10 +201,10 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// A refusal in the words that people use of goods: a provider's own say no more when none are left.
+/// A refusal as people read it: without the provider's message if there is no capacity.
 pub fn said(failure: &Failure) -> String {
     match failure.class {
-        ErrorClass::NoCapacity { .. } => "out of stock".to_owned(),
+        ErrorClass::NoCapacity { .. } => "no capacity".to_owned(),
         ErrorClass::NotFound
         | ErrorClass::Quota
         | ErrorClass::Denied

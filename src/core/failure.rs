@@ -1,6 +1,6 @@
 //! Classes of provider failures.
 //!
-//! The class alone decides what happens next; the provider's own words travel beside it for people.
+//! The class alone decides what happens next; the provider's own message is kept beside it for people.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Stamp;
 
-/// What kind of "no" a provider gave.
+/// The kind of a provider's refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "class", rename_all = "kebab-case")]
 pub enum ErrorClass {
-    /// The thing asked about does not exist.
+    /// The resource does not exist.
     NotFound,
-    /// The provider has none left right now; `scope` says of what (a zone, a type, the whole box).
+    /// The provider has no capacity left; `scope` names where (a zone, a type, the runner host).
     NoCapacity { scope: String },
     /// The account's limit is reached.
     Quota,
@@ -22,16 +22,16 @@ pub enum ErrorClass {
     Denied,
     /// The request itself is wrong: repeating it cannot help.
     Invalid,
-    /// Too many calls; not again before the named moment.
+    /// Too many calls; no further one before `until`.
     Throttled { until: Option<Stamp> },
-    /// A fault that usually passes.
+    /// An error that usually goes away without action.
     Transient,
     /// No answer: the request may or may not have been carried out.
     Unknown,
 }
 
 impl ErrorClass {
-    /// Was the request certainly not carried out?
+    /// True if the request was certainly not carried out.
     pub fn is_definite(&self) -> bool {
         match self {
             Self::Unknown => false,
@@ -55,13 +55,13 @@ impl fmt::Display for ErrorClass {
             Self::Denied => f.write_str("denied"),
             Self::Invalid => f.write_str("invalid request"),
             Self::Throttled { .. } => f.write_str("throttled"),
-            Self::Transient => f.write_str("passing fault"),
+            Self::Transient => f.write_str("transient error"),
             Self::Unknown => f.write_str("no answer"),
         }
     }
 }
 
-/// A failure as it is recorded and shown: class and the provider's words.
+/// A failure as it is recorded and shown: its class and the provider's message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     #[serde(flatten)]
@@ -92,7 +92,7 @@ mod tests {
             (ErrorClass::Denied, true, "denied"),
             (ErrorClass::Invalid, true, "invalid request"),
             (ErrorClass::Throttled { until: None }, true, "throttled"),
-            (ErrorClass::Transient, true, "passing fault"),
+            (ErrorClass::Transient, true, "transient error"),
             (ErrorClass::Unknown, false, "no answer"),
         ] {
             assert_eq!(class.is_definite(), definite, "{class}");

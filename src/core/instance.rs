@@ -1,4 +1,4 @@
-//! One instance: its phase, its slots, and the questions one may ask it.
+//! One instance: its phase and its slots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::time::Stamp;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     pub id: InstanceId,
-    /// `None` for a fixed host, which was adopted.
+    /// `None` for a static host, which was adopted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchRecord>,
     pub phase: Phase,
@@ -25,14 +25,14 @@ pub struct Instance {
     /// When it became ready last; its boot must be the present one for the instance to be handed out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Stamp>,
-    /// When its last job left; `None` again when a clean has made it nobody's.
+    /// When its last job left; `None` again after a cleaning has unbound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Stamp>,
-    /// Jobs at once.
+    /// Concurrent jobs.
     pub capacity: u32,
     /// Jobs it may still be given; `None`: no limit.
     pub uses_left: Option<u32>,
-    /// Jobs that have really used it.
+    /// Jobs that have used it.
     pub uses: u32,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub holders: BTreeMap<AttemptName, Holder>,
@@ -53,7 +53,7 @@ pub struct LaunchRecord {
     pub number: u32,
     /// Counts launch attempts of this instance, from 1. Part of the launch token.
     pub attempt: u32,
-    /// In which of its ways the provider is to launch it; `None`: it has one only.
+    /// The offering to launch; `None` if the provider names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offering: Option<OfferingName>,
     pub answer: Answer,
@@ -61,20 +61,20 @@ pub struct LaunchRecord {
     pub requested_at: Stamp,
 }
 
-/// What the provider said to the present launch attempt.
+/// The provider's answer to the present launch attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Nothing yet: the call is under way, or its caller died.
+    /// None yet: the call is in progress, or its caller died.
     Pending,
     Accepted {
         at: Stamp,
     },
-    /// No answer came: it may or may not have been made.
+    /// The call got no answer: the instance may or may not exist.
     Unknown {
         at: Stamp,
     },
-    /// Certainly not made.
+    /// The instance certainly does not exist.
     Refused {
         at: Stamp,
         failure: Failure,
@@ -86,26 +86,26 @@ pub enum Answer {
 pub struct Holder {
     pub job: JobKey,
     pub granted: Stamp,
-    /// The attempt is closed, but a call of it still lives: the slot is not free yet.
+    /// The attempt is closed, but its last call is still running: the slot is not free yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closing: Option<Stamp>,
 }
 
-/// What an instance is doing.
+/// The stage in an instance's life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Asked for; not reachable yet.
+    /// Launch requested; not reachable yet.
     Launching,
-    /// Reachable; the ready command has not passed yet. A fixed host also when it was ready and could not be reached.
+    /// Reachable; the ready command has not passed yet. Also a static host that was ready and became unreachable.
     Checking,
-    /// Serves jobs, or waits for them.
+    /// Serves jobs, or is idle.
     Ready,
     /// Being cleaned between jobs.
     Cleaning,
-    /// Out of service until somebody looks at it.
+    /// Given no jobs until an operator returns it to service.
     OutOfService { reason: String },
-    /// No new jobs; terminated when the present ones have ended.
+    /// No new jobs; terminated when the present ones have finished.
     Draining { reason: DrainReason },
 }
 
@@ -115,13 +115,13 @@ pub enum Phase {
 pub enum DrainReason {
     /// It has served its last job.
     UsedUp,
-    /// Idle longer than `idle_time` and more than the policy wants.
+    /// Idle longer than `idle_time`, and above the policy's target.
     Surplus,
     /// Older than `max_lifetime`.
     Expired,
     /// A waiting job of another trust domain needs the room.
     MadeRoom,
-    /// The operator asked.
+    /// An operator drained it.
     ByOperator,
     /// Not ready within `launch_timeout`.
     NeverReady,
@@ -129,22 +129,22 @@ pub enum DrainReason {
     NotReady { message: String },
     /// The provider has stopped it, or it died.
     Stopped,
-    /// The provider does not know it any more.
+    /// The provider no longer has it.
     Vanished,
     /// A job found it unusable.
     Broken { message: String },
-    /// It did not answer while it was idle.
+    /// It did not respond while it was idle.
     Unresponsive { message: String },
-    /// The machine was rebooted: what was recorded as idle may have been given away.
+    /// The runner host was rebooted: an instance that is recorded as idle may have been granted.
     Rebooted,
-    /// An attempt that the record does not know has run a job there.
+    /// An unrecorded attempt has run a job on it.
     Unaccounted,
-    /// The provider refused the launch, and then it was there.
+    /// The provider refused the launch, but the instance exists.
     LaunchedAfterRefusal,
 }
 
 impl DrainReason {
-    /// Does this count as a failed launch, if the instance was still booting?
+    /// True if this counts as a failed launch while the instance is booting.
     pub fn is_launch_failure(&self) -> bool {
         match self {
             Self::NeverReady | Self::NotReady { .. } | Self::Stopped | Self::Vanished => true,
@@ -166,19 +166,21 @@ impl fmt::Display for DrainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsedUp => f.write_str("it has served its last job"),
-            Self::Surplus => f.write_str("idle for longer than `idle_time`, and not wanted"),
+            Self::Surplus => f.write_str("idle for longer than `idle_time` and not needed"),
             Self::Expired => f.write_str("older than `max_lifetime`"),
-            Self::MadeRoom => f.write_str("a waiting job of another trust domain needs the room"),
+            Self::MadeRoom => f.write_str("it makes room for a waiting job of another trust domain"),
             Self::ByOperator => f.write_str("drained by the operator"),
             Self::NeverReady => f.write_str("not ready within `launch_timeout`"),
             Self::NotReady { message } => write!(f, "its ready command failed: {message}"),
             Self::Stopped => f.write_str("the provider stopped it"),
-            Self::Vanished => f.write_str("the provider does not know it any more"),
+            Self::Vanished => f.write_str("the provider no longer has it"),
             Self::Broken { message } => write!(f, "a job found it unusable: {message}"),
-            Self::Unresponsive { message } => write!(f, "it stopped answering while it was idle: {message}"),
-            Self::Rebooted => f.write_str("this machine was rebooted, and its record may lack the last jobs"),
-            Self::Unaccounted => f.write_str("a job ran there that its record does not know"),
-            Self::LaunchedAfterRefusal => f.write_str("its launch was refused, yet it is there"),
+            Self::Unresponsive { message } => write!(f, "it stopped responding while idle: {message}"),
+            Self::Rebooted => {
+                f.write_str("the runner host was rebooted, and the record may lack the last jobs")
+            }
+            Self::Unaccounted => f.write_str("an unrecorded job ran on it"),
+            Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
         }
     }
 }
@@ -202,7 +204,7 @@ impl Phase {
         }
     }
 
-    /// One word for tables.
+    /// The name in tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Launching => "launching",
@@ -216,12 +218,12 @@ impl Phase {
 }
 
 impl Instance {
-    /// Slots not taken, whatever the phase.
+    /// Free slots in any phase.
     pub fn free_slots(&self) -> u32 {
         self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))
     }
 
-    /// Jobs it could take now: free slots, as far as its uses reach. Zero unless ready.
+    /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready.
     pub fn usable(&self) -> u32 {
         match self.phase {
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
@@ -233,7 +235,7 @@ impl Instance {
         }
     }
 
-    /// In which of the provider's ways it was launched, where there are several.
+    /// The offering it was launched from, if the provider names any.
     pub fn offering(&self) -> Option<&OfferingName> {
         self.launch.as_ref()?.offering.as_ref()
     }
@@ -246,12 +248,12 @@ impl Instance {
         self.phase == Phase::Ready && self.holders.is_empty()
     }
 
-    /// Would this domain's jobs be allowed on it?
+    /// True if jobs of this domain may run on it.
     pub fn admits(&self, domain: &TrustDomain) -> bool {
         self.domain.as_ref().is_none_or(|bound| bound == domain)
     }
 
-    /// Has its last job left since it became ready? A clock that was set back before a reboot tells nothing of that.
+    /// True if its last job left after it became ready. A clock that was set back before a reboot proves nothing.
     pub fn has_served(&self) -> bool {
         let left_after =
             |ready: Stamp| self.released.is_some_and(|left| left.seen_from(ready).reached(ready));
@@ -264,7 +266,7 @@ impl Instance {
         left.or(self.ready).unwrap_or(self.since)
     }
 
-    /// Why it never became ready, if it is leaving for that.
+    /// Why it never became ready, if it is drained for that reason.
     pub fn failed_boot(&self) -> Option<&DrainReason> {
         match &self.phase {
             Phase::Draining { reason: why } if self.ready.is_none() && why.is_launch_failure() => Some(why),
@@ -277,13 +279,13 @@ impl Instance {
         }
     }
 
-    /// Was its launch refused, with nothing made?
+    /// True if its launch was refused and it does not exist.
     pub fn is_refused(&self) -> bool {
         let refused = |l: &LaunchRecord| matches!(l.answer, Answer::Refused { .. });
         self.phase == Phase::Launching && self.launch.as_ref().is_some_and(refused)
     }
 
-    /// Is something being done with it that ends by itself?
+    /// True in a phase that the keeper will end: launching, checking, cleaning or draining.
     pub fn is_under_way(&self) -> bool {
         match self.phase {
             Phase::Launching | Phase::Checking | Phase::Cleaning | Phase::Draining { .. } => true,
@@ -291,7 +293,7 @@ impl Instance {
         }
     }
 
-    /// Must it go once its jobs have left?
+    /// True if it is terminated when its jobs have finished.
     pub fn is_used_up(&self) -> bool {
         self.uses_left == Some(0)
     }
@@ -301,9 +303,9 @@ impl Instance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     pub how: End,
-    /// Did a `run` ever come? A grant given back unused costs nothing.
+    /// Whether a `run` ever came. A grant that was released unused costs nothing.
     pub used: bool,
-    /// A call of the attempt still lives; the slot stays taken until it ends.
+    /// A call of the attempt is still running; the slot stays taken until it exits.
     pub closing: bool,
 }
 

@@ -136,17 +136,15 @@ impl Ownership {
 impl fmt::Display for Ownership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Orphaned(OrphanReason::Unrecorded) => "no record knows it",
-            Self::Orphaned(OrphanReason::InstanceUnrecorded) => {
-                "no record knows the instance that it was made for"
-            }
-            Self::Orphaned(OrphanReason::InstanceGone) => "its instance is gone without it",
-            Self::Stranger => "it has our owner, and was never launched from here",
-            Self::Young => "perhaps being launched right now: it is younger than `reap_grace`",
+            Self::Orphaned(OrphanReason::Unrecorded) => "it has no record",
+            Self::Orphaned(OrphanReason::InstanceUnrecorded) => "its instance has no record",
+            Self::Orphaned(OrphanReason::InstanceGone) => "its instance is gone",
+            Self::Stranger => "it has this owner's tag, but was never launched from this state directory",
+            Self::Young => "it is younger than `reap_grace`: its launch may be in progress",
             Self::Held => "an open attempt of a job names it",
             Self::Recorded => "recorded",
             Self::Foreign => "it has another owner",
-            Self::Untagged => "it has no tags of ours",
+            Self::Untagged => "it has no tags of Greenroom",
         })
     }
 }

@@ -133,7 +133,7 @@ pub struct Timing {
     pub launch_backoff_max: Duration,
     /// Launches that fail in a row before the pool pauses; those that were refused together count once. Default 5.
     pub breaker_failures: u32,
-    /// An offering that is out of stock is passed over this long; doubles each further time in a row. Default 2 min.
+    /// How long an offering without capacity is unavailable; doubles each further time in a row. Default 2 min.
     #[serde(with = "millis", default = "stockout_backoff")]
     pub stockout_backoff: Duration,
     /// Longest such time. Default 30 min.

@@ -1,6 +1,6 @@
-//! What a pass found and why it did what it did, as data.
+//! The outcome of a reconcile pass, and the reasons, as data.
 //!
-//! Written after each pass, read by waiting calls, `pool status` and `explain`. Nothing knows more than it does.
+//! Written after each pass; waiting calls, `pool status` and `explain` read it.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,31 +20,31 @@ pub struct Report {
     pub at: Stamp,
     /// The state's revision that the plan was made from.
     pub revision: u64,
-    /// Idle slots wanted, and the index of the policy entry that says so (`None`: the default).
+    /// The target of idle slots, and the index of the policy entry that sets it (`None`: the default).
     pub idle_target: u32,
     pub schedule: Option<usize>,
     /// Which row of the reconcile table applied to each instance.
     pub rows: Vec<(InstanceId, u8)>,
-    /// What the provider says of an instance beyond its status.
+    /// What the provider reports about an instance beyond its status.
     #[serde(default)]
     pub details: Vec<(InstanceId, String)>,
     /// Why each waiting job waits.
     pub waiting: Vec<(AttemptName, WaitingOn)>,
-    /// What stands in the way of launching, if something was wanted.
+    /// What blocks launches, if one is needed.
     pub launches: Option<WaitingOn>,
     /// What an operator should know.
     pub notes: Vec<Note>,
-    /// When the keeper looks again by itself.
+    /// When the next pass is due.
     pub next: Option<Stamp>,
 }
 
 impl Report {
-    /// What the provider says of an instance beyond its status.
+    /// What the provider reports about an instance beyond its status.
     pub fn detail(&self, instance: &InstanceId) -> Option<&str> {
         self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
     }
 
-    /// Nothing found yet.
+    /// An empty report.
     pub fn new(at: Stamp, revision: u64) -> Self {
         Self {
             at,
@@ -61,29 +61,29 @@ impl Report {
     }
 }
 
-/// Why a job or a wish is not served yet.
+/// Why a job or a launch waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "waiting_for", rename_all = "kebab-case")]
 pub enum WaitingOn {
-    /// An instance is on its way for it.
+    /// An instance is booting for it.
     Boot { instance: InstanceId },
     /// All instances are in use and the pool is at its limit.
     Limit { in_use: u32, max_instances: u32, ahead: u32 },
-    /// The pool is at its limit; this instance is on its way out and makes room.
+    /// The pool is at its limit; this instance is being terminated and makes room.
     Room { instance: InstanceId },
-    /// Launches are limited for now, by `max_launching` or by what boots at once on this machine; one follows.
+    /// As many launches are in progress as `max_launching` or the runner host allows; one follows.
     Launching { under_way: u32, at_most: u32 },
-    /// `launches_per_minute` is used up.
+    /// `launches_per_minute` is reached.
     Rate { until: Stamp },
     /// The last launch failed; the next try is due then.
     Backoff { until: Stamp, failure: Failure },
-    /// Launches keep failing: the pool pauses.
+    /// Launches fail repeatedly: the pool is paused.
     Paused { until: Stamp, failures: u32, failure: Failure },
-    /// All `count` offerings were refused lately; this one may be asked again first, at `until`.
+    /// All `count` offerings are unavailable; this one is retried first, at `until`.
     NoOffering { until: Stamp, offering: OfferingName, failure: Failure, count: u32 },
     /// An instance is being cleaned for it.
     Cleaning { instance: InstanceId },
-    /// The operator stopped the pool.
+    /// An operator drained the pool.
     Drained { since: Stamp },
     /// The state directory was copied or moved.
     Moved { problem: String },
@@ -94,9 +94,9 @@ pub enum WaitingOn {
         #[serde(with = "millis")]
         max_lifetime: Duration,
     },
-    /// The provider launches nothing and no host is free.
+    /// The provider launches nothing and no static host is free.
     NoHost,
-    /// The next pass has not looked yet.
+    /// The next pass is pending.
     NextPass,
 }
 
@@ -109,36 +109,36 @@ pub enum Note {
         failure: Failure,
     },
     ListIncomplete,
-    /// Instances with our owner's tag that another manager made: somebody works with a copy of this state.
+    /// Instances with this owner's tag that another keeper launched: a copy of this state directory is in use.
     OwnerConflict {
         instances: Vec<InstanceId>,
     },
-    /// More instances exist than `max_instances` allows; we made none of the surplus.
+    /// More instances exist than `max_instances` allows, although this keeper launched none above it.
     OverLimit {
         alive: u32,
         max_instances: u32,
     },
-    /// A call to the provider about this instance keeps failing.
+    /// Calls to the provider about this instance fail repeatedly.
     Trouble {
         instance: InstanceId,
         failure: Failure,
         until: Stamp,
     },
-    /// An instance in use looks gone; its job decides.
+    /// An instance in use looks gone; the job's own connection decides.
     Suspect {
         instance: InstanceId,
-        /// Why it ended, where the provider knows.
+        /// Why it stopped, if the provider knows.
         #[serde(default)]
         cause: Option<String>,
     },
-    /// A fixed host cannot be used now; it is back by itself when that has changed.
+    /// A static host cannot be used at present; it returns to service when it responds.
     Unavailable {
         instance: InstanceId,
         reason: String,
     },
-    /// A boot came to nothing; told for some minutes.
+    /// A boot failed; reported for some minutes.
     BootFailed(FailedBoot),
-    /// The configuration is invalid; the last good one is in force.
+    /// The configuration is invalid; the last valid one stays active.
     ConfigInvalid {
         problem: String,
     },
@@ -152,10 +152,10 @@ pub enum Note {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedBoot {
     pub instance: InstanceId,
-    /// When it was given up.
+    /// When the keeper gave it up.
     pub at: Stamp,
     pub reason: DrainReason,
-    /// Why it ended, where the provider knows: a sentence without its subject.
+    /// Why it stopped, if the provider knows: a sentence without its subject.
     #[serde(default)]
     pub cause: Option<String>,
     /// The last lines of its console, made fit for messages.
@@ -163,7 +163,7 @@ pub struct FailedBoot {
 }
 
 impl FailedBoot {
-    /// What became of it, in one sentence.
+    /// The failure in one sentence.
     pub fn sentence(&self) -> String {
         match (&self.reason, &self.cause) {
             (DrainReason::Stopped, Some(cause)) => format!("{} {cause}", self.instance),
@@ -184,34 +184,38 @@ impl fmt::Display for WaitingOn {
                     n => write!(f, ", {n} jobs ahead"),
                 }
             }
-            Self::Room { instance } => write!(f, "{instance} is being removed and makes room"),
+            Self::Room { instance } => write!(f, "{instance} is being terminated to make room"),
             Self::Launching { under_way, at_most } => {
-                write!(f, "{under_way} launches under way, {at_most} at a time at most")
+                write!(f, "{under_way} launches in progress, limit {at_most}")
             }
-            Self::Rate { .. } => f.write_str("`launches_per_minute` is used up for now"),
+            Self::Rate { .. } => f.write_str("`launches_per_minute` is reached"),
             Self::Backoff { failure, .. } => write!(f, "the last launch failed ({failure})"),
             Self::Paused { failures, failure, .. } => {
-                write!(f, "the pool pauses after {failures} failed launches in a row (last: {failure})")
+                write!(f, "the pool is paused after {failures} failed launches in a row (last: {failure})")
             }
             Self::NoOffering { offering, failure, count: 1, .. } => {
                 write!(f, "{offering}: {}", availability::said(failure))
             }
             Self::NoOffering { offering, failure, count, .. } => {
-                write!(f, "all {count} offerings were refused; {offering}: {}", availability::said(failure))
+                write!(
+                    f,
+                    "all {count} offerings are unavailable; {offering}: {}",
+                    availability::said(failure)
+                )
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Drained { .. } => {
-                f.write_str("the pool was drained by the operator (`greenroom pool resume` ends it)")
+                f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")
             }
             Self::Moved { problem } => f.write_str(problem),
             Self::TooLong { timeout, max_lifetime } => write!(
                 f,
-                "the job's timeout of {} is longer than an instance lives ({}, `max_lifetime`)",
+                "the job's timeout of {} exceeds the lifetime of an instance ({}, `max_lifetime`)",
                 Pretty(*timeout),
                 Pretty(*max_lifetime),
             ),
-            Self::NoHost => f.write_str("no host is free"),
-            Self::NextPass => f.write_str("the keeper has not looked yet"),
+            Self::NoHost => f.write_str("no static host is free"),
+            Self::NextPass => f.write_str("the keeper's next reconcile pass is pending"),
         }
     }
 }
@@ -219,42 +223,46 @@ impl fmt::Display for WaitingOn {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ListFailed { failure } => write!(f, "the provider's list failed ({failure})"),
+            Self::ListFailed { failure } => {
+                write!(f, "the provider's instances cannot be listed ({failure})")
+            }
             Self::ListIncomplete => {
-                f.write_str("the provider's list was incomplete: it proves no absence, nothing is replaced")
+                f.write_str("the provider's list was incomplete: missing instances are not replaced")
             }
             Self::OwnerConflict { instances } => {
                 f.write_str(
-                    "another manager works with a copy of this state directory, reaping stands still: ",
+                    "another keeper works with a copy of this state directory, and reaping is suspended: ",
                 )?;
                 for (at, instance) in instances.iter().enumerate() {
                     let comma = if at == 0 { "" } else { ", " };
                     write!(f, "{comma}{instance}")?;
                 }
-                f.write_str(" carry our owner and no generation of ours")
+                f.write_str(" have this owner's tag but an unknown generation")
             }
             Self::OverLimit { alive, max_instances } => {
-                write!(f, "{alive} instances are there, limit {max_instances} (`max_instances`)")
+                write!(f, "{alive} instances exist, limit {max_instances} (`max_instances`)")
             }
-            Self::Unavailable { instance, reason: why } => write!(f, "{instance} gets no job for now: {why}"),
+            Self::Unavailable { instance, reason: why } => {
+                write!(f, "{instance} gets no jobs at present: {why}")
+            }
             Self::Trouble { instance, failure, .. } => {
-                write!(f, "calls about {instance} keep failing ({failure})")
+                write!(f, "calls about {instance} fail repeatedly ({failure})")
             }
             Self::BootFailed(boot) => {
                 f.write_str(&boot.sentence())?;
                 match boot.console.last() {
-                    Some(line) => write!(f, "; its console ends with `{line}`"),
+                    Some(line) => write!(f, "; the last line of its console is `{line}`"),
                     None => Ok(()),
                 }
             }
             Self::Suspect { instance, cause: None } => {
-                write!(f, "{instance} looks gone while it is in use; its job decides")
+                write!(f, "{instance} looks gone while in use; the job's own connection decides")
             }
             Self::Suspect { instance, cause: Some(cause) } => {
-                write!(f, "{instance} has ended while it is in use ({cause}); its job decides")
+                write!(f, "{instance} stopped while in use ({cause}); the job's own connection decides")
             }
             Self::ConfigInvalid { problem } => {
-                write!(f, "the configuration is invalid, the last good one is in force: {problem}")
+                write!(f, "the configuration is invalid, the last valid one stays active: {problem}")
             }
             Self::Moved { problem } => f.write_str(problem),
         }
@@ -268,7 +276,7 @@ mod tests {
     use crate::core::notation::{NOW, instance};
 
     #[test]
-    fn each_reason_to_wait_is_a_sentence_without_our_insides() {
+    fn each_reason_to_wait_is_a_sentence_without_internals() {
         let failure = || Failure { class: ErrorClass::Quota, message: "vCPU".to_owned() };
         let one = || instance("h1");
         for (on, text) in [
@@ -277,16 +285,16 @@ mod tests {
                 WaitingOn::Limit { in_use: 3, max_instances: 4, ahead: 2 },
                 "all 3 instances in use, limit 4 (`max_instances`), 2 jobs ahead",
             ),
-            (WaitingOn::Room { instance: one() }, "h1 is being removed and makes room"),
-            (WaitingOn::Launching { under_way: 2, at_most: 2 }, "2 launches under way, 2 at a time at most"),
-            (WaitingOn::Rate { until: NOW }, "`launches_per_minute` is used up for now"),
+            (WaitingOn::Room { instance: one() }, "h1 is being terminated to make room"),
+            (WaitingOn::Launching { under_way: 2, at_most: 2 }, "2 launches in progress, limit 2"),
+            (WaitingOn::Rate { until: NOW }, "`launches_per_minute` is reached"),
             (
                 WaitingOn::Backoff { until: NOW, failure: failure() },
                 "the last launch failed (quota reached: vCPU)",
             ),
             (
                 WaitingOn::Paused { until: NOW, failures: 5, failure: failure() },
-                "the pool pauses after 5 failed launches in a row (last: quota reached: vCPU)",
+                "the pool is paused after 5 failed launches in a row (last: quota reached: vCPU)",
             ),
             (
                 WaitingOn::NoOffering {
@@ -298,7 +306,7 @@ mod tests {
                     },
                     count: 3,
                 },
-                "all 3 offerings were refused; zone-b small spot: out of stock",
+                "all 3 offerings are unavailable; zone-b small spot: no capacity",
             ),
             (
                 WaitingOn::NoOffering {
@@ -312,7 +320,7 @@ mod tests {
             (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
             (
                 WaitingOn::Drained { since: NOW },
-                "the pool was drained by the operator (`greenroom pool resume` ends it)",
+                "the operator drained the pool (`greenroom pool resume` resumes it)",
             ),
             (WaitingOn::Moved { problem: "moved".to_owned() }, "moved"),
             (
@@ -320,10 +328,10 @@ mod tests {
                     timeout: Duration::from_hours(2),
                     max_lifetime: Duration::from_hours(1),
                 },
-                "the job's timeout of 2h is longer than an instance lives (1h, `max_lifetime`)",
+                "the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`)",
             ),
-            (WaitingOn::NoHost, "no host is free"),
-            (WaitingOn::NextPass, "the keeper has not looked yet"),
+            (WaitingOn::NoHost, "no static host is free"),
+            (WaitingOn::NextPass, "the keeper's next reconcile pass is pending"),
         ] {
             assert_eq!(on.to_string(), text);
             let json = serde_json::to_string(&on).unwrap();
@@ -343,36 +351,33 @@ mod tests {
             console: console.iter().map(|line| (*line).to_owned()).collect(),
         };
         for (note, text) in [
-            (Note::ListFailed { failure: failure() }, "the provider's list failed (denied: no key)"),
             (
-                Note::ListIncomplete,
-                "the provider's list was incomplete: it proves no absence, nothing is replaced",
+                Note::ListFailed { failure: failure() },
+                "the provider's instances cannot be listed (denied: no key)",
             ),
+            (Note::ListIncomplete, "the provider's list was incomplete: missing instances are not replaced"),
             (
                 Note::OwnerConflict { instances: vec![one(), instance("h2")] },
-                "another manager works with a copy of this state directory, reaping stands still: h1, h2 carry our \
-                 owner and no generation of ours",
+                "another keeper works with a copy of this state directory, and reaping is suspended: h1, h2 have this \
+                 owner's tag but an unknown generation",
             ),
-            (
-                Note::OverLimit { alive: 3, max_instances: 2 },
-                "3 instances are there, limit 2 (`max_instances`)",
-            ),
+            (Note::OverLimit { alive: 3, max_instances: 2 }, "3 instances exist, limit 2 (`max_instances`)"),
             (
                 Note::Trouble { instance: one(), failure: failure(), until: NOW },
-                "calls about h1 keep failing (denied: no key)",
+                "calls about h1 fail repeatedly (denied: no key)",
             ),
             (
                 Note::Suspect { instance: one(), cause: None },
-                "h1 looks gone while it is in use; its job decides",
+                "h1 looks gone while in use; the job's own connection decides",
             ),
             (
                 Note::Suspect { instance: one(), cause: Some("it powered itself off".to_owned()) },
-                "h1 has ended while it is in use (it powered itself off); its job decides",
+                "h1 stopped while in use (it powered itself off); the job's own connection decides",
             ),
             (Note::BootFailed(boot(&[])), "h1 did not come up: not ready within `launch_timeout`"),
             (
                 Note::BootFailed(boot(&["booting", "no root"])),
-                "h1 did not come up: not ready within `launch_timeout`; its console ends with `no root`",
+                "h1 did not come up: not ready within `launch_timeout`; the last line of its console is `no root`",
             ),
             (
                 Note::BootFailed(FailedBoot {

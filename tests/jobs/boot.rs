@@ -20,7 +20,7 @@ fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {
     let failed = said.iter().position(|line| line.contains(" did not come up: "));
     let failed = failed.unwrap_or_else(|| panic!("{said:#?}"));
     assert!(said[failed].contains("no root file system"), "{said:#?}");
-    assert!(said[failed].ends_with("; its console ends:"), "{said:#?}");
+    assert!(said[failed].ends_with("; the last lines of its console:"), "{said:#?}");
     assert!(said[failed + 1].starts_with("  | "), "{said:#?}");
     assert!(said.iter().all(|line| line.starts_with("greenroom: ") || line.starts_with("  | ")), "{said:#?}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));

@@ -164,7 +164,7 @@ fn a_keeper_whose_executable_is_replaced_hands_its_work_to_the_new_one() {
     let booting = || place.state().instances.values().any(|i| i.phase == Phase::Launching && i.uses == 0);
     wait_for("a launch", SOON, || booting().then_some(()));
     install(&program);
-    let said = "another executable lies where this one was: it takes over";
+    let said = "the executable was replaced: the new one takes over";
     wait_for("the hand-over", SOON, || place.log().contains(said).then_some(()));
     place.wait_until_idle(1);
     assert_eq!(place.of_kind(Kind::Call), []);
@@ -185,7 +185,7 @@ fn a_service_whose_executable_is_replaced_ends_and_leaves_the_start_to_its_super
     install(&program);
     let (status, said) = (keeper.wait(), keeper.log());
     assert!(
-        status.success() && said.contains("another executable lies where this one was"),
+        status.success() && said.contains("the executable was replaced: the new one takes over"),
         "{status} {said}"
     );
     place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
@@ -206,7 +206,7 @@ fn a_keeper_whose_state_directory_is_gone_says_so_and_leaves_without_bringing_it
     std::fs::rename(&place.state_dir, &away).expect("the directory can be moved");
     wait_for("the keeper's end", SOON, || (!keepers[0].is_alive()).then_some(()));
     let log = std::fs::read_to_string(away.join("keeper.log")).expect("its log");
-    assert!(log.contains("is gone or is another one: nothing is left to keep"), "{log}");
+    assert!(log.contains("was removed or replaced: the keeper exits"), "{log}");
     assert!(!place.state_dir.exists(), "it was brought back");
     // The instance looks after itself, every 5 s.
     wait_for("the instance's end", SOON, || place.of_kind(Kind::Instance).is_empty().then_some(()));
@@ -261,7 +261,7 @@ fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
     let attempt = place.prepared(1);
     assert_eq!(place.instance_of(&attempt), other);
     let told = place.order(&["explain", silent.as_str()]);
-    assert!(told.contains("stopped answering while it was idle"), "{told}");
+    assert!(told.contains("stopped responding while idle"), "{told}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     server.signal(Signal::CONT);

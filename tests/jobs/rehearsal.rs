@@ -29,8 +29,8 @@ fn a_pool_whose_launches_fail_pauses_and_tells_the_waiting_job_why_and_until_whe
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
     let said = lines(result.call("prepare"));
-    let pause = "greenroom: waiting: the pool pauses after 5 failed launches in a row \
-                 (last: passing fault: `fail_launch` wants it (5 of 5)); next try in ";
+    let pause = "greenroom: waiting: the pool is paused after 5 failed launches in a row \
+                 (last: transient error: `fail_launch` wants it (5 of 5)); next try in ";
     let told: Vec<_> = said.iter().filter_map(|line| line.strip_prefix(pause)).collect();
     assert!(matches!(told[..], [left] if left.ends_with('s')), "{said:?}");
     assert!(said.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{said:?}");
@@ -97,7 +97,7 @@ fn an_instance_that_dies_under_its_job_is_a_system_failure_in_one_sentence() {
     assert_eq!(run.exit_code(), Some(2), "{said:?}");
     let begin = format!("greenroom: system failure: instance {instance} ");
     assert!(matches!(&said[..], [only] if only.starts_with(&begin)), "{said:?}");
-    assert!(said[0].ends_with("`retry: when: runner_system_failure` repeats it."), "{said:?}");
+    assert!(said[0].ends_with("`retry: when: runner_system_failure` retries the job."), "{said:?}");
     let after = attempt.run("after_script", "true\n");
     assert_eq!(after.exit_code(), Some(2), "{}", after.stderr_text());
     assert_eq!(lines(&after).len(), 1, "{}", after.stderr_text());

@@ -34,7 +34,7 @@ fn home(call: &CallRecord) -> String {
 fn expect_stopped_and_kept(result: &JobResult, status: &str) {
     let script = result.call("build_script");
     assert_eq!(script.exit_code(), Some(2), "{}", result.describe());
-    let said = "greenroom: the stage was stopped; the instance stays for what follows\n";
+    let said = "greenroom: the stage was stopped; the job keeps its instance for the remaining stages\n";
     assert!(script.stderr_text().ends_with(said), "{}", result.describe());
     let after = result.call("after_script");
     assert_eq!(home(after), home(script), "{}", result.describe());

@@ -54,18 +54,12 @@ fn a_pool_whose_instances_are_all_recorded_has_nothing_left_over() {
     let home = home();
     let ready = kept(&home);
     let said = leaks(&home, &[]);
-    assert_eq!(
-        (said.code, said.out.as_str()),
-        (0, "pool linux: nothing is left over, 1 thing is recorded\n")
-    );
+    assert_eq!((said.code, said.out.as_str()), (0, "pool linux: no orphaned resources, 1 recorded\n"));
     assert_eq!(leaks(&home, &["--terminate"]).code, 0);
     assert_eq!(instances(&home), [ready]);
     home.empty();
     let said = leaks(&home, &["linux"]);
-    assert_eq!(
-        (said.code, said.out.as_str()),
-        (0, "pool linux: nothing is left over, 0 things are recorded\n")
-    );
+    assert_eq!((said.code, said.out.as_str()), (0, "pool linux: no orphaned resources, 0 recorded\n"));
 }
 
 #[test]
@@ -78,10 +72,10 @@ fn leftovers_are_deleted_and_what_another_made_is_not() {
 
     let said = leaks(&home, &[]);
     assert_eq!(said.code, 1, "{said:?}");
-    let expected = "pool linux: 1 thing is left over, 1 thing is recorded\nKIND      NAME";
+    let expected = "pool linux: 1 orphaned resource, 1 recorded\nKIND      NAME";
     assert!(said.out.starts_with(expected), "{said:?}");
     assert!(said.out.contains(&format!("instance  {ours}  {ours}  ")), "{said:?}");
-    assert!(said.out.contains("\n    no record knows it\n"), "{said:?}");
+    assert!(said.out.contains("\n    it has no record\n"), "{said:?}");
     assert!(said.out.contains("\nnot counted, and left alone:\n"), "{said:?}");
     assert!(said.out.contains("\n    it has another owner, `somebody`\n"), "{said:?}");
 
@@ -116,9 +110,12 @@ fn after_a_lost_journal_nothing_is_deleted_and_nothing_is_called_good() {
     fs::remove_dir_all(home.path("state/pools/linux")).unwrap();
     let said = leaks(&home, &["--terminate"]);
     assert_eq!(said.code, 1, "{said:?}");
-    assert!(said.out.starts_with("pool linux: nothing is left over, 0 things are recorded\n"), "{said:?}");
-    assert!(said.out.contains("    it has our owner, and was never launched from here\n"), "{said:?}");
-    assert!(said.out.contains("  error: somebody works with a copy of this state directory"), "{said:?}");
+    assert!(said.out.starts_with("pool linux: no orphaned resources, 0 recorded\n"), "{said:?}");
+    assert!(
+        said.out.contains("    it has this owner's tag, but was never launched from this state directory\n"),
+        "{said:?}"
+    );
+    assert!(said.out.contains("  error: a copy of this state directory is in use"), "{said:?}");
     assert_eq!(instances(&home), [ready]);
     // The processes of instances end with their directories.
     fs::remove_dir_all(home.path("state/instances")).unwrap();
@@ -133,7 +130,8 @@ fn whoever_cannot_look_says_so() {
     fs::write(&spec, "{").unwrap();
     let said = leaks(&home, &[]);
     assert_eq!((said.code, said.out.as_str()), (2, ""), "{said:?}");
-    let expected = "error: what is left over is not known: pool `linux`: the provider's answer is incomplete";
+    let expected =
+        "error: orphaned resources cannot be determined: pool `linux`: the provider's answer is incomplete";
     assert!(said.err.starts_with(expected), "{said:?}");
     let json = home.json(&["pool", "leaks", "--json"]);
     assert!(json["pools"][0]["error"].as_str().unwrap().contains("incomplete"), "{json}");
@@ -145,9 +143,9 @@ fn whoever_cannot_look_says_so() {
     fs::write(&config, text.replace("pool.linux", "pool.other")).unwrap();
     let said = leaks(&home, &[]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.out.starts_with("pool other: nothing is left over"), "{said:?}");
+    assert!(said.out.starts_with("pool other: no orphaned resources"), "{said:?}");
     assert!(
-        said.err.contains("pool `linux` has 1 instance on record, and the configuration does not name it"),
+        said.err.contains("pool `linux` has 1 instance on record, but is not in the configuration"),
         "{said:?}"
     );
     fs::write(&config, text).unwrap();

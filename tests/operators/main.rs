@@ -167,7 +167,7 @@ fn a_jobs_way_can_be_looked_at_from_all_sides() {
     let status = home.run(&["pool", "status"]);
     assert_eq!(status.code, 0);
     assert!(status.out.starts_with("pool linux: "), "{status:?}");
-    assert!(status.out.contains("\n  keeper: runs, looked "), "{status:?}");
+    assert!(status.out.contains("\n  keeper: running, last pass "), "{status:?}");
     assert!(!status.out.contains('\u{1b}'), "a pipe gets no escapes: {status:?}");
     assert!(status.out.lines().all(|line| line.chars().count() <= 80), "{}", status.out);
 
@@ -252,7 +252,7 @@ fn damage_is_shown_explained_and_mended() {
     assert_eq!(status.code, 1);
     assert!(status.out.contains("\"error\": "), "{status:?}");
     let told = home.run(&["explain", "linux"]);
-    assert!(told.out.contains("  not readable: "), "{told:?}");
+    assert!(told.out.contains("  unreadable: "), "{told:?}");
 
     let found = home.doctor(&[]);
     assert_eq!(found.code, 1);

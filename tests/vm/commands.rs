@@ -37,7 +37,7 @@ fn a_built_image_is_listed_and_passes_its_check() {
         serde_json::from_slice(&call(&["list", "--json"], images).stdout).expect("JSON");
     assert_eq!(listed["images"][0]["manifest"]["helper_version"], "19.4.0");
     let checked = call(&["check"], images);
-    assert_eq!(text(&checked.stdout), "image `light` is as it was built\n");
+    assert_eq!(text(&checked.stdout), "image `light` is intact\n");
     assert!(checked.status.success());
 }
 
@@ -81,7 +81,7 @@ fn a_mirror_that_does_not_answer_is_quoted_and_nothing_is_left() {
     let error = text(&failed.stderr);
     assert_eq!(failed.status.code(), Some(2), "{error}");
     assert!(error.contains("mmdebstrap ended with") && error.contains(&mirror), "{error}");
-    assert!(error.contains("help: is the mirror reachable"), "{error}");
+    assert!(error.contains("help: check that the archive is reachable"), "{error}");
     assert_eq!(entries(&images), [""; 0]);
 }
 

@@ -13,13 +13,13 @@ use crate::core::pool::PoolState;
 use crate::host::local::Role;
 use crate::port::clock::Clock as _;
 
-/// Explains; false if nothing by that name is known.
+/// Explains; false if no subject has that name.
 pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let looker = Looker::open(&context, None)?;
     let (keeper, looked) = looker.look().await;
     let when = When::local(context.host.now());
-    // A pool whose state cannot be read still has a history.
+    // The history of a pool is shown even if its state cannot be read.
     let nothing = PoolState::default();
     let chapters = looked.iter().map(|pool| chapter(pool, &nothing, &keeper)).collect();
     match explain(what, chapters, &when) {

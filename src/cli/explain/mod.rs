@@ -1,6 +1,6 @@
 //! `explain`: what happened to a job, an instance or a pool, and why.
 //!
-//! Answers come from the kept history and from the present state and report; nothing here knows more than they do.
+//! The sources are the kept history, the present state and the last report.
 
 pub(in crate::cli) mod command;
 mod past;
@@ -28,7 +28,7 @@ pub struct Chapter<'a> {
     pub state: &'a PoolState,
     pub report: Option<&'a Report>,
     pub keeper: &'a KeeperStatus,
-    /// Everything that is kept, oldest first; an error is a line that cannot be read.
+    /// All kept events, oldest first; an error is a line that cannot be read.
     pub history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
 }
 
@@ -58,12 +58,12 @@ struct Explained {
     unreadable: Vec<String>,
 }
 
-/// Nothing by that name is known.
+/// No subject has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no job, instance or pool `{what}` is known")]
+#[error("no job, instance or pool `{what}` found")]
 pub struct Unknown {
     pub what: String,
-    /// What may have been meant, and what can be asked.
+    /// The nearest name, and an example of each kind.
     pub help: String,
 }
 
@@ -132,7 +132,7 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
         Some(known) => present::instance(chapter, known, when),
         None if lines.is_empty() => return None,
         None => {
-            let mut now = vec!["it is gone".to_owned()];
+            let mut now = vec!["gone".to_owned()];
             now.extend(present::console(chapter, &question.name));
             now
         }
@@ -144,7 +144,7 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
 fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
     let lines: Vec<Line> = std::mem::take(&mut past.notable).into();
     let title = match lines.len() {
-        0 => format!("pool {}: nothing notable has happened", chapter.pool),
+        0 => format!("pool {}, no notable events", chapter.pool),
         1 => format!("pool {}, the last notable event", chapter.pool),
         n => format!("pool {}, the last {n} notable events", chapter.pool),
     };
@@ -154,7 +154,7 @@ fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
     if let Some(begins) = past.begins {
         let tally = past.tally;
         part.counted.push(format!(
-            "since {}: {} asked, {} served; {} ({} refused), {} ready",
+            "since {}: {} ({} served), {} ({} refused, {} ready)",
             when.clock(begins),
             plural(tally.jobs_asked, "job"),
             tally.jobs_served,
@@ -169,7 +169,7 @@ fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
     part
 }
 
-/// A subject with nothing said about it yet.
+/// A subject without any sentence yet.
 fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, past: &Past) -> Explained {
     Explained {
         kind,
@@ -184,7 +184,7 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
     }
 }
 
-/// Names that could be asked about.
+/// The known names.
 #[derive(Debug, Default)]
 struct Known {
     pools: Vec<String>,
@@ -213,11 +213,11 @@ impl Known {
         let meant = near.map_or(String::new(), |name| format!("did you mean `{name}`? "));
         let example = |of: &[String]| of.last().map_or(String::new(), |name| format!(" (`{name}`)"));
         let begins = match self.begins {
-            Some(begins) => format!("the history reaches back to {}", when.clock(begins)),
-            None => "no history is kept yet".to_owned(),
+            Some(begins) => format!("events are kept since {}", when.clock(begins)),
+            None => "no events are kept yet".to_owned(),
         };
         format!(
-            "{meant}a job's number{}, an instance{} or a pool{} can be asked about; {begins}",
+            "{meant}name a job{}, an instance{} or a pool{}; {begins}",
             example(&self.jobs),
             example(&self.instances),
             example(&self.pools),

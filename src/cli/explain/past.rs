@@ -11,10 +11,10 @@ use crate::core::instance::{Answer, DrainReason};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
-/// So many notable events of a pool are shown.
+/// How many notable events of a pool are shown at most.
 const NOTABLE: usize = 20;
 
-/// What somebody wants explained. The same word may be a job, an instance and a pool.
+/// The subject to explain. The same word can name a job, an instance and a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) job: Option<u64>,
@@ -37,7 +37,7 @@ impl Question {
     }
 }
 
-/// One event, told.
+/// One event as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) at: Stamp,
@@ -59,7 +59,7 @@ pub(super) struct Tally {
     pub(super) became_ready: usize,
 }
 
-/// Everything of a pool's history that answers the question.
+/// The part of a pool's history that answers the question.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     /// The first event that is kept.
@@ -69,15 +69,15 @@ pub(super) struct Past {
     pub(super) instance: Vec<Line>,
     pub(super) notable: VecDeque<Line>,
     pub(super) tally: Tally,
-    /// Names one could have meant.
+    /// Names for suggestions.
     pub(super) known_jobs: BTreeSet<u64>,
     pub(super) known_instances: BTreeSet<InstanceId>,
-    /// What could not be read, in the store's words.
+    /// What could not be read, in the words of the store.
     pub(super) unreadable: Vec<String>,
     projects: BTreeMap<JobKey, String>,
     /// The state, as far as the kept history tells it.
     state: PoolState,
-    /// Instances that the asked job has had, for what became of them.
+    /// Instances that the job in question has had, to follow them.
     followed: BTreeMap<InstanceId, JobKey>,
 }
 
@@ -121,7 +121,7 @@ impl Past {
             }
             self.notable.push_back(line);
         }
-        // A misfit concerns what began before the kept history; everything else goes on.
+        // An inapplicable event concerns what began before the kept history; the others are still applied.
         self.state.apply(event).ok();
     }
 
@@ -152,7 +152,7 @@ impl Past {
         request(&self.state, attempt).map(|r| r.job.key.clone()).or_else(lingering)
     }
 
-    /// Does this tell what became of an instance of the asked job? Until it is gone, or serves another job.
+    /// The job in question, if the event concerns an instance of it, which is gone or serves another job later.
     fn follows(&mut self, event: &Event, line: &Line) -> Option<JobKey> {
         let id = line.instance.as_ref()?;
         let job = self.followed.get(id)?.clone();
@@ -166,7 +166,7 @@ impl Past {
                 self.followed.remove(id);
                 Some(job)
             }
-            // What other jobs on it do is no concern of this one.
+            // Events of other jobs on it do not concern this one.
             Change::Released { .. } | Change::Rejected { .. } | Change::SlotFreed { .. } => None,
             _ => Some(job),
         }
@@ -185,7 +185,7 @@ impl Past {
     }
 }
 
-/// Would an operator who looks at the whole pool want to know? The usual course of jobs and instances is counted only.
+/// True if the event matters for the whole pool. The usual events of jobs and instances are only counted.
 fn is_notable(change: &Change) -> bool {
     match change {
         Change::PolicySet { .. }

@@ -1,4 +1,4 @@
-//! How things stand now, in sentences.
+//! The present state, in sentences.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::core::instance::Instance;
 use crate::core::plan::table::ROWS;
 use crate::core::report::{Note, WaitingOn};
 
-/// Where a job stands.
+/// The state of a job.
 pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<String> {
     let state = chapter.state;
     let mut now = Vec::new();
@@ -19,7 +19,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         let said = chapter.report.into_iter().flat_map(|r| &r.waiting);
         let on = said.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
         now.push(format!(
-            "it has waited for {}, is at place {} and gives up {}: {}",
+            "waiting for {} at place {}, times out {}: {}",
             when.age(reservation.requested_at),
             at + 1,
             when.left(reservation.deadline()),
@@ -29,9 +29,13 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
     for instance in state.instances.values() {
         for holder in instance.holders.values().filter(|h| h.job == *job) {
             now.push(match holder.closing {
-                None => format!("it has been on {} for {}", instance.id, when.age(holder.granted)),
+                None => format!("running on {} for {}", instance.id, when.age(holder.granted)),
                 Some(since) => {
-                    format!("closed for {}, but a call of it still lives on {}", when.age(since), instance.id)
+                    format!(
+                        "closing for {}: its last call still holds a slot of {}",
+                        when.age(since),
+                        instance.id
+                    )
                 }
             });
         }
@@ -41,14 +45,14 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
         let place = state.places.get(job).filter(|place| when.now().since(place.ended_at) < kept);
         let place = place.map(|place| {
             let (left, until) = (when.age(place.ended_at), when.until(place.ended_at.plus(kept)));
-            format!("it left the queue {left} ago; its place is kept for a retry {until}")
+            format!("left the queue {left} ago; its place is kept for a retry {until}")
         });
-        now.push(place.unwrap_or_else(|| "it neither waits nor runs".to_owned()));
+        now.push(place.unwrap_or_else(|| "neither waiting nor running".to_owned()));
     }
     now
 }
 
-/// How an instance stands; `None`: it is recorded no more.
+/// The state of a recorded instance.
 pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> Vec<String> {
     let view = view(chapter.pool, known, chapter.state, chapter.report, when);
     let jobs: Vec<String> = known.holders.values().map(|h| h.job.to_string()).collect();
@@ -57,9 +61,9 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         1 => format!(" with job {}", jobs.join("")),
         _ => format!(" with jobs {}", jobs.join(", ")),
     };
-    let left = known.uses_left.map_or("any number".to_owned(), |left| left.to_string());
+    let left = known.uses_left.map_or("any number of uses".to_owned(), |left| plural(left as usize, "use"));
     let mut now = vec![format!(
-        "it has been {}{with} for {}; {} served, {left} left",
+        "{}{with} for {}; {} served, {left} left",
         known.phase.word(),
         when.age(known.since),
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
@@ -67,13 +71,15 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
     now.extend(view.reason);
     now.extend(known.offering().map(|offering| format!("launched as {offering}")));
     now.extend(view.detail.map(str::to_owned));
-    now.extend(view.remedy.map(|command| format!("`{command}` brings it back")));
+    now.extend(view.remedy.map(|command| format!("return it to service with `{command}`")));
     let Some(report) = chapter.report else { return now };
     if let Some((_, number)) = report.rows.iter().find(|(id, _)| *id == known.id)
         && let Some((_, recorded, _, _, verdict)) = ROWS.iter().find(|row| row.0 == *number)
     {
         let ago = when.age(report.at);
-        now.push(format!("the keeper's verdict {ago} ago, row {number} of its table: {recorded}: {verdict}"));
+        now.push(format!(
+            "the keeper's verdict {ago} ago, row {number} of the reconcile table: {recorded}: {verdict}"
+        ));
     }
     let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance, .. } if *instance == known.id);
     now.extend(report.notes.iter().filter(about).map(ToString::to_string));
@@ -81,17 +87,17 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
     now
 }
 
-/// What an instance that did not come up wrote last, line by line.
+/// The last console lines of an instance that did not come up.
 pub(super) fn console(chapter: &Chapter<'_>, instance: &str) -> Vec<String> {
     let failed = |note: &Note| match note {
         Note::BootFailed(boot) if boot.instance.as_str() == instance => Some(boot.console.clone()),
         _ => None,
     };
     let lines = chapter.report.and_then(|r| r.notes.iter().find_map(failed)).unwrap_or_default();
-    lines.into_iter().map(|line| format!("its console: {line}")).collect()
+    lines.into_iter().map(|line| format!("console: {line}")).collect()
 }
 
-/// What stands in a pool's way.
+/// The state of a pool, and what blocks it.
 pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     let state = chapter.state;
     let mut now = vec![format!(
@@ -105,7 +111,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     let passed = passed_over(state, when.now());
     obstacles.extend(passed.iter().map(|passed| until_tried(passed, when)));
     if *chapter.keeper == KeeperStatus::Absent && !state.waiting.is_empty() {
-        obstacles.push("no keeper runs: `greenroom reap` starts one".to_owned());
+        obstacles.push("no keeper is running; start one with `greenroom reap`".to_owned());
     }
     if let Some(report) = chapter.report {
         let said = |on: &&WaitingOn| {
@@ -115,7 +121,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         obstacles.extend(report.notes.iter().map(ToString::to_string));
     }
     if obstacles.is_empty() {
-        obstacles.push("nothing stands in its way".to_owned());
+        obstacles.push("nothing blocks jobs or launches".to_owned());
     }
     now.extend(obstacles);
     now
@@ -125,10 +131,10 @@ fn halted(chapter: &Chapter<'_>, halt: &Suspension, when: &When) -> String {
     let resume = format!("`greenroom pool resume {}`", chapter.pool);
     match halt {
         Suspension::Drained { since } => {
-            format!("drained by the operator {} ago: {resume} ends it", when.age(*since))
+            format!("drained by the operator {} ago; resume with {resume}", when.age(*since))
         }
         Suspension::Paused { until, failures, failure } => format!(
-            "launches pause {} after {failures} failures in a row (last: {failure}): {resume} ends it now",
+            "launches are paused {} after {failures} failures in a row (last: {failure}); resume now with {resume}",
             when.until(*until)
         ),
         Suspension::Backoff { until, failure } => {

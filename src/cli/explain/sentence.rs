@@ -1,7 +1,7 @@
-//! What an event meant, in one sentence.
+//! An event as one sentence.
 //!
-//! The sentence is made of the event and the state just before it. History may begin in the middle: what is not known
-//! is left out.
+//! The sentence is made from the event and the state immediately before it. The kept history may begin later: what is
+//! unknown then is left out.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) fn request<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option
     state.waiting_for(attempt).or_else(granted)
 }
 
-/// The instance that an attempt is on, lingering ones included.
+/// The instance that an attempt is on, closing ones included.
 pub(super) fn instance_of<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Instance> {
     state.instances.values().map(AsRef::as_ref).find(|i| i.holders.contains_key(attempt))
 }
@@ -31,16 +31,16 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
     match &event.change {
         Change::PolicySet { policy } => policy_set(before.policy.as_deref(), policy),
         Change::GenerationBegun { generation } => {
-            format!("a keeper began to launch (generation {generation})")
+            format!("a keeper began generation {generation} of launches")
         }
         Change::OfferingsChanged { offerings } => named(offerings),
         Change::LaunchIntended { instance, attempt, offering, .. } => {
             let again = match attempt {
                 1 => String::new(),
-                _ => format!(" again, launch attempt {attempt}"),
+                _ => format!(" (attempt {attempt})"),
             };
             let chosen = offering.as_ref().map(|offering| chosen(before, offering, at));
-            format!("{instance} asked of the provider{again}{}", chosen.unwrap_or_default())
+            format!("launch of {instance} requested{again}{}", chosen.unwrap_or_default())
         }
         Change::LaunchAnswered { instance, answer, .. } => answered(before, instance, answer, at),
         Change::Reached { instance, endpoint } => {
@@ -48,10 +48,10 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         }
         Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
         Change::Adopted { instance, endpoint, .. } => {
-            format!("{instance} adopted, a fixed host at {}", endpoint.place())
+            format!("{instance} adopted, a static host at {}", endpoint.place())
         }
         Change::Requested { job, .. } => {
-            format!("job {} of {} asked for an instance{}", job.key, job.project, situation(before))
+            format!("job {} of {} requested an instance{}", job.key, job.project, situation(before))
         }
         Change::Granted { attempt, instance } => granted(before, attempt, instance, at),
         Change::Withdrawn { attempt, how } => {
@@ -67,45 +67,45 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
             let used = if leaving.used { "" } else { ", without having used it" };
-            let lingering = if leaving.closing { "; a call of it still lives" } else { "" };
+            let lingering = if leaving.closing { "; its last call is still running" } else { "" };
             let (who, place) = (who(before, attempt), place(before, attempt));
             format!("{who} left {place}{}: {}{used}{lingering}", held.unwrap_or_default(), leaving.how)
         }
         Change::SlotFreed { attempt } => {
             let job = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let who = job.map_or(format!("attempt {attempt}"), |h| format!("job {}", h.job));
-            format!("the last call of {who} on {} ended", place(before, attempt))
+            format!("the last call of {who} exited, its slot on {} is free", place(before, attempt))
         }
         other => of_instance(before, other, at),
     }
 }
 
-/// Events about an instance and no job, and the operator's orders.
+/// Events about an instance and no job, and the operator's commands.
 fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
     match change {
         Change::Resized { instance, capacity } => {
-            format!("{instance} has room for {} at once now", plural(*capacity as usize, "job"))
+            format!("{instance} now has room for {}", plural(*capacity as usize, "job"))
         }
         Change::Readdressed { instance, endpoint } => {
-            format!("{instance} is reached at {} now", endpoint.place())
+            format!("{instance} is now reached at {}", endpoint.place())
         }
         Change::BecameUnreachable { instance, reason: why } => {
-            format!("{instance} gets no job until it can be reached: {why}")
+            format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
-        Change::Cleaned { instance } => format!("{instance} clean{}", in_phase(before, instance, at)),
+        Change::Cleaned { instance } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
         Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),
-        Change::ReturnedToService { instance } => format!("{instance} brought back by the operator"),
-        Change::DrainingBegun { instance, reason: why } => format!("{instance} drained: {why}"),
-        Change::MissingFromList { instance, .. } => format!("{instance} missing in the provider's list"),
-        Change::ListedAgain { instance } => format!("{instance} in the provider's list again"),
+        Change::ReturnedToService { instance } => format!("{instance} returned to service by the operator"),
+        Change::DrainingBegun { instance, reason: why } => format!("{instance} draining: {why}"),
+        Change::MissingFromList { instance, .. } => format!("{instance} missing from the provider's list"),
+        Change::ListedAgain { instance } => format!("{instance} listed again by the provider"),
         Change::Forgotten { instance } => match before.instance(instance) {
-            Some(known) => format!("{instance} gone, {} after it was asked for", age(at, known.created)),
+            Some(known) => format!("{instance} gone after {}", age(at, known.created)),
             None => format!("{instance} gone"),
         },
         Change::PoolDrained => "the pool was drained by the operator".to_owned(),
         Change::PoolResumed => "the pool was resumed by the operator".to_owned(),
-        // Only `sentence` calls, with what it has no words for itself.
+        // `sentence` handles the other events.
         _ => String::new(),
     }
 }
@@ -114,7 +114,7 @@ fn age(at: Stamp, since: Stamp) -> Pretty {
     whole(at.since(since))
 }
 
-/// How long after the launch that was.
+/// The time since the launch.
 fn after(before: &PoolState, instance: &InstanceId, at: Stamp) -> String {
     let known = before.instance(instance);
     match known {
@@ -136,22 +136,22 @@ fn place(before: &PoolState, attempt: &AttemptName) -> String {
     instance_of(before, attempt).map_or("its instance".to_owned(), |i| i.id.to_string())
 }
 
-/// In which ways the provider can launch from now on.
+/// The new offerings.
 fn named(offerings: &[OfferingName]) -> String {
     if offerings.is_empty() {
-        return "the pool has no offerings any more".to_owned();
+        return "the pool no longer has offerings".to_owned();
     }
     let names: Vec<&str> = offerings.iter().map(OfferingName::as_str).collect();
-    format!("offerings, the preferred one first: {}", names.join("; "))
+    format!("offerings in order of preference: {}", names.join("; "))
 }
 
-/// The offering that a launch took, and why none of those before it.
+/// The offering of a launch, and why it skipped those before it.
 fn chosen(before: &PoolState, taken: &OfferingName, at: Stamp) -> String {
     let Some(policy) = before.policy.as_deref() else { return format!(", as {taken}") };
     let reasons: Vec<String> = before
         .availability
         .preferred_to(taken, &policy.timing, at)
-        .map(|passed| format!("{passed}, refused {} before", whole(at.since(passed.refusal.at))))
+        .map(|passed| format!("{passed}, refused {} earlier", whole(at.since(passed.refusal.at))))
         .collect();
     if reasons.is_empty() {
         return format!(", as {taken}");
@@ -163,14 +163,14 @@ fn answered(before: &PoolState, instance: &InstanceId, answer: &Answer, at: Stam
     let launch = before.instance(instance).and_then(|i| i.launch.as_ref());
     let took = launch.map_or(String::new(), |l| format!(" after {}", Pretty(at.since(l.requested_at))));
     match answer {
-        Answer::Pending => format!("the launch of {instance} is under way"),
-        Answer::Accepted { .. } => format!("{instance} accepted by the provider{took}"),
-        Answer::Unknown { .. } => format!("no answer to the launch of {instance}{took}"),
-        Answer::Refused { failure, .. } => format!("the launch of {instance} was refused{took}: {failure}"),
+        Answer::Pending => format!("launch of {instance} in progress"),
+        Answer::Accepted { .. } => format!("launch of {instance} accepted{took}"),
+        Answer::Unknown { .. } => format!("launch of {instance} got no answer{took}"),
+        Answer::Refused { failure, .. } => format!("launch of {instance} refused{took}: {failure}"),
     }
 }
 
-/// Why a job that asks now may have to wait.
+/// Why a job that requests an instance now may have to wait.
 fn situation(before: &PoolState) -> String {
     let idle: u32 = before.instances.values().map(|i| i.usable()).sum();
     let limit = before.policy.as_ref().map_or(String::new(), |p| format!(" of {}", p.max_instances));
@@ -179,8 +179,8 @@ fn situation(before: &PoolState) -> String {
         1 => ", 1 job ahead".to_owned(),
         n => format!(", {n} jobs ahead"),
     };
-    let slots = if idle == 1 { "slot was" } else { "slots were" };
-    format!("; {idle} {slots} idle, {}{limit} instances there{ahead}", before.alive())
+    let slots = plural(idle as usize, "slot");
+    format!("; {slots} idle, {}{limit} instances{ahead}", before.alive())
 }
 
 fn granted(before: &PoolState, attempt: &AttemptName, instance: &InstanceId, at: Stamp) -> String {
@@ -228,7 +228,7 @@ fn policy_set(before: Option<&Policy>, policy: &Policy) -> String {
         .map(|((key, old), (_, new))| format!("`{key} = {new}` (was {old})"))
         .collect();
     if changed.is_empty() {
-        return "policy changed: periods, timing or limits of launching".to_owned();
+        return "policy changed: schedules, timing or launch limits".to_owned();
     }
     format!("policy changed: {}", changed.join(", "))
 }

@@ -39,7 +39,7 @@ fn part(each: &Explained, when: &When, width: usize) -> String {
         text.push_str(&wrapped(&format!("now: {sentence}"), width, "  ", "    "));
     }
     for problem in &each.unreadable {
-        text.push_str(&wrapped(&format!("not readable: {problem}"), width, "  ", "    "));
+        text.push_str(&wrapped(&format!("unreadable: {problem}"), width, "  ", "    "));
     }
     text
 }
@@ -54,7 +54,7 @@ struct ExplainedJson<'a> {
     /// The first event that is kept of this pool.
     history_begins: Option<String>,
     events: Vec<EventJson<'a>>,
-    /// Sentences: how things stand, and what is in the way.
+    /// Sentences: the present state, and what blocks it.
     now: &'a [String],
     /// Lines of the history that could not be read.
     unreadable: &'a [String],

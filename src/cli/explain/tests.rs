@@ -62,14 +62,14 @@ fn a_warm_job_is_told_from_request_to_the_end_of_its_instance() {
     let text = told("4711", &day(), None, 440.0);
     let expected = "\
 job 4711 of acme/shop on https://gitlab.example.com, pool linux
-  14:03:47  3m 33s ago  job 4711 of acme/shop asked for an instance; 1 slot was
-                        idle, 1 of 4 instances there
+  14:03:47  3m 33s ago  job 4711 of acme/shop requested an instance; 1 slot
+                        idle, 1 of 4 instances
   14:03:47  3m 32s ago  job 4711 got linux-7f3a-1 after 14 ms (warm, idle for 3m
                         12s)
   14:06:40    40 s ago  job 4711 left linux-7f3a-1 after 2m 52s: cleaned up
-  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
-  14:07:11     8 s ago  linux-7f3a-1 gone, 7m 1s after it was asked for
-  now: it neither waits nor runs
+  14:06:40    40 s ago  linux-7f3a-1 draining: it has served its last job
+  14:07:11     8 s ago  linux-7f3a-1 gone after 7m 1s
+  now: neither waiting nor running
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -81,16 +81,16 @@ fn a_job_that_waits_again_is_told_why() {
     let text = told("#4712", &day(), Some(&report), 440.0);
     let expected = "\
 job 4712 of acme/blog on https://gitlab.example.com, pool linux
-  14:04:00  3m 20s ago  job 4712 of acme/blog asked for an instance; 0 slots
-                        were idle, 1 of 4 instances there
+  14:04:00  3m 20s ago  job 4712 of acme/blog requested an instance; 0 slots
+                        idle, 1 of 4 instances
   14:04:24  2m 55s ago  job 4712 got linux-7f3a-2 after 24.7 s (booted on
                         demand)
   14:04:25  2m 55s ago  job 4712 found linux-7f3a-2 unusable and waits again: no
                         answer within 10 s
-  14:04:25  2m 55s ago  linux-7f3a-2 drained: a job found it unusable: no answer
+  14:04:25  2m 55s ago  linux-7f3a-2 draining: a job found it unusable: no answer
                         within 10 s
-  14:06:43    37 s ago  linux-7f3a-2 gone, 2m 43s after it was asked for
-  now: it has waited for 3m 20s, is at place 1 and gives up in 26m 40s:
+  14:06:43    37 s ago  linux-7f3a-2 gone after 2m 43s
+  now: waiting for 3m 20s at place 1, times out in 26m 40s:
     linux-7f3a-3 is booting, usually 24.7 s
 ";
     assert_eq!(text, expected, "{text}");
@@ -101,16 +101,16 @@ fn an_instance_has_a_life_line() {
     let text = told("linux-7f3a-1", &day(), None, 440.0);
     let expected = "\
 instance linux-7f3a-1, pool linux
-  14:00:10  7m 10s ago  linux-7f3a-1 asked of the provider
-  14:00:11   7m 8s ago  linux-7f3a-1 accepted by the provider after 1.4 s
+  14:00:10  7m 10s ago  launch of linux-7f3a-1 requested
+  14:00:11   7m 8s ago  launch of linux-7f3a-1 accepted after 1.4 s
   14:00:33  6m 46s ago  linux-7f3a-1 reachable at 10.0.0.5:22 after 23.9 s
   14:00:34  6m 45s ago  linux-7f3a-1 ready after 24.7 s
   14:03:47  3m 32s ago  job 4711 got linux-7f3a-1 after 14 ms (warm, idle for 3m
                         12s)
   14:06:40    40 s ago  job 4711 left linux-7f3a-1 after 2m 52s: cleaned up
-  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
-  14:07:11     8 s ago  linux-7f3a-1 gone, 7m 1s after it was asked for
-  now: it is gone
+  14:06:40    40 s ago  linux-7f3a-1 draining: it has served its last job
+  14:07:11     8 s ago  linux-7f3a-1 gone after 7m 1s
+  now: gone
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -130,16 +130,18 @@ fn an_instance_in_trouble_shows_the_keepers_verdict_and_its_remedy() {
     let text = told("linux-7f3a-3", &story, Some(&report), 440.0);
     let expected = "\
 instance linux-7f3a-3, pool linux
-  14:04:26  2m 54s ago  linux-7f3a-3 asked of the provider
-  14:04:27  2m 52s ago  linux-7f3a-3 accepted by the provider after 1.4 s
+  14:04:26  2m 54s ago  launch of linux-7f3a-3 requested
+  14:04:27  2m 52s ago  launch of linux-7f3a-3 accepted after 1.4 s
   14:04:50  2m 30s ago  linux-7f3a-3 reachable at 10.0.0.5:22 after 24 s
   14:04:51  2m 29s ago  linux-7f3a-3 out of service: the ready command ended
                         with 1
-  now: it has been out of service for 2m 29s; 0 jobs served, 1 left
+  now: out of service for 2m 29s; 0 jobs served, 1 use left
   now: the ready command ended with 1
-  now: `greenroom pool resume linux --instance linux-7f3a-3` brings it back
-  now: the keeper's verdict 5 s ago, row 20 of its table: out of service: keep
-  now: calls about linux-7f3a-3 keep failing (passing fault: 503)
+  now: return it to service with
+    `greenroom pool resume linux --instance linux-7f3a-3`
+  now: the keeper's verdict 5 s ago, row 20 of the reconcile table: out of
+    service: keep
+  now: calls about linux-7f3a-3 fail repeatedly (transient error: 503)
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -172,20 +174,19 @@ pool linux, the last 6 notable events
   14:00:00  7m 25s ago  policy set: `max_instances = 4`,
                         `capacity_per_instance = 1`, `max_use_count = 1`,
                         `idle_count = 1`, `idle_time = 20m`, `scale_factor = 0`
-  14:00:00  7m 25s ago  a keeper began to launch (generation 7f3a)
+  14:00:00  7m 25s ago  a keeper began generation 7f3a of launches
   14:04:25      3m ago  job 4712 found linux-7f3a-2 unusable and waits again: no
                         answer within 10 s
-  14:04:25      3m ago  linux-7f3a-2 drained: a job found it unusable: no answer
+  14:04:25      3m ago  linux-7f3a-2 draining: a job found it unusable: no answer
                         within 10 s
-  14:07:22     3 s ago  the launch of linux-7f3a-4 was refused after 1 s: quota
-                        reached: 20 vCPU
+  14:07:22     3 s ago  launch of linux-7f3a-4 refused after 1 s: quota reached:
+                        20 vCPU
   14:07:23     2 s ago  policy changed: `max_instances = 9` (was 4)
-  since 14:00:00: 2 jobs asked, 1 served; 4 launches (1 refused), 2 ready
+  since 14:00:00: 2 jobs (1 served), 4 launches (1 refused, 2 ready)
   now: 2 instances, 0 job slots in use, 1 job waiting
   now: no launch until 14:12:22 (in 4m 57s), the last one failed (quota reached:
     20 vCPU)
-  now: the provider's list was incomplete: it proves no absence, nothing is
-    replaced
+  now: the provider's list was incomplete: missing instances are not replaced
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -198,26 +199,26 @@ fn at_most_twenty_notable_events_of_a_pool_are_shown() {
     }
     let text = told("linux", &story, None, 60.0);
     assert!(text.starts_with("pool linux, the last 20 notable events\n"), "{text}");
-    assert!(text.contains("now: nothing stands in its way\n"), "{text}");
+    assert!(text.contains("now: nothing blocks jobs or launches\n"), "{text}");
     assert_eq!(text.matches("was resumed").count(), 20);
 }
 
 #[test]
-fn an_unknown_name_is_told_the_nearest_and_what_can_be_asked() {
+fn an_unknown_name_gets_the_nearest_and_an_example_of_each_kind() {
     let story = day();
     let (name, when) = (pool(), when(440.0));
     for (what, near) in [("linus", "linux"), ("linux-7f3a-9", "linux-7f3a-1"), ("4719", "4711")] {
         let error =
             explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap_err();
-        assert_eq!(error.to_string(), format!("no job, instance or pool `{what}` is known"));
+        assert_eq!(error.to_string(), format!("no job, instance or pool `{what}` found"));
         let expected = format!(
-            "did you mean `{near}`? a job's number (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`) can be \
-             asked about; the history reaches back to 14:00:00"
+            "did you mean `{near}`? name a job (`4712`), an instance (`linux-7f3a-3`) or a pool (`linux`); \
+             events are kept since 14:00:00"
         );
         assert_eq!(error.help, expected);
     }
     let error = explain("x", Vec::new(), &when).unwrap_err();
-    let expected = "a job's number, an instance or a pool can be asked about; no history is kept yet";
+    let expected = "name a job, an instance or a pool; no events are kept yet";
     assert_eq!(error.help, expected);
 }
 
@@ -236,10 +237,10 @@ fn a_history_that_begins_in_the_middle_or_has_holes_is_told_as_far_as_it_goes() 
     let expected = "\
 instance linux-7f3a-1, pool linux
   14:03:47  3m 32s ago  attempt warm got linux-7f3a-1
-  14:06:40    40 s ago  linux-7f3a-1 drained: it has served its last job
+  14:06:40    40 s ago  linux-7f3a-1 draining: it has served its last job
   14:07:11     8 s ago  linux-7f3a-1 gone
-  now: it is gone
-  not readable: journal.jsonl:7: the checksum does not match
+  now: gone
+  unreadable: journal.jsonl:7: the checksum does not match
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -276,7 +277,7 @@ fn json_carries_the_same_sentences_under_stable_names_and_no_key() {
     assert_eq!(part["events"][1]["instance"], "linux-7f3a-1");
     assert_eq!(part["events"][1]["at"], "2026-11-20T13:03:47Z");
     assert_eq!(part["events"][1]["age_s"], 212);
-    assert_eq!(part["now"][0], "it neither waits nor runs");
+    assert_eq!(part["now"][0], "neither waiting nor running");
     for what in ["4711", "linux-7f3a-1", "linux"] {
         let answer = explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
         assert!(!answer.json(&when).to_string().contains("SECRET"));
@@ -298,20 +299,20 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     };
     let text = told("linux-7f3a-1");
     for line in [
-        "linux-7f3a-1 asked of the provider, as zone-a small spot\n",
-        "the launch of linux-7f3a-1 was refused after 1 s: no capacity (zone-a): exhausted\n",
-        "linux-7f3a-1 asked of the provider again, launch attempt 2, as zone-b small spot instead of zone-a small spot: \
-         out of stock, refused 0 ms before\n",
-        "launch attempt 3, as zone-b small instead of zone-a small spot: out of stock, refused 1 s before; zone-b small \
-         spot: quota reached: 8 vCPU, refused 500 ms before\n",
+        "launch of linux-7f3a-1 requested, as zone-a small spot\n",
+        "launch of linux-7f3a-1 refused after 1 s: no capacity (zone-a): exhausted\n",
+        "launch of linux-7f3a-1 requested (attempt 2), as zone-b small spot instead of zone-a small spot: no capacity, \
+         refused 0 ms earlier\n",
+        "(attempt 3), as zone-b small instead of zone-a small spot: no capacity, refused 1 s earlier; zone-b small spot: \
+         quota reached: 8 vCPU, refused 500 ms earlier\n",
         "now: launched as zone-b small\n",
     ] {
         assert!(text.contains(line), "{line}{text}");
     }
     let later = told("linux-7f3a-2");
-    assert!(later.contains("linux-7f3a-2 asked of the provider, as zone-a small spot\n"), "{later}");
+    assert!(later.contains("launch of linux-7f3a-2 requested, as zone-a small spot\n"), "{later}");
     let text = told("linux");
-    let named = "offerings, the preferred one first: zone-a small spot; zone-b small spot; zone-b small";
+    let named = "offerings in order of preference: zone-a small spot; zone-b small spot; zone-b small";
     assert!(text.contains(named), "{text}");
     assert!(text.contains("now: zone-b small spot: quota reached: 8 vCPU, next try in 14m 59s\n"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `image build`: a line for each step, and what came of it.
+//! The command `image build`: a line for each step, and the result.
 
 use std::io::IsTerminal as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use crate::core::time::Pretty;
 use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
 use crate::provider::qemu::image::store::Images;
 
-/// Where packages put the program that a guest may want too.
+/// Where packages install the program that guests can use, too.
 const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
@@ -21,8 +21,8 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     let suite = match options.suite {
         Some(suite) => suite,
         None => build::suite_of_machine()?.ok_or_else(|| {
-            CliError::say("this machine does not run Debian")
-                .help("`--suite bookworm --mirror URL` says what to build from")
+            CliError::say("the runner host does not run Debian")
+                .help("name the release and its archive, for example with `--suite bookworm --mirror URL`")
         })?,
     };
     let helper = options.gitlab_runner.as_deref().map(Helper::at).transpose()?;
@@ -50,7 +50,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     let size = build::on_disk(&image.dir)?;
     let took = Pretty(began.elapsed());
     ui::err(&format!(
-        "image `{}` is ready in {}: {} in {took}\n",
+        "image `{}` is complete: {}, {}, built in {took}\n",
         request.name,
         image.dir.display(),
         mib(size)
@@ -61,7 +61,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     Ok(true)
 }
 
-/// Who is not root builds as the root of a user namespace: the same program again, with the same arguments.
+/// A user other than root builds as the root of a user namespace: the same program again, with the same arguments.
 fn become_root() -> Result<(), CliError> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -81,18 +81,18 @@ fn become_root() -> Result<(), CliError> {
 fn without_helper(is_here: bool) -> String {
     let at = if is_here { GITLAB_RUNNER } else { "FILE" };
     format!(
-        "note: it has no gitlab-runner, so jobs have no cache and no artifacts; `--gitlab-runner {at}` puts one in\n"
+        "note: the image has no gitlab-runner: jobs have no cache and no artifacts\nhelp: include one with \
+         `--gitlab-runner {at}`\n"
     )
 }
 
 fn with_help(error: BuildError) -> CliError {
     let help = match &error {
         BuildError::NotRoot => Some(
-            "run it with sudo; or let this user have a range in /etc/subuid and /etc/subgid and install uidmap, \
-             then it works without",
+            "run it with sudo, or install uidmap and give this user a range in /etc/subuid and /etc/subgid",
         ),
         BuildError::Tool(build::ToolError::Failed { tool: build::Tool::Mmdebstrap, .. }) => Some(
-            "is the mirror reachable, and does it have these packages? `--mirror URL` names another one",
+            "check that the archive is reachable and has these packages, or name another one with `--mirror URL`",
         ),
         _ => None,
     };
@@ -103,7 +103,7 @@ fn with_help(error: BuildError) -> CliError {
     }
 }
 
-/// A terminal shows what is being done; everything else gets what is done.
+/// A terminal shows each step when it begins; other outputs get it when it is done.
 fn tell(progress: &Progress, is_terminal: bool) {
     match progress {
         Progress::Began(what) if is_terminal => ui::err(&format!("{what} …")),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_lies_here_is_offered() {
+    fn an_installed_helper_is_offered() {
         assert!(without_helper(true).contains("`--gitlab-runner /usr/bin/gitlab-runner`"));
         assert!(without_helper(false).contains("`--gitlab-runner FILE`"));
     }

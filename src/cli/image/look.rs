@@ -1,4 +1,4 @@
-//! `image list`, `image check` and `image remove`.
+//! The commands `image list`, `image check` and `image remove`.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
         let all: Vec<Value> = entries.iter().map(entry_json).collect();
         format!("{:#}\n", json!({ "images": all }))
     } else if entries.is_empty() {
-        format!("no images in {}; `greenroom image build` makes one\n", images.path().display())
+        format!("no images in {}; build one with `greenroom image build`\n", images.path().display())
     } else {
         table(&entries)
     };
@@ -44,7 +44,7 @@ fn table(entries: &[Entry]) -> String {
     rows.render(ui::width())
 }
 
-/// What a short look finds.
+/// The findings of a quick check.
 fn complaints(image: &Image) -> Vec<String> {
     match image.check() {
         Ok(problems) => problems.iter().map(ToString::to_string).collect(),
@@ -67,7 +67,7 @@ pub(super) fn check(images: &Images, name: &str, json: bool) -> Result<bool, Cli
     let text = if json {
         format!("{:#}\n", json!({ "name": name, "problems": sentences }))
     } else if problems.is_empty() {
-        format!("image `{name}` is as it was built\n")
+        format!("image `{name}` is intact\n")
     } else {
         let lines: Vec<String> =
             sentences.iter().map(|sentence| format!("image `{name}`: {sentence}\n")).collect();
@@ -92,12 +92,14 @@ pub(super) fn remove(images: &Images, name: &str, dry_run: bool) -> Result<bool,
     Ok(true)
 }
 
-/// An error with the name that may have been meant.
+/// An error with the nearest name as a suggestion.
 fn named(images: &Images, name: &str, error: ImageError) -> CliError {
     let known = images.list().unwrap_or_default();
     let help = match nearest(name, known.iter().map(|entry| entry.name.as_str())) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "`greenroom image list` shows what there is, `greenroom image build` makes one".to_owned(),
+        None => {
+            "list images with `greenroom image list`, or build one with `greenroom image build`".to_owned()
+        }
     };
     CliError::system(error).help(help)
 }

@@ -1,4 +1,4 @@
-//! `image …`: build the images of virtual machines, and look after them.
+//! `image …`: build and manage images of virtual machines.
 
 pub mod args;
 mod build;
@@ -10,7 +10,7 @@ use super::error::CliError;
 use crate::provider::qemu::image::store::Images;
 use args::ImageCommand;
 
-/// Carries one out; false if the answer is a bad one.
+/// Runs one command; false if its result is negative.
 pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
     match command {
         ImageCommand::Build(options) => build::build(&images(place, &options.images)?, options),

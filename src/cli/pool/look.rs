@@ -18,10 +18,10 @@ use crate::port::host::Host as _;
 use crate::port::store::{Store as _, StoreError};
 use crate::store::file::{self, FileStore};
 
-/// What a link may take to say how it is.
+/// How long a link may take to respond.
 pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Pools that can be looked at again and again; what was read once is not read anew.
+/// Pools that are read repeatedly; each time only what has changed.
 #[derive(Debug)]
 pub(in crate::cli) struct Looker<'a> {
     context: &'a Context,
@@ -34,9 +34,9 @@ pub(in crate::cli) struct Looked<'a> {
     pub(in crate::cli) pool: &'a PoolName,
     pub(in crate::cli) store: &'a FileStore,
     pub(in crate::cli) state: Result<PoolState, StoreError>,
-    /// What the last pass said, and why that cannot be read.
+    /// The report of the last pass, or why it cannot be read.
     pub(in crate::cli) report: Result<Option<Report>, String>,
-    /// What its links say of themselves, if they were asked.
+    /// The status of its links, if they were queried.
     pub(in crate::cli) links: Option<Survey>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Looker<'a> {
             file::open_dir(&context.state_path)?.pools()?.into_iter().collect();
         match context.config() {
             Ok(config) => names.extend(config.pools.keys().cloned()),
-            // What is recorded can be looked at without a configuration, or with a wrong one.
+            // Recorded state is shown without a configuration, too, or with an invalid one.
             Err(error) if !names.is_empty() => ui::err(&error.for_operator()),
             Err(error) => return Err(error),
         }
@@ -63,7 +63,7 @@ impl<'a> Looker<'a> {
         Ok(Self { context, stores })
     }
 
-    /// Looks at each pool. What cannot be read of one does not keep from the others.
+    /// Reads each pool. An error in one does not affect the others.
     pub(in crate::cli) async fn look(&self) -> (KeeperStatus, Vec<Looked<'_>>) {
         let host = &self.context.host;
         let keeper = match host.keeper_lives().await {
@@ -80,7 +80,7 @@ impl<'a> Looker<'a> {
         (keeper, looked)
     }
 
-    /// Asks the links of all pools at once.
+    /// Queries the links of all pools concurrently.
     pub(in crate::cli) async fn ask_links(&self, looked: &mut [Looked<'_>]) {
         let asked = looked.iter_mut().map(async |pool| {
             let dir = links_dir(&self.context.state_path, pool.pool);
@@ -94,7 +94,7 @@ fn no_such_pool(asked: &str, known: &[PoolName]) -> CliError {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     let help = match nearest(asked, known.iter().map(PoolName::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("there is {}", names.join(", ")),
+        None => format!("name one of {}", names.join(", ")),
     };
     CliError::say(format!("there is no pool `{asked}`")).help(help)
 }
@@ -104,11 +104,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_pool_is_told_the_nearest_or_all() {
+    fn an_unknown_pool_gets_the_nearest_name_or_all() {
         let known = [PoolName::new("arm"), PoolName::new("linux")];
         let near = no_such_pool("linus", &known).for_operator();
         assert_eq!(near, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
         let far = no_such_pool("windows", &known).for_operator();
-        assert_eq!(far, "error: there is no pool `windows`\nhelp: there is `arm`, `linux`\n");
+        assert_eq!(far, "error: there is no pool `windows`\nhelp: name one of `arm`, `linux`\n");
     }
 }

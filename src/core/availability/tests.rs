@@ -95,7 +95,7 @@ fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
         ("offerings 3, out c2 1s |", "c1"),
         ("offerings 3, out c1 1s, quota c2 14m |", "c3"),
         ("offerings 3, out c1 1s, quota c2 14m, out c3 0s |", "c2: quota reached, 60s of 3"),
-        ("offerings 2, out c1 100s, out c2 100s |", "c1: out of stock, 20s of 2"),
+        ("offerings 2, out c1 100s, out c2 100s |", "c1: no capacity, 20s of 2"),
         ("offerings 1, out c9 1s |", "c1"),
     ] {
         assert_eq!(chosen(text), choice, "`{text}`");

@@ -35,7 +35,7 @@ fn a_reclaimed_spot_instance_is_named_as_such_and_replaced(cloud: Cloud) {
     let site = Site::open(cloud, pool().pool("max_instances", 1), Buy::Spot);
     let (instance, said) = lost(&site, 1, None);
     let begin = format!("system failure: instance {instance} was reclaimed by {} at ", cloud.name());
-    let help = "(spot). The job did nothing wrong; `retry: when: runner_system_failure` repeats it.";
+    let help = "(spot). The job did not cause it; `retry: when: runner_system_failure` retries the job.";
     assert!(said.starts_with(&begin) && said.ends_with(help), "{said}");
     site.run(&Job::new(2)).expect_outcome(&Outcome::Success);
     site.expect_nothing_left(0);
@@ -58,7 +58,7 @@ fn a_failed_boot_shows_its_console(cloud: Cloud) {
     let prepare = attempt.start_prepare().wait(PATIENCE);
     assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
     let said = told(&prepare);
-    let failed = said.iter().position(|line| line.ends_with("; its console ends:"));
+    let failed = said.iter().position(|line| line.ends_with("; the last lines of its console:"));
     let failed = failed.unwrap_or_else(|| panic!("{said:#?}"));
     assert!(said[failed].contains("exit status 3: no such tool"), "{said:#?}");
     let text = prepare.stderr_text();

@@ -15,7 +15,7 @@ fn a_pool_that_moves_to_a_cloud_needs_no_new_keeper(cloud: Cloud) {
     let in_cloud = site.setting.text(&site.state_dir);
     site.write_config(&Setting::new().text(&site.state_dir));
     let mut service = site.keep();
-    let keeps = || site.order(&["pool", "status"]).contains("keeper: runs");
+    let keeps = || site.order(&["pool", "status"]).contains("keeper: running");
     wait_for("a keeper", SOON, || keeps().then_some(()));
     site.write_config(&in_cloud);
     let program = format!("/proc/{}/exe", site.of_kind(Kind::Keeper)[0].pid);

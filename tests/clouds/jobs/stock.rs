@@ -1,4 +1,4 @@
-//! Places that are out of stock: the next one is taken at once, and the job is told.
+//! Offerings without capacity: launches fall back to the next one immediately, and the job log says so.
 
 use std::time::Duration;
 
@@ -46,12 +46,12 @@ fn three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds(cloud: Clou
     let result = site.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
     let (took, refused) = (launching(&site.events()), site.asked(cloud.launch()) - 1);
-    eprintln!("{}: {refused} offerings out of stock cost a launch {took:?}", cloud.name());
+    eprintln!("{}: {refused} offerings without capacity cost a launch {took:?}", cloud.name());
     assert_eq!(refused, 3);
     assert!(took < Duration::from_secs(5), "{took:?}");
     let said = told(result.call("prepare"));
-    assert!(said.iter().any(|line| line.contains("out of stock")), "{said:#?}");
+    assert!(said.iter().any(|line| line.contains("no capacity")), "{said:#?}");
     let status = site.order(&["pool", "status"]);
-    assert_eq!(status.matches("out of stock").count(), 3, "{status}");
+    assert_eq!(status.matches("no capacity").count(), 3, "{status}");
     site.expect_nothing_left(0);
 }

@@ -21,7 +21,7 @@ fn worked(process: &Process) -> u64 {
 /// What the job's author reads of the first machine that did not come up, without its name.
 fn first_boot(prepare: &CallRecord) -> String {
     let told = told(prepare);
-    let failed = told.iter().find(|line| line.ends_with("; its console ends:"));
+    let failed = told.iter().find(|line| line.ends_with("; the last lines of its console:"));
     let failed = failed.unwrap_or_else(|| panic!("{told:#?}"));
     failed.split_once(' ').expect("a name comes first").1.to_owned()
 }

@@ -58,7 +58,11 @@ fn a_stopped_job_leaves_nothing_running_and_its_machine_serves_the_after_script(
         let (script, after) = (result.call("build_script"), result.call("after_script"));
         assert_eq!(script.exit_code(), Some(2), "{}", result.describe());
         let told = super::told(script);
-        assert_eq!(told, ["the stage was stopped; the instance stays for what follows"], "{told:?}");
+        assert_eq!(
+            told,
+            ["the stage was stopped; the job keeps its instance for the remaining stages"],
+            "{told:?}"
+        );
         let (boot, after) = (said(script)[0].clone(), said(after));
         assert_eq!(after[1..], ["0".to_owned(), boot, format!("status {status}")], "{}", result.describe());
     }

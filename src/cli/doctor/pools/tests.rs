@@ -124,13 +124,13 @@ fn of_launches() -> Vec<Trouble> {
     for (times, expected) in [
         (
             1,
-            "warning [pool-launches-fail]: the last launch of pool `linux` failed (passing fault: linux-7f3a-1: not \
+            "warning [pool-launches-fail]: the last launch of pool `linux` failed (transient error: linux-7f3a-1: not \
              ready within `launch_timeout`)\n  help: nothing yet: it is tried again in 4 s",
         ),
         (
             5,
             "error [pool-paused]: pool `linux` pauses until 14:05:59 (in 4m 59s) after 5 failed launches in a row \
-             (last: passing fault: linux-7f3a-5: not ready within `launch_timeout`)\n  \
+             (last: transient error: linux-7f3a-5: not ready within `launch_timeout`)\n  \
              help: remove the cause, then `greenroom pool resume linux`",
         ),
     ] {
@@ -165,27 +165,27 @@ fn of_reports() -> Vec<Trouble> {
     for (note, expected) in [
         (
             Note::ListFailed { failure: failure() },
-            "warning [pool-list-failing]: pool `linux`: the provider's list failed (quota reached: 20 vCPU)\n  \
+            "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
              help: see that the provider can be reached and lets us list; until then nothing is replaced",
         ),
         (
             Note::OwnerConflict { instances: vec![id(8), id(9)] },
-            "error [pool-owner-conflict]: pool `linux`: another manager works with a copy of this state directory, \
-             reaping stands still: linux-7f3a-8, linux-7f3a-9 carry our owner and no generation of ours\n  \
+            "error [pool-owner-conflict]: pool `linux`: another keeper works with a copy of this state directory, \
+             and reaping is suspended: linux-7f3a-8, linux-7f3a-9 have this owner's tag but an unknown generation\n  \
              help: find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there",
         ),
         (
             Note::OverLimit { alive: 3, max_instances: 2 },
-            "note [pool-over-limit]: pool `linux`: 3 instances are there, limit 2 (`max_instances`)",
+            "note [pool-over-limit]: pool `linux`: 3 instances exist, limit 2 (`max_instances`)",
         ),
         (
             trouble,
-            "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 keep failing (quota reached: 20 \
+            "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 fail repeatedly (quota reached: 20 \
              vCPU)\n  help: `greenroom explain linux-7f3a-1` tells its story",
         ),
         (
             Note::Unavailable { instance: id(1), reason: "it does not answer: no route to host".into() },
-            "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no job for now: it does not answer: no \
+            "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no jobs at present: it does not answer: no \
              route to host\n  help: nothing, if it is meant to be away: it is back by itself when it answers",
         ),
     ] {

@@ -30,13 +30,13 @@ const DELETED_WITHIN: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(super) struct Looked {
     pub(super) seen: Seen,
-    /// `None`: nobody asked for it.
+    /// `None`: not requested.
     pub(super) deletion: Option<Deletion>,
-    /// Nothing is left over (any more).
+    /// No orphaned resources (any more).
     pub(super) is_clean: bool,
 }
 
-/// Compares what providers have with what is recorded; false if something is left over.
+/// Compares the resources of providers with the records; false if there are orphaned ones.
 pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let only = options.pool.as_deref().map(|name| context.the_pool(Some(name))).transpose()?;
@@ -63,7 +63,7 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
     if unknown.is_empty() {
         return Ok(is_clean);
     }
-    Err(CliError::say(format!("what is left over is not known: {}", unknown.join("; "))))
+    Err(CliError::say(format!("orphaned resources cannot be determined: {}", unknown.join("; "))))
 }
 
 async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
@@ -73,7 +73,7 @@ async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -
     look(&kept.engine, &setup, options, boots, &|text| options.say(text)).await.map_err(CliError::system)
 }
 
-/// Boots of `doctor --boot` that were cut off; finished off if that was asked for. False if any is left; with it, their
+/// Interrupted boots of `doctor --boot`, cleaned up if that was requested. False if any is left; with it, their
 /// documents.
 async fn unfinished(
     context: &Context,
@@ -90,9 +90,9 @@ async fn unfinished(
             (true, false) => boot::finish(context, &left, &|text| options.say(text)).await?,
             (is_wanted, _) => {
                 options.say(&if is_wanted {
-                    format!("would end {left}\n")
+                    format!("would clean up {left}\n")
                 } else {
-                    format!("left over: {left}\n")
+                    format!("orphaned: {left}\n")
                 });
                 false
             }
@@ -101,7 +101,7 @@ async fn unfinished(
     Ok((is_clean, documents))
 }
 
-/// Pools with instances on record whose provider nobody knows any more.
+/// Pools with recorded instances that are no longer in the configuration.
 async fn unconfigured(context: &Context) -> Result<Vec<String>, CliError> {
     let config = context.config()?;
     let mut unknown = Vec::new();
@@ -112,15 +112,13 @@ async fn unconfigured(context: &Context) -> Result<Vec<String>, CliError> {
         let recorded = context.store(&name)?.load().await?.alive();
         if recorded > 0 {
             let instances = ui::plural(recorded as usize, "instance");
-            unknown.push(format!(
-                "pool `{name}` has {instances} on record, and the configuration does not name it"
-            ));
+            unknown.push(format!("pool `{name}` has {instances} on record, but is not in the configuration"));
         }
     }
     Ok(unknown)
 }
 
-/// Looks at one pool, and deletes what is left over if that was asked for. `say` is told what people read.
+/// Checks one pool, and deletes its orphaned resources if that was requested. `say` prints for people.
 pub(super) async fn look(
     engine: &Engine,
     setup: &PoolSetup,
@@ -153,14 +151,14 @@ pub(super) async fn look(
             }
         })
         .await;
-    // What went is not what is there: a volume may have come to light behind its instance.
+    // List again: a volume may have appeared when its instance was gone.
     let after = see(engine, setup, seen.boots.clone()).await?;
     say(&text::head(&after));
     Ok(Looked { seen, deletion: Some(deletion), is_clean: after.is_clean() })
 }
 
 impl LeaksOptions {
-    /// To people only.
+    /// Prints for people, not with `--json`.
     fn say(&self, text: &str) {
         if !self.json {
             ui::out(text);

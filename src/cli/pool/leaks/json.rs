@@ -1,4 +1,4 @@
-//! Leftovers for scripts.
+//! Orphaned resources, for scripts.
 //!
 //! Field names are stable: a field may be added, none is renamed or removed within a major version. Moments are
 //! RFC 3339 in UTC; fields that end in `_s` are whole seconds.
@@ -16,13 +16,13 @@ use crate::core::orphan::{Ownership, instance_of};
 pub(super) struct PoolJson {
     pool: String,
     at: String,
-    /// How many of `found` are left over.
+    /// How many of `resources` are orphaned.
     orphaned: usize,
-    /// How many have our owner and were never launched from here: as long as there are any, nothing is deleted.
+    /// How many have this owner's tag but were never launched from here: while there are any, nothing is deleted.
     unknown_generation: usize,
-    /// All that the provider has, what is recorded included.
+    /// All resources of the provider, recorded ones included.
     resources: Vec<ResourceJson>,
-    /// With `--terminate` what became of the leftovers; null without it. `found` is then what was there before.
+    /// With `--terminate`, what was deleted; null without it. `resources` is then the state before.
     deletion: Option<DeletionJson>,
 }
 
@@ -32,7 +32,7 @@ struct ResourceJson {
     kind: String,
     /// The provider's own id.
     name: String,
-    /// The instance that it is or was made for, by our name for it.
+    /// The instance that it is or was created for, by Greenroom's name.
     instance: Option<String>,
     /// `orphaned`, `unknown-generation`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
     ownership: &'static str,
@@ -46,9 +46,9 @@ struct ResourceJson {
 
 #[derive(Debug, Serialize)]
 struct DeletionJson {
-    /// Nothing was deleted; `gone` is what would be.
+    /// Nothing was deleted; `gone` lists what would be.
     dry_run: bool,
-    /// Names of what is gone.
+    /// Names of deleted resources.
     gone: Vec<String>,
     stays: Vec<StaysJson>,
 }
@@ -59,7 +59,7 @@ struct StaysJson {
     reason: String,
 }
 
-/// A `doctor --boot` that was cut off, and has left what it recorded.
+/// An interrupted `doctor --boot`, with the instances that it recorded.
 #[derive(Debug, Serialize)]
 pub(super) struct BootJson {
     directory: String,

@@ -1,4 +1,4 @@
-//! `pool leaks`: what the provider has and no record knows.
+//! `pool leaks`: resources of the provider that have no record.
 
 pub(in crate::cli) mod command;
 mod json;
@@ -11,21 +11,21 @@ use crate::core::inventory::Resource;
 use crate::core::orphan::Ownership;
 use crate::core::time::Stamp;
 
-/// Everything that the provider has for a pool.
+/// All resources of the provider for a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     pool: PoolName,
-    /// When it was asked.
+    /// When they were listed.
     at: Stamp,
     found: Vec<(Resource, Ownership)>,
-    /// Owners of instances that `doctor --boot` tries out.
+    /// Owners of the test boots of `doctor --boot`.
     boots: BTreeSet<OwnerId>,
 }
 
-/// What became of the leftovers.
+/// What was deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Deletion {
-    /// Nothing was deleted: `gone` would be asked for.
+    /// Nothing was deleted: `gone` lists what would be.
     dry: bool,
     gone: Vec<Resource>,
     /// What is still there, and why.
@@ -41,7 +41,7 @@ impl Seen {
     fn why(&self, resource: &Resource, standing: Ownership) -> String {
         match (standing, &resource.tags) {
             (Ownership::Foreign, Some(tags)) if self.boots.contains(&tags.owner) => {
-                "a `doctor --boot` has started it: that ends it, or the next one".to_owned()
+                "a `doctor --boot` launched it: that one or the next terminates it".to_owned()
             }
             (Ownership::Foreign, Some(tags)) => format!("{standing}, `{}`", tags.owner),
             _ => standing.to_string(),
@@ -53,12 +53,12 @@ impl Seen {
         left.map(|(resource, _)| resource.clone()).collect()
     }
 
-    /// Somebody works with a copy of this state, or a part of it is lost: as in a pass, nothing of the pool is deleted.
+    /// A copy of this state is in use, or a part of it is lost: as in a pass, nothing of the pool is deleted.
     fn has_strangers(&self) -> bool {
         self.that_are(|standing| standing == Ownership::Stranger).next().is_some()
     }
 
-    /// Nothing bills that nobody sees to, as far as it can be told.
+    /// True if nothing is orphaned, as far as can be determined.
     fn is_clean(&self) -> bool {
         self.leftovers().is_empty() && !self.has_strangers()
     }

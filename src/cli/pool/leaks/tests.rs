@@ -161,7 +161,7 @@ impl Bench {
         }
     }
 
-    /// A recorded instance with its volume, two that are left over with a volume each, one that is young, and two things of
+    /// A recorded instance with its volume, two orphans with a volume each, one that is young, and two resources of
     /// others.
     fn cloud(&self) -> Cloud {
         use ResourceKind::{Instance, Other, Volume};
@@ -218,23 +218,23 @@ async fn leftovers_are_told_from_what_is_recorded_young_or_somebody_elses() {
     let somebody = "`somebody`";
     let expected = format!(
         "\
-pool linux: 3 things are left over, 2 things are recorded
+pool linux: 3 orphaned resources, 2 recorded
 KIND      NAME   INSTANCE      AGE
 volume    vol-2  linux-7f3a-2  1h
-    no record knows the instance that it was made for
+    its instance has no record
 instance  i-2    linux-7f3a-2  1h
-    no record knows it (m7i.large)
+    it has no record (m7i.large)
 volume    vol-4  linux-7f3a-4  1d 6h
-    no record knows the instance that it was made for
+    its instance has no record
 
 not counted, and left alone:
 KIND      NAME  INSTANCE      AGE
 instance  i-5   linux-7f3a-5  12 s
-    perhaps being launched right now: it is younger than `reap_grace`
+    it is younger than `reap_grace`: its launch may be in progress
 instance  i-6   linux-7f3a-6  1h
     it has another owner, {somebody}
 address   ip-7  -             1h
-    it has no tags of ours
+    it has no tags of Greenroom
 "
     );
     assert_eq!(text::found(&looked.seen, &when, 80), expected);
@@ -245,7 +245,9 @@ async fn what_doctor_tries_out_is_named_as_that() {
     let bench = Bench { boots: BTreeSet::from([OwnerId::new("somebody")]), ..Bench::new().await };
     let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
     assert_eq!(names(&looked.seen.leftovers()), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
-    assert!(bench.said.borrow().contains("a `doctor --boot` has started it: that ends it, or the next one"));
+    assert!(
+        bench.said.borrow().contains("a `doctor --boot` launched it: that one or the next terminates it")
+    );
 }
 
 #[tokio::test]
@@ -288,7 +290,7 @@ async fn what_is_left_over_is_deleted_and_nothing_else() {
     assert_eq!(gone, ["i-2", "vol-2", "vol-4"]);
     let said = bench.said.borrow();
     assert!(said.contains("\ndeleted instance i-2 (linux-7f3a-2)\n"), "{said}");
-    assert!(said.ends_with("\npool linux: nothing is left over, 2 things are recorded\n"), "{said}");
+    assert!(said.ends_with("\npool linux: no orphaned resources, 2 recorded\n"), "{said}");
     let left: Vec<String> = cloud.has.borrow().iter().map(|(thing, _)| thing.name.clone()).collect();
     assert_eq!(left, ["i-1", "vol-1", "i-5", "i-6", "ip-7"]);
     // A volume that an instance uses is not even asked for.
@@ -323,8 +325,11 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     assert!(!looked.is_clean && looked.deletion.is_none() && cloud.asked.borrow().is_empty());
     let when = When::in_zone(looked.seen.at, jiff::tz::TimeZone::UTC);
     let said = text::found(&looked.seen, &when, 80);
-    assert!(said.contains("it has our owner, and was never launched from here"), "{said}");
-    assert!(said.contains("error: somebody works with a copy of this state directory"), "{said}");
+    assert!(
+        said.contains("it has this owner's tag, but was never launched from this state directory"),
+        "{said}"
+    );
+    assert!(said.contains("error: a copy of this state directory is in use"), "{said}");
 
     cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "i-10");
     let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();

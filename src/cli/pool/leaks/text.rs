@@ -1,4 +1,4 @@
-//! Leftovers for a terminal.
+//! Orphaned resources, for a terminal.
 
 use super::{Deletion, Seen};
 use crate::cli::rows::{Rows, wrapped};
@@ -7,7 +7,7 @@ use crate::cli::when::When;
 use crate::core::inventory::Resource;
 use crate::core::orphan::{Ownership, instance_of};
 
-/// What was found: leftovers first, then what is not counted; what is recorded is only counted.
+/// All resources: orphaned ones first, then those that are not counted; recorded ones as a number.
 pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
     let mut text = head(seen);
     text.push_str(&table(seen, when, width, |standing| matches!(standing, Ownership::Orphaned(_))));
@@ -19,23 +19,25 @@ pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
         text.push_str(&others);
     }
     if seen.has_strangers() {
-        let said = "error: somebody works with a copy of this state directory, or a part of it is lost: nothing of this \
-                    pool is deleted as long as such things are there. If they are nobody's, delete them at the provider";
+        let error = "error: a copy of this state directory is in use, or a part of the directory is lost: nothing of this \
+                     pool is deleted while such resources exist";
+        let help =
+            "help: stop the keeper of the copy; if there is none, delete these resources at the provider";
         text.push('\n');
-        text.push_str(&wrapped(said, width, "  ", "    "));
+        text.push_str(&wrapped(error, width, "  ", "    "));
+        text.push_str(&wrapped(help, width, "  ", "    "));
     }
     text
 }
 
-/// The answer in a line.
+/// The result in one line.
 pub(super) fn head(seen: &Seen) -> String {
-    let is = |count: usize| format!("{} {}", plural(count, "thing"), if count == 1 { "is" } else { "are" });
     let recorded = seen.that_are(|standing| standing == Ownership::Recorded).count();
     let left = match seen.leftovers().len() {
-        0 => "nothing is".to_owned(),
-        count => is(count),
+        0 => "no orphaned resources".to_owned(),
+        count => plural(count, "orphaned resource"),
     };
-    format!("pool {}: {left} left over, {} recorded\n", seen.pool, is(recorded))
+    format!("pool {}: {left}, {recorded} recorded\n", seen.pool)
 }
 
 fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Ownership) -> bool) -> String {
@@ -49,7 +51,7 @@ fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Ownership) -> bool)
     if rows.is_empty() { String::new() } else { rows.render(width) }
 }
 
-/// With what the provider has to say.
+/// With the provider's detail.
 fn sentence(seen: &Seen, resource: &Resource, standing: Ownership) -> String {
     let why = seen.why(resource, standing);
     match &resource.detail {

@@ -1,4 +1,4 @@
-//! The command `pool status`: once, or again and again.
+//! The command `pool status`: once, or every second.
 
 use std::io::{self, Write as _};
 
@@ -95,16 +95,17 @@ fn one_text(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> String {
         Ok(state) => render(sight(looked, state, keeper), when, width),
         Err(error) => {
             let head = format!("pool {}: its state cannot be read\n", looked.pool);
-            head + &wrapped(
-                &format!("error: {error}; `greenroom doctor` says what helps"),
-                width,
-                "  ",
-                "    ",
-            )
+            let error = wrapped(&format!("error: {error}"), width, "  ", "    ");
+            head + &error + "  help: run `greenroom doctor`\n"
         }
     };
     if let Err(problem) = &looked.report {
-        text.push_str(&wrapped(&format!("error: no report: {problem}"), width, "  ", "    "));
+        text.push_str(&wrapped(
+            &format!("error: the last report cannot be read: {problem}"),
+            width,
+            "  ",
+            "    ",
+        ));
     }
     text
 }

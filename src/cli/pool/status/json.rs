@@ -1,4 +1,4 @@
-//! The pool at a glance, for scripts.
+//! The status of a pool, for scripts.
 //!
 //! Field names are stable: a field may be added, none is renamed or removed within a major version. Moments are
 //! RFC 3339 in UTC; fields that end in `_s` are whole seconds.
@@ -23,18 +23,18 @@ pub(super) struct PoolJson {
     slots_in_use: u32,
     /// `max_instances` × `capacity_per_instance`.
     slots: u32,
-    /// Slots that a job could take at once.
+    /// Slots that a job could take immediately.
     idle: u32,
     idle_target: u32,
     policy: Option<PolicyJson>,
     keeper: KeeperJson,
-    /// Since when the operator keeps the pool drained.
+    /// When the operator drained the pool.
     drained_since: Option<String>,
-    /// Set while launches stand still after failures.
+    /// Set while launches are backing off or paused after failures.
     launch_backoff: Option<LaunchBackoffJson>,
-    /// What else stands in the way of launching.
+    /// What else blocks launches.
     launch_blocked_by: Option<WaitingForJson>,
-    /// The ways to launch, the preferred one first; empty where the provider has one only.
+    /// In order of preference; empty if the provider has only one way to launch.
     offerings: Vec<OfferingJson>,
     instances: Vec<InstanceJson>,
     waiting: Vec<WaitingJson>,
@@ -47,7 +47,7 @@ struct PolicyJson {
     entry: Option<usize>,
     periods: Vec<String>,
     timezone: Option<String>,
-    /// When another entry comes into force; null: not within eight days.
+    /// When another entry becomes active; null: not within eight days.
     until: Option<String>,
     idle_count: u32,
     idle_time_s: u64,
@@ -70,7 +70,7 @@ struct KeeperJson {
 #[derive(Debug, Serialize)]
 struct LaunchBackoffJson {
     until: String,
-    /// True after `breaker_failures` in a row: `pool resume` ends it.
+    /// True after `breaker_failures` in a row; `pool resume` resumes launches.
     paused: bool,
     failure: String,
 }
@@ -78,14 +78,14 @@ struct LaunchBackoffJson {
 #[derive(Debug, Serialize)]
 struct OfferingJson {
     offering: String,
-    /// Why no launch takes it now, since when and until when; null: one may.
+    /// Why launches skip it, since when and until when; null: it is available.
     unavailable: Option<UnavailableJson>,
 }
 
 #[derive(Debug, Serialize)]
 struct UnavailableJson {
     text: String,
-    /// The provider's words, behind the class of the failure.
+    /// The class of the failure and the provider's message.
     failure: String,
     refused: String,
     /// In a row.
@@ -108,18 +108,18 @@ struct InstanceJson {
     capacity: u32,
     bound_to: Option<String>,
     reason: Option<String>,
-    /// What the provider says of it, where it says more than its status.
+    /// What the provider reports beyond its status.
     detail: Option<String>,
-    /// In which way it was launched, where there are several.
+    /// The offering it was launched from, if the provider names any.
     offering: Option<String>,
-    /// The command that brings it back.
+    /// The command that returns it to service.
     remedy: Option<String>,
-    /// Only where links were asked (`--wide`): those that there are, by slot.
+    /// Only with `--wide`: its links, by slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<Vec<LinkJson>>,
 }
 
-/// What holds the connection of a job slot.
+/// The process that holds the connection of a job slot.
 #[derive(Debug, Serialize)]
 struct LinkJson {
     /// Which job slot of the instance, from 1.
@@ -133,7 +133,7 @@ struct LinkJson {
     round_trip_us: Option<u64>,
     /// Memory of its own, in bytes.
     memory_bytes: Option<u64>,
-    /// Stages that it has run.
+    /// Number of stages that it has run.
     stages: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ struct JobJson {
     server: String,
     attempt: String,
     granted: String,
-    /// Its attempt is closed, a call of it still lives.
+    /// Its attempt is closed, but its last call is still running.
     closing: bool,
 }
 
@@ -161,11 +161,11 @@ struct WaitingJson {
     waiting_for: WaitingForJson,
 }
 
-/// What somebody waits for.
+/// What a job or a launch waits for.
 #[derive(Debug, Serialize)]
 struct WaitingForJson {
     /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `drained`, `moved`,
-    /// `too-long`, `no-host` or `keeper`.
+    /// `too-long`, `no-host` or `next-pass`.
     kind: String,
     text: String,
     instance: Option<String>,
@@ -174,8 +174,8 @@ struct WaitingForJson {
 
 #[derive(Debug, Serialize)]
 struct NoteJson {
-    /// `list-failed`, `list-incomplete`, `another-manager`, `over-limit`, `trouble`, `suspect`, `config-invalid` or
-    /// `moved`.
+    /// `list-failed`, `list-incomplete`, `owner-conflict`, `over-limit`, `trouble`, `suspect`, `unavailable`,
+    /// `boot-failed`, `config-invalid` or `moved`.
     kind: String,
     text: String,
 }

@@ -1,4 +1,4 @@
-//! The links of a pool's instances, for whoever shows them.
+//! The links of a pool's instances, for `pool status` and `doctor`.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::cli::rows::Rows;
 use crate::cli::when::{When, whole};
 use crate::connector::ssh::link::{Figures, Found, LinkStatus, Survey};
 
-/// From so many columns on there is room for the moment and the process, too.
+/// At this width, in columns, the time and the process are shown, too.
 const ROOMY: usize = 100;
 
-/// What there is to say of a link.
+/// The view of a link.
 #[derive(Debug)]
 pub(in crate::cli) struct LinkView<'a> {
     /// From 1.
@@ -18,7 +18,7 @@ pub(in crate::cli) struct LinkView<'a> {
     pub(in crate::cli) pid: Option<u32>,
     /// In a word or two.
     pub(in crate::cli) state: &'static str,
-    /// `None`: it does not say.
+    /// `None`: it reports none.
     pub(in crate::cli) figures: Option<&'a Figures>,
     /// For how long its connection has stood.
     pub(in crate::cli) connected: Option<Duration>,
@@ -45,12 +45,12 @@ fn state(figures: &Figures) -> &'static str {
     }
 }
 
-/// The command that ends a link which does not answer.
+/// The command that kills a link that does not respond.
 pub(in crate::cli) fn end(pid: u32) -> String {
     format!("kill -9 {pid}")
 }
 
-/// How many there are, what they take together, and how many do not answer.
+/// Their number, their memory, and how many do not respond.
 pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> String {
     let views: Vec<LinkView<'_>> = links.map(LinkView::of).collect();
     if views.is_empty() {
@@ -76,8 +76,8 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> Str
     }
     match views.iter().filter(|link| link.state == "wedged").count() {
         0 => {}
-        1 => parts.push("1 does not answer".to_owned()),
-        silent => parts.push(format!("{silent} do not answer")),
+        1 => parts.push("1 does not respond".to_owned()),
+        silent => parts.push(format!("{silent} do not respond")),
     }
     parts.join(", ")
 }
@@ -126,9 +126,9 @@ fn cells(link: &LinkView<'_>) -> Vec<String> {
 fn beneath(link: &LinkView<'_>) -> Vec<String> {
     match (link.state, link.pid) {
         ("wedged", Some(pid)) => {
-            vec![format!("does not answer; the next stage ends it, and so does `{}`", end(pid))]
+            vec![format!("does not respond; the next stage kills it, or run `{}`", end(pid))]
         }
-        ("wedged", None) => vec!["does not answer, and takes no calls any more".to_owned()],
+        ("wedged", None) => vec!["does not respond, and accepts no calls".to_owned()],
         _ => Vec::new(),
     }
 }
@@ -182,7 +182,7 @@ pub(in crate::cli) mod tests {
         Found { slot, pid: Some(4711 + slot), answer }
     }
 
-    /// Three instances: one works on two slots of three, one has a link that hangs, one boots.
+    /// Three instances: one is busy on two slots of three, one has a link that hangs, one boots.
     fn several() -> (EventFixture, Survey) {
         let mut story =
             EventFixture::of(Policy { max_instances: 4, capacity_per_instance: 3, ..Policy::default() });
@@ -218,7 +218,7 @@ pub(in crate::cli) mod tests {
     fn each_link_has_its_row_in_80_columns() {
         let text = shown(80);
         let head = "  links: 4, 3.9 MiB of memory, the oldest connected for 1d 2h, round trips of\n    \
-                    0.15 ms to 31 ms, 1 does not answer\n";
+                    0.15 ms to 31 ms, 1 does not respond\n";
         assert!(text.contains(head), "{text}");
         let expected = "
 LINK OF        SLOT  FOR     ROUND TRIP  MEMORY   STAGES  STATE
@@ -226,7 +226,7 @@ linux-7f3a-1   1     2m 20s  0.15 ms     412 KiB  7       busy
 linux-7f3a-1   2     1d 2h   31 ms       3.5 MiB  0       shell waits
 linux-7f3a-1   3     -       -           -        -       leaving
 linux-7f3a-2   1     -       -           -        -       wedged
-    does not answer; the next stage ends it, and so does `kill -9 4711`
+    does not respond; the next stage kills it, or run `kill -9 4711`
 linux-7f3a-12  -     -       -           -        -       -
 ";
         assert!(text.ends_with(expected), "{text}");

@@ -1,4 +1,4 @@
-//! `pool status`: instances, waiting jobs and the policy in force.
+//! `pool status`: instances, waiting jobs and the active policy.
 
 pub(in crate::cli) mod command;
 mod json;

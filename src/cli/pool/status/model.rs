@@ -1,4 +1,4 @@
-//! What there is to say about a pool, said once for text and for JSON.
+//! The status of a pool, for text and JSON alike.
 
 use crate::cli::pool::status::until::until;
 use crate::cli::when::When;
@@ -15,12 +15,12 @@ use crate::core::reservation::Reservation;
 use crate::core::schedule::ScheduleText;
 use crate::core::time::Stamp;
 
-/// Is there a keeper?
+/// Whether a keeper is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeeperStatus {
     Runs,
     Absent,
-    /// It could not be found out, and why.
+    /// It could not be determined, and why.
     Unknown(String),
 }
 
@@ -29,14 +29,14 @@ pub enum KeeperStatus {
 pub struct StatusInput<'a> {
     pub pool: &'a PoolName,
     pub state: &'a PoolState,
-    /// What the last pass said.
+    /// The report of the last pass.
     pub report: Option<&'a Report>,
     pub keeper: &'a KeeperStatus,
-    /// What its links say of themselves; `None`: they were not asked, and are not shown.
+    /// The status of its links; `None`: they were not queried, and are not shown.
     pub links: Option<&'a Survey>,
 }
 
-/// A pool at a glance.
+/// The status of a pool.
 #[derive(Debug)]
 pub(super) struct Overview<'a> {
     pub(super) pool: &'a PoolName,
@@ -45,13 +45,13 @@ pub(super) struct Overview<'a> {
     pub(super) keeper: &'a KeeperStatus,
     pub(super) links: Option<&'a Survey>,
     pub(super) policy: Option<ActivePolicy<'a>>,
-    /// Slots that a job could take at once.
+    /// Slots that a job could take immediately.
     pub(super) idle: u32,
     pub(super) idle_target: u32,
     pub(super) in_use: u32,
-    /// Job slots there can be at most.
+    /// The highest possible number of job slots.
     pub(super) slots: u32,
-    /// What stands still, and the command that ends it.
+    /// What is suspended, paused or backing off.
     pub(super) suspensions: Vec<Suspension>,
     /// In the order of preference.
     pub(super) offerings: Vec<OfferingView<'a>>,
@@ -60,7 +60,7 @@ pub(super) struct Overview<'a> {
     pub(super) waiting: Vec<Waiting<'a>>,
 }
 
-/// The policy in force.
+/// The active policy.
 #[derive(Debug)]
 pub(super) struct ActivePolicy<'a> {
     pub(super) policy: &'a Policy,
@@ -78,7 +78,7 @@ pub(crate) enum Suspension {
     Backoff { until: Stamp, failure: Failure },
 }
 
-/// A way to launch, and why it is passed over now.
+/// An offering, and why it is unavailable now.
 #[derive(Debug)]
 pub(super) struct OfferingView<'a> {
     pub(super) offering: &'a OfferingName,
@@ -89,9 +89,9 @@ pub(super) struct OfferingView<'a> {
 pub(crate) struct InstanceView<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) reason: Option<String>,
-    /// What the provider says of it.
+    /// What the provider reports about it.
     pub(crate) detail: Option<&'a str>,
-    /// The command that ends what `why` says.
+    /// The command that returns it to service.
     pub(crate) remedy: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Waiting<'a> {
     /// From 1.
     pub(super) position: usize,
     pub(super) reason: WaitingOn,
-    /// What it waits for and how long that usually takes.
+    /// What it waits for, and how long that usually takes.
     pub(super) text: String,
 }
 
@@ -171,7 +171,7 @@ fn rank(phase: &Phase) -> u8 {
     }
 }
 
-/// What stands still now.
+/// What is suspended, paused or backing off now.
 pub(crate) fn halts(state: &PoolState, now: Stamp) -> Vec<Suspension> {
     let mut halts = Vec::new();
     if let Some(since) = state.drained {
@@ -197,18 +197,18 @@ fn offerings<'a>(state: &'a PoolState, now: Stamp) -> Vec<OfferingView<'a>> {
     state.availability.offerings().iter().map(view).collect()
 }
 
-/// The offerings that no launch takes now.
+/// The offerings that launches skip now.
 pub(crate) fn passed_over(state: &PoolState, now: Stamp) -> Vec<Unavailable> {
     let timing = state.policy.as_deref().map(|policy| &policy.timing);
     timing.map_or(Vec::new(), |timing| state.availability.unavailable(timing, now).collect())
 }
 
-/// Why one of them is passed over, and for how long.
+/// Why one of them is unavailable, and until when.
 pub(crate) fn until_tried(passed: &Unavailable, when: &When) -> String {
     format!("{passed}, next try {}", when.left(passed.until))
 }
 
-/// What there is to say about one instance.
+/// The view of one instance.
 pub(crate) fn view<'a>(
     pool: &PoolName,
     instance: &'a Instance,
@@ -218,32 +218,32 @@ pub(crate) fn view<'a>(
 ) -> InstanceView<'a> {
     let why = match &instance.phase {
         Phase::Launching => Some(launching(instance, state)),
-        Phase::Checking => Some("reachable, not yet found ready".to_owned()),
+        Phase::Checking => Some("reachable, not yet ready".to_owned()),
         Phase::Ready => ready(instance, when),
         Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
         Phase::OutOfService { reason: why } => Some(why.clone()),
         Phase::Draining { reason: why } if instance.holders.is_empty() => Some(why.to_string()),
-        Phase::Draining { reason: why } => Some(format!("{why}; goes when its jobs have ended")),
+        Phase::Draining { reason: why } => Some(format!("{why}; waiting for its jobs to finish")),
     };
     let remedy = matches!(instance.phase, Phase::OutOfService { .. }).then(|| bring_back(pool, &instance.id));
     let detail = report.and_then(|report| report.detail(&instance.id));
     InstanceView { instance, reason: why, detail, remedy }
 }
 
-/// The command that brings an instance back.
+/// The command that returns an instance to service.
 fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
     format!("greenroom pool resume {pool} --instance {instance}")
 }
 
 fn launching(instance: &Instance, state: &PoolState) -> String {
-    let Some(launch) = &instance.launch else { return "found, not yet reached".to_owned() };
+    let Some(launch) = &instance.launch else { return "adopted, not yet reached".to_owned() };
     match &launch.answer {
-        Answer::Pending => "asked for, the provider has not answered yet".to_owned(),
+        Answer::Pending => "launch requested, the provider has not answered yet".to_owned(),
         Answer::Accepted { .. } => match state.launches.usual_boot() {
             Some(usual) => format!("booting, usually {}", crate::core::time::Pretty(usual)),
             None => "booting".to_owned(),
         },
-        Answer::Unknown { .. } => "no answer came to its launch: it may or may not have been made".to_owned(),
+        Answer::Unknown { .. } => "the launch got no answer: the instance may or may not exist".to_owned(),
         Answer::Refused { failure, .. } => format!("launch {} refused: {failure}", launch.attempt),
     }
 }
@@ -251,12 +251,12 @@ fn launching(instance: &Instance, state: &PoolState) -> String {
 fn ready(instance: &Instance, when: &When) -> Option<String> {
     if let Some(since) = instance.missing {
         let age = when.age(since);
-        return Some(format!("missing in the provider's list for {age}"));
+        return Some(format!("missing from the provider's list for {age}"));
     }
     let lingering: Vec<String> =
         instance.holders.values().filter(|h| h.closing.is_some()).map(|h| h.job.to_string()).collect();
     if !lingering.is_empty() {
-        return Some(format!("closed, but a call still lives: {}", lingering.join(", ")));
+        return Some(format!("closing, the last call is still running: job {}", lingering.join(", ")));
     }
     // Longer in its phase than idle: it has served a job in between.
     (instance.is_idle() && instance.idle_since() != instance.since)
@@ -276,7 +276,7 @@ fn waiting<'a>(state: &'a PoolState, report: Option<&Report>, when: &When) -> Ve
     state.waiting.values().enumerate().map(line).collect()
 }
 
-/// What is waited for, until when or how long that usually takes.
+/// What a job waits for, and until when or how long that usually takes.
 pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String {
     match on {
         WaitingOn::Boot { .. } => match state.launches.usual_boot() {

@@ -74,9 +74,9 @@ pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
     `idle_count = 2`, `idle_time = 20m`, `scale_factor = 0.5`
   idle: 1 of 2 wanted slots
   phases: 2 ready, 1 launching, 1 cleaning, 1 out of service, 1 draining
-  keeper: runs, looked 3 s ago, looks again in 4 s
-  launches: `launches_per_minute` is used up for now, until 14:03:20 (in 8 s)
-  note: calls about linux-7f3a-4 keep failing (passing fault: 503), tried again
+  keeper: running, last pass 3 s ago, next pass in 4 s
+  launches: `launches_per_minute` is reached, until 14:03:20 (in 8 s)
+  note: calls about linux-7f3a-4 fail repeatedly (transient error: 503), next try
     in 3 s
 
 INSTANCE      PHASE           FOR     JOBS  SERVED  USES LEFT  BOUND TO
@@ -90,7 +90,8 @@ linux-7f3a-5  cleaning        1m 20s  -     0       2          -
     being cleaned between jobs
 linux-7f3a-3  out of service  1m 22s  -     0       2          -
     the clean command ended with 1
-    `greenroom pool resume linux --instance linux-7f3a-3` brings it back
+    return it to service with
+    `greenroom pool resume linux --instance linux-7f3a-3`
 linux-7f3a-4  draining        1m 21s  -     0       2          -
     older than `max_lifetime`
 
@@ -111,8 +112,7 @@ fn an_empty_pool_says_what_it_would_do() {
 pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
   policy: the default: `idle_count = 0`, `idle_time = 20m`
   idle: 0 of 0 wanted slots
-  keeper: none runs, the last one has not looked yet; the next job starts one,
-    `greenroom reap` does too
+  keeper: not running, no pass yet; the next job or `greenroom reap` starts one
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -125,9 +125,9 @@ fn a_pool_that_no_keeper_has_seen_has_no_policy() {
     let text = render(sight, &when(0.0), 80);
     let expected = "\
 pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
-  policy: none yet: no keeper has read the configuration
+  policy: none, no keeper has read the configuration yet
   idle: 0 of 0 wanted slots
-  keeper: not known whether one runs: cannot open `keeper.lock`
+  keeper: cannot be determined: cannot open `keeper.lock`
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -157,14 +157,14 @@ fn a_drained_and_paused_pool_names_the_command_that_ends_it() {
     let text = shown(&story, Some(&report(19.0)), &KeeperStatus::Runs, 30.0);
     let expected = "\
 pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
-  DRAINED: by the operator since 14:00:20 (10 s ago): no grants, no launches;
-    `greenroom pool resume linux` ends it
+  DRAINED: by the operator since 14:00:20 (10 s ago), no grants and no launches;
+    resume with `greenroom pool resume linux`
   PAUSED: until 14:05:07 (in 4m 37s) after 5 failed launches in a row (last:
-    passing fault: linux-7f3a-5: its ready command failed: exit 1);
-    `greenroom pool resume linux` ends it now
+    transient error: linux-7f3a-5: its ready command failed: exit 1); resume now
+    with `greenroom pool resume linux`
   policy: the default: `idle_count = 0`, `idle_time = 20m`
   idle: 0 of 0 wanted slots
-  keeper: runs, looked 11 s ago
+  keeper: running, last pass 11 s ago
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -172,7 +172,7 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 #[test]
 fn one_failed_launch_delays_the_next() {
     let text = shown(&failing(1), None, &KeeperStatus::Runs, 3.0);
-    let line = "  launches: none until 14:00:07 (in 4 s), the last one failed (passing fault:";
+    let line = "  launches: none until 14:00:07 (in 4 s), the last one failed (transient error:";
     assert!(text.lines().any(|l| l == line), "{text}");
 }
 
@@ -190,8 +190,8 @@ fn each_state_of_a_launch_has_its_sentence() {
     story.launched(1, 1.0);
     assert_eq!(why(&story, 2.0), "booting");
     let answers = [
-        (Answer::Pending, "asked for, the provider has not answered yet"),
-        (Answer::Unknown { at: at(2.0) }, "no answer came to its launch: it may or may not have been made"),
+        (Answer::Pending, "launch requested, the provider has not answered yet"),
+        (Answer::Unknown { at: at(2.0) }, "the launch got no answer: the instance may or may not exist"),
     ];
     for (answer, expected) in answers {
         let mut story = story.clone();
@@ -209,14 +209,14 @@ fn an_instance_in_doubt_says_so() {
     let mut story = EventFixture::of(Policy { max_instances: 2, max_use_count: None, ..Policy::default() });
     story.ready(1, 1.0);
     story.then(60.0, Change::MissingFromList { instance: id(1), begun: at(60.0) });
-    assert_eq!(why(&story, 72.0), "missing in the provider's list for 12 s");
+    assert_eq!(why(&story, 72.0), "missing from the provider's list for 12 s");
     story.then(73.0, Change::ListedAgain { instance: id(1) });
     story.asks("a", 7, "p/q", 80.0).gets("a", 1, 80.0);
     let leaving = Release { how: End::CleanedUp, used: true, closing: true };
     story.then(90.0, Change::Released { attempt: attempt("a"), release: leaving });
-    assert_eq!(why(&story, 91.0), "closed, but a call still lives: 7");
+    assert_eq!(why(&story, 91.0), "closing, the last call is still running: job 7");
     story.then(92.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::UsedUp });
-    assert_eq!(why(&story, 93.0), "it has served its last job; goes when its jobs have ended");
+    assert_eq!(why(&story, 93.0), "it has served its last job; waiting for its jobs to finish");
 }
 
 #[test]
@@ -297,14 +297,14 @@ fn none_left() -> Failure {
 }
 
 #[test]
-fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
+fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
     let (spot, other) = ("us-east1-b n2d-standard-4 spot", "us-east1-c n2d-standard-4");
     let mut story = EventFixture::of(Policy { max_instances: 4, ..Policy::default() });
     story.offerings(&[spot, other]).refused(1, 1, none_left(), 10.0);
     story.asks("a", 4711, "acme/shop", 9.0);
     let text = shown(&story, None, &KeeperStatus::Runs, 12.0);
     assert!(
-        text.contains("\n  offering: us-east1-b n2d-standard-4 spot: out of stock, next try in 1m 59s\n"),
+        text.contains("\n  offering: us-east1-b n2d-standard-4 spot: no capacity, next try in 1m 59s\n"),
         "{text}"
     );
     story.intended(1, 2, 12.0);
@@ -315,7 +315,7 @@ fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
     let value = as_json(sight, &when(13.0));
     let passed = &value["offerings"][0]["unavailable"];
     assert_eq!(value["offerings"][0]["offering"], spot);
-    assert_eq!(passed["text"], format!("{spot}: out of stock"));
+    assert_eq!(passed["text"], format!("{spot}: no capacity"));
     assert_eq!(passed["failure"], "no capacity (us-east1-b): pool exhausted");
     assert_eq!((&passed["refused"], &passed["times"]), (&"2026-11-20T13:00:11Z".into(), &1.into()));
     assert_eq!(passed["until"], "2026-11-20T13:02:11Z");
@@ -328,5 +328,8 @@ fn a_pool_says_which_offerings_it_passes_over_and_until_when() {
     let value = as_json(StatusInput { report: Some(&report), ..sight }, &when(13.0));
     let on = &value["waiting"][0]["waiting_for"];
     assert_eq!((&on["kind"], &on["until"]), (&"no-offering".into(), &"2026-11-20T13:02:11Z".into()));
-    assert_eq!(on["text"], format!("all 2 offerings were refused; {spot}: out of stock, next try in 1m 58s"));
+    assert_eq!(
+        on["text"],
+        format!("all 2 offerings are unavailable; {spot}: no capacity, next try in 1m 58s")
+    );
 }

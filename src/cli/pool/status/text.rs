@@ -1,4 +1,4 @@
-//! The pool at a glance, for a terminal.
+//! The status of a pool, for a terminal.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::core::ids::TrustDomain;
 use crate::core::instance::Instance;
 use crate::core::report::{Note, WaitingOn};
 
-/// No name of a project takes more of a line.
+/// The widest name of a project.
 const NAME_COLUMNS: usize = 24;
-/// So many jobs of an instance are named.
+/// How many jobs of an instance are named at most.
 const JOBS_NAMED: usize = 3;
 
 pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
@@ -59,7 +59,7 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
     }
     match &seen.policy {
         Some(policy) => line("policy", &in_force(policy, when)),
-        None => line("policy", "none yet: no keeper has read the configuration"),
+        None => line("policy", "none, no keeper has read the configuration yet"),
     }
     line("idle", &format!("{} of {} wanted slots", seen.idle, seen.idle_target));
     let phases: Vec<String> = seen.phases().iter().map(|(word, count)| format!("{count} {word}")).collect();
@@ -89,7 +89,7 @@ fn halted(seen: &Overview<'_>, halt: &Suspension, when: &When) -> (&'static str,
         Suspension::Drained { since } => (
             "DRAINED",
             format!(
-                "by the operator since {} ({} ago): no grants, no launches; `greenroom pool resume {pool}` ends it",
+                "by the operator since {} ({} ago), no grants and no launches; resume with `greenroom pool resume {pool}`",
                 when.clock(*since),
                 when.age(*since),
             ),
@@ -98,7 +98,7 @@ fn halted(seen: &Overview<'_>, halt: &Suspension, when: &When) -> (&'static str,
             "PAUSED",
             format!(
                 "{} after {failures} failed launches in a row (last: {failure}); \
-                 `greenroom pool resume {pool}` ends it now",
+                 resume now with `greenroom pool resume {pool}`",
                 when.until(*until)
             ),
         ),
@@ -129,24 +129,24 @@ fn in_force(force: &ActivePolicy<'_>, when: &When) -> String {
 
 fn keeper(seen: &Overview<'_>, when: &When) -> String {
     let looked = match seen.report {
-        Some(report) => format!("looked {} ago", when.age(report.at)),
-        None => "has not looked yet".to_owned(),
+        Some(report) => format!("last pass {} ago", when.age(report.at)),
+        None => "no pass yet".to_owned(),
     };
     match seen.keeper {
         KeeperStatus::Runs => match seen.report.and_then(|r| r.next) {
             Some(next) if !when.now().reached(next) => {
-                format!("runs, {looked}, looks again {}", when.left(next))
+                format!("running, {looked}, next pass {}", when.left(next))
             }
-            _ => format!("runs, {looked}"),
+            _ => format!("running, {looked}"),
         },
         KeeperStatus::Absent => {
-            format!("none runs, the last one {looked}; the next job starts one, `greenroom reap` does too")
+            format!("not running, {looked}; the next job or `greenroom reap` starts one")
         }
-        KeeperStatus::Unknown(why) => format!("not known whether one runs: {why}"),
+        KeeperStatus::Unknown(why) => format!("cannot be determined: {why}"),
     }
 }
 
-/// What stands in the way of launching, unless it was said already.
+/// What blocks launches, unless another line says it.
 fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
     let on = seen.report?.launches.as_ref()?;
     match on {
@@ -155,10 +155,10 @@ fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
     }
 }
 
-/// A note, and when it will be tried again.
+/// A note, and when the next try is due.
 fn noted(note: &Note, when: &When) -> String {
     match note {
-        Note::Trouble { until, .. } => format!("{note}, tried again {}", when.left(*until)),
+        Note::Trouble { until, .. } => format!("{note}, next try {}", when.left(*until)),
         _ => note.to_string(),
     }
 }
@@ -180,7 +180,7 @@ fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
         beneath.extend(instance.offering().map(|offering| format!("launched as {offering}")));
         beneath.extend(each.detail.map(str::to_owned));
         if let Some(remedy) = &each.remedy {
-            beneath.push(format!("`{remedy}` brings it back"));
+            beneath.push(format!("return it to service with `{remedy}`"));
         }
         rows.row(cells, beneath);
     }

@@ -1,4 +1,4 @@
-//! When does another policy come into force?
+//! When the next policy entry becomes active.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::core::time::Stamp;
 /// A week has every weekday once; a day more has them all after a change of the clocks, too.
 const MINUTES: u64 = 8 * 24 * 60;
 
-/// The first minute in which another entry of `policy` is in force; `None`: not within eight days.
+/// The first minute in which another entry of `policy` is active; `None`: not within eight days.
 pub(super) fn until(policy: &Policy, now: Stamp) -> Option<Stamp> {
     if policy.schedules.is_empty() {
         return None;

@@ -1,13 +1,13 @@
-//! Shows something again and again, until interrupted.
+//! Shows a text repeatedly, until interrupted.
 
 use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-/// Between two looks.
+/// The interval.
 pub const EVERY: Duration = Duration::from_secs(1);
 
-/// Where it is shown.
+/// Where the text is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screen {
     /// Redrawn in place.
@@ -16,7 +16,7 @@ pub enum Screen {
     Pipe,
 }
 
-/// Looks and shows, each second, until `stop` resolves or nobody reads any more. The first look is at once.
+/// Reads and shows, each second, until `stop` resolves or the output is closed. Begins immediately.
 pub async fn watch<E>(
     screen: Screen,
     every: Duration,

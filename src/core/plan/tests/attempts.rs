@@ -23,9 +23,12 @@ fn an_attempt_whose_runner_is_gone_is_ended_by_whoever_gets_its_lease() {
         |change: fn(&mut crate::core::attempt::AttemptSeen)| changed("held 5m by 7", |w| change(w.seen(7)));
     assert_eq!(ended(|s| s.runner = Presence::Gone), "end attempt a7 (the runner is gone)");
     assert_eq!(ended(|s| s.tmpdir = Presence::Gone), "end attempt a7 (its temporary directory is gone)");
-    assert_eq!(ended(|s| s.boot = crate::core::time::BootId(6)), "end attempt a7 (the machine was rebooted)");
+    assert_eq!(
+        ended(|s| s.boot = crate::core::time::BootId(6)),
+        "end attempt a7 (the runner host was rebooted)"
+    );
     assert_eq!(ended(|s| (s.runner, s.lease_held) = (Presence::Gone, true)), "");
-    assert_eq!(does("held 75m by 7"), "end attempt a7 (it outlived its job's timeout)");
+    assert_eq!(does("held 75m by 7"), "end attempt a7 (it exceeded its job's timeout)");
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
     let busy = |w: &mut World| (w.seen(9).begun, w.seen(9).lease_held) = (ago(Duration::from_hours(9)), true);
     assert_eq!(changed(idle, busy), "", "a call of it lives");
     let late = |w: &mut World| w.seen(9).begun = ago(Duration::from_hours(9));
-    assert_eq!(changed(idle, late), "end attempt a9 (it outlived its job's timeout)");
+    assert_eq!(changed(idle, late), "end attempt a9 (it exceeded its job's timeout)");
     let waits = |w: &mut World| w.seen(8).begun = ago(Duration::from_hours(9));
     assert_eq!(changed("max 0 | waits 8 dead", waits), "drop the request of a8", "not ended as well");
 }

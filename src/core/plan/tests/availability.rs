@@ -41,7 +41,7 @@ fn a_pool_whose_offerings_are_all_passed_over_waits_for_the_first_and_says_which
     let all = "offerings 2, out c1 30s, quota c2 14m";
     let of = |rest: &str| format!("{all}{rest}");
     table(does, &[(&of(" | waits 8"), ""), (&of(", max 1 | idle 5m of a; waits 8 of b"), "")]);
-    table(told, &[(&of(" | waits 8"), "a8: all 2 offerings were refused; c2: quota reached")]);
+    table(told, &[(&of(" | waits 8"), "a8: all 2 offerings are unavailable; c2: quota reached")]);
     let report = world(&of(", target 1 |")).plan().report;
     let Some(WaitingOn::NoOffering { until, count: 2, .. }) = &report.launches else {
         panic!("{:?}", report.launches);
@@ -50,7 +50,7 @@ fn a_pool_whose_offerings_are_all_passed_over_waits_for_the_first_and_says_which
     assert_eq!(report.next, Some(*until));
     assert_eq!(world(&of(" |")).plan().report.launches, None, "nothing is wanted");
     // Told also by who may not launch, but not before what holds for a full pool.
-    let told = "a8: all 2 offerings were refused; c2: quota reached";
+    let told = "a8: all 2 offerings are unavailable; c2: quota reached";
     table(self::told, &[(&of(", reap | waits 8"), told)]);
     let full = "a8: all 1 instances in use, limit 1 (`max_instances`)";
     table(self::told, &[(&of(", max 1 | held 5m by 7; waits 8"), full)]);

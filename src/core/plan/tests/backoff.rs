@@ -114,11 +114,11 @@ fn a_pool_whose_launches_fail_waits_says_why_and_tries_once() {
             ),
         ],
     );
-    let paused = "the pool pauses after 5 failed launches in a row (last: passing fault)";
+    let paused = "the pool is paused after 5 failed launches in a row (last: transient error)";
     table(
         told,
         &[
-            ("failures 1 4s | waits 8", "a8: the last launch failed (passing fault)"),
+            ("failures 1 4s | waits 8", "a8: the last launch failed (transient error)"),
             ("failures 5 299s | waits 8", &format!("a8: {paused}")),
             ("failures 5 300s | waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),
             ("failures 5 300s | booting 5s; waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),

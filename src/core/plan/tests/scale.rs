@@ -132,7 +132,7 @@ fn where_instances_boot_on_this_machine_refilling_waits_for_waiting_jobs() {
     );
     let waits_on = world("here 1 | booting 5s; waits 8; waits 9").plan().report.launches;
     let said = waits_on.map(|on| on.to_string());
-    assert_eq!(said.as_deref(), Some("1 launches under way, 1 at a time at most"));
+    assert_eq!(said.as_deref(), Some("1 launches in progress, limit 1"));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn what_a_rate_just_allows_waits_for_nothing() {
     assert_eq!(waits_on("rate 2 | waits 8; waits 9"), None);
     assert_eq!(
         waits_on("rate 2 | waits 8; waits 9; waits 10").map(|on| on.to_string()).as_deref(),
-        Some("`launches_per_minute` is used up for now")
+        Some("`launches_per_minute` is reached")
     );
 }
 
