@@ -38,14 +38,14 @@ fn a_host_gets_jobs_once_its_key_is_pinned_and_another_key_is_not_pinned_by_the_
     wait_for("the command that helps", SOON, || status().contains(asks).then_some(()));
     assert!(doctor(&place, &[]).contains("[static-unpinned]"));
     let said = doctor(&place, &["--pin", "a"]);
-    assert!(said.contains("SHA256:") && said.contains("there is nobody to ask"), "{said}");
+    assert!(said.contains("SHA256:") && said.contains("cannot ask for confirmation"), "{said}");
     let said = doctor(&place, &["--pin", "a", "--yes"]);
     let compare = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub";
     assert!(said.contains(compare) && said.contains("Pinned: `a` is used"), "{said}");
     handle.finish().expect_outcome(&Outcome::Success);
     hosts.machines[0].change_host_key();
     let said = doctor(&place, &["--pin", "a"]);
-    assert!(said.contains("Pinned is another one: SHA256:") && said.contains("--yes"), "{said}");
+    assert!(said.contains("A different key is pinned: SHA256:") && said.contains("--yes"), "{said}");
     assert!(doctor(&place, &[]).contains("[host-key-changed]"));
     let said = doctor(&place, &["--pin", "a", "--yes"]);
     assert!(said.contains("Pinned: `a` is used"), "{said}");
@@ -81,7 +81,7 @@ fn doctor_finds_what_each_host_lacks() {
     for finding in [
         "[host-shell-slow]: host `slow` of pool `pool` takes 2",
         "note [host-sessions]: host `narrow` of pool `pool` allows 1 session",
-        "[host-login-shell]: host `closed` of pool `pool`: the login shell of `ci` does not run `/bin/sh` for us: \
+        "[host-login-shell]: host `closed` of pool `pool`: the login shell of `ci` does not run `/bin/sh`: \
          This account is currently not available.",
         "[host-processes]: host `bare` of pool `pool` has neither `/proc` nor a `pkill`",
         "[host-space]: host `small` of pool `pool` has 6",
@@ -113,7 +113,7 @@ fn a_host_that_is_drained_finishes_its_job_and_stays_out_until_it_is_resumed() {
     wait_for("the second job", SOON, || (place.state().waiting.len() == 1).then_some(()));
     place.reap();
     let state = place.state();
-    assert!(state.instances.values().all(|i| i.phase.word() == "set aside"), "{state:#?}");
+    assert!(state.instances.values().all(|i| i.phase.word() == "out of service"), "{state:#?}");
     assert_eq!(state.waiting.len(), 1, "nobody gets it");
     place.order(&["pool", "resume", "--instance", "a"]);
     next.finish().expect_outcome(&Outcome::Success);

@@ -90,7 +90,7 @@ fn a_link_that_hangs_is_told_in_a_second_with_what_ends_it() {
     assert!(text.contains("  wedged\n") && in_words(&text).contains(&end), "{text}");
     let examined = doctor(&place);
     let what = format!(
-        "warning [link-unresponsive]: the link of instance {instance} of pool `pool` (process {}) does not answer",
+        "warning [link-unresponsive]: the link of instance {instance} of pool `pool` (process {}) does not respond",
         link.pid
     );
     assert!(examined.contains(&what) && examined.contains(&end), "{examined}");

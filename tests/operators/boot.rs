@@ -71,8 +71,8 @@ fn a_boot_is_timed_stage_by_stage_and_leaves_nothing() {
         "launch accepted",
         "reachable by SSH",
         "ready command passed",
-        "a command ran on it: Linux ",
-        "termination asked for",
+        "a command ran: Linux ",
+        "termination requested",
         "gone",
     ];
     assert_eq!(stages.len(), expected.len(), "{said:?}");
@@ -107,7 +107,7 @@ fn a_boot_that_fails_says_why_and_quotes_the_console() {
         said.out.contains("\nthe boot failed: its ready command failed: exit status 3: no disk\n"),
         "{said:?}"
     );
-    assert!(said.out.contains("\nthe end of its console:\n  | "), "{said:?}");
+    assert!(said.out.contains("\nthe last lines of its console:\n  | "), "{said:?}");
     assert_eq!(remains(&home), [""; 0]);
 }
 
@@ -131,19 +131,16 @@ fn a_boot_that_was_killed_is_finished_off_by_the_next_one() {
 
     let leaks = home.run(&["pool", "leaks"]);
     assert_eq!(leaks.code, 1, "{leaks:?}");
-    assert!(leaks.out.starts_with("left over: a `doctor --boot` that was cut off: linux-"), "{leaks:?}");
+    assert!(leaks.out.starts_with("orphaned: an interrupted `doctor --boot`: linux-"), "{leaks:?}");
     let words = leaks.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("a `doctor --boot` has started it: that ends it, or the next one"), "{leaks:?}");
+    assert!(words.contains("a `doctor --boot` launched it: that one or the next terminates it"), "{leaks:?}");
     let dry = home.run(&["pool", "leaks", "--terminate", "--dry-run"]);
-    assert!(dry.code == 1 && dry.out.starts_with("would end a `doctor --boot`"), "{dry:?}");
+    assert!(dry.code == 1 && dry.out.starts_with("would clean up an interrupted `doctor --boot`"), "{dry:?}");
     assert_eq!(remains(&home).len(), 2);
 
     let again = boot(&home);
     assert_eq!(again.code, 0, "{again:?}");
-    assert!(
-        again.out.starts_with("ending what is left of a `doctor --boot` that was cut off: linux-"),
-        "{again:?}"
-    );
+    assert!(again.out.starts_with("cleaning up an interrupted `doctor --boot`: linux-"), "{again:?}");
     assert_eq!(again.out.matches("  gone\n").count(), 2, "{again:?}");
     assert_eq!(remains(&home), [""; 0]);
 }
@@ -159,7 +156,7 @@ fn pool_leaks_finishes_a_killed_boot_off_as_well() {
     assert!(json["boots"][0]["instances"][0].as_str().unwrap().starts_with("linux-"), "{json}");
     let ended = home.run(&["pool", "leaks", "linux", "--terminate"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.out.ends_with("pool linux: nothing is left over, 0 things are recorded\n"), "{ended:?}");
+    assert!(ended.out.ends_with("pool linux: no orphaned resources, 0 recorded\n"), "{ended:?}");
     assert_eq!(remains(&home), [""; 0]);
 }
 
@@ -172,8 +169,8 @@ fn ctrl_c_terminates_what_was_started() {
     assert_eq!(ended(&mut child).code(), Some(2));
     assert!(rest.last().unwrap().ends_with("  gone"), "{rest:?}");
     let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-    assert!(err.contains("interrupted: terminating what was started"), "{err}");
-    assert!(err.ends_with("error: interrupted; what was started is gone\n"), "{err}");
+    assert!(err.contains("interrupted, terminating the instance"), "{err}");
+    assert!(err.ends_with("error: interrupted; the instance is terminated\n"), "{err}");
     assert_eq!(remains(&home), [""; 0]);
 }
 
@@ -190,5 +187,5 @@ fn what_cannot_be_booted_is_said() {
         .unwrap();
     let said = boot(&home);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.err.contains("the hosts of pool `linux` are your own: nothing is booted"), "{said:?}");
+    assert!(said.err.contains("pool `linux` has static hosts, which cannot be booted"), "{said:?}");
 }

@@ -1,4 +1,4 @@
-//! Can the clocks be believed?
+//! The clocks: whether they can be read, and agree with the records.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::cli::when::{rfc3339, whole};
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 
-/// Clocks of one machine drift apart, and are set by seconds all the time.
+/// The clocks of one machine drift, and time synchronization moves them by seconds.
 const TOLERANCE: Duration = Duration::from_mins(1);
 
 /// What is compared.
 #[derive(Debug, Clone)]
 pub struct ClockFacts {
-    /// What the clocks say; or why not.
+    /// The time of the clocks, or why they cannot be read.
     pub now: Result<Stamp, String>,
     /// When this program was installed, by the time of its file, in milliseconds since 1970.
     pub installed_ms: Option<i64>,
@@ -25,7 +25,7 @@ pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
     let now = match &sight.now {
         Ok(now) => *now,
         Err(problem) => {
-            let remedy = "mount /proc, and let this user read /proc/sys/kernel/random/boot_id";
+            let remedy = "mount /proc, and give this user read access to /proc/sys/kernel/random/boot_id";
             return vec![code::CLOCK_UNREADABLE.found(problem.clone(), remedy)];
         }
     };
@@ -34,7 +34,7 @@ pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
         && now.wall_ms.saturating_add(ms(TOLERANCE)) < installed
     {
         let then = rfc3339(Stamp { wall_ms: installed, ..now });
-        let what = format!("the wall clock says {}, but this program was installed at {then}", rfc3339(now));
+        let what = format!("the wall clock shows {}, but this program was installed at {then}", rfc3339(now));
         found.push(code::CLOCK_BEHIND.found(what, SET_CLOCK));
     }
     if let Some(newest) = sight.newest {
@@ -45,7 +45,7 @@ pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
 
 const SET_CLOCK: &str = "set the clock: `timedatectl set-ntp true`";
 
-/// What the newest record says about the clock.
+/// Compares the clock with the newest record.
 fn against(now: Stamp, newest: Stamp) -> Option<Finding> {
     let ahead = newest.wall_ms.saturating_sub(now.wall_ms);
     if now.boot == newest.boot {
@@ -55,8 +55,8 @@ fn against(now: Stamp, newest: Stamp) -> Option<Finding> {
         let (by, direction) = (duration(jump), if jump < 0 { "back" } else { "forward" });
         return (by > TOLERANCE).then(|| {
             let what = format!(
-                "the wall clock was set {direction} by {} since the last event; ages are not touched by it, \
-                 `periods` and shown times are",
+                "the wall clock was set {direction} by {} since the last event; this affects `periods` and \
+                 displayed times, but not ages",
                 whole(by)
             );
             code::CLOCK_JUMPED.noted(what)
@@ -64,7 +64,7 @@ fn against(now: Stamp, newest: Stamp) -> Option<Finding> {
     }
     (ahead > ms(TOLERANCE)).then(|| {
         let what = format!(
-            "the last event is recorded for {}, {} from now: ages across the reboot count as zero until then",
+            "the last recorded event is dated {}, {} from now; until then, ages across the reboot count as zero",
             rfc3339(newest),
             whole(duration(ahead))
         );
@@ -110,7 +110,7 @@ pub(super) mod tests {
         let found = check(&sight(set(at(0.0), -86_400), Some(at(0.0)), None));
         assert_eq!(
             found[0].to_string(),
-            "error [clock-behind]: the wall clock says 2026-11-19T13:00:00Z, but this program was installed at \
+            "error [clock-behind]: the wall clock shows 2026-11-19T13:00:00Z, but this program was installed at \
              2026-11-20T13:00:00Z\n  help: set the clock: `timedatectl set-ntp true`"
         );
     }

@@ -9,10 +9,10 @@ use crate::cli::context::config_file;
 use crate::cli::error::CliError;
 use crate::cli::{program, ui};
 
-/// Systemd runs this machine if this is there: `sd_booted(3)`.
+/// This directory exists if systemd manages the runner host: `sd_booted(3)`.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Examines this machine; false if there is an error among the findings.
+/// Examines the installation; false if an error is among the findings.
 pub(in crate::cli) async fn doctor(place: &GlobalOptions, options: &DoctorOptions) -> Result<bool, CliError> {
     if let Some(host) = &options.pin {
         return super::pin::pin(place, options, host).await;

@@ -1,4 +1,4 @@
-//! Our own configuration: can it be read, is it right, and who may change it?
+//! Greenroom's configuration: whether it can be read, is valid, and is protected against changes.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -28,22 +28,24 @@ fn refused(path: &Path, error: &ConfigError) -> Finding {
             code::CONFIG_UNREADABLE.found(what, remedy)
         }
         ConfigError::Invalid(diagnostics) => {
-            // Shown without the lines themselves: a provider's table may hold a secret, and findings get passed on.
-            let what = format!("the configuration is wrong: {diagnostics}");
-            let remedy = format!("correct `{}`; `greenroom pool status` shows the lines", path.display());
+            // Shown without the lines themselves: a provider's table may contain a secret, and findings are shared.
+            let what = format!("the configuration is invalid: {diagnostics}");
+            let remedy =
+                format!("correct `{}`; run `greenroom pool status` to see the lines", path.display());
             code::CONFIG_INVALID.found(what, remedy)
         }
     }
 }
 
-/// Commands of the configuration run with our rights.
+/// Commands of the configuration run as Greenroom's user.
 fn writable(path: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(path).ok()?.mode() & 0o7777;
     (mode & 0o022 != 0).then(|| {
         let path = path.display();
-        let what =
-            format!("others may change `{path}` (mode {mode:04o}), and with it run commands as this user");
-        code::CONFIG_WRITABLE.found(what, format!("`chmod go-w {path}`"))
+        let what = format!(
+            "other users can change `{path}` (mode {mode:04o}), and so run commands as Greenroom's user"
+        );
+        code::CONFIG_WRITABLE.found(what, format!("run `chmod go-w {path}`"))
     })
 }
 

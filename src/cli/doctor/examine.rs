@@ -1,4 +1,4 @@
-//! Looks at everything, as far as what was found lets it.
+//! Runs all checks, as far as the findings permit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,18 +37,18 @@ use crate::port::provider::{Demand, Provider};
 use crate::provider::BuildContext;
 use crate::store::file::{self, FileStore, Options};
 
-/// Where the state lies if neither the command line nor a configuration says so.
+/// The state directory, unless the command line or the configuration names another.
 const STATE_DIR: &str = "/var/lib/greenroom";
-/// A lock is held for milliseconds; whoever looks need not wait as long as a job would.
+/// A lock is held for milliseconds; doctor need not wait as long as a job.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 
-/// Where to look.
+/// The paths to check.
 #[derive(Debug)]
 pub(super) struct CheckPaths<'a> {
     pub(super) config: &'a Path,
     /// Overrides the configuration's.
     pub(super) state_dir: Option<&'a Path>,
-    /// Our own executable.
+    /// The path of `greenroom`.
     pub(super) program: &'a Path,
     pub(super) unit_dirs: &'a [&'a Path],
     pub(super) has_systemd: bool,
@@ -62,7 +62,7 @@ struct Pool {
     report: Option<Report>,
 }
 
-/// Mends what was asked for, then looks.
+/// Does the requested repairs, then the checks.
 pub(super) async fn examine(
     ground: &CheckPaths<'_>,
     options: &DoctorOptions,
@@ -77,10 +77,7 @@ pub(super) async fn examine(
     let wants_change = options.repair || options.take_over || options.new_owner;
     if wants_change && state.is_none() {
         let why = found.first().map_or("it does not exist".to_owned(), |finding| finding.message.clone());
-        return Err(CliError::system(format!(
-            "nothing can be repaired in `{}`: {why}",
-            state_path.display()
-        )));
+        return Err(CliError::system(format!("cannot repair `{}`: {why}", state_path.display())));
     }
     examined.add("state directory", found);
     if let Some(state) = &state {
@@ -137,7 +134,7 @@ fn has_hosts(pool: &PoolConfig) -> bool {
 type Policies = BTreeMap<PoolName, Policy>;
 type Built = BTreeMap<PoolName, Rc<dyn Provider>>;
 
-/// What each pool's provider says, the policy that goes with it, and those that can be asked more.
+/// The findings about each pool's provider, its policy, and the providers that can be called.
 fn providers(
     ground: &CheckPaths<'_>,
     config: Option<&Config>,
@@ -158,7 +155,7 @@ fn providers(
     (policies, built)
 }
 
-/// What the providers find out by asking their side, all at once.
+/// The checks of providers that need calls, concurrently.
 async fn ask(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> {
     let asked = built.iter().filter_map(|(name, provider)| Some((name, provider, policies.get(name)?)));
     let asked = asked.map(async |(name, provider, policy)| {
@@ -179,7 +176,7 @@ struct RecordedChecks<'a> {
 }
 
 impl RecordedChecks<'_> {
-    /// Mends, then looks at everything in the state directory.
+    /// Does the requested repairs, then checks everything in the state directory.
     async fn at_state(
         &self,
         state: StateDir,
@@ -188,7 +185,7 @@ impl RecordedChecks<'_> {
     ) -> Result<Vec<Pool>, CliError> {
         let root = state.root().to_owned();
         let nothing: [&str; 0] = [];
-        // Doctor starts no keeper; asked to, it would say that there is no such program.
+        // Doctor starts no keeper.
         let command = KeeperCommand::new(self.ground.program, nothing, Vec::new);
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions())?;
         let stores = match stores(&root) {
@@ -196,7 +193,7 @@ impl RecordedChecks<'_> {
             Err(error) => {
                 examined.add(
                     "pools",
-                    [super::code::STATE_UNREADABLE.found(error.to_string(), "correct that first")],
+                    [super::code::STATE_UNREADABLE.found(error.to_string(), "correct this first")],
                 );
                 Vec::new()
             }
@@ -209,7 +206,7 @@ impl RecordedChecks<'_> {
         );
         let mut seen = Vec::new();
         for (name, store) in &stores {
-            // Before the state: what is recorded meanwhile has no link yet.
+            // Before the state: an instance that is recorded meanwhile has no link yet.
             let survey = Survey::look(&context::links_dir(&root, name), LINKS_WITHIN).await;
             let pool = self.at_pool(name, store, &host, examined).await;
             examined.add("links", links::check(name, pool.as_ref().map(|pool| &pool.state), &survey));
@@ -260,7 +257,7 @@ impl RecordedChecks<'_> {
         Some(Pool { name: name.clone(), state, report })
     }
 
-    /// Pools that are configured and have no state yet, and who looks after all of them.
+    /// Configured pools without state, and the keeper of all pools.
     fn at_rest(&self, seen: &[Pool], keeper: KeeperStatus, examined: &mut Examination) {
         let known: BTreeSet<&PoolName> = seen.iter().map(|pool| &pool.name).collect();
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
@@ -318,7 +315,7 @@ fn needs(config: &Config) -> BTreeMap<PoolName, PoolNeeds> {
     config.pools.iter().map(|(name, pool)| (name.clone(), of_pool(pool))).collect()
 }
 
-/// The findings, for tests that look at the whole.
+/// The codes of all findings, for tests of the whole.
 #[cfg(test)]
 pub(super) fn codes(examined: &Examination) -> Vec<&'static str> {
     examined.findings.iter().map(|finding| finding.code).collect()

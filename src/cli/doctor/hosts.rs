@@ -1,4 +1,4 @@
-//! The operator's own hosts: each is tried the way jobs will use it.
+//! Static hosts: each is checked in the way that jobs use it.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::port::connector::ConnectError;
 use crate::port::finding::Finding;
 use crate::provider::{self, BuildContext, NamedHost};
 
-/// What each step of a try may take.
+/// How long each step of a check may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A shell that takes longer costs a job of ten stages seconds.
+/// A slower shell costs a job of ten stages seconds.
 const SLOW: Duration = Duration::from_millis(500);
-/// Less is soon used up by one job's sources.
+/// Less is used up quickly by one job's sources.
 const MIB_WANTED: u64 = 1 << 10;
-/// What is quoted of a login shell's words, in bytes.
+/// How much of a login shell's output is quoted, in bytes.
 const SAID: usize = 200;
-/// More connections at once than that say nothing new.
+/// The highest number of concurrent connections to try.
 const MOST_CONNECTIONS: u32 = 32;
 
-/// What a host has to have for the jobs of a pool.
+/// What a host must provide for the jobs of a pool.
 struct Needs<'a> {
     pool: &'a PoolName,
     shell: &'a str,
@@ -34,12 +34,12 @@ struct Needs<'a> {
     jobs: u32,
 }
 
-/// Tries every host of a pool at once.
+/// Checks all hosts of a pool concurrently.
 pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) -> Vec<Finding> {
     let Some(fixed) = provider::find(&pool.provider.kind).ok().and_then(|known| known.fixed) else {
         return Vec::new();
     };
-    // What is wrong with the table, or not pinned, the provider has said.
+    // The provider reports an invalid table, and keys that are not pinned.
     let hosts = (fixed.named)(context, &pool.provider.table).unwrap_or_default();
     let known = hosts.iter().filter(|host| !host.endpoint.host_key.is_empty() && host.blocked.is_none());
     let tries = known.map(async |host| {
@@ -54,10 +54,10 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     join_all(tries).await.concat()
 }
 
-/// `None`: it answers, and there is no more to be known (of a jump host).
+/// `None`: a jump host responds, and nothing more can be checked.
 async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Option<Inspected>, ConnectError> {
     if host.is_jump {
-        // It may well run no commands: its key is all that can be looked at without a host behind it.
+        // It may not run commands: only its key can be checked without a host behind it.
         let found = ssh.host_key(&host.endpoint, PATIENCE).await?;
         let expected = HostKey::parse(&host.endpoint.host_key);
         return match expected {
@@ -72,7 +72,7 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
     ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
 }
 
-/// A script for `/bin/sh` that says what there is, a word a line. Changes nothing.
+/// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
 fn question(builds: &str) -> String {
     let builds = builds.replace('\'', r"'\''");
     format!(
@@ -89,25 +89,25 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     let what = format!("host `{name}` of pool `{pool}`: {error}");
     match error {
         ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
-            let remedy = "see that it runs, that its sshd listens there, and that no firewall is in between";
+            let remedy = "check that it is running, that its sshd listens there, and that no firewall blocks the connection";
             code::HOST_UNREACHABLE.found(what, remedy)
         }
         ConnectError::HostKey { at, .. } => {
             let name = if at.starts_with("jump host") { "jump" } else { name.as_str() };
             let remedy = match &host.pin {
                 Some(_) => format!(
-                    "if it was installed anew: `greenroom doctor --pin {name} --pool {pool} --yes`; if not, somebody \
-                     is in between"
+                    "if the host was reinstalled, run `greenroom doctor --pin {name} --pool {pool} --yes`; otherwise the \
+                     connection may be intercepted"
                 ),
                 None => {
-                    "if it was installed anew, correct `host_key`; if not, somebody is in between".to_owned()
+                    "if the host was reinstalled, correct `host_key`; otherwise the connection may be intercepted".to_owned()
                 }
             };
             code::HOST_KEY_CHANGED.found(what, remedy)
         }
         ConnectError::Refused { user, .. } => {
             let remedy = format!(
-                "put our public key into ~{user}/.ssh/authorized_keys there, and see that the user's login shell exists"
+                "add Greenroom's public key to ~{user}/.ssh/authorized_keys there, and check that the user's login shell exists"
             );
             code::HOST_LOGIN_DENIED.found(what, remedy)
         }
@@ -115,7 +115,7 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     }
 }
 
-/// What jobs would miss there.
+/// What jobs lack there.
 fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> {
     let Needs { pool, shell, builds, jobs } = needs;
     let whose = format!("host `{}` of pool `{pool}`", host.name);
@@ -124,52 +124,53 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
     let has = |program: &str| says(&format!("has-{program}"));
     if !says("runs-sh") {
         let said = clean_line(seen.said.as_bytes(), SAID);
-        let what = format!("{whose}: the login shell of `{user}` does not run `/bin/sh` for us: {said}");
-        let remedy = format!("there, as root: `chsh -s /bin/sh {user}`");
+        let what = format!("{whose}: the login shell of `{user}` does not run `/bin/sh`: {said}");
+        let remedy = format!("run `chsh -s /bin/sh {user}` there as root");
         return vec![code::HOST_LOGIN_SHELL.found(what, remedy)];
     }
     let mut found = Vec::new();
     let program = if *shell == "powershell" { "pwsh" } else { shell };
     if !has(program) {
-        let what = format!("{whose} has no `{program}`, which the scripts of its jobs are for");
+        let what = format!("{whose} has no `{program}`, which the scripts of its jobs need");
         found.push(code::HOST_SHELL_MISSING.found(what, "install it, or set another `shell` for the pool"));
     }
     if !says("writes-builds") {
-        let what = format!("{whose}: `{user}` can neither make `{builds}` (`builds_dir`) nor write in it");
-        let remedy = format!("there, as root: `install -d -o {user} {builds}`; or set another `builds_dir`");
+        let what = format!("{whose}: `{user}` can neither create `{builds}` (`builds_dir`) nor write to it");
+        let remedy =
+            format!("run `install -d -o {user} {builds}` there as root, or set another `builds_dir`");
         found.push(code::HOST_BUILDS_DIR.found(what, remedy));
     }
     let free = seen.said.lines().find_map(|line| line.trim().strip_prefix("free-")?.parse::<u64>().ok());
     if let Some(free) = free.map(|kib| kib >> 10).filter(|mib| *mib < MIB_WANTED) {
         let what = format!("{whose} has {free} MiB left for builds in `{builds}`");
-        found.push(code::HOST_SPACE.found(what, "make room there"));
+        found.push(code::HOST_SPACE.found(what, "free space there"));
     }
     if !has("proc") && !has("pkill") {
-        let what =
-            format!("{whose} has neither `/proc` nor a `pkill` that knows sessions: no stage can be stopped");
+        let what = format!(
+            "{whose} has neither `/proc` nor a `pkill` that supports sessions: no stage can be stopped"
+        );
         found.push(code::HOST_PROCESSES.found(what, "mount `/proc` there, or install `procps`"));
     }
     if seen.sessions < 2 {
         let what = format!(
-            "{whose} allows {} in a connection: a stage has it, and to stop one takes another connection",
+            "{whose} allows {} per connection: stopping a stage needs another connection",
             plural(seen.sessions as usize, "session")
         );
-        found.push(code::HOST_SESSIONS.found(what, "`MaxSessions 10` in its sshd_config, as by default"));
+        found.push(code::HOST_SESSIONS.found(what, "set `MaxSessions 10`, the default, in its sshd_config"));
     }
     let wanted = (*jobs).min(MOST_CONNECTIONS);
     if seen.connections < wanted {
         let what =
-            format!("{whose} let us hold {} connections at once, its capacity is {jobs}", seen.connections);
-        let remedy = "a higher `MaxStartups` in its sshd_config, or a lower `capacity`";
+            format!("{whose} allows {} concurrent connections, but its capacity is {jobs}", seen.connections);
+        let remedy = "raise `MaxStartups` in its sshd_config, or lower `capacity`";
         found.push(code::HOST_CONNECTIONS.found(what, remedy));
     }
     if seen.shell > SLOW {
         let what = format!(
-            "{whose} takes {} to start a shell for `{user}`, and each of about ten stages of a job waits for it",
+            "{whose} takes {} to start a shell for `{user}`, and each stage of a job waits for it",
             Pretty(seen.shell)
         );
-        let remedy =
-            "look into what its profile does (`~/.bashrc`, `~/.zshenv`) before it knows that nobody types";
+        let remedy = "check what its profile (`~/.bashrc`, `~/.zshenv`) does in non-interactive shells";
         found.push(code::HOST_SHELL_SLOW.found(what, remedy));
     }
     if !has("git") {
@@ -180,8 +181,8 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
         found.push(code::HOST_GIT_LFS_MISSING.noted(format!("{whose} has no `git-lfs`")));
     }
     if !has("gitlab-runner") {
-        let what = format!("{whose} has no `gitlab-runner`, which passes artifacts and caches on");
-        let remedy = "install it there (the program only, nothing has to be registered)";
+        let what = format!("{whose} has no `gitlab-runner`, which transfers artifacts and caches");
+        let remedy = "install the program there; it need not be registered";
         found.push(code::HOST_RUNNER_MISSING.found(what, remedy));
     }
     found
@@ -260,10 +261,7 @@ pub(super) mod tests {
         let closed = Inspected { said: "This account is\x1b[2J\nnot available.\n".into(), ..seen("") };
         let found = judge(&host(true), &needs, &closed);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].message.contains("of `ci` does not run `/bin/sh` for us: This account is"),
-            "{found:?}"
-        );
+        assert!(found[0].message.contains("of `ci` does not run `/bin/sh`: This account is"), "{found:?}");
     }
 
     #[test]

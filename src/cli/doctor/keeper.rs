@@ -1,4 +1,4 @@
-//! Does somebody look after the pools, also after a reboot?
+//! The keeper: whether one reconciles the pools, also after a reboot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::core::ids::PoolName;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 
-/// A keeper that is this late has not been held up, it hangs.
+/// A keeper that is this late is not delayed: it hangs.
 const LATE: Duration = Duration::from_mins(1);
 
-/// Where units may lie.
+/// The directories of systemd units.
 pub const UNIT_DIRS: &[&str] = &[
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -22,16 +22,16 @@ pub const UNIT_DIRS: &[&str] = &[
     "/usr/lib/systemd/system",
 ];
 
-/// What is known about keepers.
+/// The facts about the keeper.
 #[derive(Debug)]
 pub struct KeeperFacts {
     pub keeper: KeeperStatus,
-    /// Jobs that wait, and things under way that end only if somebody looks.
+    /// Waiting jobs, and instances in transition that only a keeper brings further.
     pub waiting: usize,
     pub under_way: usize,
-    /// When the keeper meant to look again, by pool.
+    /// When the next pass was due, by pool.
     pub next_looks: Vec<(PoolName, Stamp)>,
-    /// Does systemd run this machine?
+    /// Whether systemd manages the runner host.
     pub has_systemd: bool,
     /// Units that run `greenroom keep`.
     pub units: Vec<PathBuf>,
@@ -41,12 +41,13 @@ pub(super) fn check(sight: &KeeperFacts, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
     match &sight.keeper {
         KeeperStatus::Absent if sight.waiting + sight.under_way > 0 => {
-            let (jobs, things) = (plural(sight.waiting, "job"), plural(sight.under_way, "instance"));
-            let what = format!("no keeper runs, while {jobs} wait and {things} are on their way in or out");
+            let (jobs, instances) =
+                (plural(sight.waiting, "waiting job"), plural(sight.under_way, "instance"));
+            let what = format!("no keeper is running, but there is work: {jobs}, {instances} in transition");
             found.push(code::KEEPER_MISSING.found(what, start(sight)));
         }
         KeeperStatus::Unknown(problem) => {
-            let what = format!("it cannot be told whether a keeper runs: {problem}");
+            let what = format!("cannot determine whether a keeper is running: {problem}");
             found.push(
                 code::KEEPER_UNKNOWN.found(what, "run doctor as the user that owns the state directory"),
             );
@@ -62,30 +63,33 @@ pub(super) fn check(sight: &KeeperFacts, when: &When) -> Vec<Finding> {
 
 fn start(sight: &KeeperFacts) -> String {
     match sight.units.first().and_then(|unit| unit.file_name()) {
-        Some(unit) => format!("`systemctl start {}`", unit.to_string_lossy()),
-        None => "`greenroom reap` starts one".to_owned(),
+        Some(unit) => format!("run `systemctl start {}`", unit.to_string_lossy()),
+        None => "run `greenroom reap`, which starts one".to_owned(),
     }
 }
 
 fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
     let late = when.now().since(meant);
     (late > LATE).then(|| {
-        let what = format!("the keeper meant to look at pool `{pool}` {} ago and has not", whole(late));
+        let what = format!(
+            "the keeper has missed the reconcile pass of pool `{pool}` that was due {} ago",
+            whole(late)
+        );
         code::KEEPER_STALLED.found(
             what,
-            "its last words are in keeper.log in the state directory; end it, the next call starts another",
+            "read keeper.log in the state directory, then stop the keeper; the next call starts a new one",
         )
     })
 }
 
-/// Without systemd a keeper that runs may well be somebody's service; we cannot know.
+/// Without systemd, a running keeper may be a service of another service manager.
 fn no_service(sight: &KeeperFacts) -> Option<Finding> {
     let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperStatus::Runs);
     (!is_fine).then(|| {
-        let what = "no service runs `greenroom keep`: a waiting job starts a keeper, which goes when the runner's \
-                    service stops, and instances stay until somebody looks";
+        let what = "no service runs `greenroom keep`: a background keeper stops together with the runner's service, and \
+                    its instances keep running";
         let remedy = if sight.has_systemd {
-            "write the unit that docs/doctor.md shows under `keeper-no-service`, then \
+            "install the unit that docs/doctor.md shows under `keeper-no-service`, then run \
              `systemctl enable --now greenroom`"
         } else {
             "run `greenroom keep` as a service of its own, beside the runner"
@@ -94,7 +98,7 @@ fn no_service(sight: &KeeperFacts) -> Option<Finding> {
     })
 }
 
-/// Units in these directories whose `ExecStart` runs our keeper.
+/// Units in these directories whose `ExecStart` runs `greenroom keep`.
 pub fn units(dirs: &[&Path]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for dir in dirs {
@@ -140,24 +144,24 @@ pub(super) mod tests {
         vec![
             (
                 KeeperFacts { keeper: KeeperStatus::Absent, waiting: 2, under_way: 1, ..calm() },
-                "error [keeper-missing]: no keeper runs, while 2 jobs wait and 1 instance are on their way in or \
-                 out\n  help: `systemctl start greenroom.service`",
+                "error [keeper-missing]: no keeper is running, but there is work: 2 waiting jobs, 1 instance in \
+                 transition\n  help: run `systemctl start greenroom.service`",
             ),
             (
                 KeeperFacts { next_looks: vec![(pool(), at(0.0))], ..calm() },
-                "error [keeper-stalled]: the keeper meant to look at pool `linux` 5m ago and has not\n  \
-                 help: its last words are in keeper.log in the state directory; end it, the next call starts another",
+                "error [keeper-stalled]: the keeper has missed the reconcile pass of pool `linux` that was due 5m ago\n  \
+                 help: read keeper.log in the state directory, then stop the keeper; the next call starts a new one",
             ),
             (
                 KeeperFacts { keeper: unknown, ..calm() },
-                "warning [keeper-unknown]: it cannot be told whether a keeper runs: cannot open `keeper.lock`\n  \
+                "warning [keeper-unknown]: cannot determine whether a keeper is running: cannot open `keeper.lock`\n  \
                  help: run doctor as the user that owns the state directory",
             ),
             (
                 KeeperFacts { units: vec![], ..calm() },
-                "warning [keeper-no-service]: no service runs `greenroom keep`: a waiting job starts a keeper, which \
-                 goes when the runner's service stops, and instances stay until somebody looks\n  help: write the \
-                 unit that docs/doctor.md shows under `keeper-no-service`, then `systemctl enable --now greenroom`",
+                "warning [keeper-no-service]: no service runs `greenroom keep`: a background keeper stops together \
+                 with the runner's service, and its instances keep running\n  help: install the unit that \
+                 docs/doctor.md shows under `keeper-no-service`, then run `systemctl enable --now greenroom`",
             ),
         ]
     }
@@ -188,7 +192,7 @@ pub(super) mod tests {
             ..calm()
         };
         let found = check(&sight, &when(300.0));
-        assert_eq!(found[0].remedy.as_deref(), Some("`greenroom reap` starts one"));
+        assert_eq!(found[0].remedy.as_deref(), Some("run `greenroom reap`, which starts one"));
         assert!(found[1].remedy.as_ref().unwrap().contains("beside the runner"));
     }
 

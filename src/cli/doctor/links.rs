@@ -1,4 +1,4 @@
-//! The links: does each answer, and has each an instance?
+//! The links: whether each responds, and has a recorded instance.
 
 use super::code;
 use crate::cli::pool::status::links::{end, summary};
@@ -16,7 +16,7 @@ pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey)
     found
 }
 
-/// How the links of a pool are, if it has any.
+/// A summary of the links of a pool, if it has any.
 pub(super) fn line(pool: &PoolName, survey: &Survey) -> Option<String> {
     let mut links = survey.all().map(|(_, link)| link).peekable();
     links.peek()?;
@@ -24,15 +24,15 @@ pub(super) fn line(pool: &PoolName, survey: &Survey) -> Option<String> {
 }
 
 fn wedged(pool: &PoolName, instance: &str, link: &Found) -> Finding {
-    let what = format!("the link of instance {instance} of pool `{pool}`{} does not answer", process(link));
+    let what = format!("the link of instance {instance} of pool `{pool}`{} does not respond", process(link));
     let remedy = match link.pid {
         Some(pid) => format!(
-            "nothing, unless a job hangs there: the next stage ends it and goes on with another; so does `{}`, \
-             and the stage that it holds fails",
+            "if a job hangs there, run `{}`, which fails its stage; otherwise do nothing: the next stage replaces \
+             the link",
             end(pid)
         ),
         None => {
-            "end its process, one of those named `greenroom link`: jobs go on without it meanwhile".to_owned()
+            "kill its process, one of those named `greenroom link`; jobs run without it meanwhile".to_owned()
         }
     };
     code::LINK_UNRESPONSIVE.found(what, remedy)
@@ -44,7 +44,7 @@ fn left_over(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Find
         let names: Vec<String> =
             others.iter().map(|(instance, link)| format!("{instance}{}", process(link))).collect();
         code::LINK_ORPHANED.noted(format!(
-            "pool `{pool}` has {} of instances that are recorded no more, which end with their connections: {}",
+            "pool `{pool}` has {} of instances that are no longer recorded (they exit with their connections): {}",
             plural(others.len(), "link"),
             names.join(", ")
         ))
@@ -92,7 +92,7 @@ pub(super) mod tests {
         let found = said(&troubles());
         assert_eq!(found.len(), 3, "{found:#?}");
         assert!(
-            found[0].contains("linux-7f3a-1 of pool `linux` (process 4711) does not answer"),
+            found[0].contains("linux-7f3a-1 of pool `linux` (process 4711) does not respond"),
             "{found:#?}"
         );
         assert!(found[0].contains("`kill -9 4711`"), "{found:#?}");

@@ -1,4 +1,4 @@
-//! `doctor`: what is wrong, or will go wrong, and what to do about it.
+//! `doctor`: diagnoses the installation and suggests fixes.
 
 pub(in crate::cli) mod boot;
 pub mod clock;
@@ -23,13 +23,13 @@ use serde_json::Value;
 
 use crate::port::finding::{Finding, Severity};
 
-/// What was looked at and what was found.
+/// What was checked, and the findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Examination {
     /// The worst first, otherwise in the order of the checks.
     findings: Vec<Finding>,
     checked: Vec<&'static str>,
-    /// In sentences of their own, with no severity.
+    /// Information without a severity, in sentences.
     seen: Vec<String>,
     repaired: Vec<String>,
 }
@@ -44,17 +44,17 @@ impl Examination {
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     }
 
-    /// What is worth knowing and not a finding.
+    /// Adds information that is not a finding.
     pub(crate) fn saw(&mut self, what: impl Into<String>) {
         self.seen.push(what.into());
     }
 
-    /// What was changed before looking.
+    /// Adds what was changed before the checks.
     pub(crate) fn repaired(&mut self, what: impl Into<String>) {
         self.repaired.push(what.into());
     }
 
-    /// Is there an error among the findings? Then the exit status is 1.
+    /// True if an error is among the findings. Then the exit status is 1.
     pub fn is_bad(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }

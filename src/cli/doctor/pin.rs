@@ -1,4 +1,4 @@
-//! `doctor --pin`: shows the key that a host answers with, and keeps it as the one that is accepted.
+//! `doctor --pin`: shows the key that a host presents, and stores it as the accepted one.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -17,7 +17,7 @@ use crate::provider::{self, BuildContext, NamedHost};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is to be done with the key that was found.
+/// What to do with the key that the host presents.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
@@ -27,7 +27,7 @@ enum Step {
     Refuse,
 }
 
-/// Pins the key of a host; false if the operator does not want it.
+/// Pins the key of a host; false if the operator declines.
 pub(super) async fn pin(
     place: &GlobalOptions,
     options: &DoctorOptions,
@@ -36,8 +36,8 @@ pub(super) async fn pin(
     let context = Context::open(place, Role::Operator)?;
     let (pool, host) = find(&context, options.pool.as_deref(), name)?;
     let Some(path) = &host.pin else {
-        return Err(CliError::say(format!("the configuration states the host key of `{name}`"))
-            .help("remove `host_key` there to pin one instead"));
+        return Err(CliError::say(format!("the host key of `{name}` is set in the configuration"))
+            .help("remove `host_key` there to pin a key instead"));
     };
     if let Some(problem) = &host.blocked {
         return Err(CliError::say(format!("`{name}` cannot be reached yet: {problem}")));
@@ -49,12 +49,12 @@ pub(super) async fn pin(
     let step = next(&found, pinned.as_ref(), options.yes);
     match step {
         Step::Nothing => {
-            ui::out("It is the one that is pinned already.\n");
+            ui::out("This key is already pinned.\n");
             return Ok(true);
         }
         Step::Refuse => {
             return Err(CliError::say(format!("another key is pinned for `{name}`")).help(format!(
-                "if it was installed anew, and the fingerprint is right: `greenroom doctor --pin {name} --pool {pool} --yes`"
+                "if the host was reinstalled and the fingerprint is correct, run `greenroom doctor --pin {name} --pool {pool} --yes`"
             )));
         }
         Step::Ask if !ask()? => {
@@ -64,7 +64,7 @@ pub(super) async fn pin(
         Step::Ask | Step::Keep => {}
     }
     keep(path, &found.line)?;
-    ui::out(&format!("Pinned: `{name}` is used as long as it answers with this key.\n"));
+    ui::out(&format!("Pinned: `{name}` is used as long as it presents this key.\n"));
     context.host.wake_keeper(&pool).await;
     Ok(true)
 }
@@ -93,17 +93,15 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
         (Some(only), 0) => Ok(only),
         (Some((pool, _)), _) => {
             let error = CliError::say(format!("several pools have a host `{name}`, `{pool}` is one of them"));
-            Err(error.help("`--pool NAME` says which one is meant"))
+            Err(error.help("name the pool with `--pool NAME`"))
         }
         (None, _) => {
             let error = CliError::say(format!("no pool has a host `{name}`"));
             let near = near::nearest(name, known.iter().map(String::as_str));
             Err(match (near, known.is_empty()) {
                 (Some(near), _) => error.help(format!("did you mean `{near}`?")),
-                (None, true) => {
-                    error.help("only pools of provider \"static\" have hosts whose keys are pinned")
-                }
-                (None, false) => error.help(format!("there are {}", known.join(", "))),
+                (None, true) => error.help("name a host of a pool whose provider is \"static\""),
+                (None, false) => error.help(format!("name one of {}", known.join(", "))),
             })
         }
     }
@@ -114,9 +112,9 @@ fn shown(host: &NamedHost, found: &HostKey, pinned: Option<&HostKey>) -> String 
     let file = if kind == "ssh-ed25519" { "ssh_host_ed25519_key.pub" } else { "ssh_host_ecdsa_key.pub" };
     let place = host.endpoint.place();
     let other = pinned.filter(|pinned| pinned.line != found.line);
-    let other = other.map(|pinned| format!("Pinned is another one:\n  {}\n", pinned.fingerprint));
+    let other = other.map(|pinned| format!("A different key is pinned:\n  {}\n", pinned.fingerprint));
     format!(
-        "{} ({place}) answers with this {kind} key:\n  {}\n{}Compare it on the host itself: ssh-keygen -lf \
+        "{} ({place}) presents this {kind} key:\n  {}\n{}Compare it with the key on the host: ssh-keygen -lf \
          /etc/ssh/{file}\n",
         host.name,
         found.fingerprint,
@@ -135,16 +133,16 @@ fn next(found: &HostKey, pinned: Option<&HostKey>, yes: bool) -> Step {
 
 fn ask() -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::say("there is nobody to ask: standard input is no terminal")
+        return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal")
             .help("compare the fingerprint, then add `--yes`"));
     }
-    ui::out("Is it the same? Then it is kept [y/N]: ");
+    ui::out("Are they the same? Pin this key? [y/N]: ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Whole or not at all, readable by us alone.
+/// Writes the key atomically, readable only by this user.
 fn keep(path: &Path, line: &str) -> Result<(), CliError> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -165,7 +163,7 @@ mod tests {
     const TWO: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMRlHSutbk+sFafWalelLhCw0GyNWg5VnZuM0ZjYhbLP";
 
     #[test]
-    fn a_pinned_key_is_replaced_by_order_only() {
+    fn a_pinned_key_is_replaced_on_request_only() {
         let (one, two) = (HostKey::parse(ONE).unwrap(), HostKey::parse(TWO).unwrap());
         assert_eq!(next(&one, None, false), Step::Ask);
         assert_eq!(next(&one, None, true), Step::Keep);
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_kept_for_us_alone_and_replaces_the_one_before() {
+    fn a_key_is_readable_only_by_its_owner_and_replaces_the_one_before() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pinned/linux/mac.1");

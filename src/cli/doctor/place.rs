@@ -1,4 +1,4 @@
-//! The state directory: can it hold our state, and is it the one we think?
+//! The state directory: whether it can hold state, and whether it was copied or moved.
 
 use std::path::Path;
 
@@ -7,90 +7,91 @@ use crate::host::local::{StateDir, StateDirError};
 use crate::port::finding::Finding;
 use crate::port::host::{HostError, Identity};
 
-/// Opens the directory without making or changing anything. `None`: nothing further can be looked at.
+/// Opens the directory without making or changing anything. `None`: nothing further can be checked.
 pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
     if !path.try_exists().unwrap_or(true) {
         let what = format!("the state directory `{}` does not exist yet", path.display());
-        let remedy =
-            "the first job, or `greenroom keep`, makes it; if it should be there, correct `state_dir`";
+        let remedy = "correct `state_dir`, unless this is a new installation: the first job or `greenroom keep` creates it";
         return (None, vec![code::STATE_DIR_MISSING.found(what, remedy)]);
     }
     match StateDir::open_for_repair(path) {
         Ok(state) => {
-            let found = state.warning().map(fleeting).into_iter().chain(owner_lost(&state)).collect();
+            let found = state.warning().map(ephemeral).into_iter().chain(owner_lost(&state)).collect();
             (Some(state), found)
         }
-        // Of a package or a checkout, and not used yet: the first use makes it private.
+        // From a package or a checkout, and not used yet: the first use makes it private.
         Err(StateDirError::Readable { path, .. }) if !path.join("owner").exists() => (None, Vec::new()),
         Err(error) => (None, vec![refused(&error)]),
     }
 }
 
-fn fleeting(warning: &str) -> Finding {
-    code::STATE_DIR_EPHEMERAL.found(warning, "set `state_dir` to a disk that stays, or mount one there")
+fn ephemeral(warning: &str) -> Finding {
+    code::STATE_DIR_EPHEMERAL
+        .found(warning, "set `state_dir` to a directory on a persistent disk, or mount one there")
 }
 
-/// Without `owner` the next call would make a new one, unless instances of the old one may be about.
+/// Without `owner` the next call would make a new one, unless instances of the old one may exist.
 fn owner_lost(state: &StateDir) -> Option<Finding> {
     let has = |name: &str| state.root().join(name).exists();
     (has("generations") && !has("owner"))
         .then(|| refused(&StateDirError::OwnerMissing { path: state.root().to_owned() }))
 }
 
-/// The error's sentence already says what helps; here the two stand apart.
+/// Splits the error's sentence into message and remedy.
 fn refused(error: &StateDirError) -> Finding {
     match error {
         StateDirError::NotADirectory { path } => {
-            let what = format!("the state directory `{}` is no directory", path.display());
+            let what = format!("the state directory `{}` is not a directory", path.display());
             code::STATE_DIR_UNUSABLE.found(what, "correct `state_dir`")
         }
         StateDirError::Foreign { path, found, own } => {
             let what = format!(
-                "the state directory `{}` belongs to user {found}, this is user {own}",
+                "the state directory `{}` belongs to user {found}, but doctor runs as user {own}",
                 path.display()
             );
             code::STATE_DIR_OWNER
-                .found(what, format!("`sudo -u '#{found}' greenroom doctor`, or another `state_dir`"))
+                .found(what, format!("run `sudo -u '#{found}' greenroom doctor`, or set another `state_dir`"))
         }
         StateDirError::Readable { path, found } => {
             let what =
                 format!("the state directory `{}` has mode {found:04o}, expected 0700", path.display());
-            code::STATE_DIR_MODE.found(what, format!("`chmod 700 {}`", path.display()))
+            code::STATE_DIR_MODE.found(what, format!("run `chmod 700 {}`", path.display()))
         }
         StateDirError::Remote { path, kind } => {
-            let what =
-                format!("the state directory `{}` lies on {kind}, where locks do not hold", path.display());
-            code::STATE_DIR_REMOTE.found(what, "set `state_dir` to a local file system")
+            let what = format!(
+                "the state directory `{}` is on {kind}, where file locks are not reliable",
+                path.display()
+            );
+            code::STATE_DIR_REMOTE.found(what, "set `state_dir` to a directory on a local file system")
         }
         StateDirError::ReadOnly { path } => {
-            let what = format!("the state directory `{}` lies on a read-only file system", path.display());
-            code::STATE_DIR_READ_ONLY.found(what, "mount it for writing, or set another `state_dir`")
+            let what = format!("the state directory `{}` is on a read-only file system", path.display());
+            code::STATE_DIR_READ_ONLY.found(what, "mount it read-write, or set another `state_dir`")
         }
         StateDirError::OwnerMissing { path } => {
             let what = format!(
-                "the file `{}` is gone, and instances have been launched",
+                "the file `{}` is missing, although instances have been launched",
                 path.join("owner").display()
             );
-            let remedy = "put it back from a backup; if there is none, `greenroom doctor --new-owner` starts anew and \
-                          leaves the old owner's instances alone: end them at the provider";
+            let remedy = "restore it from a backup. Without one, run `greenroom doctor --new-owner`, and terminate the old \
+                          owner's instances at the provider";
             code::OWNER_MISSING.found(what, remedy)
         }
-        StateDirError::Io { what } => {
-            code::STATE_DIR_UNUSABLE.found(what.clone(), "correct `state_dir`, or its parents")
-        }
+        StateDirError::Io { what } => code::STATE_DIR_UNUSABLE
+            .found(what.clone(), "correct `state_dir`, or the permissions of its parent directories"),
     }
 }
 
-/// Whose directory it is, and whether it is where it was made.
+/// The owner, and whether the directory was copied or moved.
 pub(super) fn identity(found: &Result<Identity, HostError>) -> Option<Finding> {
     match found {
         Ok(identity) => {
             let what = identity.moved.clone()?;
-            let remedy = "nothing is launched, granted or terminated until you say which it is";
+            let remedy = "run one of these commands: until then, nothing is launched, granted or terminated";
             Some(code::OWNER_MOVED.found(what, remedy))
         }
         Err(error) => {
-            let remedy = "put the file `owner` back from a backup, or `greenroom doctor --new-owner`";
+            let remedy = "restore the file `owner` from a backup, or run `greenroom doctor --new-owner`";
             Some(code::OWNER_UNREADABLE.found(error.to_string(), remedy))
         }
     }
@@ -162,8 +163,8 @@ pub(super) mod tests {
         let found = refused(&StateDirError::Foreign { path, found: 998, own: 0 });
         assert_eq!(
             found.to_string(),
-            "error [state-dir-owner]: the state directory `/s` belongs to user 998, this is user 0\n  \
-             help: `sudo -u '#998' greenroom doctor`, or another `state_dir`"
+            "error [state-dir-owner]: the state directory `/s` belongs to user 998, but doctor runs as user 0\n  \
+             help: run `sudo -u '#998' greenroom doctor`, or set another `state_dir`"
         );
     }
 
@@ -177,7 +178,7 @@ pub(super) mod tests {
             refused(&StateDirError::Remote { path: path(), kind: "NFS" }),
             refused(&StateDirError::ReadOnly { path: path() }),
         ]);
-        all.push(fleeting("the state directory `/s` lies in memory"));
+        all.push(ephemeral("the state directory `/s` is in memory"));
         let owner = OwnerId::new("0123");
         let moved = Some("the state directory `/s` was copied or moved".to_owned());
         all.extend(identity(&Ok(Identity { owner, moved, generations: BTreeSet::new() })));

@@ -1,4 +1,4 @@
-//! What a pool's state and last report tell of trouble.
+//! Problems in a pool's state and last report.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct PoolFacts<'a> {
     pub pool: &'a PoolName,
     /// What the configuration says; `None`: it does not name the pool, or cannot be read.
     pub configured: Option<&'a Policy>,
-    /// Was there a configuration to look into?
+    /// Whether the configuration could be read.
     pub config_read: bool,
     pub state: &'a PoolState,
     pub report: Option<&'a Report>,
@@ -45,22 +45,23 @@ pub(super) fn check(sight: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
     found
 }
 
-/// Over all entries: each may come into force.
+/// Over all entries: each can become active.
 fn idle_over_limit(pool: &PoolName, policy: &Policy) -> Option<Finding> {
     let slots = u64::from(policy.max_instances) * u64::from(policy.capacity_per_instance);
     let entries = policy.schedules.iter().map(|entry| &entry.idle);
     let most = entries.chain(std::iter::once(&policy.idle)).map(|idle| idle.idle_count).max()?;
     (u64::from(most) > slots).then(|| {
-        let what = format!("pool `{pool}` wants {most} idle slots (`idle_count`), and has {slots} at most");
-        code::POOL_IDLE_OVER_LIMIT.found(what, "a higher `max_instances`, or a lower `idle_count`")
+        let what =
+            format!("pool `{pool}` requests {most} idle slots (`idle_count`), but can have at most {slots}");
+        code::POOL_IDLE_OVER_LIMIT.found(what, "raise `max_instances`, or lower `idle_count`")
     })
 }
 
 fn not_in_force(sight: &PoolFacts<'_>, policy: &Policy) -> Option<Finding> {
     let recorded = sight.state.policy.as_deref()?;
     (recorded != policy).then(|| {
-        let what = format!("pool `{}` works by another policy than the configuration's", sight.pool);
-        let remedy = "nothing, if it has just been changed: the keeper reads it in its next pass";
+        let what = format!("the active policy of pool `{}` differs from the configuration", sight.pool);
+        let remedy = "if the configuration has just changed, wait for the keeper's next reconcile pass";
         code::CONFIG_NOT_APPLIED.found(what, remedy)
     })
 }
@@ -73,9 +74,10 @@ fn unconfigured(sight: &PoolFacts<'_>) -> Option<Finding> {
     let instances = plural(state.instances.len(), "instance");
     let jobs = plural(state.waiting.len(), "waiting job");
     let what = format!(
-        "pool `{pool}` has {instances} and {jobs}, but no table `[pool.{pool}]`: nobody looks after them"
+        "pool `{pool}` has {instances} and {jobs}, but no table `[pool.{pool}]`: no keeper reconciles it"
     );
-    let remedy = format!("put `[pool.{pool}]` back, `greenroom pool drain {pool} --wait`, then remove it");
+    let remedy =
+        format!("restore `[pool.{pool}]`, run `greenroom pool drain {pool} --wait`, then remove the table");
     Some(code::POOL_UNCONFIGURED.found(what, remedy))
 }
 
@@ -84,19 +86,18 @@ fn halted(pool: &PoolName, halt: &Suspension, when: &When) -> Finding {
     match halt {
         Suspension::Drained { since } => {
             let what = format!("pool `{pool}` was drained by the operator {} ago", when.age(*since));
-            code::POOL_DRAINED.found(what, format!("{resume}, when it shall work again"))
+            code::POOL_DRAINED.found(what, format!("run {resume} when it should accept jobs again"))
         }
         Suspension::Paused { until, failures, failure } => {
             let what = format!(
-                "pool `{pool}` pauses {} after {failures} failed launches in a row (last: {failure})",
+                "pool `{pool}` is paused {} after {failures} failed launches in a row (last: {failure})",
                 when.until(*until)
             );
-            code::POOL_PAUSED.found(what, format!("remove the cause, then {resume}"))
+            code::POOL_PAUSED.found(what, format!("correct the cause, then run {resume}"))
         }
         Suspension::Backoff { until, failure } => {
             let what = format!("the last launch of pool `{pool}` failed ({failure})");
-            code::POOL_LAUNCHES_FAIL
-                .found(what, format!("nothing yet: it is tried again {}", when.left(*until)))
+            code::POOL_LAUNCHES_FAIL.found(what, format!("wait for the next try ({})", when.left(*until)))
         }
     }
 }
@@ -106,31 +107,30 @@ fn set_aside(sight: &PoolFacts<'_>) -> Vec<Finding> {
         let Phase::OutOfService { reason: why } = &instance.phase else { return None };
         let (pool, id) = (sight.pool, &instance.id);
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
-        let remedy = format!("look at it, then `greenroom pool resume {pool} --instance {id}`");
+        let remedy = format!("check the instance, then run `greenroom pool resume {pool} --instance {id}`");
         Some(code::POOL_OUT_OF_SERVICE.found(what, remedy))
     };
     sight.state.instances.values().filter_map(finding).collect()
 }
 
-/// Notes that somebody can do something about. The others have a check of their own, or pass by themselves.
+/// Notes that an operator can act on. The others have a check of their own, or resolve themselves.
 fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
     let what = format!("pool `{pool}`: {note}");
     Some(match note {
         Note::ListFailed { .. } | Note::ListIncomplete => {
-            let remedy =
-                "see that the provider can be reached and lets us list; until then nothing is replaced";
+            let remedy = "check that the provider is reachable and permits listing; until then no instance is replaced";
             code::POOL_LIST_FAILING.found(what, remedy)
         }
         Note::OwnerConflict { .. } => {
-            let remedy = "find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there";
+            let remedy = "find the other keeper, perhaps on a clone of the runner host, and run `greenroom doctor --new-owner` there";
             code::POOL_OWNER_CONFLICT.found(what, remedy)
         }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
         Note::Trouble { instance, .. } => {
-            code::POOL_INSTANCE_TROUBLE.found(what, format!("`greenroom explain {instance}` tells its story"))
+            code::POOL_INSTANCE_TROUBLE.found(what, format!("run `greenroom explain {instance}`"))
         }
         Note::Unavailable { .. } => {
-            let remedy = "nothing, if it is meant to be away: it is back by itself when it answers";
+            let remedy = "start the host if it should be running; it gets jobs again as soon as it responds";
             code::POOL_HOST_UNAVAILABLE.found(what, remedy)
         }
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
@@ -149,13 +149,15 @@ fn left_over(sight: &PoolFacts<'_>, when: &When) -> Option<Finding> {
     let ended: Vec<String> = sight.attempts.iter().filter_map(ended).collect();
     (!ended.is_empty()).then(|| {
         let what = format!(
-            "{} of pool `{}` ended without a cleanup: {}",
+            "{} of pool `{}` ended without `cleanup`: {}",
             plural(ended.len(), "attempt"),
             sight.pool,
             ended.join(", ")
         );
-        code::ATTEMPTS_ORPHANED
-            .found(what, "`greenroom reap` gives back what they hold; a keeper does it by itself")
+        code::ATTEMPTS_ORPHANED.found(
+            what,
+            "run `greenroom reap` to release what they hold; a running keeper does that by itself",
+        )
     })
 }
 

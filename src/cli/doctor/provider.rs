@@ -1,4 +1,4 @@
-//! What providers say about their own part.
+//! The checks of providers.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, Provider};
 use crate::provider::{self, BuildContext};
 
-/// What a provider may take to ask its side.
+/// How long a provider's calls may take.
 pub(super) const ASKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What providers are built from, beside their tables.
@@ -33,7 +33,7 @@ pub(super) struct Checked {
     pub(super) provider: Option<Rc<dyn Provider>>,
 }
 
-/// Looks at a pool's provider on this side only. Launches nothing.
+/// Checks a pool's provider without calls. Launches nothing.
 pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_>) -> Checked {
     let registration = match provider::find(&pool.provider.kind) {
         Ok(registration) => registration,
@@ -56,13 +56,13 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
     };
     let disposable = provider.capabilities().launches;
     found.extend(config.objection(pool, disposable).map(|objection| {
-        let what = format!("the configuration is wrong: {objection}");
+        let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
     Checked { policy: pool.policy_where(disposable), found, provider: Some(provider) }
 }
 
-/// Has the provider ask its side: that may take a while, and is given up then.
+/// Checks a pool's provider with calls, for at most `within`.
 pub(super) async fn ask(
     pool: &PoolName,
     provider: &dyn Provider,
@@ -70,13 +70,11 @@ pub(super) async fn ask(
     within: Duration,
 ) -> Vec<Finding> {
     tokio::time::timeout(within, provider.examine(demand)).await.unwrap_or_else(|_| {
-        let what = format!(
-            "the provider of pool `{pool}` did not answer what doctor asks it within {}",
-            Pretty(within)
-        );
+        let what =
+            format!("the provider of pool `{pool}` did not answer doctor's calls within {}", Pretty(within));
         vec![
             code::PROVIDER_TIMEOUT
-                .found(what, "see that this machine reaches it: its address, a proxy, its status page"),
+                .found(what, "check that the runner host reaches it: its address, a proxy, its status page"),
         ]
     })
 }
@@ -163,7 +161,7 @@ pub(super) mod tests {
         let silent = asked(false).await;
         assert_eq!(silent[0].code, "provider-timeout");
         assert!(
-            silent[0].message.contains("pool `linux` did not answer what doctor asks it within 10 ms"),
+            silent[0].message.contains("pool `linux` did not answer doctor's calls within 10 ms"),
             "{silent:?}"
         );
     }

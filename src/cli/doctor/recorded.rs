@@ -1,4 +1,4 @@
-//! A pool's files: whole, readable, and locked by nobody for long?
+//! A pool's files: whether they are intact and readable, and their lock is available.
 
 use super::code;
 use crate::cli::ui::plural;
@@ -15,7 +15,7 @@ pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolSta
     // Nothing is written, but the lock is taken the way a call takes it.
     match store.transact(&mut |_| Vec::new()).await {
         Err(busy @ StoreError::Busy { .. }) => {
-            // Whoever holds the lock would be waited for once more at each look.
+            // Each further check would wait for the lock again.
             return (None, vec![refused(pool, &busy)]);
         }
         // It may still be readable.
@@ -37,14 +37,15 @@ fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
     if verdict.inapplicable_events > 0 {
         let events = plural(usize::try_from(verdict.inapplicable_events).unwrap_or(usize::MAX), "event");
         let what =
-            format!("pool `{pool}`: {events} did not fit the recorded state: a bug, nothing is lost by it");
+            format!("pool `{pool}`: {events} did not fit the recorded state, a bug that loses no data");
         found.push(
-            code::STATE_INAPPLICABLE_EVENTS.found(what, "report it, with the journal (it holds no secrets)"),
+            code::STATE_INAPPLICABLE_EVENTS
+                .found(what, "report it with the journal, which contains no secrets"),
         );
     }
     if verdict.torn_bytes > 0 {
         let what = format!(
-            "pool `{pool}`: a write of {} bytes was cut short; the next writer cuts it off and keeps it aside",
+            "pool `{pool}`: a write of {} bytes was cut short; the next writer moves it to a backup file",
             verdict.torn_bytes
         );
         found.push(code::STATE_TORN.noted(what));
@@ -55,35 +56,33 @@ fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
             more => format!(", and {} more", plural(more, "segment")),
         };
         let what = format!("pool `{pool}`: old events cannot be read: {first}{more}");
-        let remedy = "nothing has to be done: only `explain` and `history` miss them, and they go after `history_days`";
+        let remedy = "ignore this: only `explain` and `history` are affected, until the events expire (`history_days`)";
         found.push(code::HISTORY_DAMAGED.found(what, remedy));
     }
     if let Some(first) = verdict.side_files.first() {
         let what = format!(
-            "pool `{pool}`: {} of cut-off or damaged state kept, the first is `{}`",
-            plural(verdict.side_files.len(), "file"),
+            "pool `{pool}`: {} of incomplete or damaged state, the first is `{}`",
+            plural(verdict.side_files.len(), "backup file"),
             first.display()
         );
-        found.push(
-            code::STATE_BACKUP_FILES.found(what, "delete them when nobody wants to look at them any more"),
-        );
+        found.push(code::STATE_BACKUP_FILES.found(what, "delete them when you no longer need them"));
     }
     found
 }
 
-/// Why the state cannot be used. The store's sentence names file and line.
+/// Why the state cannot be used. The store's message names file and line.
 fn refused(pool: &PoolName, error: &StoreError) -> Finding {
     let what = format!("pool `{pool}`: {error}");
     match error {
         StoreError::Busy { .. } => code::STATE_LOCKED
-            .found(what, "look at that process; a lock is held for milliseconds, and goes with its holder"),
+            .found(what, "check that process: a call holds the lock for milliseconds, and the kernel releases it when the process exits"),
         StoreError::Damaged { .. } => {
             let remedy =
-                "`greenroom doctor --repair` keeps what is valid before it; running jobs go on meanwhile";
+                "run `greenroom doctor --repair`, which keeps what is valid before the damage; running jobs continue meanwhile";
             code::STATE_DAMAGED.found(what, remedy)
         }
         StoreError::Newer { .. } => {
-            code::STATE_NEWER.found(what, "install that version again; this one changes nothing in the pool")
+            code::STATE_NEWER.found(what, "install that version again; this one cannot change the pool")
         }
         StoreError::Outdated { file, found } => {
             code::STATE_OUTDATED.found(format!("pool `{pool}`: {}", outdated(file, *found)), OUTDATED_REMEDY)
@@ -226,7 +225,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn damage_is_named_with_file_and_line_and_the_command_that_mends_it() {
+    async fn damage_is_named_with_file_and_line_and_the_command_that_repairs_it() {
         let bench = damaged().await;
         let (state, found) = bench.check().await;
         assert!(state.is_none());

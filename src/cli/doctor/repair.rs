@@ -1,4 +1,4 @@
-//! `--repair`, `--take-over`, `--new-owner`: changes what is wrong, before it is looked at.
+//! `--repair`, `--take-over`, `--new-owner`: repairs before the checks.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::host::local::LocalHost;
 use crate::port::host::{Host as _, Lock};
 use crate::store::file::{FileStore, Repaired};
 
-/// How long a keeper may take to go.
+/// How long a keeper may take to exit.
 const KEEPER_GOES: Duration = Duration::from_secs(3);
 
-/// Does what was asked for, in an order in which each step can rely on the one before.
+/// Does the requested repairs, in an order in which each step can rely on the one before.
 pub(super) async fn repair(
     options: &DoctorOptions,
     host: &LocalHost,
@@ -26,7 +26,9 @@ pub(super) async fn repair(
         let _office = office(host, KEEPER_GOES).await?;
         if options.take_over {
             let owner = host.state().take_over()?;
-            examined.repaired(format!("the state directory belongs here now; its owner stays {owner}"));
+            examined.repaired(format!(
+                "the state directory belongs to this location now; its owner is still {owner}"
+            ));
         } else {
             let owner = host.state().new_owner()?;
             examined.repaired(format!(
@@ -47,21 +49,21 @@ pub(super) async fn repair(
 async fn office(host: &LocalHost, within: Duration) -> Result<Lock, CliError> {
     let held = host.lock_keeper(within).await?;
     held.ok_or_else(|| {
-        CliError::system("a keeper runs; the owner is changed only while none does").help(
-            "stop it (`systemctl stop greenroom`, or end the process that holds keeper.lock), then ask again",
+        CliError::system("the owner cannot be changed while a keeper is running").help(
+            "stop it (`systemctl stop greenroom`, or kill the process that holds keeper.lock), then repeat the command",
         )
     })
 }
 
 fn told(pool: &PoolName, repaired: &Repaired) -> String {
     let kept = match repaired.kept {
-        0 => "nothing could be kept, the state is empty".to_owned(),
-        n => format!("everything up to transaction {n} is kept"),
+        0 => "Nothing could be kept".to_owned(),
+        n => format!("Everything up to transaction {n} is kept"),
     };
-    let lost = plural(usize::try_from(repaired.lost).unwrap_or(usize::MAX), "sound transaction");
+    let lost = plural(usize::try_from(repaired.lost).unwrap_or(usize::MAX), "valid transaction");
     let aside: Vec<String> = repaired.side_files.iter().map(|path| format!("`{}`", path.display())).collect();
     format!(
-        "pool `{pool}`: {}; {kept}, {lost} after it are left out; the damaged files are {}",
+        "pool `{pool}`: {}. {kept}; {lost} after the damage cannot be used. The damaged files are saved as {}",
         repaired.damage,
         aside.join(", ")
     )
@@ -124,7 +126,10 @@ mod tests {
         let said = repaired(&options(false, true, false), &host).await.unwrap();
         let after = host.identity().await.unwrap();
         assert_eq!((after.owner.clone(), after.moved), (before.owner, None));
-        assert_eq!(said, [format!("the state directory belongs here now; its owner stays {}", after.owner)]);
+        assert_eq!(
+            said,
+            [format!("the state directory belongs to this location now; its owner is still {}", after.owner)]
+        );
     }
 
     #[tokio::test]
@@ -143,7 +148,7 @@ mod tests {
         let lock = std::fs::File::create(home.path().join("new/keeper.lock")).unwrap();
         lock.lock().unwrap();
         let error = office(&host, Duration::from_millis(50)).await.unwrap_err().for_operator();
-        assert!(error.contains("a keeper runs") && error.contains("systemctl stop"), "{error}");
+        assert!(error.contains("while a keeper is running") && error.contains("systemctl stop"), "{error}");
     }
 
     #[tokio::test]
@@ -165,7 +170,9 @@ mod tests {
         repair(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
         let said = examined.repaired.join("\n");
         assert!(
-            said.contains("everything up to transaction 3 is kept, 2 sound transactions after it"),
+            said.contains(
+                "Everything up to transaction 3 is kept; 2 valid transactions after the damage cannot be used"
+            ),
             "{said}"
         );
         assert!(said.contains("journal.damaged-"), "{said}");

@@ -1,4 +1,4 @@
-//! The runner's own config.toml: does its stanza call us the right way?
+//! The runner's own config.toml: whether its `[[runners]]` sections call Greenroom correctly.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::connector::ssh::STOP_MARGIN;
 use crate::core::ids::PoolName;
 use crate::port::finding::Finding;
 
-/// What GitLab Runner takes where the key is missing, zero or negative.
+/// The value that GitLab Runner uses if the key is missing, zero or negative.
 const KILL_TIMEOUT_DEFAULT: i64 = 600;
-/// After so long the runner calls `cleanup` beside a `run` that it could not stop.
+/// After this time the runner calls `cleanup` although `run` is still running.
 const KILL_TIMEOUT_LIMIT: i64 = 300;
 const EXEC_TIMEOUT_DEFAULT: i64 = 3600;
 
-/// What the runner's stanza has to fit.
+/// What a pool needs of its `[[runners]]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolNeeds {
     /// `max_instances` × `capacity_per_instance`.
@@ -30,27 +30,27 @@ pub struct PoolNeeds {
     pub stop_grace: Duration,
 }
 
-/// What is looked at.
+/// The facts to check.
 #[derive(Debug)]
 pub struct RunnerFacts<'a> {
     /// The runner's configuration.
     pub path: &'a Path,
-    /// The configuration of ours that this check reads.
+    /// Greenroom's configuration that this check reads.
     pub config: &'a Path,
     pub pools: &'a BTreeMap<PoolName, PoolNeeds>,
 }
 
-/// The four executables of a stanza.
+/// The four executables of a section.
 const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
 
-/// Looks at the file, and at the executables it names.
+/// Checks the file, and the executables that it names.
 pub(super) fn check(sight: &RunnerFacts<'_>) -> Vec<Finding> {
     let path = sight.path.display();
     let text = match std::fs::read_to_string(sight.path) {
         Ok(text) => text,
         Err(error) => {
             let what = format!(
-                "the runner's configuration `{path}` cannot be read ({error}): its stanza is not checked"
+                "the runner's configuration `{path}` cannot be read ({error}): its `[[runners]]` sections are not checked"
             );
             let remedy = "run doctor as root, or name the file with `--runner-config`";
             return vec![code::RUNNER_CONFIG_UNREADABLE.found(what, remedy)];
@@ -67,14 +67,15 @@ fn judge(sight: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
         Err(error) => {
             // Not the error's own text: it quotes the line, and that may hold a token.
             let error: toml::de::Error = error;
-            let what = format!("`{path}` is no TOML: {}", error.message());
+            let what = format!("`{path}` is not valid TOML: {}", error.message());
             return vec![code::RUNNER_CONFIG_INVALID.found(what, format!("correct `{path}`"))];
         }
     };
     let stanzas: Vec<Stanza<'_>> = stanzas(&table).filter(Stanza::is_ours).collect();
     if stanzas.is_empty() {
-        let what = format!("no `[[runners]]` in `{path}` with `executor = \"custom\"` runs greenroom");
-        let remedy = "add the stanza that docs/doctor.md shows under `runner-stanza-missing`";
+        let what =
+            format!("no `[[runners]]` section in `{path}` with `executor = \"custom\"` runs Greenroom");
+        let remedy = "add the section that docs/doctor.md shows under `runner-stanza-missing`";
         return vec![code::RUNNER_STANZA_MISSING.found(what, remedy)];
     }
     let concurrent = table.get("concurrent").and_then(Value::as_integer).unwrap_or(1).max(1);
@@ -114,7 +115,7 @@ impl Stanza<'_> {
         args.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// Seconds; GitLab Runner takes its own default for what is not positive.
+    /// Seconds; GitLab Runner uses its default for values that are not positive.
     fn seconds(&self, key: &str, default: i64) -> i64 {
         let given = self.custom.and_then(|c| c.get(key)).and_then(Value::as_integer);
         given.filter(|seconds| *seconds > 0).unwrap_or(default)
@@ -150,7 +151,7 @@ fn judge_stanza(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -
     found
 }
 
-/// Is it there, absolute, a file that can be run?
+/// Checks that it is set, absolute, and an executable file.
 fn executable(stanza: &Stanza<'_>, name: &str) -> Option<Finding> {
     let (title, key) = (&stanza.title, format!("{name}_exec"));
     let Some(path) = stanza.exec(name) else {
@@ -160,61 +161,60 @@ fn executable(stanza: &Stanza<'_>, name: &str) -> Option<Finding> {
         let like = EXECS.iter().filter_map(|other| stanza.exec(other)).find(|path| is_greenroom(path));
         let like = like.unwrap_or("/usr/bin/greenroom");
         let remedy =
-            format!("`{key} = \"{like}\"` and `{name}_args = [\"{name}\"]` under `[runners.custom]`");
+            format!("add `{key} = \"{like}\"` and `{name}_args = [\"{name}\"]` under `[runners.custom]`");
         return Some(code.found(what, remedy));
     };
     if !Path::new(path).is_absolute() {
-        let what =
-            format!("{title}: `{key}` is `{path}`, which the runner looks for in the job's own directory");
-        return Some(code::RUNNER_EXEC_RELATIVE.found(what, format!("give `{key}` the absolute path")));
+        let what = format!(
+            "{title}: `{key}` is the relative path `{path}`, which the runner resolves in the job's directory"
+        );
+        return Some(code::RUNNER_EXEC_RELATIVE.found(what, format!("set `{key}` to the absolute path")));
     }
     let problem = not_executable(Path::new(path))?;
     let what = format!("{title}: `{key}` is `{path}`, {problem}");
-    Some(code::RUNNER_EXEC_BROKEN.found(what, format!("correct `{key}`, or install greenroom there")))
+    Some(code::RUNNER_EXEC_BROKEN.found(what, format!("correct `{key}`, or install Greenroom there")))
 }
 
 fn not_executable(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;
     match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Some("where there is no file".to_owned())
-        }
-        Err(error) => Some(format!("which cannot be looked at: {error}")),
-        Ok(known) if !known.is_file() => Some("which is no file".to_owned()),
-        Ok(known) if known.permissions().mode() & 0o111 == 0 => Some("which may not be executed".to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some("which does not exist".to_owned()),
+        Err(error) => Some(format!("which cannot be checked: {error}")),
+        Ok(known) if !known.is_file() => Some("which is not a file".to_owned()),
+        Ok(known) if known.permissions().mode() & 0o111 == 0 => Some("which is not executable".to_owned()),
         Ok(_) => None,
     }
 }
 
-/// What a call of the runner's would do.
+/// The effect of a runner's call.
 #[derive(Debug)]
 struct Called {
     pool: Option<String>,
     config: Option<PathBuf>,
 }
 
-/// Reads the arguments the way the call would.
+/// Parses the arguments as the call will.
 fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
     let args = stanza.args(name);
     let appended: &[&str] = if name == "run" { &["script", "stage"] } else { &[] };
     let line = std::iter::once("greenroom").chain(args.iter().copied()).chain(appended.iter().copied());
     let wrong = |problem: &str| {
         let what = format!("{}: `{name}_args` are {args:?}: {problem}", stanza.title);
-        code::RUNNER_ARGS.found(what, format!("`{name}_args = [\"{name}\"]`"))
+        code::RUNNER_ARGS.found(what, format!("set `{name}_args = [\"{name}\"]`"))
     };
     let cli = Cli::try_parse_from(line).map_err(|error| {
-        // The first line says it; the rest is usage.
+        // The first line is the message; the rest is usage.
         let text = error.to_string();
         wrong(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })?;
-    // Not what the environment of this check says, but what stands there.
+    // From the arguments only, not from the environment of this check.
     let config = args.iter().any(|arg| arg.starts_with("--config")).then_some(cli.place.config).flatten();
     let pool = match (name, cli.command) {
         ("config", Command::Runner(RunnerCall::Config(option)))
         | ("prepare", Command::Runner(RunnerCall::Prepare(option)))
         | ("cleanup", Command::Runner(RunnerCall::Cleanup(option))) => option.pool,
         ("run", Command::Runner(RunnerCall::Run { .. })) => None,
-        _ => return Err(wrong("that is another command")),
+        _ => return Err(wrong("this calls another command")),
     };
     Ok(Called { pool, config })
 }
@@ -222,11 +222,11 @@ fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
 fn other_config(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
     let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != sight.config)?;
     let (other, ours) = (other.display(), sight.config.display());
-    let what = format!("{} calls with `--config {other}`, this check read `{ours}`", stanza.title);
-    Some(code::RUNNER_OTHER_CONFIG.found(what, format!("`greenroom --config {other} doctor`")))
+    let what = format!("{} calls Greenroom with `--config {other}`, but doctor read `{ours}`", stanza.title);
+    Some(code::RUNNER_OTHER_CONFIG.found(what, format!("run `greenroom --config {other} doctor`")))
 }
 
-/// The pools that a stanza's jobs may come to.
+/// The pools that can serve the jobs of a section.
 fn serving<'a>(
     sight: &'a RunnerFacts<'_>,
     stanza: &Stanza<'_>,
@@ -235,8 +235,9 @@ fn serving<'a>(
     let named: Vec<&str> = calls.iter().filter_map(|call| call.pool.as_deref()).collect();
     if let Some(unknown) = named.iter().find(|name| !sight.pools.keys().any(|pool| pool.as_str() == **name)) {
         let pools: Vec<String> = sight.pools.keys().map(|pool| format!("`{pool}`")).collect();
-        let what = format!("{} calls with `--pool {unknown}`, which is not configured", stanza.title);
-        return Err(code::RUNNER_UNKNOWN_POOL.found(what, format!("one of {}", pools.join(", "))));
+        let what =
+            format!("{} calls Greenroom with `--pool {unknown}`, which is not configured", stanza.title);
+        return Err(code::RUNNER_UNKNOWN_POOL.found(what, format!("name one of {}", pools.join(", "))));
     }
     let is_meant = |pool: &PoolName| named.is_empty() || named.contains(&pool.as_str());
     Ok(sight.pools.iter().filter(|(pool, _)| is_meant(pool)).collect())
@@ -249,16 +250,16 @@ fn kill_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Opt
     let title = &stanza.title;
     if given >= KILL_TIMEOUT_LIMIT {
         let what = format!(
-            "{title}: `graceful_kill_timeout` is {given} s ({KILL_TIMEOUT_DEFAULT} unless set): after \
-             {KILL_TIMEOUT_LIMIT} s the runner calls `cleanup` while `run` still works"
+            "{title}: `graceful_kill_timeout` is {given} s (default {KILL_TIMEOUT_DEFAULT}): after \
+             {KILL_TIMEOUT_LIMIT} s the runner calls `cleanup` while `run` is still running"
         );
-        let remedy = "`graceful_kill_timeout = 60` under `[runners.custom]`";
+        let remedy = "set `graceful_kill_timeout = 60` under `[runners.custom]`";
         return Some(code::RUNNER_KILL_TIMEOUT.found(what, remedy));
     }
     (given < least).then(|| {
         let what =
-            format!("{title}: `graceful_kill_timeout` is {given} s, stopping a stage may take {least} s");
-        let remedy = format!("at least {least}, or a shorter `stop_grace` under `[timing]`");
+            format!("{title}: `graceful_kill_timeout` is {given} s, but stopping a stage can take {least} s");
+        let remedy = format!("set it to {least} or higher, or shorten `stop_grace` under `[timing]`");
         code::RUNNER_KILL_TIMEOUT_SHORT.found(what, remedy)
     })
 }
@@ -275,7 +276,7 @@ fn prepare_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> 
             whole(wanted)
         );
         let remedy =
-            format!("`prepare_exec_timeout = {}`, or a shorter `acquire_timeout`", wanted.as_secs() + 60);
+            format!("set `prepare_exec_timeout = {}`, or shorten `acquire_timeout`", wanted.as_secs() + 60);
         code::RUNNER_PREPARE_TIMEOUT.found(what, remedy)
     })
 }
@@ -284,13 +285,13 @@ fn shell(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Fin
     let given = stanza.runner.get("shell").and_then(Value::as_str).filter(|shell| !shell.is_empty())?;
     let (pool, needs) = serving.iter().find(|(_, needs)| needs.shell != given)?;
     let what = format!(
-        "{}: `shell` is \"{given}\", but jobs of pool `{pool}` get \"{}\", as the pool says",
+        "{}: `shell` is \"{given}\", but jobs of pool `{pool}` get \"{}\", the pool's shell",
         stanza.title, needs.shell
     );
     Some(code::RUNNER_SHELL.noted(what))
 }
 
-/// Jobs that the runner takes against slots that there are.
+/// Compares the jobs that the runner accepts with the slots of its pools.
 fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent: i64) -> Vec<Finding> {
     let mut found = Vec::new();
     let title = &stanza.title;
@@ -303,7 +304,7 @@ fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent
         let what = format!(
             "{title}: `limit` is {limit}, but all runners of this file share `concurrent` = {concurrent}"
         );
-        found.push(code::RUNNER_CONCURRENT.found(what, format!("`concurrent = {limit}` or more")));
+        found.push(code::RUNNER_CONCURRENT.found(what, format!("set `concurrent = {limit}` or higher")));
     }
     let (jobs, key) = match limit {
         Some(limit) if limit <= concurrent => (limit, "limit"),
@@ -315,12 +316,14 @@ fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent
     let why = "`max_instances` × `capacity_per_instance`";
     if jobs > slots {
         let what = format!(
-            "{title} takes {jobs} jobs (`{key}`), {pools} {has} {slots} slots ({why}): the others wait on their own time"
+            "{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why}): further jobs wait while their timeout runs"
         );
-        found.push(code::RUNNER_TOO_MANY_JOBS.found(what, format!("`limit = {slots}` under `[[runners]]`")));
+        found.push(
+            code::RUNNER_TOO_MANY_JOBS.found(what, format!("set `limit = {slots}` under `[[runners]]`")),
+        );
     } else if jobs < slots {
-        let what = format!("{title} takes {jobs} jobs (`{key}`), {pools} {has} {slots} slots ({why})");
-        let remedy = format!("`{key} = {slots}`, if that many jobs shall run");
+        let what = format!("{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why})");
+        let remedy = format!("set `{key} = {slots}` if that many jobs should run");
         found.push(code::RUNNER_TOO_FEW_JOBS.found(what, remedy));
     }
     found

@@ -71,9 +71,9 @@ fn summary(examined: &Examination) -> String {
 #[derive(Debug, Serialize)]
 struct ExaminationJson<'a> {
     findings: Vec<FindingJson<'a>>,
-    /// What is worth knowing where nothing is wrong, too.
+    /// Information that is not a finding.
     seen: &'a [String],
-    /// What was looked at.
+    /// What was checked.
     checked: &'a [&'static str],
     /// What `--repair`, `--take-over` or `--new-owner` did.
     repaired: &'a [String],

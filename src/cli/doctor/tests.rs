@@ -130,7 +130,7 @@ fn provider_codes() -> BTreeSet<String> {
     let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
     let mut codes = BTreeSet::new();
     for folder in std::fs::read_dir(providers).unwrap().map(|entry| entry.unwrap().path()) {
-        // In `findings.rs`, what a provider says after it has asked somebody.
+        // `findings.rs` has what a provider reports after calls.
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
         let source = read("doctor.rs") + &read("findings.rs");
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Tries the file system for real: writes, syncs, renames, locks, and looks how much room is left.
+//! Checks the file system of the state directory: writes, syncs, renames, locks, and reads the free space.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -13,13 +13,13 @@ const BYTES_WANTED: u64 = 100 << 20;
 /// Each attempt makes a handful of files.
 const FILES_WANTED: u64 = 1000;
 
-/// Does everything that the state directory must be good for. What it makes, it removes.
+/// Does everything that the state directory must support, and removes its files.
 pub(super) fn check(dir: &Path) -> Vec<Finding> {
     let mut found = Vec::new();
     match write_and_lock(dir) {
         Ok(second) => found.extend(judge_lock(dir, second)),
         Err(error) => {
-            let what = format!("no file can be written in `{}`: {error}", dir.display());
+            let what = format!("cannot write a file in `{}`: {error}", dir.display());
             found.push(code::STATE_DIR_NOT_WRITABLE.found(what, remedy(&error)));
         }
     }
@@ -29,15 +29,15 @@ pub(super) fn check(dir: &Path) -> Vec<Finding> {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on its file system",
-        io::ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
-        _ => "run greenroom as the user that owns it, or set another `state_dir`",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on its file system",
+        io::ErrorKind::ReadOnlyFilesystem => "mount its file system read-write",
+        _ => "run Greenroom as the user that owns it, or set another `state_dir`",
     }
 }
 
-/// A file, written whole, put in place, and locked twice; says whether the second lock was given.
+/// Writes a file, renames it, and locks it twice; true if the second lock was given, too.
 fn write_and_lock(dir: &Path) -> io::Result<bool> {
-    // Dot-files are nobody's business: whoever lists the directory overlooks them, also if this process dies here.
+    // All readers of the directory skip dot-files, also if this process dies here.
     let name = format!(".doctor.{}", std::process::id());
     let (fresh, placed) = (dir.join(format!("{name}.new")), dir.join(name));
     let tried = (|| {
@@ -54,7 +54,7 @@ fn write_and_lock(dir: &Path) -> io::Result<bool> {
         }
     })();
     for path in [&fresh, &placed] {
-        // One of the two is not there.
+        // Only one of the two exists.
         std::fs::remove_file(path).ok();
     }
     tried
@@ -63,15 +63,15 @@ fn write_and_lock(dir: &Path) -> io::Result<bool> {
 fn judge_lock(dir: &Path, was_given_twice: bool) -> Option<Finding> {
     was_given_twice.then(|| {
         let what =
-            format!("two handles got the same lock in `{}` at once: nothing is safe there", dir.display());
-        code::STATE_DIR_LOCKS.found(what, "set `state_dir` to a local file system")
+            format!("two file handles got the same lock in `{}`: state is not safe there", dir.display());
+        code::STATE_DIR_LOCKS.found(what, "set `state_dir` to a directory on a local file system")
     })
 }
 
-/// Bytes and files that are free for us. `None`: the file system does not say.
+/// Free bytes and inodes for this user. `None`: unknown.
 fn room(dir: &Path) -> Option<(u64, Option<u64>)> {
     let space = rustix::fs::statvfs(dir).ok()?;
-    // File systems that make inodes as they go say that there are none.
+    // File systems that allocate inodes dynamically report none.
     let files = (space.f_files > 0).then_some(space.f_favail);
     Some((space.f_bavail.saturating_mul(space.f_frsize), files))
 }
@@ -79,11 +79,11 @@ fn room(dir: &Path) -> Option<(u64, Option<u64>)> {
 fn judge_room(dir: &Path, bytes: u64, files: Option<u64>) -> Option<Finding> {
     let left = match files {
         _ if bytes < BYTES_WANTED => format!("{} MiB", bytes >> 20),
-        Some(files) if files < FILES_WANTED => format!("room for {files} files"),
+        Some(files) if files < FILES_WANTED => format!("{files} inodes"),
         _ => return None,
     };
     let what = format!("the file system of `{}` has {left} left", dir.display());
-    Some(code::STATE_DIR_SPACE.found(what, "make room, or set a smaller `history_days`"))
+    Some(code::STATE_DIR_SPACE.found(what, "free space, or lower `history_days`"))
 }
 
 #[cfg(test)]
@@ -105,17 +105,17 @@ pub(super) mod tests {
         let found = check(Path::new("/proc/self"));
         assert_eq!(found[0].code, "state-dir-not-writable");
         assert!(
-            found[0].message.starts_with("no file can be written in `/proc/self`: "),
+            found[0].message.starts_with("cannot write a file in `/proc/self`: "),
             "{}",
             found[0].message
         );
     }
 
     #[test]
-    fn little_room_is_said_in_its_own_unit() {
+    fn little_space_is_reported_in_its_own_unit() {
         let dir = Path::new("/s");
         let few = judge_room(dir, u64::MAX, Some(7)).unwrap();
-        assert_eq!(few.message, "the file system of `/s` has room for 7 files left");
+        assert_eq!(few.message, "the file system of `/s` has 7 inodes left");
         let full = judge_room(dir, 3 << 20, None).unwrap();
         assert_eq!(full.message, "the file system of `/s` has 3 MiB left");
         assert_eq!(judge_room(dir, BYTES_WANTED, None), None);

@@ -1,4 +1,4 @@
-//! `doctor --boot`: starts an instance for real, and says how long each stage takes.
+//! `doctor --boot`: boots an instance, and reports how long each stage takes.
 
 mod play;
 pub(in crate::cli) mod scratch;
@@ -18,13 +18,13 @@ use crate::cli::ui;
 use crate::core::report::FailedBoot;
 use crate::host::local::Role;
 
-/// Boots an instance of a pool; false if it did not come up, or something of it stays.
+/// Boots an instance of a pool; false if it did not come up, or something of it remains.
 pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let pool = context.the_pool(Some(pool))?;
     if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_fixed_hosts() {
-        return Err(CliError::say(format!("the hosts of pool `{pool}` are your own: nothing is booted"))
-            .help("`greenroom doctor` tries each of them"));
+        return Err(CliError::say(format!("pool `{pool}` has static hosts, which cannot be booted"))
+            .help("run `greenroom doctor`, which checks each of them"));
     }
     for left in scratch::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
@@ -34,7 +34,7 @@ pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliE
     boot.kept(tried(&boot)).await
 }
 
-/// Boots, and ends it whatever came of it.
+/// Boots an instance, and terminates it in any case.
 async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     let mut interrupts = Interrupts::new()?;
     let mut course = BootTimeline::default();
@@ -43,16 +43,16 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
         () = interrupts.next() => None,
     };
     if end.is_none() {
-        ui::err("greenroom: interrupted: terminating what was started (once more leaves it as it is)\n");
+        ui::err("greenroom: interrupted, terminating the instance (press Ctrl-C again to leave it)\n");
     }
     let is_clean = tokio::select! {
         ended = boot.end(&mut course, &ui::out) => ended?,
         () = interrupts.next() => {
-            return Err(CliError::say("interrupted: what was started is left").help(unfinished()));
+            return Err(CliError::say("interrupted: the instance is not terminated").help(unfinished()));
         }
     };
     let answer = match end {
-        None => Err(CliError::say("interrupted; what was started is gone")),
+        None => Err(CliError::say("interrupted; the instance is terminated")),
         Some(Ok(BootResult::Up)) => Ok(is_clean),
         Some(Ok(BootResult::Failed(why))) => {
             ui::out(&failed(&why, boot.last_words().await.as_ref()));
@@ -66,7 +66,7 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     answer
 }
 
-/// Ends what a boot whose process died has left; true if nothing of it stays.
+/// Cleans up a boot whose process died; true if nothing of it remains.
 pub(in crate::cli) async fn finish(
     context: &Context,
     left: &Unfinished,
@@ -77,14 +77,15 @@ pub(in crate::cli) async fn finish(
         return Ok(true);
     };
     let Some(pool) = context.config()?.pools.get(name) else {
-        let what =
-            format!("a `doctor --boot` of pool `{name}` was cut off, and that pool is configured no more");
+        let what = format!(
+            "a `doctor --boot` of pool `{name}` was interrupted, and the pool is no longer configured"
+        );
         let path = left.path().display();
         return Err(CliError::say(what).help(format!(
-            "configure it again until that is ended; if nothing is left of it, remove `{path}`"
+            "restore the pool's configuration and repeat the command, or remove `{path}` if the provider has nothing left of it"
         )));
     };
-    say(&format!("ending what is left of {left}\n"));
+    say(&format!("cleaning up {left}\n"));
     let boot = Boot::open(context, pool, &left.ground, 0)?;
     let is_clean = boot.kept(boot.end(&mut boot.course_so_far()?, say)).await?;
     if is_clean {
@@ -99,7 +100,7 @@ fn failed(why: &str, told: Option<&FailedBoot>) -> String {
     match told {
         Some(FailedBoot { console, .. }) if !console.is_empty() => {
             let lines = console.iter().map(|line| format!("  | {line}\n")).collect::<Vec<String>>().concat();
-            format!("{head}the end of its console:\n{lines}")
+            format!("{head}the last lines of its console:\n{lines}")
         }
         _ => head,
     }
@@ -136,7 +137,7 @@ mod tests {
         let why = DrainReason::Stopped;
         let boot =
             FailedBoot { instance: id(1), at: at(9.0), reason: why, cause: Some("panicked".into()), console };
-        let expected = "the boot failed: the provider stopped it: it panicked\nthe end of its console:\n  | Kernel panic\n  \
+        let expected = "the boot failed: the provider stopped it: it panicked\nthe last lines of its console:\n  | Kernel panic\n  \
                         | rebooting\n";
         assert_eq!(failed("the provider stopped it", Some(&boot)), expected);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! One boot, from its launch until nothing of it is left, by the engine that serves jobs.
+//! One boot, from its launch until it is gone, by the engine that serves jobs.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::port::setup::{PoolSetup, Setup};
 use crate::port::store::Store as _;
 use crate::store::file::FileStore;
 
-/// From one look at the journal to the next.
+/// The interval at which the journal is polled.
 const LOOK: Duration = Duration::from_millis(50);
 /// Beyond `launch_timeout` and `ready_timeout`, for passes and calls in between.
 const SLACK: Duration = Duration::from_mins(1);
@@ -39,9 +39,9 @@ const SLACK: Duration = Duration::from_mins(1);
 const GONE_WITHIN: Duration = Duration::from_mins(10);
 /// The report that quotes a console is written by the pass after the termination.
 const REPORTED_WITHIN: Duration = Duration::from_secs(3);
-/// Something that every instance has.
+/// A command that every instance has.
 const COMMAND: &str = "uname -sr";
-/// What is shown of its answer, in characters.
+/// How much of its output is shown, in characters.
 const ANSWER: usize = 60;
 
 /// How far a boot came.
@@ -53,7 +53,7 @@ pub(super) enum BootResult {
     Failed(String),
 }
 
-/// A pool once more, with a state and an owner of its own. Its provider works where it always does.
+/// A pool with a state and an owner of its own. Its provider is the pool's.
 pub(super) struct Boot<'a> {
     pub(super) ground: &'a ScratchStateDir,
     host: Rc<dyn Host>,
@@ -63,7 +63,7 @@ pub(super) struct Boot<'a> {
     take_over: Duration,
 }
 
-/// What a boot goes by does not change under its hands.
+/// A configuration that does not change during the boot.
 struct Fixed(PoolSetup);
 
 #[async_trait(?Send)]
@@ -73,8 +73,8 @@ impl Setup for Fixed {
     }
 }
 
-/// One instance at most and no second try, whatever the pool's own policy wants. Without a job it is an idle instance that
-/// is wanted, or none.
+/// One instance at most and no second try, whatever the pool's own policy says. There is no job, so the target is an idle
+/// instance or none.
 fn single(policy: &Policy, wanted: u32) -> Policy {
     let idle = IdlePolicy { idle_count: wanted, scale_factor: 0.0, scale_factor_limit: 0, ..policy.idle };
     let mut single = Policy { max_instances: 1, capacity_per_instance: 1, idle, ..policy.clone() };
@@ -115,7 +115,7 @@ impl<'a> Boot<'a> {
         let pools = std::slice::from_ref(&self.pool);
         let keeping = Box::pin(keeper::keep(&self.host, pools, KeeperMode::AsService, self.take_over));
         let work = Box::pin(async {
-            // An order that finds no keeper starts one, and that would be another process.
+            // A command that finds no keeper starts one, which would be another process.
             while !self.host.keeper_lives().await? {
                 self.host.pause(LOOK).await;
             }
@@ -125,7 +125,7 @@ impl<'a> Boot<'a> {
             done = work => done,
             ended = keeping => {
                 let ended = ended?;
-                Err(CliError::say(format!("the keeper of this boot ended by itself ({ended:?})")).help(unfinished()))
+                Err(CliError::say(format!("the keeper of this boot exited ({ended:?})")).help(unfinished()))
             }
         }
     }
@@ -144,7 +144,7 @@ impl<'a> Boot<'a> {
         say(HEADER);
         let mut has_address = false;
         loop {
-            // RACE: the course is read second, so that it knows of all that the state shows.
+            // RACE: the timeline is read second, so that it contains all that the state shows.
             let state = self.store.load().await?;
             self.follow(course, say)?;
             if let Some(why) = course.failure(&state, timing, engine.clock.now()) {
@@ -161,7 +161,10 @@ impl<'a> Boot<'a> {
                 say(&course.row(engine.clock.now(), &format!("has an address, {}", endpoint.address)));
             }
             if engine.clock.now().reached(until) {
-                return Ok(BootResult::Failed(format!("it was not ready after {}", Pretty(within))));
+                return Ok(BootResult::Failed(format!(
+                    "the instance was not ready after {}",
+                    Pretty(within)
+                )));
             }
             self.host.pause(LOOK).await;
         }
@@ -176,23 +179,23 @@ impl<'a> Boot<'a> {
         let engine = &self.pool.engine;
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|known| known.endpoint.clone()) else {
-            return Ok(BootResult::Failed("it has no address".to_owned()));
+            return Ok(BootResult::Failed("the instance has no address".to_owned()));
         };
         let within = self.setup.policy.timing.connect_timeout;
         let failed = match engine.connector.command(id, &endpoint, COMMAND, "", within).await {
             Ok((StageEnd::Exited(0), said)) => {
                 let said = clean_line(said.as_bytes(), ANSWER);
-                say(&course.row(engine.clock.now(), &format!("a command ran on it: {said}")));
+                say(&course.row(engine.clock.now(), &format!("a command ran: {said}")));
                 return Ok(BootResult::Up);
             }
             Ok((end, said)) => format!("{end:?} {}", clean_line(said.as_bytes(), ANSWER)),
             Err(problem) => problem.to_string(),
         };
-        Ok(BootResult::Failed(format!("`{COMMAND}` did not run on it: {failed}")))
+        Ok(BootResult::Failed(format!("`{COMMAND}` failed on the instance: {failed}")))
     }
 
-    /// Terminates what there is, waits until it is gone, and looks whether anything is left at the provider; true if
-    /// nothing is.
+    /// Terminates the instance, waits until it is gone, and checks whether the provider has anything left of it; true if
+    /// not.
     pub(super) async fn end(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         if let Some(problem) = self.host.identity().await?.moved {
@@ -203,7 +206,7 @@ impl<'a> Boot<'a> {
         while self.store.load().await?.alive() > 0 {
             self.follow(course, say)?;
             if engine.clock.now().reached(until) {
-                let what = format!("the instance is still there after {}", Pretty(GONE_WITHIN));
+                let what = format!("the instance still exists after {}", Pretty(GONE_WITHIN));
                 return Err(CliError::say(what).help(unfinished()));
             }
             self.host.pause(LOOK).await;
@@ -212,19 +215,20 @@ impl<'a> Boot<'a> {
         self.leave_nothing(course, say).await
     }
 
-    /// What was told before: rows go on from there.
+    /// The rows so far, without printing them.
     pub(super) fn course_so_far(&self) -> Result<BootTimeline, CliError> {
         let mut course = BootTimeline::default();
         self.follow(&mut course, &|_| ())?;
         Ok(course)
     }
 
-    /// Volumes that did not go along, an instance whose launch was still under way when its caller died.
+    /// Deletes volumes that were not deleted with the instance, and an instance whose launch outlived its caller.
     async fn leave_nothing(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
         let ours = |standing: Ownership| !matches!(standing, Ownership::Foreign | Ownership::Untagged);
         let found = engine.resources(&self.setup).await.map_err(|error| {
-            CliError::say(format!("whether anything is left of it is not known: {error}")).help(unfinished())
+            CliError::say(format!("cannot determine whether anything is left of the instance: {error}"))
+                .help(unfinished())
         })?;
         let left: Vec<Resource> =
             found.into_iter().filter(|(_, standing)| ours(*standing)).map(|(one, _)| one).collect();
@@ -235,12 +239,12 @@ impl<'a> Boot<'a> {
                 match end {
                     Deleted::Gone if *kind == ResourceKind::Instance => {}
                     Deleted::Gone => {
-                        let what = format!("{kind} {name} had not gone along: deleted");
+                        let what = format!("{kind} {name} was orphaned: deleted");
                         say(&course.row(engine.clock.now(), &what));
                     }
                     Deleted::Stays(why) => {
                         is_clean = false;
-                        say(&format!("{kind} {name} stays: {why}\n"));
+                        say(&format!("cannot delete {kind} {name}: {why}\n"));
                     }
                 }
             })
@@ -248,7 +252,7 @@ impl<'a> Boot<'a> {
         Ok(is_clean)
     }
 
-    /// The end of the console of a boot that failed, as far as the keeper has read it.
+    /// The failure of a boot with the last lines of its console, as far as the keeper has read them.
     pub(super) async fn last_words(&self) -> Option<FailedBoot> {
         let engine = &self.pool.engine;
         let until = engine.clock.now().plus(REPORTED_WITHIN);
@@ -274,7 +278,7 @@ impl<'a> Boot<'a> {
     }
 }
 
-/// What becomes of a boot that does not come to its end now.
+/// How to clean up an interrupted boot.
 pub(super) fn unfinished() -> &'static str {
-    "the next `greenroom doctor --boot`, or `greenroom pool leaks --terminate`, finishes it off"
+    "run `greenroom doctor --boot` again, or `greenroom pool leaks --terminate`, to clean up"
 }

@@ -1,4 +1,4 @@
-//! The state directories of boots that are tried out: `boot-…`, each inside the real one, as long as the boot lasts.
+//! The state directories of test boots: `boot-…`, each inside the real one, as long as the boot lasts.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,11 +18,11 @@ use crate::store::file::{self, Options};
 const PREFIX: &str = "boot-";
 /// Being made.
 const HALF_MADE: &str = ".boot-";
-/// Nothing of it is needed any more.
+/// No longer needed.
 const OVER: &str = ".over";
-/// Locked as long as the process lives whose boot it is.
+/// Locked while the process of the boot is running.
 const LOCK: &str = "boot.lock";
-/// Nobody takes so long to make one.
+/// No process takes longer to make one.
 const MADE_WITHIN: Duration = Duration::from_mins(1);
 
 /// The directory of one boot, for this process alone.
@@ -32,18 +32,18 @@ pub(in crate::cli) struct ScratchStateDir {
     _lock: File,
 }
 
-/// A boot that did not come to its end.
+/// An interrupted boot.
 #[derive(Debug)]
 pub(in crate::cli) struct Unfinished {
     pub(super) ground: ScratchStateDir,
-    /// What it was for, and what is recorded of it; `None`: it came to nothing.
+    /// Its pool; `None`: nothing was launched.
     pub(in crate::cli) pool: Option<PoolName>,
     pub(in crate::cli) instances: Vec<InstanceId>,
 }
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a `doctor --boot` that was cut off")?;
+        f.write_str("an interrupted `doctor --boot`")?;
         let instances: Vec<&str> = self.instances.iter().map(InstanceId::as_str).collect();
         if instances.is_empty() { Ok(()) } else { write!(f, ": {}", instances.join(", ")) }
     }
@@ -59,17 +59,17 @@ impl ScratchStateDir {
         StateDir::open(&fresh)?;
         let lock = File::create(fresh.join(LOCK))?;
         lock.lock()?;
-        // RACE: in its place it is locked; one that is not belongs to nobody any more.
+        // RACE: it is locked before the rename; one that is not locked has no process.
         let path = state.join(format!("{PREFIX}{name}"));
         fs::rename(fresh, &path)?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Takes over what a process has left that died. `None`: it lives.
+    /// Takes over the directory of a process that died. `None`: the process is running.
     fn take(path: PathBuf) -> io::Result<Option<Self>> {
         let lock = match fs::File::open(path.join(LOCK)) {
             Ok(lock) => lock.into_file(),
-            // RACE: it has come to its end.
+            // RACE: the boot has finished.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -86,7 +86,7 @@ impl ScratchStateDir {
 
     /// Nothing is left of the boot.
     pub(super) fn remove(&self) -> io::Result<()> {
-        // CRASH: half a state directory looks damaged; by its new name anybody sees that it may go.
+        // CRASH: half a state directory looks damaged; its new name shows that it can be removed.
         let mut over = self.path.as_os_str().to_owned();
         over.push(OVER);
         let over = PathBuf::from(over);
@@ -101,14 +101,14 @@ impl Unfinished {
     }
 }
 
-/// Boots whose process has died. Also takes away what one of them could not remove any more.
+/// Boots whose process has died. Also removes directories that such a process could not remove.
 pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, CliError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(state)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        // RACE: one that is being made gets its name at any moment.
+        // RACE: one that is being made may be renamed at any time.
         let made = || entry.metadata().and_then(|known| known.modified());
         let is_old = || made().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > MADE_WITHIN));
         if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old() {
@@ -122,7 +122,7 @@ pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, 
     Ok(found)
 }
 
-/// The owners of all boots, living and dead.
+/// The owners of all boots, running and interrupted.
 pub(in crate::cli) fn owners(state: &Path) -> io::Result<BTreeSet<OwnerId>> {
     let mut owners = BTreeSet::new();
     for entry in fs::read_dir(state)? {
@@ -146,7 +146,7 @@ async fn look(ground: ScratchStateDir) -> Result<Unfinished, CliError> {
 
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
-        // RACE: somebody else removes it, too.
+        // RACE: another process removes it, too.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
@@ -169,7 +169,7 @@ mod tests {
         drop(ground);
         let left = unfinished(state.path()).await.unwrap();
         assert_eq!((left.len(), left[0].path(), &left[0].pool), (1, path.as_path(), &None));
-        assert_eq!(left[0].to_string(), "a `doctor --boot` that was cut off");
+        assert_eq!(left[0].to_string(), "an interrupted `doctor --boot`");
         assert!(unfinished(state.path()).await.unwrap().is_empty(), "somebody sees to it");
         left[0].ground.remove().unwrap();
         assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! The course of a boot, as its journal tells it: a row for each stage.
+//! The timeline of a boot, from its journal: a row for each stage.
 
 use crate::core::availability::Choice;
 use crate::core::event::{Change, Event};
@@ -8,32 +8,32 @@ use crate::core::policy::Timing;
 use crate::core::pool::PoolState;
 use crate::core::time::{Pretty, Stamp};
 
-/// What stands above the rows.
+/// The header of the rows.
 pub(super) const HEADER: &str = "    AFTER       TOOK  STAGE\n";
 
-/// How far it has come.
+/// The state of a boot.
 #[derive(Debug, Default)]
 pub(super) struct BootTimeline {
-    /// Events that were taken already.
+    /// The number of events taken.
     pub(super) taken: usize,
-    /// The instance that was launched, once that is accepted.
+    /// The launched instance, once the launch is accepted.
     pub(super) accepted: Option<InstanceId>,
     /// Why it will not become ready.
     given_up: Option<DrainReason>,
-    /// Does a ready command come before it is ready?
+    /// Whether the pool has a ready command.
     pub(super) has_ready_command: bool,
     begun: Option<Stamp>,
     last: Option<Stamp>,
 }
 
 impl BootTimeline {
-    /// The row of an event; `None`: it is no stage.
+    /// The row of an event; `None`: it is not a stage.
     pub(super) fn take(&mut self, event: &Event) -> Option<String> {
         self.taken += 1;
         let stage = match &event.change {
             Change::LaunchIntended { instance, offering, .. } => {
                 let how = offering.as_ref().map(|offering| format!(" ({offering})"));
-                format!("launch of {instance} asked for{}", how.unwrap_or_default())
+                format!("launch of {instance} requested{}", how.unwrap_or_default())
             }
             Change::LaunchAnswered { instance, answer, .. } => match answer {
                 Answer::Accepted { .. } => {
@@ -41,14 +41,14 @@ impl BootTimeline {
                     "launch accepted".to_owned()
                 }
                 Answer::Refused { failure, .. } => format!("launch refused: {failure}"),
-                Answer::Unknown { .. } => "no answer to the launch: it is asked for once more".to_owned(),
+                Answer::Unknown { .. } => "no answer to the launch: it is repeated".to_owned(),
                 Answer::Pending => return None,
             },
             Change::Reached { .. } => "reachable by SSH".to_owned(),
             Change::BecameReady { .. } if self.has_ready_command => "ready command passed".to_owned(),
             Change::BecameReady { .. } => "ready".to_owned(),
             Change::DrainingBegun { reason: DrainReason::ByOperator, .. } => {
-                "termination asked for".to_owned()
+                "termination requested".to_owned()
             }
             Change::DrainingBegun { reason: why, .. } => {
                 self.given_up = Some(why.clone());
@@ -60,7 +60,7 @@ impl BootTimeline {
         Some(self.row(event.at, &stage))
     }
 
-    /// Why there will be no instance; `None`: it may yet come. `state` is no newer than the last event.
+    /// Why the boot failed; `None`: it has not. `state` is not newer than the last event.
     pub(super) fn failure(&self, state: &PoolState, timing: &Timing, now: Stamp) -> Option<String> {
         if let Some(why) = &self.given_up {
             return Some(why.to_string());
@@ -70,15 +70,14 @@ impl BootTimeline {
         }
         let is_refused = state.instances.values().all(|instance| instance.is_refused());
         match state.availability.choice(timing, now) {
-            Choice::Wait { first, .. } if is_refused => Some(format!(
-                "every offering was refused, the first of them {}: {}",
-                first.offering, first.refusal.failure
-            )),
+            Choice::Wait { first, .. } if is_refused => {
+                Some(format!("all offerings are unavailable; {}: {}", first.offering, first.refusal.failure))
+            }
             Choice::Wait { .. } | Choice::Only | Choice::Take(_) => None,
         }
     }
 
-    /// A row of something that the journal does not know.
+    /// A row for a stage that the journal does not record.
     pub(super) fn row(&mut self, at: Stamp, stage: &str) -> String {
         let begun = *self.begun.get_or_insert(at);
         let last = self.last.replace(at).unwrap_or(at);
@@ -110,7 +109,7 @@ mod tests {
     1.4 s      1.4 s  launch accepted
    23.9 s     22.5 s  reachable by SSH
    24.7 s     800 ms  ready command passed
-     30 s      5.3 s  termination asked for
+     30 s      5.3 s  termination requested
    1m 32s      1m 2s  gone
 ";
         assert_eq!(told(&story, true), expected);

@@ -139,7 +139,7 @@ async fn repair_mends_and_then_looks() {
     assert_eq!(examined.repaired.len(), 1);
     let found = codes(&examined);
     assert!(found.contains(&"state-backup-files") && !found.contains(&"state-damaged"), "{found:?}");
-    // The launch whose answer the damage cut off is under way again, and nobody looks after it.
+    // The launch whose answer was lost with the damage is in progress again, and no keeper is running.
     assert_eq!(found[0], "keeper-missing");
 }
 
@@ -147,7 +147,7 @@ async fn repair_mends_and_then_looks() {
 async fn what_cannot_be_mended_is_an_error_of_its_own() {
     let bench = Bench::new();
     let error = bench.examine(|o| o.new_owner = true).await.unwrap_err().for_operator();
-    assert!(error.contains("nothing can be repaired") && error.contains("does not exist"), "{error}");
+    assert!(error.contains("cannot repair") && error.contains("does not exist"), "{error}");
 }
 
 #[tokio::test]

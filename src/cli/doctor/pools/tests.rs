@@ -86,16 +86,16 @@ fn of_policies() -> Vec<Trouble> {
     let bench = Bench::with(Policy { max_instances: 2, idle, ..Policy::default() });
     all.push((
         bench,
-        "warning [pool-idle-over-limit]: pool `linux` wants 3 idle slots (`idle_count`), and has 2 at most\n  \
-         help: a higher `max_instances`, or a lower `idle_count`",
+        "warning [pool-idle-over-limit]: pool `linux` requests 3 idle slots (`idle_count`), but can have at most 2\n  \
+         help: raise `max_instances`, or lower `idle_count`",
     ));
 
     let mut bench = calm();
     bench.configured = Some(Policy { max_instances: 9, ..Policy::default() });
     all.push((
         bench,
-        "note [config-not-applied]: pool `linux` works by another policy than the configuration's\n  \
-         help: nothing, if it has just been changed: the keeper reads it in its next pass",
+        "note [config-not-applied]: the active policy of pool `linux` differs from the configuration\n  \
+         help: if the configuration has just changed, wait for the keeper's next reconcile pass",
     ));
 
     let mut bench = calm();
@@ -104,8 +104,8 @@ fn of_policies() -> Vec<Trouble> {
     all.push((
         bench,
         "warning [pool-unconfigured]: pool `linux` has 1 instance and 0 waiting jobs, but no table \
-         `[pool.linux]`: nobody looks after them\n  help: put `[pool.linux]` back, \
-         `greenroom pool drain linux --wait`, then remove it",
+         `[pool.linux]`: no keeper reconciles it\n  help: restore `[pool.linux]`, \
+         run `greenroom pool drain linux --wait`, then remove the table",
     ));
 
     let mut bench = calm();
@@ -113,7 +113,7 @@ fn of_policies() -> Vec<Trouble> {
     all.push((
         bench,
         "note [pool-drained]: pool `linux` was drained by the operator 50 s ago\n  \
-         help: `greenroom pool resume linux`, when it shall work again",
+         help: run `greenroom pool resume linux` when it should accept jobs again",
     ));
 
     all
@@ -125,13 +125,13 @@ fn of_launches() -> Vec<Trouble> {
         (
             1,
             "warning [pool-launches-fail]: the last launch of pool `linux` failed (transient error: linux-7f3a-1: not \
-             ready within `launch_timeout`)\n  help: nothing yet: it is tried again in 4 s",
+             ready within `launch_timeout`)\n  help: wait for the next try (in 4 s)",
         ),
         (
             5,
-            "error [pool-paused]: pool `linux` pauses until 14:05:59 (in 4m 59s) after 5 failed launches in a row \
+            "error [pool-paused]: pool `linux` is paused until 14:05:59 (in 4m 59s) after 5 failed launches in a row \
              (last: transient error: linux-7f3a-5: not ready within `launch_timeout`)\n  \
-             help: remove the cause, then `greenroom pool resume linux`",
+             help: correct the cause, then run `greenroom pool resume linux`",
         ),
     ] {
         let mut bench = calm();
@@ -153,7 +153,7 @@ fn of_launches() -> Vec<Trouble> {
     all.push((
         bench,
         "warning [pool-out-of-service]: instance linux-7f3a-1 of pool `linux` is out of service: the clean command ended \
-         with 1\n  help: look at it, then `greenroom pool resume linux --instance linux-7f3a-1`",
+         with 1\n  help: check the instance, then run `greenroom pool resume linux --instance linux-7f3a-1`",
     ));
 
     all
@@ -166,13 +166,13 @@ fn of_reports() -> Vec<Trouble> {
         (
             Note::ListFailed { failure: failure() },
             "warning [pool-list-failing]: pool `linux`: the provider's instances cannot be listed (quota reached: 20 vCPU)\n  \
-             help: see that the provider can be reached and lets us list; until then nothing is replaced",
+             help: check that the provider is reachable and permits listing; until then no instance is replaced",
         ),
         (
             Note::OwnerConflict { instances: vec![id(8), id(9)] },
             "error [pool-owner-conflict]: pool `linux`: another keeper works with a copy of this state directory, \
              and reaping is suspended: linux-7f3a-8, linux-7f3a-9 have this owner's tag but an unknown generation\n  \
-             help: find the other manager (an image baked from this machine?) and run `greenroom doctor --new-owner` there",
+             help: find the other keeper, perhaps on a clone of the runner host, and run `greenroom doctor --new-owner` there",
         ),
         (
             Note::OverLimit { alive: 3, max_instances: 2 },
@@ -181,12 +181,12 @@ fn of_reports() -> Vec<Trouble> {
         (
             trouble,
             "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 fail repeatedly (quota reached: 20 \
-             vCPU)\n  help: `greenroom explain linux-7f3a-1` tells its story",
+             vCPU)\n  help: run `greenroom explain linux-7f3a-1`",
         ),
         (
             Note::Unavailable { instance: id(1), reason: "it does not answer: no route to host".into() },
             "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no jobs at present: it does not answer: no \
-             route to host\n  help: nothing, if it is meant to be away: it is back by itself when it answers",
+             route to host\n  help: start the host if it should be running; it gets jobs again as soon as it responds",
         ),
     ] {
         let mut bench = calm();
@@ -202,8 +202,8 @@ fn of_reports() -> Vec<Trouble> {
         .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Presence::Gone) });
     all.push((
         bench,
-        "warning [attempts-orphaned]: 1 attempt of pool `linux` ended without a cleanup: job 4711 (the runner is \
-         gone, `dead`)\n  help: `greenroom reap` gives back what they hold; a keeper does it by itself",
+        "warning [attempts-orphaned]: 1 attempt of pool `linux` ended without `cleanup`: job 4711 (the runner is \
+         gone, `dead`)\n  help: run `greenroom reap` to release what they hold; a running keeper does that by itself",
     ));
     all
 }

@@ -68,18 +68,18 @@ impl Bench {
 
 /// Mistake, code, and a part of what is said about it.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
-    ("concurrent = 4", "concurrent = ", "runner-config-invalid", "is no TOML"),
+    ("concurrent = 4", "concurrent = ", "runner-config-invalid", "is not valid TOML"),
     ("executor = \"custom\"", "executor = \"shell\"", "runner-stanza-missing", "executor = \"custom\""),
     ("prepare_exec = \"EXE\"", "", "runner-exec-missing", "runner `ci` has no `prepare_exec`"),
     ("config_exec = \"EXE\"", "config_exec = \"\"", "runner-exec-missing", "no `config_exec`"),
     ("cleanup_exec = \"EXE\"", "", "runner-cleanup-missing", "no `cleanup_exec`"),
     ("run_exec = \"EXE\"", "run_exec = \"bin/greenroom\"", "runner-exec-relative", "`bin/greenroom`"),
-    ("run_exec = \"EXE\"", "run_exec = \"greenroom\"", "runner-exec-relative", "job's own directory"),
-    ("run_exec = \"EXE\"", "run_exec = \"/no/such/greenroom\"", "runner-exec-broken", "no file"),
-    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull/greenroom\"", "runner-exec-broken", "may not be executed"),
-    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull\"", "runner-exec-broken", "is no file"),
+    ("run_exec = \"EXE\"", "run_exec = \"greenroom\"", "runner-exec-relative", "job's directory"),
+    ("run_exec = \"EXE\"", "run_exec = \"/no/such/greenroom\"", "runner-exec-broken", "does not exist"),
+    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull/greenroom\"", "runner-exec-broken", "is not executable"),
+    ("run_exec = \"EXE\"", "run_exec = \"HOME/dull\"", "runner-exec-broken", "is not a file"),
     ("[\"prepare\"]", "[]", "runner-args", "`prepare_args` are []"),
-    ("[\"prepare\"]", "[\"cleanup\"]", "runner-args", "that is another command"),
+    ("[\"prepare\"]", "[\"cleanup\"]", "runner-args", "this calls another command"),
     ("[\"run\"]", "[\"run\", \"extra\"]", "runner-args", "unexpected argument"),
     ("[\"config\"]", "[\"--config\", \"/x.toml\", \"config\"]", "runner-other-config", "`--config /x.toml`"),
     ("[\"config\"]", "[\"config\", \"--pool\", \"mac\"]", "runner-unknown-pool", "`--pool mac`"),
@@ -90,7 +90,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "graceful_kill_timeout = 60",
         "graceful_kill_timeout = 21",
         "runner-kill-timeout-short",
-        "may take 22 s",
+        "can take 22 s",
     ),
     (
         "graceful_kill",
@@ -100,7 +100,12 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ),
     ("concurrent = 4\n", "concurrent = 10\n", "", ""),
     ("limit = 4", "limit = 0", "", ""),
-    ("limit = 4", "limit = 3", "runner-too-few-jobs", "takes 3 jobs (`limit`), pool `linux` has 4 slots"),
+    (
+        "limit = 4",
+        "limit = 3",
+        "runner-too-few-jobs",
+        "accepts 3 jobs (`limit`), but pool `linux` has 4 slots",
+    ),
     ("limit = 4", "shell = \"pwsh\"\nlimit = 4", "runner-shell", "\"pwsh\""),
 ];
 
@@ -127,9 +132,9 @@ fn a_runner_that_takes_too_many_jobs_is_told_the_limit() {
     let found = bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", ""));
     assert_eq!(
         found[0].to_string(),
-        "warning [runner-too-many-jobs]: runner `ci` takes 9 jobs (`concurrent`), pool `linux` has 4 slots \
-         (`max_instances` × `capacity_per_instance`): the others wait on their own time\n  \
-         help: `limit = 4` under `[[runners]]`"
+        "warning [runner-too-many-jobs]: runner `ci` accepts 9 jobs (`concurrent`), but pool `linux` has 4 slots \
+         (`max_instances` × `capacity_per_instance`): further jobs wait while their timeout runs\n  \
+         help: set `limit = 4` under `[[runners]]`"
     );
     let found =
         bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", "limit = 6"));
