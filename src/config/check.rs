@@ -48,8 +48,8 @@ pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
     if let (Got::Good(builds, at), Got::Good(cache, other)) = (&draft.builds_dir, &draft.cache_dir)
         && builds == cache
     {
-        let title = "`builds_dir` and `cache_dir` must be two directories";
-        sink.push(Diagnostic::new(title).at(other.clone(), "the same").at(at.clone(), "as this"));
+        let title = "`builds_dir` and `cache_dir` must be different directories";
+        sink.push(Diagnostic::new(title).at(other.clone(), "the same directory").at(at.clone(), "as here"));
     }
 }
 
@@ -62,11 +62,15 @@ fn uses(draft: &PoolDraft, sink: &mut Sink) {
         && served < jobs
     {
         let title = format!(
-            "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: an instance would never be full"
+            "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: no instance would \
+             ever be full"
         );
-        let complaint = Diagnostic::new(title).at(at.clone(), "jobs that an instance serves");
-        let complaint = complaint.at(other.clone(), "jobs that an instance serves at the same time");
-        sink.push(complaint.help(format!("`max_use_count = {jobs}`, a multiple of it, or 0 for no limit")));
+        let complaint = Diagnostic::new(title).at(at.clone(), "jobs that an instance runs in its life");
+        let complaint = complaint.at(other.clone(), "jobs that an instance runs concurrently");
+        sink.push(
+            complaint
+                .help(format!("set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit")),
+        );
     }
 }
 
@@ -86,7 +90,7 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
         let slots = u64::from(*most) * u64::from(capacity);
         if u64::from(*wanted) > slots {
             let title =
-                format!("`idle_count` = {wanted} job slots can never be idle: this pool has {slots} at most");
+                format!("`idle_count` = {wanted} job slots can never be idle: this pool has at most {slots}");
             let label = format!("{most} × `capacity_per_instance` = {capacity} makes {slots}");
             sink.push(Diagnostic::new(title).at(at.clone(), "wanted").at(limit_at.clone(), label));
         }
@@ -98,22 +102,22 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
         && ceiling < floor
     {
         let title = format!("`scale_factor_limit` = {ceiling} is below `idle_count` = {floor}");
-        let complaint = Diagnostic::new(title).at(limit_at.clone(), "the most that is kept idle");
-        sink.push(complaint.at(at.clone(), "the least that is kept idle").help("0 means no limit"));
+        let complaint = Diagnostic::new(title).at(limit_at.clone(), "the maximum of idle job slots");
+        sink.push(complaint.at(at.clone(), "the minimum of idle job slots").help("set it to 0 for no limit"));
     }
 }
 
 /// Pairs of `[timing]` of which the first must not be longer than the second. Only what stands in the file is
 /// judged: a test that shortens one key is not made to name the other.
 const ORDERED: &[(&str, &str, &str)] = &[
-    ("launch_backoff", "launch_backoff_max", "the first pause would be longer than the longest"),
-    ("stockout_backoff", "stockout_backoff_max", "the first pause would be longer than the longest"),
-    ("ready_timeout", "launch_timeout", "the launch would be given up before its ready command has ended"),
-    ("connect_timeout", "launch_timeout", "the launch would be given up while it is first connected to"),
+    ("launch_backoff", "launch_backoff_max", "the first delay would exceed the maximum"),
+    ("stockout_backoff", "stockout_backoff_max", "the first delay would exceed the maximum"),
+    ("ready_timeout", "launch_timeout", "the launch would time out before its ready command does"),
+    ("connect_timeout", "launch_timeout", "the launch would time out before the first connection does"),
     (
         "lease_renew_interval",
         "lease_free_timeout",
-        "a living call would be taken for dead between two touches",
+        "a running call would be considered dead between two renewals",
     ),
 ];
 

@@ -17,14 +17,14 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     }
     let negative = text.starts_with('-') || text.ends_with(" ago");
     if negative {
-        return Err("a duration is never negative".to_owned());
+        return Err("a duration cannot be negative".to_owned());
     }
     let span = SpanParser::new().parse_span(text).map_err(|_| not_a_duration())?;
     if span.get_years() != 0 || span.get_months() != 0 {
         return Err("years and months have no fixed length: use days (`d`)".to_owned());
     }
     let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| too_long())?;
-    let duration = Duration::try_from(signed).map_err(|_| "a duration is never negative".to_owned())?;
+    let duration = Duration::try_from(signed).map_err(|_| "a duration cannot be negative".to_owned())?;
     if duration > LONGEST {
         return Err(too_long());
     }
@@ -40,7 +40,7 @@ pub(super) fn no_unit(number: &str) -> String {
 }
 
 fn not_a_duration() -> String {
-    "not a duration: write it like \"30s\", \"20m\", \"1h 30m\" or \"1d\"".to_owned()
+    "not a duration such as \"30s\", \"20m\", \"1h 30m\" or \"1d\"".to_owned()
 }
 
 fn too_long() -> String {
@@ -80,8 +80,8 @@ mod tests {
             ("1.5", "needs its unit"),
             ("", "not a duration"),
             ("soon", "not a duration"),
-            ("-30s", "never negative"),
-            ("30s ago", "never negative"),
+            ("-30s", "cannot be negative"),
+            ("30s ago", "cannot be negative"),
             ("1y", "years and months"),
             ("2mo", "years and months"),
             ("500us", "millisecond"),

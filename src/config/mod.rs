@@ -140,8 +140,8 @@ impl Config {
             return None;
         }
         let problem = format!(
-            "`capacity_per_instance` = {jobs}, but an instance serves {served} and goes: set `max_use_count` to \
-             {jobs}, a multiple of it, or 0 for no limit (it is {served} by default)"
+            "`capacity_per_instance` = {jobs}, but an instance is terminated after {served} (the default of \
+             `max_use_count`); set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit"
         );
         Some(self.complain(&format!("pool.{}.capacity_per_instance", pool.name), problem))
     }
@@ -170,7 +170,7 @@ fn text_of<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, Diagnostics> {
         let readable = String::from_utf8_lossy(&bytes[..wrong.valid_up_to()]);
         let byte = bytes.get(wrong.valid_up_to()).copied().unwrap_or_default();
         let (line, _) = diagnostic::line_and_column(&readable, readable.len());
-        let title = format!("this is not a text file: byte 0x{byte:02x} in line {line} is not UTF-8");
+        let title = format!("not a text file: byte 0x{byte:02x} in line {line} is not valid UTF-8");
         Diagnostics::new(name, Arc::from(""), vec![Diagnostic::new(title)])
     })
 }
@@ -183,7 +183,7 @@ fn named(values: &toml::de::DeTable<'_>) -> Named {
 
 fn no_pool() -> Diagnostic {
     Diagnostic::new("no pool is defined").help(
-        "the least there can be:\n[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"",
+        "add a pool, for example:\n[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"",
     )
 }
 

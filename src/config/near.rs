@@ -23,14 +23,14 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
     let elsewhere =
         ELSEWHERE.iter().find(|(foreign, ours)| *foreign == plain && own().any(|key| key == *ours));
     if let Some((_, ours)) = elsewhere {
-        return format!("the key is called `{ours}` here");
+        return format!("the name of this key is `{ours}`");
     }
     if let Some(key) = own().find(|key| *key == plain) {
         return format!("did you mean `{key}`?");
     }
     if let Some(key) = KEYS.iter().find(|key| key.name == plain && key.section != section) {
         return match key.section {
-            Section::Top => format!("`{plain}` stands at the top of the file, before the first table"),
+            Section::Top => format!("move `{plain}` to the top of the file, before the first table"),
             place => format!("`{plain}` is a key of `{}`", place.header()),
         };
     }
@@ -38,7 +38,7 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
         return format!("did you mean `{key}`?");
     }
     let keys: Vec<String> = own().map(|key| format!("`{key}`")).collect();
-    format!("known here: {}", keys.join(", "))
+    format!("known keys: {}", keys.join(", "))
 }
 
 /// The nearest of some names, if it is near enough to be meant.
@@ -80,16 +80,16 @@ mod tests {
             (Section::Pool, "idle_cuont", "did you mean `idle_count`?"),
             (Section::Pool, "IdleCount", "did you mean `idle_count`?"),
             (Section::Pool, "max-instances", "did you mean `max_instances`?"),
-            (Section::Pool, "MaxBuilds", "the key is called `max_use_count` here"),
+            (Section::Pool, "MaxBuilds", "the name of this key is `max_use_count`"),
             (Section::Pool, "periods", "`periods` is a key of `[[pool.NAME.policy]]`"),
-            (Section::Pool, "state_dir", "`state_dir` stands at the top of the file, before the first table"),
-            (Section::Rule, "branch", "the key is called `ref` here"),
+            (Section::Pool, "state_dir", "move `state_dir` to the top of the file, before the first table"),
+            (Section::Rule, "branch", "the name of this key is `ref`"),
             (Section::Policy, "max_instances", "`max_instances` is a key of `[pool.NAME]`"),
             (Section::Rule, "projetc", "did you mean `project`?"),
         ] {
             assert_eq!(key_help(section, name), help, "{name}");
         }
-        assert!(key_help(Section::Rule, "zzz").starts_with("known here: `project`, `namespace`"));
+        assert!(key_help(Section::Rule, "zzz").starts_with("known keys: `project`, `namespace`"));
     }
 
     #[test]

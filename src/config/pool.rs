@@ -102,8 +102,8 @@ pub(super) fn read_all(top: &Table<'_>, timing: &Timing, sink: &mut Sink) -> BTr
         let text: &str = key.get_ref();
         let Some(values) = value.get_ref().as_table() else {
             let title = format!("`{text}` is not a pool");
-            let help = "a pool is a table: `[pool.NAME]`";
-            sink.push(Diagnostic::new(title).at(value.span(), "this is no table").help(help));
+            let help = "define a pool as a table: `[pool.NAME]`";
+            sink.push(Diagnostic::new(title).at(value.span(), "not a table").help(help));
             continue;
         };
         let name = match PoolName::parse(text) {
@@ -134,7 +134,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing, sink: &mut Sink) -> 
         cache_dir: table.guest_path("cache_dir", sink),
     };
     if !table.has("max_instances") {
-        table.missing("max_instances", sink, "how many instances this pool may have at most, in any phase");
+        table.missing("max_instances", sink, "set the maximum number of instances, whatever their phase");
     }
     check::pool(&draft, sink);
     let idle_policy = draft.idle.over(&default.idle);
@@ -195,7 +195,7 @@ fn schedules(table: &Table<'_>, pool: &PoolDraft, below: &IdlePolicy, sink: &mut
 fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
     let zone = entry.text("timezone", sink);
     if !entry.has("periods") {
-        let help = "`periods = [\"* 9-17 * * mon-fri\"]`: minutes, hours, days, months, weekdays";
+        let help = "set `periods`, such as `[\"* 9-17 * * mon-fri\"]` (minute, hour, day, month, weekday)";
         entry.missing("periods", sink, help);
     }
     let periods = entry.texts("periods", sink);
@@ -205,9 +205,9 @@ fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
         // Judged by itself, so that a wrong zone is not blamed on the periods.
         let text = ScheduleText { periods: vec!["* * * * *".to_owned()], timezone: timezone.clone() };
         if Schedule::parse(text).is_err() {
-            let title = format!("there is no time zone `{timezone}`");
-            let help = "a name out of the IANA list, such as \"Europe/Berlin\" or \"UTC\"";
-            sink.push(Diagnostic::new(title).at(span, "not known").help(help));
+            let title = format!("unknown time zone `{timezone}`");
+            let help = "use a name of the IANA time zone database, such as \"Europe/Berlin\" or \"UTC\"";
+            sink.push(Diagnostic::new(title).at(span, "unknown").help(help));
             "UTC".clone_into(&mut timezone);
             readable = false;
         }
@@ -216,11 +216,11 @@ fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
     for period in periods {
         let text = ScheduleText { periods: vec![period.get_ref().clone()], timezone: timezone.clone() };
         if let Err(wrong) = Schedule::parse(text) {
-            let title = format!("the period `{}` cannot be read", wrong.period);
+            let title = format!("the period `{}` is invalid", wrong.period);
             // The parser draws a caret of its own under its last line.
             let problem = wrong.problem.lines().next_back().unwrap_or_default();
             let problem = problem.trim_start_matches([' ', '^']).to_owned();
-            let help = "minute hour day month weekday, read as a set of minutes: \"* 9-17 * * mon-fri\"";
+            let help = "use five fields (minute, hour, day, month, weekday), such as \"* 9-17 * * mon-fri\"";
             sink.push(Diagnostic::new(title).at(period.span(), problem).help(help));
             readable = false;
         }
@@ -232,7 +232,7 @@ fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
 fn provider(pool: &Table<'_>, sink: &mut Sink) -> Option<ProviderTable> {
     let path = format!("{}.provider", pool.header.trim_matches(['[', ']']));
     if !pool.has("provider") {
-        let help = format!("say where its instances come from:\n[{path}]\nkind = \"local\"");
+        let help = format!("name the provider of its instances, for example:\n[{path}]\nkind = \"local\"");
         let title = format!("`{}` has no provider", pool.header);
         sink.push(Diagnostic::new(title).at(pool.span.clone(), "this pool").help(help));
         return None;
@@ -240,7 +240,7 @@ fn provider(pool: &Table<'_>, sink: &mut Sink) -> Option<ProviderTable> {
     let Got::Good(values, span) = pool.table("provider", sink) else { return None };
     let table = Table::open(Section::Provider, format!("[{path}]"), span.clone(), values, sink);
     if !table.has("kind") {
-        table.missing("kind", sink, "which provider: `kind = \"local\"`");
+        table.missing("kind", sink, "name the provider, for example `kind = \"local\"`");
         return None;
     }
     let kind = table.text("kind", sink).value()?.clone();

@@ -110,15 +110,15 @@ impl Rules {
 }
 
 fn image_refused(image: &str, allowed: &[&Glob]) -> String {
-    let mut sentence = format!("the image `{}` is not offered here", printable(image));
+    let mut sentence = format!("the image `{}` is not allowed by this runner", printable(image));
     let mut names: Vec<String> =
         allowed.iter().map(ToString::to_string).filter(|name| !name.is_empty()).collect();
     names.dedup();
     match names.as_slice() {
-        [] => sentence.push_str(", nor is any other image to this job"),
+        [] => sentence.push_str("; this job cannot use any image"),
         names => {
             let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            sentence.push_str("; this job may use ");
+            sentence.push_str("; this job can use ");
             sentence.push_str(&quoted.join(", "));
         }
     }
@@ -128,7 +128,7 @@ fn image_refused(image: &str, allowed: &[&Glob]) -> String {
 fn nothing_fits(job: &JobTraits<'_>) -> String {
     let protected = if job.protected { "protected" } else { "not protected" };
     format!(
-        "no pool is meant for job `{}` of project `{}` on `{}` ({protected}); ask whoever runs this runner",
+        "no rule matches job `{}` of project `{}` on `{}` ({protected}); ask this runner's administrator",
         printable(job.job),
         printable(job.project),
         printable(job.git_ref),
@@ -148,7 +148,7 @@ pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
     for (span, values) in top.tables("rule", sink) {
         if let Some(greedy) = &greedy {
             let complaint = Diagnostic::new("this rule is never reached").at(span.clone(), "never reached");
-            sink.push(complaint.at(greedy.clone(), "this one matches every job"));
+            sink.push(complaint.at(greedy.clone(), "this rule matches every job"));
         }
         let table = Table::open(Section::Rule, "[[rule]]".to_owned(), span.clone(), values, sink);
         if let Some(rule) = read_one(&table, pools, sink) {
@@ -164,8 +164,8 @@ pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
         Got::Absent if top.has("rule") => None,
         Got::Absent => {
             if pools.0.len() > 1 {
-                let title = "several pools, and nothing says which one a job gets";
-                let help = "name one as `default_pool` at the top of the file, or add `[[rule]]` entries";
+                let title = "there are several pools, but neither rules nor a default pool";
+                let help = "set `default_pool` at the top of the file, or add `[[rule]]` entries";
                 let mut complaint = Diagnostic::new(title);
                 for (name, span) in &pools.0 {
                     complaint = complaint.at(span.clone(), format!("pool `{name}`"));
@@ -183,7 +183,7 @@ fn read_one(table: &Table<'_>, pools: &Named, sink: &mut Sink) -> Option<Rule> {
         let texts = table.texts(name, sink).or(Vec::new());
         if let Some(empty) = texts.iter().find(|text| text.get_ref().is_empty() && name != "image") {
             let title = format!("an empty pattern for `{name}` matches no job");
-            sink.push(Diagnostic::new(title).at(empty.span(), "leave the key out to match every job"));
+            sink.push(Diagnostic::new(title).at(empty.span(), "remove the key to match every job"));
         }
         texts.iter().map(|text: &Spanned<String>| Glob::new(text.get_ref())).collect()
     };
@@ -191,7 +191,7 @@ fn read_one(table: &Table<'_>, pools: &Named, sink: &mut Sink) -> Option<Rule> {
     let (job, image) = (globs("job"), globs("image"));
     let protected = table.flag("protected", sink).value().copied();
     if !table.has("pool") {
-        table.missing("pool", sink, "which pool serves the jobs that match: `pool = \"NAME\"`");
+        table.missing("pool", sink, "name the pool of the matching jobs: `pool = \"NAME\"`");
     }
     let Got::Good(name, span) = table.text("pool", sink) else { return None };
     let pool = pools.find(&name, &span, sink)?;
@@ -211,7 +211,7 @@ impl Named {
         sink.push(match near::nearest(name, self.0.keys().map(String::as_str)) {
             Some(meant) => complaint.help(format!("did you mean `{meant}`?")),
             None if known.is_empty() => complaint.help(format!("define it: `[pool.{name}]`")),
-            None => complaint.help(format!("defined are: {}", known.join(", "))),
+            None => complaint.help(format!("defined pools: {}", known.join(", "))),
         });
         None
     }

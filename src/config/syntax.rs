@@ -9,7 +9,7 @@ use super::diagnostic::{Diagnostic, Span, line_and_column};
 /// Parses the text, or says what is wrong with it, several things at once.
 pub(super) fn parse(source: &str) -> Result<DeTable<'_>, Vec<Diagnostic>> {
     if let Some(offset) = source.find('\0') {
-        let title = "this is not a text file";
+        let title = "not a text file";
         return Err(vec![Diagnostic::new(title).at(offset..offset + 1, "a zero byte")]);
     }
     let (table, errors) = DeTable::parse_recoverable(source);
@@ -47,7 +47,7 @@ fn in_our_words(source: &str, error: &toml::de::Error) -> (Kind, Diagnostic) {
     if error.message() == "duplicate key" {
         return twice(source, span);
     }
-    let title = format!("this is not TOML: {}", error.message());
+    let title = format!("not valid TOML: {}", error.message());
     (Kind::Other, Diagnostic::new(title).at(span, "here"))
 }
 
@@ -64,14 +64,14 @@ fn twice(source: &str, span: Span) -> (Kind, Diagnostic) {
         Line::Key(key) => format!("`{key}`"),
         Line::Other => format!("`{}`", &source[span.clone()]),
     };
-    let complaint = Diagnostic::new(format!("{what} is defined twice")).at(span, "for the second time here");
+    let complaint = Diagnostic::new(format!("{what} is defined twice")).at(span, "second definition");
     let kind = match &subject {
         Line::Table(_) => Kind::TableTwice,
         Line::Key(_) => Kind::KeyTwice,
         Line::Other => Kind::Other,
     };
     match first_time(&source[..start], &subject) {
-        Some(first) => (kind, complaint.at(first, "first here")),
+        Some(first) => (kind, complaint.at(first, "first definition")),
         None => (kind, complaint),
     }
 }

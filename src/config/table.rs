@@ -92,7 +92,7 @@ impl<'a> Table<'a> {
     fn stranger(&self, key: &Spanned<toml::de::DeString<'_>>) -> Diagnostic {
         let name: &str = key.get_ref();
         let place = match self.section {
-            Section::Top => "known at the top of the file".to_owned(),
+            Section::Top => "a key of the top level".to_owned(),
             _ => format!("a key of `{}`", self.header),
         };
         let complaint = Diagnostic::new(format!("`{name}` is not {place}")).at(key.span(), "unknown key");
@@ -133,7 +133,7 @@ impl<'a> Table<'a> {
             Wrong::Type => {
                 let complaint = Diagnostic::new(title).at(value.span(), found(value.get_ref()));
                 match key.opened_as() {
-                    Some(header) => complaint.help(format!("it is opened as `{header}`")),
+                    Some(header) => complaint.help(format!("write it as `{header}`")),
                     None => complaint,
                 }
             }
@@ -183,7 +183,7 @@ impl<'a> Table<'a> {
             match value {
                 DeValue::String(text) => match duration::parse(text) {
                     Ok(duration) if duration >= least => Ok(duration),
-                    Ok(_) => Err(Wrong::Value(format!("{} ms or more are needed here", least.as_millis()))),
+                    Ok(_) => Err(Wrong::Value(format!("less than the minimum, {} ms", least.as_millis()))),
                     Err(problem) => Err(Wrong::Value(problem)),
                 },
                 DeValue::Integer(number) if !number.as_str().starts_with('-') => {
@@ -202,7 +202,7 @@ impl<'a> Table<'a> {
     /// A string with something in it.
     pub(super) fn text(&self, name: &str, sink: &mut Sink) -> Got<String> {
         self.take(name, sink, |value, _| match value.as_str() {
-            Some(text) if text.trim().is_empty() => Err(Wrong::Value("this is empty".to_owned())),
+            Some(text) if text.trim().is_empty() => Err(Wrong::Value("empty".to_owned())),
             Some(text) => Ok(text.to_owned()),
             None => Err(Wrong::Type),
         })
@@ -227,7 +227,7 @@ impl<'a> Table<'a> {
         self.take(name, sink, |value, _| match value.as_str() {
             Some(text) if text.starts_with('/') => Ok(text.to_owned()),
             Some(_) => Err(Wrong::Value(
-                "relative to what? GitLab Runner calls us in a new directory each time".to_owned(),
+                "a relative path: GitLab Runner starts each call in a new directory".to_owned(),
             )),
             None => Err(Wrong::Type),
         })
@@ -236,7 +236,7 @@ impl<'a> Table<'a> {
     pub(super) fn guest_path(&self, name: &str, sink: &mut Sink) -> Got<String> {
         self.take(name, sink, |value, _| match value.as_str() {
             Some(text) if is_absolute_in_guest(text) => Ok(text.trim_end_matches(['/', '\\']).to_owned()),
-            Some(_) => Err(Wrong::Value("not absolute".to_owned())),
+            Some(_) => Err(Wrong::Value("not an absolute path".to_owned())),
             None => Err(Wrong::Type),
         })
     }
@@ -250,7 +250,7 @@ impl<'a> Table<'a> {
                 .iter()
                 .map(|one| one.get_ref().as_str().map(|text| Spanned::new(one.span(), text.to_owned())))
                 .collect::<Option<Vec<_>>>()
-                .ok_or_else(|| Wrong::Value("not all of these are strings".to_owned())),
+                .ok_or_else(|| Wrong::Value("not all elements are strings".to_owned())),
             DeValue::String(text) if takes == Takes::Globs => {
                 Ok(vec![Spanned::new(whole.unwrap_or_default(), text.clone().into_owned())])
             }
@@ -292,7 +292,7 @@ fn found(value: &DeValue<'_>) -> String {
     let what = match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a fraction",
+        DeValue::Float(_) => "a floating-point number",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date or time",
         DeValue::Array(_) => "a list",

@@ -89,7 +89,7 @@ error: `idle_time` in `[pool.linux]` must be a duration like "30s", "20m" or "1h
  --> greenroom.toml:4:13
   |
 4 | idle_time = "-5m"
-  |             ^^^^^ a duration is never negative
+  |             ^^^^^ a duration cannot be negative
 
 error: `scale_factor` in `[pool.linux]` must be a number, 0 or more
  --> greenroom.toml:5:16
@@ -109,10 +109,10 @@ error: pool `linux` is defined twice
  --> greenroom.toml:6:7
   |
 1 | [pool.linux]
-  | ------------ first here
+  | ------------ first definition
 ...
 6 | [pool.linux]
-  |       ^^^^^ for the second time here
+  |       ^^^^^ second definition
 ",
     );
 }
@@ -126,9 +126,9 @@ error: `max_instances` is defined twice
  --> greenroom.toml:4:1
   |
 3 | max_instances = 1
-  | ----------------- first here
+  | ----------------- first definition
 4 | max_instances = 2
-  | ^^^^^^^^^^^^^ for the second time here
+  | ^^^^^^^^^^^^^ second definition
 ",
     );
 }
@@ -162,7 +162,7 @@ fn binary_garbage_is_called_what_it_is() {
     says(
         "\u{7f}ELF\u{2}\u{1}\0\0\0",
         "
-error: this is not a text file
+error: not a text file
  --> greenroom.toml:1:7
   |
 1 | ␡ELF␂␁␀␀␀
@@ -172,7 +172,7 @@ error: this is not a text file
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"a = 1\n\xff\xfe").unwrap();
     let wrong = Config::read(file.path()).unwrap_err().to_string();
-    assert!(wrong.contains("not a text file: byte 0xff in line 2 is not UTF-8"), "{wrong}");
+    assert!(wrong.contains("not a text file: byte 0xff in line 2 is not valid UTF-8"), "{wrong}");
 }
 
 #[test]
@@ -180,19 +180,19 @@ fn text_that_is_no_toml_is_shown_where_it_goes_wrong() {
     says(
         "state_dir = /var\n[pool.linux\nmax_instances = = 3\n",
         r"
-error: this is not TOML: string values must be quoted, expected literal string
+error: not valid TOML: string values must be quoted, expected literal string
  --> greenroom.toml:1:13
   |
 1 | state_dir = /var
   |             ^^^^ here
 
-error: this is not TOML: unclosed table, expected `]`
+error: not valid TOML: unclosed table, expected `]`
  --> greenroom.toml:2:12
   |
 2 | [pool.linux
   |            ^ here
 
-error: this is not TOML: extra `=`, expected nothing
+error: not valid TOML: extra `=`, expected nothing
  --> greenroom.toml:3:17
   |
 3 | max_instances = = 3
@@ -230,7 +230,7 @@ error: `max_instances` is missing in `[pool.linux]`
 1 | [pool.linux]
   | ^^^^^^^^^^^^ in this table
   |
-  = help: how many instances this pool may have at most, in any phase
+  = help: set the maximum number of instances, whatever their phase
 
 error: `kind` is missing in `[pool.linux.provider]`
  --> greenroom.toml:2:1
@@ -238,7 +238,7 @@ error: `kind` is missing in `[pool.linux.provider]`
 2 | [pool.linux.provider]
   | ^^^^^^^^^^^^^^^^^^^^^ in this table
   |
-  = help: which provider: `kind = "local"`
+  = help: name the provider, for example `kind = "local"`
 
 error: `periods` is missing in `[[pool.linux.policy]]`
  --> greenroom.toml:4:1
@@ -246,7 +246,7 @@ error: `periods` is missing in `[[pool.linux.policy]]`
 4 | [[pool.linux.policy]]
   | ^^^^^^^^^^^^^^^^^^^^^ in this table
   |
-  = help: `periods = ["* 9-17 * * mon-fri"]`: minutes, hours, days, months, weekdays
+  = help: set `periods`, such as `["* 9-17 * * mon-fri"]` (minute, hour, day, month, weekday)
 "#,
     );
 }
@@ -257,17 +257,17 @@ fn limits_that_contradict_each_other_are_shown_together() {
         "[pool.linux]\nmax_instances = 2\ncapacity_per_instance = 3\nmax_use_count = 2\nidle_count = 7\n\
          scale_factor = 0.5\nscale_factor_limit = 6\nprovider.kind = \"local\"\n",
         r"
-error: `max_use_count` = 2 is less than `capacity_per_instance` = 3: an instance would never be full
+error: `max_use_count` = 2 is less than `capacity_per_instance` = 3: no instance would ever be full
  --> greenroom.toml:4:17
   |
 3 | capacity_per_instance = 3
-  |                         - jobs that an instance serves at the same time
+  |                         - jobs that an instance runs concurrently
 4 | max_use_count = 2
-  |                 ^ jobs that an instance serves
+  |                 ^ jobs that an instance runs in its life
   |
-  = help: `max_use_count = 3`, a multiple of it, or 0 for no limit
+  = help: set `max_use_count` to 3, to a multiple of it, or to 0 for no limit
 
-error: `idle_count` = 7 job slots can never be idle: this pool has 6 at most
+error: `idle_count` = 7 job slots can never be idle: this pool has at most 6
  --> greenroom.toml:5:14
   |
 2 | max_instances = 2
@@ -280,12 +280,12 @@ error: `scale_factor_limit` = 6 is below `idle_count` = 7
  --> greenroom.toml:7:22
   |
 5 | idle_count = 7
-  |              - the least that is kept idle
+  |              - the minimum of idle job slots
 6 | scale_factor = 0.5
 7 | scale_factor_limit = 6
-  |                      ^ the most that is kept idle
+  |                      ^ the maximum of idle job slots
   |
-  = help: 0 means no limit
+  = help: set it to 0 for no limit
 ",
     );
 }
@@ -296,7 +296,7 @@ fn a_policy_entry_is_judged_with_what_it_inherits() {
         "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
          periods = [\"* 9 * * *\"]\nidle_count = 3\n",
         r"
-error: `idle_count` = 3 job slots can never be idle: this pool has 2 at most
+error: `idle_count` = 3 job slots can never be idle: this pool has at most 2
  --> greenroom.toml:6:14
   |
 2 | max_instances = 2
@@ -318,7 +318,9 @@ fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_
     };
     let wrong = objection("#", true).unwrap();
     assert!(
-        wrong.starts_with("greenroom.toml:3:1: `capacity_per_instance` = 4, but an instance serves 1"),
+        wrong.starts_with(
+            "greenroom.toml:3:1: `capacity_per_instance` = 4, but an instance is terminated after 1 "
+        ),
         "{wrong}"
     );
     assert_eq!(objection("#", false), None, "a fixed host serves any number");
@@ -332,29 +334,29 @@ fn periods_and_zones_that_cannot_be_read_are_pointed_at_one_by_one() {
         "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
          periods = [\"* 9-17 * * mon-fri\", \"* * 9-17 * * mon-fri *\", \"* 25 * * *\"]\ntimezone = \"Europa/Berlin\"\n",
         r#"
-error: the period `* * 9-17 * * mon-fri *` cannot be read
+error: the period `* * 9-17 * * mon-fri *` is invalid
  --> greenroom.toml:5:34
   |
 5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
   |                                  ^^^^^^^^^^^^^^^^^^^^^^^^ five fields expected (minute hour day month weekday), found 7
   |
-  = help: minute hour day month weekday, read as a set of minutes: "* 9-17 * * mon-fri"
+  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
 
-error: the period `* 25 * * *` cannot be read
+error: the period `* 25 * * *` is invalid
  --> greenroom.toml:5:60
   |
 5 | periods = ["* 9-17 * * mon-fri", "* * 9-17 * * mon-fri *", "* 25 * * *"]
   |                                                            ^^^^^^^^^^^^ value must be in range 0..=23; found 25
   |
-  = help: minute hour day month weekday, read as a set of minutes: "* 9-17 * * mon-fri"
+  = help: use five fields (minute, hour, day, month, weekday), such as "* 9-17 * * mon-fri"
 
-error: there is no time zone `Europa/Berlin`
+error: unknown time zone `Europa/Berlin`
  --> greenroom.toml:6:12
   |
 6 | timezone = "Europa/Berlin"
   |            ^^^^^^^^^^^^^^^ not known
   |
-  = help: a name out of the IANA list, such as "Europe/Berlin" or "UTC"
+  = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"
 "#,
     );
 }
@@ -368,18 +370,18 @@ error: `state_dir` must be an absolute path
  --> greenroom.toml:1:13
   |
 1 | state_dir = "state"
-  |             ^^^^^^^ relative to what? GitLab Runner calls us in a new directory each time
+  |             ^^^^^^^ a relative path: GitLab Runner starts each call in a new directory
 
 error: `builds_dir` in `[pool.linux]` must be an absolute path on the instance
  --> greenroom.toml:4:14
   |
 4 | builds_dir = "builds"
-  |              ^^^^^^^^ not absolute
+  |              ^^^^^^^^ not an absolute path
 "#,
     );
     let same =
         "[pool.a]\nmax_instances = 1\nbuilds_dir = \"/b/\"\ncache_dir = \"/b\"\nprovider.kind = \"x\"\n";
-    assert!(complaint(same).contains("`builds_dir` and `cache_dir` must be two directories"));
+    assert!(complaint(same).contains("`builds_dir` and `cache_dir` must be different directories"));
 }
 
 #[test]
@@ -394,13 +396,13 @@ error: `ready_timeout` = 2m is longer than `launch_timeout` = 1m
 2 | launch_timeout = "1m"
   |                  ---- shorter
 3 | ready_timeout = "2m"
-  |                 ^^^^ the launch would be given up before its ready command has ended
+  |                 ^^^^ the launch would time out before its ready command does
 
 error: `pass_interval` in `[timing]` must be a duration like "30s", "20m" or "1h 30m"
  --> greenroom.toml:4:17
   |
 4 | pass_interval = "0s"
-  |                 ^^^^ 10 ms or more are needed here
+  |                 ^^^^ less than the minimum, 10 ms
 "#,
     );
 }
@@ -425,7 +427,7 @@ error: `pool` must be a table
 1 | [[pool]]
   | ^^^^^^^^ found a list
   |
-  = help: it is opened as `[pool.NAME]`
+  = help: write it as `[pool.NAME]`
 ",
     );
     says(

@@ -63,7 +63,8 @@ fn without_a_default_a_job_that_no_rule_takes_is_told_so() {
     let rules = "[[rule]]\nproject = 'a/*'\npool = 'big'\n";
     assert_eq!(
         choice(rules, &job("z/z")),
-        "no pool is meant for job `test` of project `z/z` on `main` (not protected); ask whoever runs this runner"
+        "no rule matches job `test` of project `z/z` on `main` (not protected); ask this runner's \
+         administrator"
     );
 }
 
@@ -76,7 +77,7 @@ fn an_image_on_no_list_is_refused_with_those_that_are() {
     assert_eq!(choice(rules, &with(None)), "small", "a job without an image asks for none");
     assert_eq!(
         choice(rules, &with(Some("windwos-2022"))),
-        "the image `windwos-2022` is not offered here; this job may use `windows-*`, `win11`"
+        "the image `windwos-2022` is not allowed by this runner; this job can use `windows-*`, `win11`"
     );
 }
 
@@ -86,7 +87,7 @@ fn lists_of_other_projects_are_not_told() {
     let other = JobTraits { image: Some("x\u{1b}[31m"), ..job("a/b") };
     assert_eq!(
         choice(rules, &other),
-        "the image `x?[31m` is not offered here, nor is any other image to this job"
+        "the image `x?[31m` is not allowed by this runner; this job cannot use any image"
     );
 }
 
@@ -95,7 +96,7 @@ fn an_empty_image_stands_for_a_job_without_one() {
     let rules = "[[rule]]\nimage = ['', 'ruby:*']\npool = 'small'\n";
     assert_eq!(choice(rules, &job("a/b")), "small");
     let strict = "[[rule]]\nimage = ['**']\npool = 'small'\n";
-    assert!(choice(strict, &job("a/b")).starts_with("no pool is meant for"));
+    assert!(choice(strict, &job("a/b")).starts_with("no rule matches job"));
     let empty_name = JobTraits { image: Some("x"), ..job("a/b") };
     assert_eq!(choice(strict, &empty_name), "small");
 }
@@ -111,7 +112,7 @@ fn one_pool_without_rules_serves_all() {
 fn a_mistake_of_the_operator_is_no_fault_of_the_job() {
     for (rules, says) in [
         ("[[rule]]\npool = 'smal'\n", "there is no pool `smal` (did you mean `small`?)"),
-        ("[[rule]]\npool = 'gpu'\n", "there is no pool `gpu` (defined are: `big`, `small`, `win`)"),
+        ("[[rule]]\npool = 'gpu'\n", "there is no pool `gpu` (defined pools: `big`, `small`, `win`)"),
         ("default_pool = 'bigg'\n---", "there is no pool `bigg` (did you mean `big`?)"),
         ("[[rule]]\nproject = 'x'\n", "`pool` is missing in `[[rule]]`"),
         ("[[rule]]\npool = 'big'\n[[rule]]\npool = 'small'\n", "this rule is never reached"),
@@ -119,7 +120,7 @@ fn a_mistake_of_the_operator_is_no_fault_of_the_job() {
         ("[[rule]]\nproject = []\npool = 'big'\n", "`project` in `[[rule]]` must be a pattern"),
         ("[[rule]]\nproject = [1]\npool = 'big'\n", "`project` in `[[rule]]` must be a pattern"),
         ("[[rule]]\nprotected = 'yes'\npool = 'big'\n", "`protected` in `[[rule]]` must be true or false"),
-        ("", "several pools, and nothing says which one a job gets"),
+        ("", "there are several pools, but neither rules nor a default pool"),
         ("rule = 3\n---", "`rule` must be a list of tables"),
     ] {
         assert!(complaint(rules).contains(says), "{rules}: {}", complaint(rules));
