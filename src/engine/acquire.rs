@@ -66,9 +66,9 @@ pub enum AcquireError {
     #[error("no instance within {} (`acquire_timeout`): {on}", Pretty(*limit))]
     TimedOut { limit: Duration, on: WaitingOn },
     /// SIGTERM: the job was cancelled or timed out.
-    #[error("stopped while waiting for an instance; nothing is held")]
+    #[error("stopped while waiting for an instance; the job holds no slot")]
     Stopped,
-    #[error("the runner is gone; nothing is held")]
+    #[error("the runner is gone; the job holds no slot")]
     RunnerGone,
     #[error("`cleanup` has already ended this attempt")]
     Closed,
@@ -76,7 +76,7 @@ pub enum AcquireError {
     #[error("{0}")]
     Impossible(String),
     /// Neither the state nor the configuration says what the pool is to be; why the latter does not.
-    #[error("nothing says what the pool is to be: no keeper has recorded it yet, and {0}")]
+    #[error("the pool has no policy: no keeper has recorded one yet, and {0}")]
     NoPolicy(String),
     #[error("{0}")]
     Moved(String),
@@ -174,7 +174,7 @@ fn possible(record: &AttemptRecord, policy: &Policy) -> Result<(), AcquireError>
     let timeout = record.job.timeout;
     match policy.max_lifetime {
         Some(limit) if limit.0 < timeout => Err(AcquireError::Impossible(format!(
-            "the job's timeout of {} is longer than an instance of pool `{}` lives ({}, `max_lifetime`)",
+            "the job's timeout of {} exceeds the lifetime of instances of pool `{}` ({}, `max_lifetime`)",
             Pretty(timeout),
             record.pool,
             Pretty(limit.0),

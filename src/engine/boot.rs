@@ -28,7 +28,7 @@ impl Engine {
             Ok(text) => last_lines(&text),
             Err(error) => {
                 if *error.class() != ErrorClass::NotFound {
-                    tracing::warn!(pool = %self.pool, "the console of {id} cannot be read: {error}");
+                    tracing::warn!(pool = %self.pool, "cannot read the console of {id}: {error}");
                 }
                 Vec::new()
             }

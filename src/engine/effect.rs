@@ -175,7 +175,9 @@ impl Engine {
             // What we made has the key that we gave it; a host of the operator's may have been installed anew.
             let message = match problem {
                 ConnectError::HostKey { .. } if setup.has_fixed_hosts() => {
-                    format!("{problem}; if that is right, `greenroom doctor` says how to accept it")
+                    format!(
+                        "{problem}; if the new key is legitimate, `greenroom doctor` shows how to accept it"
+                    )
                 }
                 _ => problem.to_string(),
             };
@@ -259,7 +261,7 @@ impl Engine {
     ) -> Result<CommandResult, EngineError> {
         let state = self.store.load().await?;
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
-            return Ok(CommandResult::Failed("it has no address".to_owned()));
+            return Ok(CommandResult::Failed("the instance has no address".to_owned()));
         };
         let (end, tail) = match self.connector.command(id, &endpoint, command, input, within).await {
             Ok(ended) => ended,
@@ -268,8 +270,8 @@ impl Engine {
         let how = match end {
             StageEnd::Exited(0) => return Ok(CommandResult::Passed),
             StageEnd::Exited(status) => format!("exit status {status}"),
-            StageEnd::Signalled(signal) => format!("ended by {signal}"),
-            StageEnd::Stopped => format!("not done within {}", Pretty(within)),
+            StageEnd::Signalled(signal) => format!("killed by {signal}"),
+            StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
         };
         let said = clean_line(tail.as_bytes(), LINE);
         Ok(CommandResult::Failed(if said.is_empty() { how } else { format!("{how}: {said}") }))
@@ -365,7 +367,7 @@ impl Engine {
         let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
         // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
         if let Err(problem) = self.host.clear_leftovers(name).await {
-            tracing::warn!(pool = %self.pool, attempt = %name, "its leftovers stay: {problem}");
+            tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.
         let used = self.host.mark_closed(name).await?;

@@ -17,9 +17,9 @@ use crate::port::setup::PoolSetup;
 /// Why nothing can be said about what is left over.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    #[error("the provider could not say what there is: {0}")]
+    #[error("the provider cannot list its resources: {0}")]
     Provider(#[from] ProviderError),
-    #[error("the provider's answer is incomplete: there may be more than it names")]
+    #[error("the provider's list is incomplete: there may be more resources")]
     Incomplete,
     #[error("{problem}")]
     Moved { problem: String },
@@ -124,7 +124,7 @@ fn end(answer: Result<(), ProviderError>, late: Option<Duration>) -> Option<Dele
         (Err(error), None) if may_pass(error.class()) => None,
         (Err(error), _) => Some(Deleted::Stays(error.to_string())),
         (Ok(()), None) => None,
-        (Ok(()), Some(within)) => Some(Deleted::Stays(format!("it is still there after {}", Pretty(within)))),
+        (Ok(()), Some(within)) => Some(Deleted::Stays(format!("it still exists after {}", Pretty(within)))),
     }
 }
 

@@ -20,9 +20,9 @@ pub enum Target {
 pub enum OperateError {
     #[error("pool `{pool}` has no instance `{instance}`")]
     NoSuchInstance { pool: String, instance: InstanceId },
-    #[error("instance `{instance}` is {phase}, there is nothing to resume")]
+    #[error("instance `{instance}` is {phase}: nothing to resume")]
     NothingToResume { instance: InstanceId, phase: &'static str },
-    #[error("a job still runs on instance `{instance}`: resume it when that has ended")]
+    #[error("instance `{instance}` still runs a job: resume it after the job")]
     StillHeld { instance: InstanceId },
     #[error(transparent)]
     Trouble(#[from] EngineError),

@@ -14,7 +14,8 @@ use crate::port::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error(
-        "there is no prepared attempt `{0}` here: `prepare` has not run, or its state directory is another one"
+        "no prepared attempt `{0}` in this state directory: `prepare` has not run, or used another state \
+         directory"
     )]
     NotPrepared(AttemptName),
     #[error("`cleanup` has already ended this attempt")]
@@ -97,7 +98,7 @@ impl Engine {
                         StageError::Lost { instance, verdict: verdict.to_owned(), cause }
                     }
                     LossReason::Left(why) => {
-                        StageError::Lost { instance, verdict: format!("left service: {why}"), cause }
+                        StageError::Lost { instance, verdict: format!("is being terminated: {why}"), cause }
                     }
                 })
             }
@@ -137,7 +138,7 @@ impl Engine {
             self.summon().await?;
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
-                None => return Ok(LossReason::Lost("is gone at the provider")),
+                None => return Ok(LossReason::Lost("no longer exists at the provider")),
                 Some(Phase::Draining { reason: why }) => return Ok(LossReason::Left(why.clone())),
                 Some(_) => {}
             }
@@ -147,7 +148,7 @@ impl Engine {
             }
             let now = self.now();
             if now.reached(until) {
-                return Ok(LossReason::Lost("does not answer any more"));
+                return Ok(LossReason::Lost("no longer responds"));
             }
             let look = timing.waiter_poll_interval.min(now.until(until));
             self.host.wait(MailboxName::Attempt(attempt), look).await?;

@@ -63,7 +63,7 @@ pub struct ConfigOutput<'a> {
 
 /// The state directory's path is no UTF-8, and JSON knows nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`state_dir` must be UTF-8 to be handed to the later calls of a job, found `{0}`")]
+#[error("`state_dir` must be valid UTF-8, because the later calls of a job receive it; found `{0}`")]
 pub struct NotText(String);
 
 #[derive(Serialize)]

@@ -30,7 +30,8 @@ pub struct JobEnv {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     #[error(
-        "`{name}` is not set: GitLab Runner sets it for each call; `greenroom try` plays the runner's part"
+        "`{name}` is not set: GitLab Runner sets it for each call (to run a job without GitLab Runner, use \
+         `greenroom try`)"
     )]
     Unset { name: &'static str },
     #[error("`TMPDIR` does not name an attempt")]

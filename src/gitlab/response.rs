@@ -38,9 +38,9 @@ pub struct JobResponse {
 pub enum ResponseError {
     #[error("cannot read the job's response")]
     Read(#[source] io::Error),
-    #[error("the job's response is broken JSON: {what} in line {line}, column {column}")]
+    #[error("the job's response is not valid JSON: {what} in line {line}, column {column}")]
     Json { what: &'static str, line: usize, column: usize },
-    #[error("the job's response has no usable `{field}`: {expected} expected, found {found}")]
+    #[error("the job's response has no valid `{field}`: expected {expected}, found {found}")]
     Field { field: &'static str, expected: &'static str, found: &'static str },
 }
 
@@ -62,7 +62,7 @@ impl JobResponse {
         })?;
         let server = document.first_variable("CI_SERVER_URL").ok_or(ResponseError::Field {
             field: "CI_SERVER_URL",
-            expected: "GitLab's URL among the variables",
+            expected: "GitLab's URL in the variables",
             found: "none",
         })?;
         let project = text(&["job_info", "project_full_path"]);
@@ -93,9 +93,9 @@ impl Document {
     fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
         match serde_json::from_slice::<Value>(bytes) {
             Ok(value) if value.is_object() => Ok(Self(Secret::new(value))),
-            Ok(_) => Err(ResponseError::Json { what: "an object is expected", line: 1, column: 1 }),
+            Ok(_) => Err(ResponseError::Json { what: "not an object", line: 1, column: 1 }),
             Err(error) => {
-                let what = if error.is_eof() { "it ends too early" } else { "a syntax error" };
+                let what = if error.is_eof() { "unexpected end" } else { "syntax error" };
                 Err(ResponseError::Json { what, line: error.line(), column: error.column() })
             }
         }
@@ -217,13 +217,13 @@ mod tests {
             response.as_object_mut().unwrap().remove(field);
             parse(&response).unwrap_err().to_string()
         };
-        let start = "the job's response has no usable";
-        assert_eq!(without("id"), format!("{start} `id`: a whole number expected, found none"));
+        let start = "the job's response has no valid";
+        assert_eq!(without("id"), format!("{start} `id`: expected a whole number, found none"));
         assert_eq!(
             without("variables"),
-            format!("{start} `CI_SERVER_URL`: GitLab's URL among the variables expected, found none")
+            format!("{start} `CI_SERVER_URL`: expected GitLab's URL in the variables, found none")
         );
-        assert!(without("job_info").contains("the project's full path expected"));
+        assert!(without("job_info").contains("expected the project's full path"));
         for (id, found) in [(json!("7"), "a string"), (json!(-1), "another number"), (json!([]), "a list")] {
             let mut response = least();
             response["id"] = id;
@@ -234,10 +234,10 @@ mod tests {
     #[test]
     fn broken_json_is_located() {
         for (text, says) in [
-            ("", "it ends too early in line 1, column 0"),
-            ("{\"id\": 7,\n \"a\": [1, ", "it ends too early in line 2"),
-            ("{\"id\": 7,\n \"a\" 1}", "a syntax error in line 2, column 6"),
-            ("[]", "an object is expected in line 1, column 1"),
+            ("", "unexpected end in line 1, column 0"),
+            ("{\"id\": 7,\n \"a\": [1, ", "unexpected end in line 2"),
+            ("{\"id\": 7,\n \"a\" 1}", "syntax error in line 2, column 6"),
+            ("[]", "not an object in line 1, column 1"),
         ] {
             let message = JobResponse::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(message.contains(says), "{text}: {message}");

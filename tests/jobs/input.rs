@@ -32,7 +32,7 @@ fn a_missing_or_broken_job_response_is_said_in_one_sentence() {
     let place = Setting::new().open();
     for (response, says) in [
         (RawResponse::Missing, "response"),
-        (RawResponse::Bytes(b"{\"id\": 7, oops".to_vec()), "broken JSON"),
+        (RawResponse::Bytes(b"{\"id\": 7, oops".to_vec()), "not valid JSON"),
     ] {
         let result = place.run(&Job::new(1).raw_response(response));
         result.expect_outcome(&Outcome::RunnerSystemFailure);

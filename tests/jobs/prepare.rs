@@ -114,7 +114,7 @@ fn sigterm_while_waiting_gives_the_place_back_and_exits_2() {
     assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
     let said = lines(&prepare);
     let last = said.last().cloned().unwrap_or_default();
-    assert!(last.contains("stopped while waiting for an instance; nothing is held"), "{said:?}");
+    assert!(last.contains("stopped while waiting for an instance; the job holds no slot"), "{said:?}");
     let state = place.state();
     assert!(state.waiting.is_empty() && state.granted.is_empty(), "{state:#?}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
