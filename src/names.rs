@@ -54,7 +54,7 @@ fn found(answer: &Output, port: u16) -> io::Result<Vec<SocketAddr>> {
         addresses.extend(address.filter(|address| !addresses.contains(address)));
     }
     if addresses.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "nobody knows an address of this name"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     }
     Ok(addresses)
 }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_name_that_nobody_knows_is_an_error() {
         let error = found(&answer(""), 22).unwrap_err();
-        assert_eq!(error.to_string(), "nobody knows an address of this name");
+        assert_eq!(error.to_string(), "the name has no address");
     }
 
     #[test]

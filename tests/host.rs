@@ -907,7 +907,7 @@ async fn a_program_that_never_becomes_a_keeper_is_reported() {
         host.unwrap().with_times(times)
     };
     for (program, arg, words) in [
-        ("/bin/true", "", "ended before it became a keeper"),
+        ("/bin/true", "", "exited before it became a keeper"),
         ("/bin/sleep", "1", "did not become a keeper within 200 ms"),
         ("/nowhere/greenroom", "", "cannot start `/nowhere/greenroom`"),
     ] {

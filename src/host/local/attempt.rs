@@ -61,7 +61,7 @@ impl LocalHost {
         self.make_known(name, dir)?;
         self.refuse_closed(name, dir)?;
         let job = JobFile::read(dir)?;
-        let job = job.ok_or_else(|| broken(format_args!("`{}` has no file `job`", dir.display())))?;
+        let job = job.ok_or_else(|| broken(format_args!("`{}` lacks the file `job`", dir.display())))?;
         Ok(Some((lock, job)))
     }
 
@@ -106,7 +106,7 @@ impl LocalHost {
     }
 
     fn refuse_closed(&self, name: &AttemptName, dir: &Path) -> Result<(), HostError> {
-        if mark::is_set(dir, CLOSED).map_err(|e| cannot("look into", dir, e))? {
+        if mark::is_set(dir, CLOSED).map_err(|e| cannot("examine", dir, e))? {
             self.boxes.forget(name);
             return Err(HostError::Closed { attempt: name.clone() });
         }
@@ -151,7 +151,7 @@ impl LocalHost {
 
     pub(super) fn closed(&self, name: &AttemptName) -> Result<bool, HostError> {
         let dir = self.state.attempt(name)?;
-        mark::is_set(&dir, CLOSED).map_err(|e| cannot("look into", &dir, e))
+        mark::is_set(&dir, CLOSED).map_err(|e| cannot("examine", &dir, e))
     }
 
     pub(super) async fn close(&self, name: &AttemptName) -> Result<Closing, HostError> {
@@ -258,13 +258,13 @@ fn put_in_place(fresh: &Path, dir: &Path) -> Result<bool, HostError> {
             fs::remove_dir_all(fresh).ok();
             Ok(false)
         }
-        Err(error) => Err(cannot("put in place", dir, error)),
+        Err(error) => Err(cannot("rename", dir, error)),
     }
 }
 
 /// Tells each living call of the attempt to stop; says whether there is one.
 fn tell_calls(dir: &Path) -> Result<bool, HostError> {
-    let trouble = |e: io::Error| cannot("look into", dir, e);
+    let trouble = |e: io::Error| cannot("examine", dir, e);
     let mut any = false;
     for entry in fs::read_dir(dir).map_err(trouble)? {
         let entry = entry.map_err(trouble)?;
@@ -276,7 +276,7 @@ fn tell_calls(dir: &Path) -> Result<bool, HostError> {
             Ok(Sent::Nobody) => drop(fs::remove_file(entry.path())),
             Err(error) => {
                 // It cannot be asked: then it counts as living, in the job's favour.
-                tracing::warn!("{}", cannot("reach the socket", &entry.path(), error));
+                tracing::warn!("{}", cannot("connect to the socket", &entry.path(), error));
                 any = true;
             }
         }
@@ -286,5 +286,5 @@ fn tell_calls(dir: &Path) -> Result<bool, HostError> {
 }
 
 fn contested(dir: &Path) -> HostError {
-    broken(format_args!("`{}` is damaged: it is there, but has no file `lease`", dir.display()))
+    broken(format_args!("`{}` is damaged: it lacks the file `lease`", dir.display()))
 }

@@ -24,7 +24,7 @@ pub(super) fn io(what: impl Display) -> HostError {
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull => "its file system is full".to_owned(),
-        io::ErrorKind::QuotaExceeded => "the disk quota is used up".to_owned(),
+        io::ErrorKind::QuotaExceeded => "the disk quota is exhausted".to_owned(),
         io::ErrorKind::ReadOnlyFilesystem => "its file system is read-only".to_owned(),
         io::ErrorKind::PermissionDenied => format!("not permitted to user {}", super::files::own_uid()),
         _ => error.to_string(),

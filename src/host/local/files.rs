@@ -100,7 +100,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     if size > LARGEST {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            format!("{size} bytes, expected a small file"),
+            format!("the file is too large ({size} bytes)"),
         ));
     }
     missing_is_none(fs::read(path))

@@ -106,7 +106,7 @@ impl LocalHost {
 
     pub(super) fn look_for_keeper(&self) -> Result<bool, HostError> {
         let path = self.state.root().join(KEEPER_LOCK);
-        let trouble = |e: io::Error| cannot("look at", &path, e);
+        let trouble = |e: io::Error| cannot("stat", &path, e);
         let opened = files::missing_is_none(File::open(&path)).map_err(trouble)?;
         let Some(file) = opened else { return Ok(false) };
         flock::try_lock(&file, Kind::Shared).map(|free| !free).map_err(trouble)

@@ -97,7 +97,7 @@ pub(super) async fn lock_shared(dir: &Path, times: &Times) -> Result<Option<File
         // RACE: the keeper holds it exclusively over the end of an attempt, and for an instant at each look.
         let locked = flock::lock(file, Kind::Shared, times.lease_lock_timeout).await.map_err(trouble)?;
         let Some(file) = locked else {
-            let bound = std::io::Error::new(io::ErrorKind::TimedOut, "another process keeps it to itself");
+            let bound = std::io::Error::new(io::ErrorKind::TimedOut, "another process holds it exclusively");
             return Err(trouble(bound));
         };
         if files::names(&path, &file).map_err(trouble)? {

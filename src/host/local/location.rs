@@ -45,8 +45,8 @@ impl DirLocation {
     pub(super) fn differs(&self, now: &Self) -> Option<String> {
         let differences = [
             // Machine ids are confidential, and job logs show this sentence: only that they differ is said.
-            another("machine id", self.machine_id.as_ref(), now.machine_id.as_ref()),
-            another("DMI product uuid", self.product_uuid.as_ref(), now.product_uuid.as_ref()),
+            another("machine ID", self.machine_id.as_ref(), now.machine_id.as_ref()),
+            another("DMI product UUID", self.product_uuid.as_ref(), now.product_uuid.as_ref()),
             differing("inode", Some(&self.inode), Some(&now.inode)),
             differing("birth time", self.born_ns.as_ref(), now.born_ns.as_ref()),
         ];
@@ -56,7 +56,7 @@ impl DirLocation {
 }
 
 fn another(what: &str, recorded: Option<&String>, found: Option<&String>) -> Option<String> {
-    (recorded? != found?).then(|| format!("another {what}"))
+    (recorded? != found?).then(|| format!("different {what}"))
 }
 
 fn differing<T: PartialEq + Display>(what: &str, recorded: Option<&T>, found: Option<&T>) -> Option<String> {
@@ -91,8 +91,8 @@ mod tests {
     fn each_difference_is_named_and_no_machine_id_is_told() {
         let here = place(Some("m"), Some("u"), 7, Some(1));
         for (other, said) in [
-            (place(Some("n"), Some("u"), 7, Some(1)), "another machine id"),
-            (place(Some("m"), Some("v"), 7, Some(1)), "another DMI product uuid"),
+            (place(Some("n"), Some("u"), 7, Some(1)), "different machine ID"),
+            (place(Some("m"), Some("v"), 7, Some(1)), "different DMI product UUID"),
             (place(Some("m"), Some("u"), 8, Some(2)), "inode 8, recorded 7, birth time 2, recorded 1"),
         ] {
             assert_eq!(here.differs(&other).as_deref(), Some(said));

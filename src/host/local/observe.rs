@@ -104,7 +104,7 @@ impl LocalHost {
     }
 
     fn find_attempt(&self, name: &AttemptName, dir: &Path) -> Result<Option<(PoolName, Found)>, HostError> {
-        let trouble = |e: io::Error| cannot("look into", dir, e);
+        let trouble = |e: io::Error| cannot("examine", dir, e);
         // This order: once it is closed no call stays in, so a lease that is free after that stays free.
         let closed = mark::set_at(dir, CLOSED).map_err(trouble)?;
         let used = mark::is_set(dir, USED).map_err(trouble)?;
@@ -142,7 +142,7 @@ impl LocalHost {
         if !here || lives {
             return Ok(());
         }
-        super::orphans::clear(tmpdir).map_err(|e| cannot("remove what is left in", &tmpdir.path, e))
+        super::orphans::clear(tmpdir).map_err(|e| cannot("remove the rest of", &tmpdir.path, e))
     }
 }
 

@@ -47,12 +47,17 @@ fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
     let path = state.root().join(OWNER);
     let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
     let text = text.ok_or_else(|| broken(format_args!("`{}` is missing", path.display())))?;
-    serde_json::from_slice(&text)
-        .map_err(|e| broken(format_args!("`{}` is damaged ({e}): put back the file that was there, or `greenroom doctor --new-owner` starts anew", path.display())))
+    serde_json::from_slice(&text).map_err(|e| {
+        broken(format_args!(
+            "`{}` is damaged ({e}): restore the file from a backup, or start with a new owner (`greenroom \
+             doctor --new-owner`)",
+            path.display()
+        ))
+    })
 }
 
 fn place(state: &StateDir) -> Result<DirLocation, HostError> {
-    DirLocation::of(state.root()).map_err(|e| cannot("look at", state.root(), e))
+    DirLocation::of(state.root()).map_err(|e| cannot("stat", state.root(), e))
 }
 
 /// Reads who owns the directory and compares where it is with where it was made.
@@ -60,8 +65,8 @@ pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
     let file = load(state)?;
     let moved = file.place.differs(&place(state)?).map(|difference| {
         format!(
-            "the state directory `{}` was copied or moved ({difference}): `greenroom doctor --take-over` if the \
-             original is gone, `greenroom doctor --new-owner` if it lives on",
+            "the state directory `{}` was copied or moved ({difference}): run `greenroom doctor --take-over` \
+             if the original no longer exists, or `greenroom doctor --new-owner` if it is still in use",
             state.root().display()
         )
     });

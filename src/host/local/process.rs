@@ -60,7 +60,7 @@ pub(super) fn stat(pid: i32) -> io::Result<Stat> {
     let mut bytes = [0_u8; 1024];
     let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut bytes)?;
     parse(&String::from_utf8_lossy(&bytes[..length]))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the form of proc(5)"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the format of proc(5)"))
 }
 
 /// The name in parentheses may hold blanks and parentheses itself, so fields count from the last one.

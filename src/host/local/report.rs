@@ -25,7 +25,7 @@ impl LocalHost {
         let text = files::read(&path).map_err(|e| cannot("read", &path, e))?;
         let parse = |text: Vec<u8>| {
             serde_json::from_slice(&text)
-                .map_err(|e| io(format_args!("`{}` is not a report: {e}", path.display())))
+                .map_err(|e| io(format_args!("`{}` is not a valid report: {e}", path.display())))
         };
         // After a power cut an empty file is as good as none.
         text.filter(|text| !text.is_empty()).map(parse).transpose()

@@ -131,10 +131,10 @@ impl LocalHost {
         match timeout(within, detached(word)).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(broken(format_args!(
-                "`{}` ended before it became a keeper: its log in the state directory says why",
+                "`{}` exited before it became a keeper: read keeper.log in the state directory",
                 program.display()
             ))),
-            Ok(Err(error)) => Err(cannot("hear from", program, error)),
+            Ok(Err(error)) => Err(cannot("read from", program, error)),
             Err(_) => Err(broken(format_args!(
                 "`{}` did not become a keeper within {}",
                 program.display(),

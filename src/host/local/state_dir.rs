@@ -18,24 +18,26 @@ use crate::port::host::HostError;
 /// Why a directory cannot hold our state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateDirError {
-    #[error("the state directory `{path}` is no directory")]
+    #[error("the state directory `{path}` is not a directory")]
     NotADirectory { path: PathBuf },
     #[error(
-        "the state directory `{path}` belongs to user {found}, this is user {own}: run every greenroom command \
-         as the user that the runner runs as, or set another `state_dir`"
+        "the state directory `{path}` belongs to user {found}, but this process runs as user {own}: run \
+         every greenroom command as GitLab Runner's user, or set another `state_dir`"
     )]
     Foreign { path: PathBuf, found: u32, own: u32 },
     #[error("the state directory `{path}` has mode {found:04o}, expected 0700: `chmod 700 {path}`")]
     Readable { path: PathBuf, found: u32 },
     #[error(
-        "the state directory `{path}` lies on {kind}, where locks do not hold: set `state_dir` to a local file system"
+        "the state directory `{path}` is on {kind}, where locks are not reliable: set `state_dir` to a local \
+         file system"
     )]
     Remote { path: PathBuf, kind: &'static str },
-    #[error("the state directory `{path}` lies on a read-only file system")]
+    #[error("the state directory `{path}` is on a read-only file system")]
     ReadOnly { path: PathBuf },
     #[error(
-        "the state directory `{path}` has launched instances but its file `owner` is missing: put the file back, or \
-         `greenroom doctor --new-owner` starts anew (instances of the old owner are then left alone)"
+        "the state directory `{path}` has launched instances, but its file `owner` is missing: restore the \
+         file, or start with a new owner (`greenroom doctor --new-owner`; instances of the old owner are \
+         then left alone)"
     )]
     OwnerMissing { path: PathBuf },
     #[error("{what}")]
@@ -90,7 +92,7 @@ impl StateDir {
         let known = match fs::metadata(&root) {
             Ok(known) => known,
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(&root)?,
-            Err(error) => return Err(io_at("look at", &root, error)),
+            Err(error) => return Err(io_at("stat", &root, error)),
         };
         if !known.is_dir() {
             return Err(StateDirError::NotADirectory { path: root });
@@ -106,11 +108,11 @@ impl StateDir {
     fn has(&self, name: &str) -> Result<bool, StateDirError> {
         let path = self.root.join(name);
         let found = files::missing_is_none(fs::symlink_metadata(&path));
-        found.map(|found| found.is_some()).map_err(|e| io_at("look at", &path, e))
+        found.map(|found| found.is_some()).map_err(|e| io_at("stat", &path, e))
     }
 
     fn check_mode(&self) -> Result<(), StateDirError> {
-        let known = fs::metadata(&self.root).map_err(|e| io_at("look at", &self.root, e))?;
+        let known = fs::metadata(&self.root).map_err(|e| io_at("stat", &self.root, e))?;
         let found = known.mode() & 0o7777;
         if found & 0o077 != 0 {
             return Err(StateDirError::Readable { path: self.root.clone(), found });
@@ -172,18 +174,18 @@ fn make(root: &Path) -> Result<fs::Metadata, StateDirError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(io_at("create", root, error)),
     }
-    fs::metadata(root).map_err(|e| io_at("look at", root, e))
+    fs::metadata(root).map_err(|e| io_at("stat", root, e))
 }
 
 fn examine_file_system(root: &Path) -> Result<Option<String>, StateDirError> {
-    let fs = statfs(root).map_err(|e| io_at("ask for the file system of", root, e))?;
+    let fs = statfs(root).map_err(|e| io_at("determine the file system of", root, e))?;
     // The field's width differs between architectures; the numbers are 32 bits wide on all of them.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "magic numbers have 32 bits")]
     let magic = fs.f_type as u32;
     if let Some(kind) = remote(magic) {
         return Err(StateDirError::Remote { path: root.to_owned(), kind });
     }
-    let mount = statvfs(root).map_err(|e| io_at("ask for the file system of", root, e))?;
+    let mount = statvfs(root).map_err(|e| io_at("determine the file system of", root, e))?;
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(StateDirError::ReadOnly { path: root.to_owned() });
     }
@@ -214,8 +216,8 @@ fn remote(magic: u32) -> Option<&'static str> {
 
 fn fleeting(magic: u32) -> Option<&'static str> {
     Some(match magic {
-        0x794c_7630 => "lies in a container's own layer and goes with the container: mount a volume there",
-        0x0102_1994 => "lies in memory and is lost at a reboot, the instances are not",
+        0x794c_7630 => "is in a container's own layer and is lost with the container: mount a volume there",
+        0x0102_1994 => "is in memory: a reboot deletes it, but not the instances",
         _ => return None,
     })
 }

@@ -131,5 +131,5 @@ impl LocalHost {
 }
 
 fn message(heard: io::Result<()>, at: &std::path::Path) -> Result<WakeReason, HostError> {
-    heard.map(|()| WakeReason::Message).map_err(|e| cannot("receive in", at, e))
+    heard.map(|()| WakeReason::Message).map_err(|e| cannot("receive from the socket in", at, e))
 }

@@ -22,7 +22,7 @@ const CUTS_KEPT: usize = 8;
 pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result<(), StoreError> {
     let n = view.last + 1;
     let unwritable = |e: &dyn std::fmt::Display| StoreError::Io {
-        what: format!("cannot write a transaction that does not read back: {e}"),
+        what: format!("cannot read back the encoded transaction: {e}"),
     };
     let record = format::record(n, events).map_err(|e| unwritable(&e))?;
     let read_back: Record = serde_json::from_slice(&record).map_err(|e| unwritable(&e))?;
@@ -39,7 +39,9 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
     let end = view.journal.as_ref().map_or(0, |j| j.valid);
     let bytes = [head.as_slice(), record.as_slice()].concat();
     append(&mut &file, end, &bytes).map_err(|e| match io_error("append to", &files.journal, &e) {
-        StoreError::Io { what } => StoreError::Io { what: format!("{what}; nothing was recorded") },
+        StoreError::Io { what } => {
+            StoreError::Io { what: format!("{what}; the transaction was not recorded") }
+        }
         other => other,
     })?;
     crash_point("store.append.after");
@@ -72,7 +74,7 @@ fn open(files: &Files, view: &View) -> Result<(File, Identity), StoreError> {
     let expected = view.journal.as_ref().map_or(0, |j| j.identity.size);
     if identity.size != expected {
         // Somebody wrote without the lock: an editor, or a copy put back while we run.
-        return Err(StoreError::Io { what: format!("`{}` was changed by something else", path.display()) });
+        return Err(StoreError::Io { what: format!("another program changed `{}`", path.display()) });
     }
     Ok((file, identity))
 }
@@ -123,7 +125,7 @@ fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), Sto
     save_aside(files, "journal.cut", &tail)?;
     // CRASH: the tail is in both files; the next writer saves it once more.
     crash_point("store.cut.saved");
-    file.set_len(journal.valid).map_err(|e| io_error("cut back", &files.journal, &e))?;
+    file.set_len(journal.valid).map_err(|e| io_error("truncate", &files.journal, &e))?;
     journal.identity.size = journal.valid;
     crash_point("store.cut.done");
     let cuts: Vec<String> = list(&files.dir)?.into_iter().filter(|n| n.starts_with("journal.cut-")).collect();

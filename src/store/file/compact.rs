@@ -50,7 +50,7 @@ impl Contents {
     /// The state of a view as record `last`, and an empty journal after it.
     pub(super) fn of(files: &Files, view: &View, last: u64) -> Result<Self, StoreError> {
         let unwritable = |e: serde_json::Error| StoreError::Io {
-            what: format!("cannot write a snapshot of pool `{}` that does not read back: {e}", files.pool),
+            what: format!("cannot read back the encoded snapshot of pool `{}`: {e}", files.pool),
         };
         let snapshot =
             format::snapshot(&files.pool, last, view.inapplicable_events, &view.state).map_err(unwritable)?;
@@ -186,7 +186,7 @@ pub(super) fn sync_names(files: &Files) -> Result<(), StoreError> {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
-    std::fs::rename(from, to).map_err(|e| io_error("rename into place", to, &e))
+    std::fs::rename(from, to).map_err(|e| io_error("rename", to, &e))
 }
 
 /// Deletes a file, if there is one.

@@ -24,7 +24,8 @@ pub struct StateDir {
 pub enum DirWarning {
     /// What a container writes into its own root goes with the container.
     #[error(
-        "the state directory `{path}` lies on a container's overlay: it is lost with the container (mount a volume, `state_dir`)"
+        "the state directory `{path}` is on a container's overlay and is lost with the container: mount a \
+         volume, or set another `state_dir`"
     )]
     Overlay { path: String },
 }
@@ -41,26 +42,29 @@ enum Kind {
 /// may write to, or that lies on a network or FUSE file system: locks and renames cannot be relied on there.
 pub fn open_dir(path: &Path) -> Result<StateDir, StoreError> {
     make(path)?;
-    let meta = std::fs::metadata(path).map_err(|e| io_error("look at", path, &e))?;
+    let meta = std::fs::metadata(path).map_err(|e| io_error("stat", path, &e))?;
     check_owner(path, meta.uid())?;
     if !meta.is_dir() {
-        return Err(refusal(format!("`{}` is not a directory (`state_dir`)", path.display())));
+        return Err(refusal(format!(
+            "the state directory `{}` is not a directory (`state_dir`)",
+            path.display()
+        )));
     }
     let mode = meta.mode() & 0o7777;
     if mode & 0o022 != 0 {
         let shown = path.display();
         return Err(refusal(format!(
-            "the state directory `{shown}` has mode {mode:04o}: others may write to it (`chmod 700 {shown}`)"
+            "other users can write to the state directory `{shown}` (mode {mode:04o}): `chmod 700 {shown}`"
         )));
     }
     let kind =
-        rustix::fs::statfs(path).map_err(|e| io_error("look at the file system of", path, &e.into()))?;
+        rustix::fs::statfs(path).map_err(|e| io_error("determine the file system of", path, &e.into()))?;
     let warning = match classify(magic(&kind)) {
         Kind::Local => None,
         Kind::Overlay => Some(DirWarning::Overlay { path: path.display().to_string() }),
         Kind::Refused(name) => {
             return Err(refusal(format!(
-                "the state directory `{}` lies on {name}, where locks cannot be relied on: `state_dir` must be on a \
+                "the state directory `{}` is on {name}, where locks are not reliable: set `state_dir` to a \
                  local file system",
                 path.display()
             )));
@@ -85,7 +89,7 @@ impl StateDir {
         let dir = pools.join(pool.as_str());
         for ours in [&pools, &dir] {
             make(ours)?;
-            let meta = std::fs::metadata(ours).map_err(|e| io_error("look at", ours, &e))?;
+            let meta = std::fs::metadata(ours).map_err(|e| io_error("stat", ours, &e))?;
             check_owner(ours, meta.uid())?;
             if meta.mode() & 0o077 != 0 {
                 let private = std::fs::set_permissions(ours, Permissions::from_mode(0o700));
@@ -139,7 +143,8 @@ pub(super) fn check_owner(path: &Path, uid: u32) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(refusal(format!(
-        "`{}` belongs to uid {uid}, this process runs as uid {ours}: the state belongs to one user (`sudo -u '#{uid}'`)",
+        "`{}` belongs to uid {uid}, but this process runs as uid {ours}: run it as the owner (`sudo -u \
+         '#{uid}'`)",
         path.display()
     )))
 }

@@ -99,7 +99,7 @@ impl History {
             return Ok(true);
         }
         let record: Record = serde_json::from_slice(line.text)
-            .map_err(|e| damaged(path, self.line, format!("the record cannot be understood: {e}")))?;
+            .map_err(|e| damaged(path, self.line, format!("cannot parse the record: {e}")))?;
         if record.n > self.last {
             self.last = record.n;
             self.ready.extend(record.events.into_iter().map(|event| Recorded { n: record.n, event }));

@@ -102,7 +102,7 @@ impl FileStore {
         let files = self.files.clone();
         let Some(mending) = blocking(move || repair::prepare(&files)).await? else {
             let what =
-                format!("the state of pool `{}` is being compacted or repaired already", self.files.pool);
+                format!("another process is compacting or repairing the state of pool `{}`", self.files.pool);
             return Err(StoreError::Io { what });
         };
         let lock = self.lock().await?;
@@ -128,11 +128,7 @@ impl FileStore {
         let nothing = view.journal.is_none() && view.snapshot.is_none();
         if nothing && self.begun.get() {
             // An empty state would be believed: instances would seem to be nobody's.
-            return Err(view::damaged(
-                &self.files.journal,
-                1,
-                "the file was there, and is missing".to_owned(),
-            ));
+            return Err(view::damaged(&self.files.journal, 1, "the file has disappeared".to_owned()));
         }
         self.begun.set(!nothing);
         Ok(view)
@@ -262,6 +258,6 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(e) => Err(StoreError::Io { what: format!("disk work did not finish: {e}") }),
+        Err(e) => Err(StoreError::Io { what: format!("the disk operation did not finish: {e}") }),
     }
 }

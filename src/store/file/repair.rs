@@ -154,8 +154,7 @@ pub(super) fn finish(
     let same = Identity::at(&files.snapshot)? == mending.snapshot
         && Identity::at(&files.journal)? == mending.journal;
     if !same {
-        let what =
-            format!("the files in `{}` changed while they were repaired; repair again", files.dir.display());
+        let what = format!("the files in `{}` changed during the repair; run it again", files.dir.display());
         return Err(StoreError::Io { what });
     }
     compact::replace(files, &mending.draft)?;

@@ -61,7 +61,7 @@ impl Identity {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => Ok(Some(Self::of(&meta))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(io_error("look at", path, &e)),
+            Err(e) => Err(io_error("stat", path, &e)),
         }
     }
 
@@ -149,7 +149,7 @@ impl View {
         let mut view = Self::from_snapshot(files, &files.snapshot)?.unwrap_or_else(Self::empty);
         view.journal = open_journal(&files.journal)?;
         if view.journal.is_none() && !files.dir.is_dir() {
-            return Err(StoreError::Io { what: format!("`{}` is gone", files.dir.display()) });
+            return Err(StoreError::Io { what: format!("`{}` no longer exists", files.dir.display()) });
         }
         if view.journal.is_none() && (view.snapshot.is_some() || !segments(&files.history)?.is_empty()) {
             return Err(damaged(&files.journal, 1, "the file is missing".to_owned()));
@@ -230,7 +230,7 @@ impl View {
                 continue;
             }
             if let Some(at) = bad {
-                let problem = "the checksum does not match, and sound records follow".to_owned();
+                let problem = "the checksum does not match, and valid records follow".to_owned();
                 return Err(damaged(&files.journal, at, problem));
             }
             let place = RecordPosition { path: &files.journal, line: at, format: journal.format() };
@@ -253,7 +253,7 @@ impl View {
         }
         let header: Header = serde_json::from_slice(text).map_err(|e| match &self.newer {
             Some((file, found)) => newer(file, *found),
-            None => damaged(path, 1, format!("the header cannot be understood: {e}")),
+            None => damaged(path, 1, format!("cannot parse the header: {e}")),
         })?;
         check_pool(files, path, &header.pool)?;
         if header.first > self.last + 1 {
@@ -332,7 +332,7 @@ impl RecordPosition<'_> {
         if self.format > FORMAT {
             return newer(self.path, self.format);
         }
-        let problem = format!("the checksum is right, but the record cannot be understood: {error}");
+        let problem = format!("the checksum matches, but the record cannot be parsed: {error}");
         damaged(self.path, self.line, problem)
     }
 }
@@ -347,7 +347,7 @@ fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
             check_pool(files, path, &snapshot.pool)?;
             return Ok(snapshot);
         }
-        Some(Err(e)) => format!("the checksum is right, but the state cannot be understood: {e}"),
+        Some(Err(e)) => format!("the checksum matches, but the state cannot be parsed: {e}"),
         None => "the checksum does not match".to_owned(),
     };
     // What a newer version wrote may be sealed in another way; it only has to say so. Behind our own seal a number that
@@ -394,7 +394,7 @@ fn open(path: &Path) -> Result<Option<File>, StoreError> {
 }
 
 pub(super) fn identify(file: &File, path: &Path) -> Result<Identity, StoreError> {
-    let meta = file.metadata().map_err(|e| io_error("look at", path, &e))?;
+    let meta = file.metadata().map_err(|e| io_error("stat", path, &e))?;
     check_owner(path, meta.uid())?;
     Ok(Identity::of(&meta))
 }

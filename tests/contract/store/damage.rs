@@ -349,7 +349,7 @@ fn what_does_not_read_back_is_not_written() {
     policy.idle.scale_factor = f64::NAN;
     let event = greenroom::core::event::Change::PolicySet { policy: policy.into() }.at(super::support::at(1));
     let error = block_on(commit(&store, vec![event])).unwrap_err();
-    assert!(error.to_string().contains("does not read back"), "{error}");
+    assert!(error.to_string().contains("cannot read back"), "{error}");
     assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), before);
 }
 

@@ -112,7 +112,7 @@ fn a_network_file_system_is_refused_by_name() {
             skipped("strace cannot change system calls (ptrace)");
             return;
         }
-        assert_said(&output, &["lies on", name, "`state_dir`"]);
+        assert_said(&output, &["is on", name, "`state_dir`"]);
     }
     assert_eq!(block_on(open(home.path(), eager()).load()).unwrap().revision, 1);
 }
