@@ -1,8 +1,8 @@
-//! What time it is.
+//! The source of time.
 
 use crate::core::time::Stamp;
 
-/// Asked at the edge and passed inwards; nothing in `core` can ask.
+/// Read at the edge and passed inwards: nothing in `core` can read a clock.
 pub trait Clock {
     fn now(&self) -> Stamp;
 }

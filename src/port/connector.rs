@@ -1,7 +1,7 @@
 //! Reaches an instance and runs commands there.
 //!
-//! The host key is verified from the first byte. A script goes by standard input, never as an argument. The guest's
-//! exit status is carried apart from the transport's fate.
+//! The host key is verified from the first byte. A script is passed by standard input, never as an argument. The
+//! guest's exit status is reported separately from transport errors.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +17,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
 use crate::core::time::Pretty;
 
-/// Resolves when the stage shall be stopped.
+/// Resolves when the stage is to be stopped.
 pub type Stop<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Which of the guest's two streams.
@@ -27,13 +27,13 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where a stage's output goes. A write that waits holds the guest back; nothing is buffered without bound.
+/// Receives a stage's output. A write that waits blocks the guest; buffers are bounded.
 #[async_trait(?Send)]
 pub trait Output {
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 
-    /// Where a stream's bytes may also be moved to directly, as long as nothing waits for it. `None`: they are to be
-    /// written.
+    /// A descriptor to which a stream's bytes can also be moved directly, as long as it does not block. `None`: use
+    /// `write`.
     fn descriptor(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -46,17 +46,17 @@ pub struct Stage {
     pub shell: String,
     /// The script's text, opened for reading.
     pub script: std::fs::File,
-    /// To connect, and again until the instance has begun with the script.
+    /// Limit for connecting, and again for starting the script.
     pub start_within: Duration,
-    /// From TERM to KILL when it is stopped.
+    /// Time from TERM to KILL when the stage is stopped.
     pub stop_grace: Duration,
-    /// On a host that others use afterwards: how a clean will know what the stage left.
+    /// On a static host: how cleaning recognises what the stage left.
     pub trace: Option<Trace>,
 }
 
-/// What makes the remains of a job known to the clean after it.
+/// Makes the remains of a job known to the cleaning after it.
 ///
-/// The stage notes its session in `~/.greenroom/MARK` on the host, and everything that it starts carries the mark in its
+/// The stage records its session in `~/.greenroom/MARK` on the host, and all its processes carry the mark in their
 /// environment, as `GREENROOM_TRACE=/MARK/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
@@ -66,7 +66,7 @@ pub struct Trace {
     pub builds_dir: String,
 }
 
-/// Tells our jobs on a host from those of another pool or another manager that uses the same account.
+/// Distinguishes the jobs of one pool and owner on a host from those of others that use the same account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(String);
 
@@ -84,29 +84,29 @@ impl Mark {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StageEnd {
     Exited(u32),
-    /// Ended by a signal, by its name without `SIG`.
+    /// Killed by a signal: its name without `SIG`.
     Signalled(String),
-    /// We stopped it: its session is gone.
+    /// Stopped on request: its session is gone.
     Stopped,
 }
 
 /// Why an instance could not be reached or was lost.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens there, or the network is in the way.
+    /// Nothing listens there, or the network is at fault.
     #[error("cannot connect to {at}: {problem}")]
     Unreachable { at: String, problem: String },
     #[error("no answer from {at} within {waited}")]
     TimedOut { at: String, waited: String },
-    /// Another host key than the recorded one: names both fingerprints.
-    #[error("{at} answers with host key {found}, expected {expected}")]
+    /// The host key differs from the recorded one; both fingerprints.
+    #[error("{at} presents host key {found}, expected {expected}")]
     HostKey { at: String, expected: String, found: String },
-    #[error("{at} refuses to let `{user}` in: {problem}")]
+    #[error("{at} denies the login of `{user}`: {problem}")]
     Refused { at: String, user: String, problem: String },
-    /// The connection broke; `sent` says whether the script had been sent, at least in part.
+    /// The connection broke. `sent`: whether the script had been sent, at least in part.
     #[error("the connection to {at} was lost: {problem}")]
     Lost { at: String, problem: String, sent: bool },
-    /// Something on our side: a key file, a script file.
+    /// A problem on the runner host, such as an unreadable key file.
     #[error("{what}")]
     Local { what: String },
 }
@@ -119,13 +119,13 @@ impl ConnectError {
 
 #[async_trait(?Send)]
 pub trait Connector {
-    /// The keys of an instance: made at the first call, the same at each further one.
+    /// The keys of an instance: created by the first call, the same for each further call.
     async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError>;
 
-    /// Removes the keys of an instance that is gone. Not there: fine.
+    /// Removes the keys of an instance that no longer exists. Idempotent.
     async fn discard_keys(&self, id: &InstanceId);
 
-    /// Connects, authenticates and runs `true`: does the instance answer *now*?
+    /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
 
     /// Runs a stage to its end, or until `stop` resolves.
@@ -138,7 +138,7 @@ pub trait Connector {
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
 
-    /// Runs a short command (ready, clean), which reads `input`, and returns its end with the last part of its output.
+    /// Runs a short command (ready or clean) with `input`; returns how it ended and the last part of its output.
     async fn command(
         &self,
         id: &InstanceId,

@@ -1,4 +1,4 @@
-//! What a health check found.
+//! A finding of `doctor`.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use std::fmt;
 pub enum Severity {
     /// Worth knowing; everything works.
     Note,
-    /// Works today, bites later.
+    /// Harmless today, harmful later.
     Warning,
-    /// Jobs fail until it is dealt with.
+    /// Jobs fail until it is fixed.
     Error,
 }
 
@@ -23,15 +23,15 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that `doctor` has to say.
+/// One finding of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Stable and short, for scripts and for searching: `local-no-isolation`.
+    /// Stable and short, for scripts and searches: `local-no-isolation`.
     pub code: &'static str,
     pub severity: Severity,
-    /// What is so, in one sentence.
+    /// The problem and its cause, in one sentence.
     pub message: String,
-    /// What to do about it: a command or a key; `None` if nothing has to be done.
+    /// The fix, in the imperative: a command or a key. `None` if none is needed.
     pub remedy: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The state directory beside the journal: attempts, leases, marks, the keeper's lock, wake-ups.
 //!
 //! A lease is a kernel lock on an attempt's `lease` file. `prepare`, `run` and `cleanup` hold it shared from start to
-//! end; only the keeper tries it exclusively, without waiting. Lock order everywhere: lease, then store.
+//! end; only the keeper tries to lock it exclusively, without waiting. Lock order everywhere: lease, then store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +18,12 @@ use crate::core::policy::Timing;
 use crate::core::report::Report;
 use crate::core::time::{Stamp, millis};
 
-/// A kernel lock, given back when it is dropped, also by kill -9.
+/// A kernel lock, released when it is dropped, also by kill -9.
 pub trait Held: fmt::Debug {}
 
 pub type Lock = Box<dyn Held>;
 
-/// The instance that a job was given, and how to reach it: all that `run` needs.
+/// The instance assigned to a job, and how to reach it: all that `run` needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     pub instance: InstanceId,
@@ -35,10 +35,10 @@ pub struct Assignment {
     pub timeouts: StageTimeouts,
 }
 
-/// The part of a policy's timing that `run` needs, as it was at the grant: a stage reads no pool.
+/// The part of a policy's timing that `run` needs, as of the grant: a stage reads no pool state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTimeouts {
-    /// `connect_timeout`: to connect, and again until the instance has begun with the script.
+    /// `connect_timeout`: limit for connecting, and again for starting the script.
     #[serde(with = "millis")]
     pub start_within: Duration,
     /// `stop_grace`: from TERM to KILL.
@@ -58,14 +58,14 @@ impl Default for StageTimeouts {
     }
 }
 
-/// What the `job` file of an attempt says.
+/// The content of an attempt's `job` file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptRecord {
     pub job: JobFacts,
     pub pool: PoolName,
     /// The interpreter of its scripts.
     pub shell: String,
-    /// Where its sources lie on the instance, as `config` told the runner; `None`: `prepare` could not tell.
+    /// Directory of its sources on the instance, as `config` reported it to the runner; `None`: unknown to `prepare`.
     #[serde(default)]
     pub builds_dir: Option<String>,
     pub begun: Stamp,
@@ -76,16 +76,16 @@ pub struct AttemptRecord {
 /// An attempt that has just been closed by this call or an earlier one.
 #[derive(Debug)]
 pub struct Closing {
-    /// Keep it until the release is committed.
+    /// To be held until the release is committed.
     pub lease: Lock,
-    /// `None` if no `prepare` ever came.
+    /// `None` if `prepare` never ran.
     pub record: Option<AttemptRecord>,
     pub used: bool,
     /// Another call of this attempt (a `run` that is being stopped) still lives.
     pub lingering: bool,
 }
 
-/// Whose state directory this is.
+/// The identity of a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub owner: OwnerId,
@@ -95,7 +95,7 @@ pub struct Identity {
     pub generations: BTreeSet<Generation>,
 }
 
-/// Where a process waits.
+/// The mailbox in which a process waits for wake-ups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MailboxName<'a> {
     Keeper(&'a PoolName),
@@ -109,19 +109,19 @@ pub enum WakeReason {
     Timeout,
     /// SIGTERM.
     Stop,
-    /// A keeper after SIGQUIT: the service that it was started in stops, and the last job has gone.
+    /// A keeper after SIGQUIT: the service in which it was started stops, and no attempt is open.
     Unneeded,
-    /// The runner that called us is gone.
+    /// The runner that started this call is gone.
     RunnerGone,
-    /// Another executable lies where ours was: it shall take over.
+    /// The executable was replaced: the new one takes over.
     Replaced,
-    /// The state directory is gone, or is another one.
+    /// The state directory was removed or replaced.
     Evicted,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// `cleanup` has been here: the attempt takes no more calls.
+    /// The attempt was closed and accepts no more calls.
     #[error("attempt `{attempt}` is closed")]
     Closed { attempt: AttemptName },
     #[error("{what}")]
@@ -130,71 +130,71 @@ pub enum HostError {
 
 #[async_trait(?Send)]
 pub trait Host {
-    /// Whose directory is this, and is it where it was made?
+    /// The owner of the directory, and whether it was copied or moved.
     async fn identity(&self) -> Result<Identity, HostError>;
 
-    /// Records a new generation, synced, before its first launch.
+    /// Records a new generation before its first launch, and syncs it to disk.
     async fn begin_generation(&self) -> Result<Generation, HostError>;
 
-    /// `prepare`: makes the attempt's directory with the lease already held and puts it in place; if the name
-    /// exists, uses that one. `Closed` if `cleanup` came first.
+    /// For `prepare`: creates the attempt's directory with its lease already held, or uses an existing directory.
+    /// `Closed` if `cleanup` ran first.
     async fn begin_attempt(
         &self,
         name: &AttemptName,
         record: &AttemptRecord,
     ) -> Result<(Lock, AttemptRecord), HostError>;
 
-    /// `run`: takes the lease shared. `None` if there is no such attempt; `Closed` if it is closed.
+    /// For `run`: takes the lease shared. `None` if the attempt does not exist; `Closed` if it is closed.
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError>;
 
     /// Writes the assignment (or its absence) into the `job` file.
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError>;
 
-    /// Sets the mark `used`; `Closed` if the attempt was closed meanwhile.
+    /// Sets the mark `used`; `Closed` if the attempt has been closed in the meantime.
     async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError>;
 
     async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError>;
 
-    /// Sets the mark `closed`, making the directory if there is none, and tells a living `run` to stop.
+    /// Sets the mark `closed`, creating the directory if it is missing, and stops a living `run`.
     async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError>;
 
-    /// Everything about this pool's attempts that decides whether they are over.
+    /// The pool's attempts, with everything that decides whether they have ended.
     async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError>;
 
-    /// The keeper: tries the lease exclusively, without waiting. `None` if some call holds it.
+    /// For the keeper: tries to lock the lease exclusively, without waiting. `None` if a call holds it.
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError>;
 
-    /// The keeper, holding the lease exclusively: sets the mark `closed`; says whether `used` was set.
+    /// For the keeper, which holds the lease exclusively: sets the mark `closed`. Returns whether `used` was set.
     async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError>;
 
-    /// Removes what a dead attempt left in its TMPDIR, if device, inode and owner still match.
+    /// Removes the files that a dead attempt left in its TMPDIR, if device, inode and owner still match.
     async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError>;
 
     /// Removes the directory of an attempt that ended long ago.
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError>;
 
-    /// Becomes the keeper; waits at most `within` for the one before to go.
+    /// Becomes the keeper; waits at most `within` for the previous one to exit.
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError>;
 
-    /// Is there a keeper? Tried shared, so that a starting one is not turned away.
+    /// True if a keeper is running. Tries a shared lock, so that it never makes a starting keeper give up.
     async fn keeper_lives(&self) -> Result<bool, HostError>;
 
-    /// Starts a keeper in the background, unless somebody is doing so. Returns when it is on its own.
+    /// Starts a keeper in the background, unless another process is doing so. Returns when the keeper has detached.
     async fn start_keeper(&self) -> Result<(), HostError>;
 
-    /// A hint, never needed for correctness: errors are ignored.
+    /// Sends the keeper a wake-up. Correctness never depends on it: errors are ignored.
     async fn wake_keeper(&self, pool: &PoolName);
 
-    /// A hint to a waiting `prepare`: errors are ignored.
+    /// Sends a waiting `prepare` a wake-up: errors are ignored.
     async fn wake_attempt(&self, name: &AttemptName);
 
-    /// Waits for a hint, a signal, or the end of `within`. Dropping the future loses no hint.
+    /// Waits for a wake-up, a signal, or the end of `within`. Dropping the future loses no wake-up.
     async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError>;
 
-    /// Lets time pass, inside one effect; other effects go on.
+    /// Sleeps within one effect; other effects continue.
     async fn pause(&self, time: Duration);
 
-    /// Resolves when the runner wants this call to stop, or is gone, or `cleanup` came beside it.
+    /// Resolves when the runner stops this call, when the runner is gone, or when `cleanup` closes the attempt.
     async fn stopped(&self, name: &AttemptName) -> WakeReason;
 
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError>;

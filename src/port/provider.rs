@@ -1,7 +1,7 @@
-//! Makes, lists and terminates instances.
+//! Launches, lists and terminates instances.
 //!
-//! No waiting, no retrying, no policy. Every difference between providers that matters to a decision is a
-//! capability. The contract suite in tests/contract/provider.rs says when a provider is done.
+//! A provider does not wait, retry or decide. Every difference between providers that matters to a decision is a
+//! capability. A provider is done when it passes the contract suite in tests/contract/provider.rs.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,30 +14,30 @@ use crate::core::ids::{InstanceId, OfferingName, PoolName};
 use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
 use crate::port::finding::Finding;
 
-/// One launch attempt, complete: a repeat after an unknown answer is the same, byte for byte.
+/// One launch, complete: a repeat after an unknown answer is identical, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchRequest {
     pub instance: InstanceId,
     /// Instance id and attempt number: the provider's idempotency token.
     pub token: String,
     pub tags: Tags,
-    /// Which of `Capabilities::offerings` to launch; `None` where there are none. Committed before the call, so it may be
-    /// one of an earlier configuration: a provider that knows it no more says `Invalid`.
+    /// One of `Capabilities::offerings`; `None` if there are none. Committed before the call, so it may stem from an
+    /// earlier configuration: a provider that no longer has it answers `Invalid`.
     pub offering: Option<OfferingName>,
     pub keys: InstanceKeys,
-    /// The instance ends itself this long after its boot, where the provider can see to that: a manager that is gone for
-    /// good costs no more than that. `None`: it runs until somebody ends it.
+    /// The instance shuts itself down this long after its boot, if the provider supports that. It bounds the cost of a
+    /// runner host that is lost for good. `None`: it runs until it is terminated.
     pub lifetime: Option<Duration>,
 }
 
 /// The keys an instance starts with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InstanceKeys {
-    /// The one key that may log in, in OpenSSH form.
+    /// The only key that may log in, in OpenSSH format.
     pub authorized_key: String,
-    /// The host key it shall answer with: private, OpenSSH PEM.
+    /// The host key that the instance presents: private, OpenSSH PEM.
     pub host_key: String,
-    /// Its public half, in OpenSSH form.
+    /// Its public half, in OpenSSH format.
     pub host_key_public: String,
 }
 
@@ -65,51 +65,51 @@ impl ProviderError {
     }
 }
 
-/// What a pool asks of its provider at most: an examination measures quotas and addresses against it.
+/// The most that a pool requests from its provider: `examine` compares quotas and addresses with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     pub max_instances: u32,
-    /// Instances on record: what they take of a quota, they take already.
+    /// Recorded instances, which already count against quotas.
     pub recorded: u32,
-    /// No instance lives longer; `None`: for as long as it is good.
+    /// Upper limit of an instance's age; `None`: unlimited.
     pub max_lifetime: Option<Duration>,
 }
 
 #[async_trait(?Send)]
 pub trait Provider {
-    /// Starts an instance and returns when the provider has accepted it, not when it runs. Same token again: the
-    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` when no answer came.
+    /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
+    /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived.
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
 
-    /// Asks for deletion and returns at once. Called until it answers `NotFound`.
+    /// Requests termination and returns immediately. Called until it answers `NotFound`.
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError>;
 
-    /// Everything with our pool's tag, half-made and ending ones included, of any owner.
+    /// All instances with the pool's tag, of any owner, including those that are being created or terminated.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;
 
-    /// How to reach an instance; `NotFound` if there is none, `Transient` while it has no address yet.
+    /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
 
-    /// What the instance wrote while booting, newest last, for the job's author when a boot fails.
+    /// The instance's console output during its boot, newest last, for the job log when a boot fails.
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError>;
 
-    /// Everything of our pool, of any owner, that bills or counts against a quota: instances, and what outlives one
-    /// whose termination was cut off. What is being deleted need not be named.
+    /// All resources of the pool, of any owner, that cost money or count against a quota: instances, and whatever
+    /// outlives an interrupted termination. Resources that are being deleted may be omitted.
     ///
-    /// Asked now and then by a person, never by a pass: it may take several calls, and seconds.
+    /// Called for an operator, never by a pass: it may take several calls, and seconds.
     async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
         Ok(self.list(pool).await?.into())
     }
 
-    /// Asks for the deletion of one of `resources` and returns at once. Called until it answers `NotFound`.
+    /// Requests the deletion of one of `resources` and returns immediately. Called until it answers `NotFound`.
     ///
-    /// What is still in use by a living instance is refused (`Transient`), not taken from it.
+    /// Refuses (`Transient`) to delete a resource that a living instance uses.
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
             (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
             (kind, _) => {
                 let problem = format!(
-                    "this provider deletes instances only, and `{}` is no such: {kind}",
+                    "this provider can delete only instances, and `{}` is not an instance ({kind})",
                     resource.name
                 );
                 Err(ProviderError::new(ErrorClass::Invalid, problem))
@@ -117,11 +117,12 @@ pub trait Provider {
         }
     }
 
-    /// What can be found out by asking: would a launch be allowed (a dry run), is the image there, are addresses and
-    /// quota left for `demand`, does its clock agree with ours? Launches nothing, changes nothing, and costs nothing.
+    /// Findings that need calls to the provider: whether a launch would be allowed (a dry run), whether the image exists,
+    /// whether addresses and quotas suffice for `demand`, and whether the clocks agree. Launches and changes nothing, and
+    /// costs nothing.
     ///
-    /// May take as long as it needs: `doctor` gives up after a time of its own. What its table alone says wrong is
-    /// left to the provider's `doctor`. Codes begin with the kind, and stand in its doctor.rs.
+    /// May take as long as it needs: `doctor` has a timeout of its own. Mistakes in the table alone are left to the
+    /// provider's `doctor`. Codes begin with the kind, and are listed in its doctor.rs.
     async fn examine(&self, _demand: &Demand) -> Vec<Finding> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What the configuration says about one pool, read anew when it changes.
+//! One pool's configuration, reloaded when it changes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct PoolSetup {
     pub provider: Rc<dyn Provider>,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// Our own part of a clean: a script for `/bin/sh`, which is told the mark of the host's jobs as its argument.
+    /// Greenroom's part of cleaning: a script for `/bin/sh`, whose argument is the mark of the host's jobs.
     pub clean_script: Option<Rc<str>>,
-    /// The operator's part, run on a fixed host between jobs after ours; must exit 0.
+    /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
 }
 
 impl PoolSetup {
-    /// Are the instances hosts of the operator's, which are adopted and never made?
+    /// True if the instances are static hosts, which are adopted and never launched.
     pub fn has_fixed_hosts(&self) -> bool {
         !self.provider.capabilities().launches
     }
@@ -36,6 +36,6 @@ impl std::fmt::Debug for PoolSetup {
 
 #[async_trait(?Send)]
 pub trait Setup {
-    /// The last good configuration, and what is wrong with the present one if it is not that.
+    /// The last valid configuration, and the error in the present one if that is invalid.
     async fn current(&self) -> (PoolSetup, Option<String>);
 }

@@ -1,4 +1,4 @@
-//! Keeps the recorded state of one pool.
+//! Stores the recorded state of one pool.
 
 use async_trait::async_trait;
 
@@ -9,7 +9,7 @@ use crate::core::pool::PoolState;
 /// Decides under the store's lock. Pure: it may be called again with another state.
 pub type Decide<'a> = &'a mut dyn FnMut(&PoolState) -> Vec<Event>;
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Clone)]
 pub struct Committed {
     /// The state after the events.
@@ -20,7 +20,7 @@ pub struct Committed {
 /// Why the state cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// Another process holds the lock for longer than we wait.
+    /// Another process held the lock for longer than `lock_timeout`.
     #[error("the state of pool `{pool}` stayed locked for {waited} (held by {holder})")]
     Busy { pool: String, waited: String, holder: String },
     /// A record in the middle cannot be read: no launch, grant or termination until it is repaired.
@@ -32,7 +32,7 @@ pub enum StoreError {
     /// Written before the first release: neither readable nor writable.
     #[error("{}: {OUTDATED_REMEDY}", outdated(file, *found))]
     Outdated { file: String, found: u32 },
-    /// The file system said no.
+    /// An error of the file system.
     #[error("{what}")]
     Io { what: String },
 }
@@ -42,13 +42,13 @@ pub trait Store {
     /// The state as it stands, without a lock.
     async fn load(&self) -> Result<PoolState, StoreError>;
 
-    /// Takes the lock, reads, decides, appends all events at once or none, unlocks. No events: nothing is written.
+    /// Locks, reads, decides, appends all events or none, unlocks. Without events, nothing is written.
     async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError>;
 
-    /// Returns when everything committed so far would survive a power cut. Before a launch, and before the first
-    /// job of a project uses a fixed host; nowhere else.
+    /// Returns when everything committed so far would survive a power failure. Used only before a launch, and before the
+    /// first job of a project uses a static host.
     async fn sync(&self) -> Result<(), StoreError>;
 
-    /// Folds the journal into the snapshot if it is worth it. The keeper only.
+    /// Compacts the journal into the snapshot if that is worthwhile. For the keeper only.
     async fn compact(&self) -> Result<(), StoreError>;
 }

@@ -59,7 +59,7 @@ fn a_host_whose_key_changes_gets_no_job_until_the_operator_has_said_so() {
         place.run(&Job::new(id)).expect_outcome(&Outcome::Success);
     }
     wait_for("the doubt about a", SOON, || is_checking(&place, "a").then_some(()));
-    status_says(&place, "answers with host key SHA256:");
+    status_says(&place, "presents host key SHA256:");
     let before = place.grants().len();
     for id in 5..8 {
         place.run(&Job::new(id)).expect_outcome(&Outcome::Success);
