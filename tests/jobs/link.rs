@@ -170,7 +170,7 @@ fn a_link_killed_in_mid_stage_is_a_system_failure_with_one_sentence() {
     let said = record.stderr_text();
     eprintln!("{said}");
     assert!(
-        said.contains("system failure") && said.contains("the process that held the connection"),
+        said.contains("system failure") && said.contains("the link, which held the connection"),
         "{said}"
     );
     expect_swept(&attempt, shell);

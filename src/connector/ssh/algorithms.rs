@@ -45,7 +45,7 @@ pub(super) const HOST_KEYS: &[Algorithm] = &[
 pub(super) fn recorded_key(text: &str, at: &str) -> Result<PublicKey, ConnectError> {
     let local = |what| ConnectError::Local { what };
     let key = PublicKey::from_openssh(text.trim()).map_err(|_| {
-        local(format!("the host key recorded for {at} is not in OpenSSH form (`ssh-ed25519 AAAA…`)"))
+        local(format!("the host key recorded for {at} is not in OpenSSH format (`ssh-ed25519 AAAA…`)"))
     })?;
     match key.algorithm() {
         Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),

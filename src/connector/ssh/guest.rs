@@ -31,12 +31,12 @@ const AFTER_NOISE: Duration = Duration::from_secs(1);
 /// What a guest may say before its script, in bytes.
 const NOISE: usize = 16 << 10;
 
-const NO_COMMANDS: &str = "the instance runs no commands for this user";
+const NO_COMMANDS: &str = "the instance does not run commands for this user";
 const NO_STATUS: &str = "the instance ended the stage without an exit status";
 
 /// The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
 fn too_early(end: &StageEnd) -> String {
-    format!("the instance ended the session with {} before the script began", remote::ending(end))
+    format!("the session ended with {} before the script began", remote::ending(end))
 }
 
 /// What a guest said before its script was sent, in the order it came.

@@ -52,7 +52,7 @@ impl Notes {
 
     /// Why the connection ended, in a few words.
     pub(super) fn ended(&self) -> String {
-        self.learnt().ended.clone().unwrap_or_else(|| "it ended without a reason".to_owned())
+        self.learnt().ended.clone().unwrap_or_else(|| "the connection ended without a reason".to_owned())
     }
 }
 
@@ -89,8 +89,8 @@ impl Handler for Client {
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
         let ended = match &reason {
             DisconnectReason::ReceivedDisconnect(info) => match clean_line(info.message.as_bytes(), 120) {
-                said if said.is_empty() => "the instance ended the connection".to_owned(),
-                said => format!("the instance ended the connection (`{said}`)"),
+                said if said.is_empty() => "the instance closed the connection".to_owned(),
+                said => format!("the instance closed the connection (`{said}`)"),
             },
             DisconnectReason::Error(Error::KeepaliveTimeout) => format!("no answer for {}", self.silence),
             DisconnectReason::Error(error) => explain(error),
@@ -188,17 +188,17 @@ pub(super) fn explain(error: &Error) -> String {
             "the instance closed the connection".to_owned()
         }
         Error::IO(io) => dial::plain(io),
-        Error::Version => "it does not speak SSH 2".to_owned(),
+        Error::Version => "the server does not speak SSH 2".to_owned(),
         Error::NoCommonAlgo { kind, theirs, .. } => {
             let kind = format!("{kind:?}").to_lowercase();
             format!(
-                "no {kind} algorithm in common (it offers {})",
+                "no common {kind} algorithm (the server offers {})",
                 clean_line(theirs.join(", ").as_bytes(), 200)
             )
         }
         other => {
             let said = clean_line(other.to_string().as_bytes(), 160);
-            format!("it broke the SSH protocol ({})", said.to_lowercase())
+            format!("the server violated the SSH protocol ({})", said.to_lowercase())
         }
     }
 }

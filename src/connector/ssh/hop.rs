@@ -78,7 +78,9 @@ impl Way<'_> {
         let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
         let config = algorithms::config(self.settings, algorithms::HOST_KEYS.to_vec());
         match client::connect_stream(config, pipe, handler).await {
-            Ok(_) => Err(ConnectError::Unreachable { at, problem: "it shows no key".to_owned() }),
+            Ok(_) => {
+                Err(ConnectError::Unreachable { at, problem: "the server presents no host key".to_owned() })
+            }
             Err(error) => {
                 notes.other_key().ok_or_else(|| ConnectError::Unreachable { at, problem: explain(&error) })
             }
@@ -140,13 +142,13 @@ fn not_passed_on(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectE
         Error::ChannelOpenFailure(reason) => {
             let reason = match reason {
                 ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited",
-                ChannelOpenFailure::ConnectFailed => "it cannot connect there",
-                ChannelOpenFailure::UnknownChannelType => "it does not know how",
-                _ => "for want of resources",
+                ChannelOpenFailure::ConnectFailed => "it cannot connect to that address",
+                ChannelOpenFailure::UnknownChannelType => "it does not support forwarding",
+                _ => "it lacks resources",
             };
             ConnectError::Unreachable {
                 at: at.to_owned(),
-                problem: format!("{jump} does not pass the connection on ({reason})"),
+                problem: format!("{jump} does not forward the connection ({reason})"),
             }
         }
         _ => ConnectError::Lost { at: jump.to_owned(), problem: notes.ended(), sent: false },
@@ -162,7 +164,7 @@ fn handshake_failed(at: &str, recorded: &PublicKey, notes: &Notes, error: &Error
     }
     match error {
         Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. } => {
-            let found = format!("none of type {} (it has {})", recorded.algorithm(), theirs.join(", "));
+            let found = format!("none of type {} (the host has {})", recorded.algorithm(), theirs.join(", "));
             ConnectError::HostKey { at, expected, found: clean_line(found.as_bytes(), 200) }
         }
         error => ConnectError::Unreachable { at, problem: explain(error) },

@@ -64,7 +64,8 @@ impl Ssh {
         let present = RefCell::new(String::new());
         let looked = timeout(within, Box::pin(way.look_at_key(&present))).await;
         let key = looked.map_err(|_| ConnectError::timed_out(present.take(), within))??;
-        let unusable = || ConnectError::Local { what: "the key it shows cannot be written".to_owned() };
+        let unusable =
+            || ConnectError::Local { what: "cannot encode the host key that the server presents".to_owned() };
         HostKey::of(&key).ok_or_else(unusable)
     }
 

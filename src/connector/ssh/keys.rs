@@ -45,7 +45,7 @@ impl KeyStore {
             return Ok(pair);
         }
         self.make(id)
-            .map_err(|e| ConnectError::Local { what: format!("cannot keep keys for `{id}`: {e}") })?;
+            .map_err(|e| ConnectError::Local { what: format!("cannot store keys for `{id}`: {e}") })?;
         // Read back instead of returned: when two make them at once, both must answer with the ones that stayed.
         read_pair(&folder)?.ok_or_else(|| missing(id, &folder))
     }
@@ -119,11 +119,11 @@ fn public_text(key: &PrivateKey) -> Result<String, ConnectError> {
 }
 
 fn unusable(what: &str, error: &dyn std::fmt::Display) -> ConnectError {
-    ConnectError::Local { what: format!("cannot write {what} in OpenSSH form: {error}") }
+    ConnectError::Local { what: format!("cannot write {what} in OpenSSH format: {error}") }
 }
 
 fn missing(id: &InstanceId, folder: &Path) -> ConnectError {
-    ConnectError::Local { what: format!("there is no key for instance `{id}` in {}", folder.display()) }
+    ConnectError::Local { what: format!("no key for instance `{id}` in {}", folder.display()) }
 }
 
 /// Names of launched instances stay as they are. An operator's name for a host may hold anything; what could leave the

@@ -82,14 +82,15 @@ impl Credential {
                 }
                 Err(last)
             }
-            Self::Nobodys => Err(LoginError::Local("there is no key to log in with".to_owned())),
+            Self::Nobodys => Err(LoginError::Local("no key for the login".to_owned())),
         }
     }
 }
 
 fn parse_wanted(key: &str) -> Result<PublicKey, ConnectError> {
     PublicKey::from_openssh(key.trim()).map_err(|_| ConnectError::Local {
-        what: "the key chosen from the ssh-agent is not in OpenSSH form (`ssh-ed25519 AAAA…`)".to_owned(),
+        what: "the key to select from the ssh-agent is not in OpenSSH format (`ssh-ed25519 AAAA…`)"
+            .to_owned(),
     })
 }
 
@@ -100,18 +101,18 @@ fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
     let file = path.display();
     let instead = |kind: &str, why: &str| {
         local(format!(
-            "{file} is {kind}, which cannot be used from a file ({why}): add it to an ssh-agent and name the agent's \
-             socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)"
+            "{file} is {kind}, which Greenroom cannot read from a file ({why}): add it to an ssh-agent and \
+             name the agent's socket, or use an Ed25519 key (`ssh-keygen -t ed25519`)"
         ))
     };
-    let rsa = || instead("an RSA key", "no RSA implementation in Rust is safe against timing attacks yet");
+    let rsa = || instead("an RSA key", "no RSA implementation in Rust resists timing attacks yet");
     let key = match keys::decode_secret_key(&text, None) {
         Ok(key) => key,
         Err(keys::Error::KeyIsEncrypted) => {
-            return Err(instead("protected by a passphrase", "nobody is there to type it"));
+            return Err(instead("a key with a passphrase", "there is no terminal to type it"));
         }
         Err(_) if text.contains("ENCRYPTED") => {
-            return Err(instead("protected by a passphrase", "nobody is there to type it"));
+            return Err(instead("a key with a passphrase", "there is no terminal to type it"));
         }
         Err(keys::Error::UnsupportedKeyType { .. } | keys::Error::UnknownAlgorithm(_)) => return Err(rsa()),
         Err(error) => {
@@ -122,7 +123,9 @@ fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
     match key.algorithm() {
         Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok(key),
         Algorithm::Rsa { .. } => Err(rsa()),
-        other => Err(instead(&format!("a key of type `{other}`"), "only Ed25519 and ECDSA can")),
+        other => {
+            Err(instead(&format!("a key of type `{other}`"), "only Ed25519 and ECDSA keys are supported"))
+        }
     }
 }
 
@@ -141,7 +144,7 @@ impl Agent {
     /// The keys to try, in the agent's order.
     async fn keys(&mut self, only: Option<&PublicKey>) -> Result<Vec<PublicKey>, String> {
         let held =
-            self.0.request_identities().await.map_err(|e| format!("the ssh-agent does not answer: {e}"))?;
+            self.0.request_identities().await.map_err(|e| format!("the ssh-agent does not respond: {e}"))?;
         let held = held.iter().map(|identity| identity.public_key().into_owned());
         let keys: Vec<PublicKey> = match only {
             Some(only) => held.filter(|key| key.key_data() == only.key_data()).collect(),
@@ -149,7 +152,7 @@ impl Agent {
         };
         match (keys.is_empty(), only) {
             (false, _) => Ok(keys),
-            (true, None) => Err("the ssh-agent holds no key".to_owned()),
+            (true, None) => Err("the ssh-agent holds no keys".to_owned()),
             (true, Some(only)) => {
                 Err(format!("the ssh-agent does not hold the key {}", only.fingerprint(HashAlg::Sha256)))
             }
@@ -190,7 +193,7 @@ async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> 
     }
     let key = key.fingerprint(HashAlg::Sha256);
     Err(LoginError::Refused(if partial_success {
-        format!("it wants more than the key {key}")
+        format!("it requires more than the key {key}")
     } else {
         format!("it does not accept the key {key}")
     }))

@@ -122,7 +122,8 @@ fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Res
     if end == StageEnd::Exited(0) {
         return Ok(());
     }
-    let problem = format!("`true` ended with {}: {}", remote::ending(&end), clean_line(&said, 200));
+    let problem =
+        format!("the command `true` failed with {}: {}", remote::ending(&end), clean_line(&said, 200));
     Err(ConnectError::Refused { at: session.at().to_owned(), user: user.to_owned(), problem })
 }
 

@@ -68,8 +68,9 @@ impl Marked {
 
     fn new(before: &str, command: &str) -> Result<Self, ConnectError> {
         let mut random = [0_u8; 16];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| ConnectError::Local { what: format!("the kernel gives no random numbers: {e}") })?;
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
+            ConnectError::Local { what: format!("cannot get random numbers from the kernel: {e}") }
+        })?;
         let mark = format!("greenroom-session-{:032x}-", u128::from_ne_bytes(random));
         Ok(Self { command: shell(&format!("{before}echo {mark}$$ >&2; {command}")), mark })
     }

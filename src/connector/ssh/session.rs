@@ -18,7 +18,7 @@ use crate::port::connector::{ConnectError, StageEnd};
 const FAREWELL: Duration = Duration::from_millis(500);
 /// What is kept of the output of a command of ours.
 const BRIEF_OUTPUT: usize = 2048;
-const NO_SESSION: &str = "the instance opens no session";
+const NO_SESSION: &str = "the instance refuses to open a session";
 
 /// Did the instance refuse a session on a connection that stands? Servers count one that has just ended for a moment more
 /// (`MaxSessions`).
@@ -122,9 +122,8 @@ impl<'a> Session<'a> {
                     end = end.or(Some(remote::signalled(&signal_name)));
                 }
                 ChannelMsg::Failure => {
-                    return Err(
-                        self.lost_because("the instance runs no commands for this user".to_owned(), false)
-                    );
+                    return Err(self
+                        .lost_because("the instance does not run commands for this user".to_owned(), false));
                 }
                 ChannelMsg::Close => break,
                 _ => {}

@@ -135,9 +135,7 @@ pub(super) async fn carry_on(
             // ends it: the script is not read.
             return Err(session.not_started(run.start_within, sent.get()));
         }
-        DriveEnd::Over(Over::Output(error)) => {
-            Some(format!("cannot pass on the output of the stage: {error}"))
-        }
+        DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
         DriveEnd::Script(error) => Some(format!("cannot read the script: {error}")),
         DriveEnd::Stop => None,
     };

@@ -75,7 +75,7 @@ pub(super) async fn stop(
         return Err(session.lost(true));
     }
     let waited = Pretty(grace + KILLING);
-    Err(session.lost_because(format!("the stage was told to stop and did not within {waited}"), true))
+    Err(session.lost_because(format!("the stage did not stop within {waited}"), true))
 }
 
 async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {

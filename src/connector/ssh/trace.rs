@@ -15,7 +15,7 @@ pub(super) fn prelude(trace: Option<&Trace>) -> String {
         "n=\"$HOME/.greenroom/{mark}\"; b={builds}; set --; \
          [ -r /proc/$$/stat ] && read -r s </proc/$$/stat && set -- ${{s##*) }}; \
          {{ [ -d \"$n\" ] || mkdir -p -m 700 \"$n\"; }} && ln -sf \"$b\" \"$n/{attempt}.$$.${{20:-0}}\" || {{ \
-           echo \"greenroom: cannot note in $n what has to be cleaned after this job\" >&2; exit 97; }}; \
+           echo \"greenroom: cannot record in $n what to clean after this job\" >&2; exit 97; }}; \
          [ -d \"$b.tmp\" ] || mkdir -p -m 700 \"$b.tmp\" 2>/dev/null; \
          [ ! -d \"$b.tmp\" ] || {{ TMPDIR=\"$b.tmp\"; export TMPDIR; }}; \
          GREENROOM_TRACE=/{mark}/; export GREENROOM_TRACE; "

@@ -115,8 +115,8 @@ async fn a_key_file_that_cannot_be_used_is_refused_with_the_reason_and_the_way_o
         (&["-t", "rsa", "-b", "2048"], "is an RSA key"),
         (&["-t", "rsa", "-b", "2048", "-m", "PEM"], "is an RSA key"),
         (&["-t", "rsa", "-b", "2048", "-m", "PKCS8"], "is an RSA key"),
-        (&["-t", "ed25519", "-N", "secret"], "protected by a passphrase"),
-        (&["-t", "ecdsa", "-m", "PEM", "-N", "secret"], "protected by a passphrase"),
+        (&["-t", "ed25519", "-N", "secret"], "a key with a passphrase"),
+        (&["-t", "ecdsa", "-m", "PEM", "-N", "secret"], "a key with a passphrase"),
     ];
     for (n, (kind, why)) in cases.into_iter().enumerate() {
         let path = sshd.path(&format!("user{n}"));

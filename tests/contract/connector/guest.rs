@@ -299,7 +299,7 @@ async fn a_failing_output_stops_the_stage_and_is_our_own_fault() {
         .run(&sshd.id, &sshd.at, stage("bash", script), &mut Full, never())
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("cannot pass on the output"), "{error}");
+    assert!(error.to_string().contains("cannot forward the stage's output"), "{error}");
     assert!(!lives(fs::read_to_string(pid).unwrap().trim().parse().unwrap()));
 }
 

@@ -169,15 +169,15 @@ async fn what_is_no_ssh_is_called_so() {
     for trick in [Trick::Garbage, Trick::EndlessBanner, Trick::EndlessLine] {
         fails_with(trick, "cannot connect to 127.0.0.1:", SOON).await;
     }
-    fails_with(Trick::HugePacket, "broke the SSH protocol", SOON).await;
+    fails_with(Trick::HugePacket, "violated the SSH protocol", SOON).await;
     fails_with(Trick::GarbagePacket, "cannot connect to 127.0.0.1:", SOON).await;
 }
 
 #[tokio::test]
 async fn a_server_that_refuses_us_says_so_without_control_characters() {
     fails_with(Trick::Disconnects, "go away", SOON).await;
-    fails_with(Trick::RefusesSessions, "opens no session", SOON).await;
-    fails_with(Trick::RefusesCommands, "runs no commands", SOON).await;
+    fails_with(Trick::RefusesSessions, "refuses to open a session", SOON).await;
+    fails_with(Trick::RefusesCommands, "does not run commands", SOON).await;
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn floods_cost_no_memory_and_a_stop_ends_them() {
             // It answers no second channel, so nobody can say that the stage is gone. A link waits for a word before
             // it sends the script: then there is no stage.
             let never_began = through_links() && trick == Trick::FloodsUnknownStream;
-            let said = if never_began { "Stopped" } else { "was told to stop and did not" };
+            let said = if never_began { "Stopped" } else { "the stage did not stop within" };
             assert!(report.said.contains(said), "{trick:?} {task:?}: {report:?}");
             assert!(report.took < Duration::from_secs(20), "{trick:?} {task:?}: {report:?}");
         }
@@ -294,7 +294,7 @@ async fn a_session_number_that_is_none_is_output_and_no_command() {
 async fn a_stop_that_is_not_carried_out_takes_bounded_time() {
     for trick in [Trick::NamesAndStalls, Trick::NamesAndRefuses] {
         let report = meet(trick, Task::Stop).await;
-        assert!(report.said.contains("was told to stop and did not"), "{trick:?}: {report:?}");
+        assert!(report.said.contains("the stage did not stop within"), "{trick:?}: {report:?}");
         assert!(report.took < Duration::from_secs(20), "{trick:?}: {report:?}");
     }
 }

@@ -75,5 +75,5 @@ async fn a_jump_host_that_passes_nothing_on_is_named() {
     let guest = Sshd::start().await;
     let at = behind(&jump, &guest);
     let text = guest.connector().check(&guest.id, &at, WITHIN).await.unwrap_err().to_string();
-    assert!(text.contains("does not pass the connection on (administratively prohibited)"), "{text}");
+    assert!(text.contains("does not forward the connection (administratively prohibited)"), "{text}");
 }

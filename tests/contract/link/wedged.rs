@@ -86,7 +86,7 @@ async fn bereaved(sshd: &Sshd) -> u32 {
     assert!(matches!(error, ConnectError::Lost { sent: true, .. }), "{error:?}");
     let text = error.to_string();
     eprintln!("{text}");
-    assert!(text.contains("the process that held the connection has ended"), "{text}");
+    assert!(text.contains("the link, which held the connection, has exited"), "{text}");
     assert!(!text.contains('\n'), "{text}");
     let old = session(sshd);
     assert!(lives(old), "it goes on");

@@ -112,7 +112,7 @@ impl Links {
                 Ok(_) => {
                     deaths += 1;
                     if deaths > MOST_DEATHS {
-                        return Err(io::Error::other("links end as soon as they are asked"));
+                        return Err(io::Error::other("each link exits as soon as it gets a request"));
                     }
                 }
                 Err(_) => kill(&line),
@@ -172,7 +172,7 @@ impl Links {
         let mut word = pipe::Receiver::from_owned_fd(OwnedFd::from(hear))?;
         match timeout(START_WITHIN, word.read(&mut [0])).await {
             Ok(read) => Ok(read? == 1),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "a link did not begin in time")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "a link did not start in time")),
         }
     }
 

@@ -60,7 +60,7 @@ impl Line {
                 return Ok(Some(serde_json::from_slice(&text)?));
             }
             if self.heard.len() > LONGEST {
-                return Err(io::Error::new(ErrorKind::InvalidData, "a message without end"));
+                return Err(io::Error::new(ErrorKind::InvalidData, "a message is too long"));
             }
             let (heard, given) = (&mut self.heard, &mut self.given);
             let stream = &self.stream;

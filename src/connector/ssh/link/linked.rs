@@ -183,7 +183,7 @@ async fn converse(
 ) -> Talk {
     let lost = ConnectError::Lost {
         at: at.place(),
-        problem: "the process that held the connection has ended".to_owned(),
+        problem: "the link, which held the connection, has exited".to_owned(),
         sent: true,
     };
     let pumping = pump(stdout, stderr, output);
@@ -235,7 +235,7 @@ async fn converse(
             pumped = &mut pumping, if !drained => {
                 drained = true;
                 if let Err(error) = pumped {
-                    let what = format!("cannot pass on the output of the stage: {error}");
+                    let what = format!("cannot forward the stage's output: {error}");
                     unheard = Some(ConnectError::Local { what });
                     let _heard = line.say(&Control::Stop, &[]).await;
                     wedged_at = Some(Instant::now() + stage.stop_grace + STOP_HEARD);

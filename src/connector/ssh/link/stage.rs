@@ -65,7 +65,7 @@ impl Hub<'_> {
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
-        let mut given = || line.given().ok_or_else(|| local("a stage came without its pipes", &"none"));
+        let mut given = || line.given().ok_or_else(|| local("the request for a stage lacks pipes", &"none"));
         let (script, stdout, stderr) = (given()?, given()?, given()?);
         let mut output =
             ProcessOutput::to_pipes(stdout, stderr).map_err(|e| local("cannot use the stage's pipes", &e))?;
@@ -125,7 +125,7 @@ async fn in_shell(
     output: &mut ProcessOutput,
 ) -> Result<StageEnd, ConnectError> {
     let noise = std::mem::take(&mut waiting.noise);
-    let told = line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has gone", &e));
+    let told = line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has exited", &e));
     let begun = match told {
         Ok(()) => pass_on(output, noise).await,
         gone => gone,
@@ -145,7 +145,7 @@ async fn in_shell(
 /// What a guest said before its script belongs to the stage's output. It is less than an empty pipe takes.
 async fn pass_on(output: &mut ProcessOutput, noise: Noise) -> Result<(), ConnectError> {
     for (stream, bytes) in noise.said {
-        output.write(stream, &bytes).await.map_err(|e| local("cannot pass on output", &e))?;
+        output.write(stream, &bytes).await.map_err(|e| local("cannot forward the stage's output", &e))?;
     }
     Ok(())
 }
