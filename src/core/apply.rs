@@ -1,7 +1,7 @@
 //! How each event changes the state.
 //!
-//! Total: an event that does not fit the state changes nothing and says so. The engine decides under the store's
-//! lock, so a misfit is a bug; simulator and tests treat it as one.
+//! Total: an event that does not fit the state changes nothing and is reported. The engine decides under the store's
+//! lock, so an inapplicable event is a bug, and fails the simulator and the tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const HELD: InapplicableEvent = InapplicableEvent("a job holds the instance");
 const BOOTS_KEPT: usize = 9;
 
 impl PoolState {
-    /// Applies one event; on a misfit nothing but the revision changes.
+    /// Applies one event; an inapplicable one changes only the revision.
     pub fn apply(&mut self, event: &Event) -> Result<(), InapplicableEvent> {
         self.revision += 1;
         let at = event.at;
@@ -137,7 +137,7 @@ impl PoolState {
         self.instances.get_mut(id).map(Arc::make_mut).ok_or(NO_INSTANCE)
     }
 
-    /// The same for a host that we did not make.
+    /// The same for a static host.
     fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.is_static() {
@@ -147,7 +147,7 @@ impl PoolState {
         }
     }
 
-    /// The same for an instance that nobody is on.
+    /// The same for an instance without jobs.
     fn empty(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
@@ -171,7 +171,7 @@ impl PoolState {
         *highest = launch.number.max(*highest);
         self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
         self.launches.recent.push(at);
-        // A refused attempt made nothing: the next one begins from the beginning.
+        // A refused launch created nothing: the next one starts from the beginning.
         let mut instance = fresh(id, capacity, uses_left, at);
         instance.launch = Some(launch);
         self.instances.insert(id.clone(), Arc::new(instance));
@@ -200,7 +200,7 @@ impl PoolState {
         Ok(())
     }
 
-    /// An offering that was refused made nothing and says nothing of the others: the next one follows at once.
+    /// A refused launch created nothing, and the other offerings are unaffected: the next one is tried immediately.
     fn refused(&mut self, offering: Option<&OfferingName>, asked: Stamp, failure: &Failure, at: Stamp) {
         let of_offering = offering.is_some_and(|c| self.availability.refuse(c, asked, failure, at));
         if !of_offering {
@@ -232,8 +232,8 @@ impl PoolState {
         Ok(())
     }
 
-    /// One that was under way when another failed tells nothing new: a moment without an answer, or with too many calls, is
-    /// one failure, whatever number of launches met it. They made nothing, so that costs nothing.
+    /// A launch that was under way when another one failed adds no failure: an outage or a throttled moment counts once,
+    /// however many launches met it. They created nothing, so ignoring them is safe.
     fn launch_refused(&mut self, asked: Stamp, failure: Failure, at: Stamp) {
         let before = self.launches.last.as_ref().filter(|_| self.launches.failures > 0);
         if before.is_none_or(|(before, _)| asked.is_after(*before)) {
@@ -242,7 +242,7 @@ impl PoolState {
         self.launches.last = Some((at, failure));
     }
 
-    /// Each counts: an instance was paid for.
+    /// Each one counts, because each instance was paid for.
     fn launch_failed(&mut self, failure: Failure, at: Stamp) {
         self.launches.failures = self.launches.failures.saturating_add(1);
         self.launches.last = Some((at, failure));
@@ -333,7 +333,7 @@ impl PoolState {
         if !leaving.used {
             self.keep_place(&grant.reservation, at);
         }
-        // A call that still lives may yet begin to use it: a lingering attempt costs its use.
+        // A call that still lives may yet start to use the instance: a closing attempt costs its use.
         if leaving.closing
             && let Ok(instance) = self.change(&grant.instance)
             && let Some(holder) = instance.holders.get_mut(attempt)
@@ -347,7 +347,7 @@ impl PoolState {
         Ok(())
     }
 
-    /// Takes an attempt off its instance. An unused grant costs no use and binds to no domain.
+    /// Removes an attempt from its instance. An unused grant costs no use and binds the instance to no domain.
     fn leave(&mut self, id: &InstanceId, attempt: &AttemptName, used: bool, at: Stamp) {
         let Ok(instance) = self.change(id) else { return };
         if instance.holders.remove(attempt).is_none() {
@@ -381,7 +381,7 @@ impl PoolState {
         become_(instance, Phase::Ready, at)?;
         instance.ready = Some(at);
         if instance.is_static() && instance.uses_left.is_some() {
-            // A clean makes a host as good as new; one that cannot be replaced is not used up.
+            // Cleaning restores a static host's uses; a host that cannot be replaced is never used up.
             instance.uses_left = policy.as_ref().and_then(|p| p.max_use_count);
         }
         if policy.is_none_or(|p| p.clean_unbinds) {

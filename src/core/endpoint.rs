@@ -11,33 +11,33 @@ pub struct Endpoint {
     pub address: String,
     pub port: u16,
     pub user: String,
-    /// The host's public key in OpenSSH form (`ssh-ed25519 AAAA…`): no other is accepted.
+    /// The host's public key in OpenSSH format (`ssh-ed25519 AAAA…`); no other key is accepted.
     pub host_key: String,
-    /// The operator's key that logs in; `None`: the instance's own, which we made.
+    /// The operator's key for the login; `None`: the instance's own, which Greenroom created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<LoginKey>,
-    /// The host through which it is reached; `None`: directly.
+    /// The jump host; `None`: it is reached directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jump: Option<Box<Jump>>,
 }
 
-/// A key of the operator's: where it is, never the key itself.
+/// The location of an operator's key, never the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoginKey {
     /// A private key without a passphrase, Ed25519 or ECDSA.
     File(PathBuf),
-    /// What an ssh-agent holds: any kind of key.
+    /// A key in an ssh-agent, of any kind.
     Agent {
         /// The agent's socket (`SSH_AUTH_SOCK`).
         socket: PathBuf,
-        /// The one key to use, in OpenSSH form; without it the first five are tried.
+        /// The only key to use, in OpenSSH format; `None`: the first five are tried.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
     },
 }
 
-/// A host that passes connections on to others. It sees their SSH traffic, not what is in it.
+/// A host that forwards connections to others. It sees their SSH traffic only in encrypted form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jump {
     pub address: String,
@@ -49,15 +49,15 @@ pub struct Jump {
 }
 
 impl Endpoint {
-    /// Where it is, as people write it.
+    /// Its location, as people write it.
     pub fn place(&self) -> String {
         place(&self.address, self.port)
     }
 }
 
-/// Where a server is, as people write it: `host:22`, `[::1]:22`.
+/// The location of a server, as people write it: `host:22`, `[::1]:22`.
 pub fn place(address: &str, port: u16) -> String {
-    // No name has a colon in it, and every IPv6 address has.
+    // No name contains a colon, and every IPv6 address does.
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 

@@ -1,4 +1,4 @@
-//! Events: the only way state changes.
+//! Events: the only way to change the state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// What happened. Written to the journal as it stands here: a renamed variant needs a new format version.
+/// What happened. The journal uses these names: a renamed variant needs a new format version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Change {
@@ -32,7 +32,7 @@ pub enum Change {
     GenerationBegun {
         generation: Generation,
     },
-    /// The provider can launch in these ways, the preferred one first, and in others than are recorded.
+    /// The provider's offerings differ from the recorded ones; the preferred one first.
     OfferingsChanged {
         offerings: Vec<OfferingName>,
     },
@@ -44,7 +44,7 @@ pub enum Change {
         attempt: u32,
         capacity: u32,
         uses_left: Option<u32>,
-        /// In which of its ways the provider is to launch; `None`: it has one only.
+        /// The offering to launch; `None`: the provider has no offerings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offering: Option<OfferingName>,
     },
@@ -54,7 +54,7 @@ pub enum Change {
         attempt: u32,
         answer: Answer,
     },
-    /// It let us in for the first time.
+    /// The first connection to it succeeded.
     Reached {
         instance: InstanceId,
         endpoint: Endpoint,
@@ -63,29 +63,29 @@ pub enum Change {
     BecameReady {
         instance: InstanceId,
     },
-    /// A fixed host, found in the provider's list.
+    /// A static host was found in the provider's list.
     Adopted {
         instance: InstanceId,
         endpoint: Endpoint,
         capacity: u32,
         uses_left: Option<u32>,
     },
-    /// A fixed host is found to have room for another number of jobs than is recorded.
+    /// The capacity of a static host differs from the recorded one.
     Resized {
         instance: InstanceId,
         capacity: u32,
     },
-    /// A fixed host is reached in another way than is recorded: the operator has changed it.
+    /// The endpoint of a static host differs from the recorded one: the operator has changed it.
     Readdressed {
         instance: InstanceId,
         endpoint: Endpoint,
     },
-    /// A fixed host that was ready cannot be used: it gets no job until it has been reached again.
+    /// A ready static host became unreachable: it gets no job until it has been reached again.
     BecameUnreachable {
         instance: InstanceId,
         reason: String,
     },
-    /// A job asks for capacity.
+    /// A job requests capacity.
     Requested {
         attempt: AttemptName,
         job: JobFacts,
@@ -93,7 +93,7 @@ pub enum Change {
         #[serde(with = "millis")]
         acquire_timeout: Duration,
     },
-    /// A slot is the job's.
+    /// A slot was granted to the job.
     Granted {
         attempt: AttemptName,
         instance: InstanceId,
@@ -103,17 +103,17 @@ pub enum Change {
         attempt: AttemptName,
         how: super::attempt::End,
     },
-    /// The job found its instance unusable before it used it: the request waits again at its old place.
+    /// The job found its instance unusable before it used it: the request returns to its place in the queue.
     Rejected {
         attempt: AttemptName,
         message: String,
     },
-    /// The attempt gave its slot back.
+    /// The attempt released its slot.
     Released {
         attempt: AttemptName,
         release: Release,
     },
-    /// The last call of a lingering attempt ended.
+    /// The last call of a closing attempt exited: its slot is free.
     SlotFreed {
         attempt: AttemptName,
     },
@@ -127,36 +127,36 @@ pub enum Change {
         instance: InstanceId,
         reason: String,
     },
-    /// The operator brings an instance that was set aside back.
+    /// The operator returned an instance to service.
     ReturnedToService {
         instance: InstanceId,
     },
-    /// Never a fixed host: it cannot be thrown away, only set aside, cleaned, or forgotten when it is gone.
+    /// Never for a static host, which can only be taken out of service, cleaned, or forgotten.
     DrainingBegun {
         instance: InstanceId,
         reason: DrainReason,
     },
-    /// A complete list, begun then, lacks it.
+    /// A complete list that was requested at this time lacks it.
     MissingFromList {
         instance: InstanceId,
         begun: Stamp,
     },
-    /// It is in the list again.
+    /// It is listed again.
     ListedAgain {
         instance: InstanceId,
     },
-    /// It is gone at the provider; the record goes too.
+    /// It no longer exists at the provider: its record is dropped.
     Forgotten {
         instance: InstanceId,
     },
-    /// The operator stops the pool: no grants, no launches, every instance is drained.
+    /// The operator drained the pool: no grants, no launches, every instance is drained.
     PoolDrained,
-    /// The operator lets the pool work again; also ends a pause after failed launches, and no offering is passed over.
+    /// The operator resumed the pool. Also ends a pause after failed launches, and makes all offerings available.
     PoolResumed,
 }
 
 impl Change {
-    /// The event with its moment.
+    /// The event with its time.
     pub fn at(self, at: Stamp) -> Event {
         Event { at, change: self }
     }

@@ -1,6 +1,6 @@
-//! Names of things: cheap, ordered, checked.
+//! Identifiers: cheap, ordered, checked.
 //!
-//! Every name is text that a person can read in a journal, shared so that a clone costs no allocation.
+//! Each one is text that is readable in a journal, and shared so that a clone costs no allocation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ text_name!(
     PoolName
 );
 text_name!(
-    /// One machine. For a launched one `POOL-GENERATION-NUMBER`; for a fixed host the operator's name.
+    /// One instance. If launched: `POOL-GENERATION-NUMBER`; for a static host: the operator's name.
     InstanceId
 );
 text_name!(
@@ -74,7 +74,7 @@ text_name!(
     AttemptName
 );
 text_name!(
-    /// The state directory's own random id. Made once, never derived from configuration or host name.
+    /// The state directory's random ID. Created once, never derived from configuration or host name.
     OwnerId
 );
 text_name!(
@@ -82,12 +82,12 @@ text_name!(
     Generation
 );
 text_name!(
-    /// One way to launch: type of machine, zone or subnet, spot or on demand, image. A name for people, of one pool:
+    /// One way to launch: machine type, zone or subnet, spot or on demand, image. A readable name, unique in its pool:
     /// `us-east1-b n2d-standard-4 spot`.
     OfferingName
 );
 text_name!(
-    /// Who may share an instance that has run a job: a project, a namespace, or anybody.
+    /// The jobs that may share an instance: those of a project, those of a namespace, or all.
     TrustDomain
 );
 
@@ -116,7 +116,7 @@ impl PoolName {
 }
 
 impl AttemptName {
-    /// Checks the base name of a TMPDIR before it becomes a directory of ours.
+    /// Checks the base name of a TMPDIR before it becomes the name of a directory.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let ok = !text.is_empty()
             && text.len() <= 128

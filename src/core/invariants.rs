@@ -1,7 +1,7 @@
-//! What is true of every recorded state.
+//! The invariants of every recorded state.
 //!
-//! Knows nothing of how the state came about: simulator and tests ask after every event. A clean state costs no
-//! allocation.
+//! Independent of how the state came about: the simulator and the tests check them after every event. A valid state
+//! costs no allocation.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use super::instance::{Holder, Instance, Phase};
 use super::pool::{Grant, PoolState};
 use super::reservation::{Reservation, Ticket};
 
-/// A law that a state breaks.
+/// An invariant that a state violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Broken {
-    /// More jobs at once than slots.
+    /// More concurrent jobs than slots.
     Crowded { instance: InstanceId, jobs: usize, capacity: u32 },
-    /// A fixed host that is drained.
+    /// A static host that is drained.
     ThrownAway { instance: InstanceId },
     /// A job of another trust domain than the instance is bound to.
     Trespass { instance: InstanceId, attempt: AttemptName },
-    /// Bound to nobody, with a job on it.
+    /// Bound to no trust domain, with a job on it.
     Unbound { instance: InstanceId },
-    /// Jobs in a phase that has none.
+    /// Jobs in a phase that allows none.
     JobsIn { instance: InstanceId, phase: &'static str },
     /// A record under another name than its own.
     Misfiled { what: &'static str, name: String },
-    /// Granted an instance that does not know of it, or under another job's name.
+    /// Granted an instance that does not list it, or lists it for another job.
     GrantWithoutHolder { attempt: AttemptName, instance: InstanceId },
     /// Holds an instance without a grant.
     HolderWithoutGrant { attempt: AttemptName, instance: InstanceId },
@@ -33,13 +33,13 @@ pub enum Broken {
     TwoAttempts { job: JobKey },
     /// An attempt waits and holds, or waits twice.
     TwoRequests { attempt: AttemptName },
-    /// A ticket that was never given out, or given twice.
+    /// A ticket that was never issued, or issued twice.
     Ticket { ticket: Ticket },
     /// A launch with a number above the highest of its generation.
     Number { instance: InstanceId },
-    /// An instance in service that nobody knows how to reach.
+    /// An instance in service without an endpoint.
     Unreachable { instance: InstanceId },
-    /// Ready, but nobody knows since when.
+    /// Ready, but without the time since when.
     NeverReady { instance: InstanceId },
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Every law that the state breaks; none if it is sound.
+/// All invariants that the state violates; none if it is valid.
 pub fn check(state: &PoolState) -> Vec<Broken> {
     let mut broken = Vec::new();
     let mut holders = 0;
@@ -111,7 +111,7 @@ fn one_instance(state: &PoolState, id: &InstanceId, instance: &Instance, broken:
             broken.push(Broken::Unbound { instance: named() });
         }
         match instance.phase {
-            // Doubted while they were on it.
+            // Became unreachable while they were on it.
             Phase::Checking if instance.is_static() => {}
             Phase::Launching | Phase::Checking | Phase::Cleaning => {
                 let phase = instance.phase.word();
@@ -174,7 +174,7 @@ fn grant_without_holder(state: &PoolState, attempt: &AttemptName, grant: &Grant,
     }
 }
 
-/// Tickets: each given out, each given once, each request filed under its own. Attempts: one that lives per job.
+/// Tickets: each is issued, and once; each request is filed under its own. Attempts: at most one per job is open.
 fn queue(state: &PoolState, broken: &mut Vec<Broken>) {
     for (ticket, reservation) in &state.waiting {
         if *ticket != reservation.ticket {
@@ -219,7 +219,7 @@ fn ticket(state: &PoolState, ticket: Ticket, seen: &mut Sieve, broken: &mut Vec<
     }
 }
 
-/// Says which numbers may have come before: sure about a no, not about a yes. Lives on the stack.
+/// A filter of numbers that may have come before: a negative answer is certain, a positive one is not. On the stack.
 struct Sieve([u64; Sieve::WORDS]);
 
 impl Default for Sieve {
@@ -231,7 +231,7 @@ impl Default for Sieve {
 impl Sieve {
     const WORDS: usize = 64;
 
-    /// May this number have come before?
+    /// True if this number may have come before.
     fn again(&mut self, number: u64) -> bool {
         let place = usize::try_from(number % (Self::WORDS as u64 * 64)).unwrap_or(0);
         let (word, bit) = (&mut self.0[place / 64], 1_u64 << (place % 64));

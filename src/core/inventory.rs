@@ -1,4 +1,4 @@
-//! What the provider listed, and how far it can be trusted.
+//! The provider's list, and how far it can be trusted.
 
 use super::ids::{Generation, InstanceId, OfferingName, OwnerId, PoolName};
 use super::time::Stamp;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// The tags on everything we create.
+/// The tags on everything that Greenroom creates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tags {
     pub pool: PoolName,
@@ -16,11 +16,11 @@ pub struct Tags {
     pub number: u32,
 }
 
-/// What a provider says an instance is doing.
+/// The state of an instance, as the provider reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// Asked for, booting, or rebooting.
+    /// Requested, booting, or rebooting.
     Starting,
     Running,
     /// Stopping, stopped, failed, or being deleted.
@@ -31,44 +31,44 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     pub id: InstanceId,
-    /// `None` for a fixed host: it is the operator's, not our making.
+    /// `None` for a static host, which Greenroom did not create.
     pub tags: Option<Tags>,
     pub status: Status,
-    /// When the provider made it, if it says so.
+    /// When the provider created it, if reported.
     pub created: Option<Stamp>,
-    /// What more there is to say, in a few words: how it was booted; of one that has ended, how, as what follows its name
+    /// Details, in a few words: how it was booted. For a terminated instance: why, to follow its name in a sentence
     /// (`was reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
-    /// What a fixed host has that others of its pool may not have; `None` for what we made.
+    /// Properties of a static host; `None` for a launched instance.
     pub fixed: Option<Fixed>,
 }
 
-/// What a provider says of a fixed host beside its status.
+/// Properties of a static host, in addition to its status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fixed {
-    /// Jobs at once; `None`: the pool's `capacity_per_instance`.
+    /// Concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub capacity: Option<u32>,
-    /// Why it cannot be used now, and what helps.
+    /// Why it cannot be used now, and the fix.
     pub problem: Option<String>,
 }
 
 /// One answer of `list`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// When the call began; what happened later may be missing.
+    /// When the call began; later changes may be missing.
     pub begun: Stamp,
-    /// False if anything was cut off. An incomplete list proves no absence.
+    /// False if anything may be missing. An incomplete list does not prove absence.
     pub complete: bool,
     /// Sorted by id.
     pub instances: Vec<Listed>,
 }
 
-/// What kind of thing a provider keeps for us.
+/// The kind of a provider's resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceKind {
     Instance,
     Volume,
-    /// By its word for people, in lower case: `address`, `snapshot`.
+    /// Its name for people, in lower case: `address`, `snapshot`.
     Other(&'static str),
 }
 
@@ -82,34 +82,34 @@ impl fmt::Display for ResourceKind {
     }
 }
 
-/// One thing that bills, or counts against a quota.
+/// A resource that costs money or counts against a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
     pub kind: ResourceKind,
-    /// The provider's own id for it, unique in its pool, as its console and its tools show it: `i-0a1b2c3d`.
+    /// The provider's own ID for it, unique in its pool, as the provider's console and tools show it: `i-0a1b2c3d`.
     pub name: String,
-    /// The instance that it is, or was made for, where the provider knows; tags say as much.
+    /// The instance that it is, or was created for, if the provider reports it; the tags contain the same.
     pub instance: Option<InstanceId>,
-    /// `None`: not of our making, or it cannot carry tags.
+    /// `None`: Greenroom did not create it, or it cannot carry tags.
     pub tags: Option<Tags>,
-    /// When the provider made it, if it says so.
+    /// When the provider created it, if reported.
     pub created: Option<Stamp>,
-    /// What more there is to say, in a few words: its type and zone, how large it is.
+    /// Details, in a few words: its type and zone, its size.
     pub detail: Option<String>,
 }
 
-/// Everything that a provider keeps for a pool, in one answer.
+/// All resources of a pool, in one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources {
-    /// When the first call began; what happened later may be missing.
+    /// When the first call began; later changes may be missing.
     pub begun: Stamp,
-    /// False if anything was cut off: then there may be more of it.
+    /// False if the list may be incomplete.
     pub complete: bool,
     pub found: Vec<Resource>,
 }
 
 impl From<Listing> for Resources {
-    /// The instances that were made for us; the operator's own hosts are no resources.
+    /// Launched instances; static hosts are not resources.
     fn from(Listing { begun, complete, instances }: Listing) -> Self {
         let made = instances.into_iter().filter(|listed| listed.tags.is_some());
         let resource = |Listed { id, tags, created, detail, .. }: Listed| Resource {
@@ -124,17 +124,17 @@ impl From<Listing> for Resources {
     }
 }
 
-/// What `plan` may know about a provider's powers.
+/// The capabilities of a provider that `plan` reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Can instances be made and thrown away? Fixed hosts cannot: they are adopted and cleaned.
+    /// True if instances can be launched and terminated. Static hosts are adopted and cleaned instead.
     pub launches: bool,
-    /// Does the same launch token make no second instance? If not, an unanswered launch is waited for.
+    /// True if a repeated launch token never creates a second instance. If false, an unanswered launch is awaited.
     pub idempotent_launch: bool,
-    /// Do instances boot on this very machine, and how many at once before one takes the other's time? Refilling
-    /// then yields to jobs that wait, and asking how far an instance has come costs nothing. `None`: elsewhere.
+    /// For instances that boot on the runner host: how many can boot concurrently without slowing each other down.
+    /// Refilling then yields to waiting jobs, and probing a booting instance costs nothing. `None`: they boot elsewhere.
     pub boots_here: Option<u32>,
-    /// The ways in which it can launch, the preferred one first; each launch names one. Empty: there is one way only.
+    /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
 }
 

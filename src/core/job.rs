@@ -1,6 +1,6 @@
-//! A job's facts, from the response only.
+//! A job's facts, from GitLab's job response only.
 //!
-//! Nothing here comes from a variable that a user can set.
+//! None of them comes from a variable that a user can set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::JobKey;
 use super::time::millis;
 
-/// What GitLab itself says about a job.
+/// A job's facts, as GitLab itself states them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFacts {
     pub key: JobKey,
@@ -22,7 +22,7 @@ pub struct JobFacts {
 }
 
 impl JobFacts {
-    /// The group or user that the project lies in: its path without the last part.
+    /// The group or user of the project: its path without the last part.
     pub fn namespace(&self) -> &str {
         self.project.rsplit_once('/').map_or(&self.project, |(namespace, _)| namespace)
     }

@@ -1,6 +1,6 @@
-//! What the provider has and the record lacks: which of it is left over, and which of it is none of our business.
+//! Orphans: classifies the provider's resources by the record.
 //!
-//! An instance is judged by the same rows of the table as in a pass; what was made for one goes by its instance.
+//! An instance is classified by the same rows of the table as in a pass; a resource of an instance, by its instance.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,52 +14,52 @@ use super::plan::table::{self, Age, Unrecorded, Verdict};
 use super::pool::PoolState;
 use super::time::Stamp;
 
-/// How a resource stands to the record.
+/// A resource's relation to the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ownership {
-    /// Left over: it bills, and nobody sees to it.
+    /// Orphaned: it costs money, and no keeper manages it.
     Orphaned(OrphanReason),
-    /// Our owner's, but of a generation or number that was never given here: somebody works with a copy of this state, or
-    /// a part of the state is lost. Not to be touched.
+    /// Of this owner, but of a generation or number that is unknown here: another keeper works with a copy of this state,
+    /// or part of the state is lost. Must not be touched.
     Stranger,
-    /// Left over if it were older than `reap_grace`.
+    /// Orphaned once it is older than `reap_grace`.
     Young,
-    /// No record knows its instance, but an open attempt names it: a job may be on it.
+    /// Its instance has no record, but an open attempt names it: a job may be running on it.
     Held,
-    /// Of a recorded instance: the keeper sees to it.
+    /// Of a recorded instance, which the keeper manages.
     Recorded,
     /// Another owner's.
     Foreign,
-    /// Without tags nobody can say whose it is.
+    /// Without tags: its owner is unknown.
     Untagged,
 }
 
-/// Why something is left over.
+/// Why a resource is orphaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OrphanReason {
-    /// An instance that no record knows (any more).
+    /// An instance without a record.
     Unrecorded,
-    /// No record knows the instance that it was made for.
+    /// The instance that it was created for has no record.
     InstanceUnrecorded,
-    /// Its instance is recorded, and gone without it.
+    /// Its instance is recorded, but no longer exists.
     InstanceGone,
 }
 
-/// What resources are judged by.
+/// What resources are classified by.
 #[derive(Debug, Clone, Copy)]
 pub struct Knowledge<'a> {
-    /// Read after the resources: what was launched meanwhile has its record.
+    /// Read after the resources, so that it has the record of each instance launched in the meantime.
     pub makings: KnownLaunches<'a>,
-    /// Read before them: what was terminated meanwhile had one.
+    /// Read before them, so that it has the record of each instance terminated in the meantime.
     pub before: &'a PoolState,
-    /// Recorded instances that are not among the resources, and that `endpoint` denied.
+    /// Recorded instances that are missing from the resources, and for which `endpoint` answered `NotFound`.
     pub denied: &'a BTreeSet<InstanceId>,
     /// `reap_grace`.
     pub grace: Duration,
     pub now: Stamp,
 }
 
-/// Judges one resource.
+/// Classifies one resource.
 pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     let Knowledge { makings, before, denied, .. } = known;
     let Some(id) = instance_of(resource) else { return Ownership::Untagged };
@@ -76,8 +76,8 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
         None if is_instance => OrphanReason::Unrecorded,
         None => OrphanReason::InstanceUnrecorded,
     };
-    // A birthday comes from another clock: one that lies ahead is no age. Without one, it is as old as can be: a
-    // launch has its record before it is asked for.
+    // The creation time comes from another clock: one in the future gives no age. Without it, the resource counts as old:
+    // a launch is recorded before it is requested.
     let is_late = resource.created.is_none_or(|created| known.now.since(created) >= known.grace);
     let age = if is_late { Age::Late } else { Age::Young };
     let whose = makings.classify(&id, resource.tags.as_ref());
@@ -93,7 +93,7 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     }
 }
 
-/// The recorded instances that are doubtful: something of theirs is there, and they are not. `endpoint` is to be asked.
+/// The recorded instances that are missing although resources of theirs exist. The caller checks them with `endpoint`.
 pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<InstanceId> {
     let of_kind = |is_instance: bool| {
         let those = found.iter().filter(move |one| (one.kind == ResourceKind::Instance) == is_instance);
@@ -104,7 +104,7 @@ pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<Insta
     of_kind(false).into_iter().filter(|id| !there.contains(id) && is_known(id)).collect()
 }
 
-/// One that is being launched may yet come, and one that is drained takes with it what is its own.
+/// One that is being launched may still appear, and a drained one is deleted together with its resources.
 fn may_be_gone(phase: &Phase) -> bool {
     match phase {
         Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. } => true,
@@ -112,14 +112,14 @@ fn may_be_gone(phase: &Phase) -> bool {
     }
 }
 
-/// The instance that it is or was made for: by the provider's word, or by its tags.
+/// The instance that it is or was created for: as the provider reports it, or by its tags.
 pub fn instance_of(resource: &Resource) -> Option<InstanceId> {
     let launched = |tags: &Tags| InstanceId::launched(&tags.pool, &tags.generation, tags.number);
     resource.instance.clone().or_else(|| resource.tags.as_ref().map(launched))
 }
 
 impl Ownership {
-    /// A word for scripts.
+    /// Its name for scripts.
     pub fn word(self) -> &'static str {
         match self {
             Self::Orphaned(_) => "orphaned",

@@ -1,7 +1,7 @@
-//! What the operator wants of a pool.
+//! A pool's policy: its limits and idle targets, as set by the operator.
 //!
-//! Keys carry the names and the meaning of GitLab Runner's own autoscaler. The last entry of `schedules` whose
-//! periods contain the present minute is in force; outside all of them the defaults are.
+//! The keys have the names and the meaning of GitLab Runner's own autoscaler. The last entry of `schedules` whose
+//! periods contain the current minute is active; outside all periods, the defaults are.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use super::time::{Stamp, millis};
 /// The policy of one pool, as recorded in its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Hard limit of instances in any phase. Never exceeded by a request of ours.
+    /// Hard limit of instances in any phase, which no request exceeds.
     pub max_instances: u32,
-    /// Jobs that may share an instance at the same time.
+    /// Jobs that may share an instance concurrently.
     pub capacity_per_instance: u32,
-    /// Jobs an instance serves before it is drained; `None`: no limit.
+    /// Jobs that an instance runs before it is drained; `None`: no limit.
     pub max_use_count: Option<u32>,
-    /// Launches under way at the same time.
+    /// Concurrent launches.
     pub max_launching: u32,
     /// New launches in any minute.
     pub launches_per_minute: u32,
@@ -29,11 +29,11 @@ pub struct Policy {
     #[serde(default)]
     pub max_lifetime: Option<Lifetime>,
     pub reuse: Reuse,
-    /// Does a successful clean make a fixed host capacity for everybody again?
+    /// Whether a successful cleaning makes a static host capacity for all trust domains again.
     pub clean_unbinds: bool,
-    /// In force outside all periods.
+    /// Active outside all periods.
     pub idle: IdlePolicy,
-    /// In force inside their periods; the last match wins.
+    /// Active inside their periods; the last match wins.
     #[serde(default)]
     pub schedules: Vec<ScheduledIdle>,
     pub timing: Timing,
@@ -54,7 +54,7 @@ pub struct IdlePolicy {
     pub idle_time: Duration,
     /// Spare slots as a multiple of those in use; 0 switches it off.
     pub scale_factor: f64,
-    /// The most that `scale_factor` may ask for; 0: no limit.
+    /// The maximum that `scale_factor` may yield; 0: no limit.
     pub scale_factor_limit: u32,
 }
 
@@ -77,10 +77,10 @@ pub enum Reuse {
     Any,
 }
 
-/// The domain that everybody belongs to under `reuse = "any"`.
+/// The domain of all jobs under `reuse = "any"`.
 const ANYBODY: &str = "any";
 
-/// Every duration of the design, so that tests of the real binary can shorten them.
+/// All durations of the design, so that tests of the real binary can shorten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// How long `prepare` waits for an instance. Default 30 min.
@@ -92,25 +92,25 @@ pub struct Timing {
     /// A launch without an answer is repeated after this. Default 30 s.
     #[serde(with = "millis")]
     pub relaunch_after: Duration,
-    /// Two complete lists this far apart make an absence. Default 30 s.
+    /// Two complete lists at least this far apart prove absence. Default 30 s.
     #[serde(with = "millis")]
     pub absence_interval: Duration,
-    /// An unrecorded instance of ours is reaped at this age. Default 5 min.
+    /// An unrecorded instance of this owner is reaped at this age. Default 5 min.
     #[serde(with = "millis")]
     pub reap_grace: Duration,
     /// How long a job keeps its place in the queue between two attempts. Default 5 min.
     #[serde(with = "millis")]
     pub place_retention: Duration,
-    /// An attempt whose runner cannot be judged is over after its lease was free this long. Default 10 min.
+    /// An attempt whose runner's state is unknown has ended once its lease has been free this long. Default 10 min.
     #[serde(with = "millis")]
     pub lease_free_timeout: Duration,
-    /// An attempt is over at its job's timeout plus this. Default 15 min.
+    /// An attempt has ended at its job's timeout plus this. Default 15 min.
     #[serde(with = "millis")]
     pub job_timeout_grace: Duration,
-    /// Attempt directories go this long after their end. Default 1 day.
+    /// Attempt directories are removed this long after the attempt's end. Default 1 day.
     #[serde(with = "millis")]
     pub attempt_retention: Duration,
-    /// A fixed host is cleaned when the lease is free, or this long after closing. Default 60 s.
+    /// A static host is cleaned when the lease is free, or this long after closing. Default 60 s.
     #[serde(with = "millis")]
     pub clean_grace: Duration,
     /// An instance that turned surplus while it was launched stays at least this long. Default 60 s.
@@ -122,24 +122,24 @@ pub struct Timing {
     /// Between two passes while something is under way. Default 10 s.
     #[serde(with = "millis")]
     pub pass_interval: Duration,
-    /// The provider is asked for its list at most this often. Default 5 s.
+    /// The provider's instances are listed at most this often. Default 5 s.
     #[serde(with = "millis")]
     pub list_interval: Duration,
-    /// The first pause after a failed launch; doubles with each further one. Default 5 s.
+    /// The first delay after a failed launch; doubles with each further one. Default 5 s.
     #[serde(with = "millis")]
     pub launch_backoff: Duration,
-    /// Longest such pause, and the pause of a tripped breaker. Default 5 min.
+    /// The longest such delay, and the pause of an open circuit breaker. Default 5 min.
     #[serde(with = "millis")]
     pub launch_backoff_max: Duration,
-    /// Launches that fail in a row before the pool pauses; those that were refused together count once. Default 5.
+    /// Failed launches in a row before the pool pauses; concurrent refusals count once. Default 5.
     pub breaker_failures: u32,
-    /// How long an offering without capacity is unavailable; doubles each further time in a row. Default 2 min.
+    /// An offering without capacity is unavailable this long; doubles for each refusal in a row. Default 2 min.
     #[serde(with = "millis", default = "stockout_backoff")]
     pub stockout_backoff: Duration,
     /// Longest such time. Default 30 min.
     #[serde(with = "millis", default = "stockout_backoff_max")]
     pub stockout_backoff_max: Duration,
-    /// An offering that was refused for a quota, for a missing permission or as invalid is passed over this long.
+    /// An offering is unavailable this long after a refusal for a quota, a missing permission or an invalid request.
     /// Default 15 min.
     #[serde(with = "millis", default = "quota_backoff")]
     pub quota_backoff: Duration,
@@ -149,19 +149,19 @@ pub struct Timing {
     /// How long the ready command may take. Default 2 min.
     #[serde(with = "millis")]
     pub ready_timeout: Duration,
-    /// How long a clean may take, and again its `clean_command`. Default 10 min.
+    /// How long cleaning may take, and again its `clean_command`. Default 10 min.
     #[serde(with = "millis", default = "clean_timeout")]
     pub clean_timeout: Duration,
-    /// Idle instances are asked this often whether they answer. Default 60 s.
+    /// Idle instances are probed this often. Default 60 s.
     #[serde(with = "millis", default = "health_interval")]
     pub health_interval: Duration,
     /// From TERM to KILL when a stage is stopped. Default 10 s.
     #[serde(with = "millis")]
     pub stop_grace: Duration,
-    /// How long `run` waits for the keeper's verdict on a lost instance. Default 10 s.
+    /// How long `run` waits for the keeper to report why an instance was lost. Default 10 s.
     #[serde(with = "millis")]
     pub loss_reason_timeout: Duration,
-    /// A waiting call looks at the state at least this often. Default 1 s.
+    /// A waiting call polls the state at least this often. Default 1 s.
     #[serde(with = "millis")]
     pub waiter_poll_interval: Duration,
 }
@@ -202,7 +202,7 @@ impl Default for Timing {
     }
 }
 
-// What was recorded by versions that did not know these keys.
+// Values for policies recorded by versions without these keys.
 
 fn clean_timeout() -> Duration {
     Duration::from_mins(10)
@@ -249,7 +249,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The idle policy in force, and which entry of `schedules` it comes from (`None`: the default).
+    /// The active idle policy, and its entry of `schedules` (`None`: the default).
     pub fn in_force(&self, now: Stamp) -> (&IdlePolicy, Option<usize>) {
         for (index, entry) in self.schedules.iter().enumerate().rev() {
             if entry.when.contains(now) {
@@ -259,12 +259,12 @@ impl Policy {
         (&self.idle, None)
     }
 
-    /// Jobs a fresh instance can hold at once.
+    /// Jobs that a fresh instance can run concurrently.
     pub fn fresh_slots(&self) -> u32 {
         self.capacity_per_instance.min(self.max_use_count.unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Could an instance that has just become ready run this job to its end?
+    /// True if an instance that has just become ready lives long enough for this job's timeout.
     pub fn has_time_for(&self, job: &JobFacts) -> bool {
         self.max_lifetime.is_none_or(|limit| job.timeout <= limit.0)
     }
@@ -280,7 +280,7 @@ impl Policy {
 }
 
 impl Reuse {
-    /// Is an instance that is bound to this domain still capacity for every job?
+    /// True if an instance that is bound to this domain is still capacity for every job.
     pub fn is_open(self, bound_to: &TrustDomain) -> bool {
         self == Self::Any && bound_to.as_str() == ANYBODY
     }

@@ -1,4 +1,4 @@
-//! The recorded truth about one pool.
+//! The recorded state of one pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::policy::Policy;
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
 
-/// Everything that is recorded about a pool. Changed by `apply` (core/apply.rs) and by nothing else.
+/// The recorded state of a pool. Only `apply` (core/apply.rs) changes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolState {
     /// Events applied since the pool began.
     pub revision: u64,
-    /// The last good policy; driver calls use this one.
+    /// The last valid policy, which the runner's calls use.
     pub policy: Option<Arc<Policy>>,
     #[serde(with = "as_list")]
     pub instances: BTreeMap<InstanceId, Arc<Instance>>,
@@ -32,13 +32,13 @@ pub struct PoolState {
     #[serde(with = "places")]
     pub places: BTreeMap<JobKey, QueuePlace>,
     pub next_ticket: Ticket,
-    /// Every generation that ever began here, with the highest number it launched.
+    /// Every generation that ever began here, with the highest number launched in it.
     pub generations: BTreeMap<Generation, u32>,
     pub launches: LaunchHealth,
-    /// The ways to launch, and which of them were refused lately.
+    /// The offerings and their availability.
     #[serde(default, skip_serializing_if = "Availability::is_empty")]
     pub availability: Availability,
-    /// The operator's order to stand still, and since when.
+    /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
 }
 
@@ -49,10 +49,10 @@ pub struct Grant {
     pub reservation: Arc<Reservation>,
 }
 
-/// How launches have gone lately.
+/// The record of recent launches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchHealth {
-    /// Failures since the last instance that became ready. Launches that were refused together are one.
+    /// Failures since the last instance that became ready. Concurrent refusals count once.
     pub failures: u32,
     pub last: Option<(Stamp, Failure)>,
     /// Intents of the last minute, oldest first, for the rate limit.
@@ -110,7 +110,7 @@ impl Default for Ticket {
     }
 }
 
-/// Instances as a list: the id stands in each.
+/// Instances as a list; each contains its ID.
 mod as_list {
     use super::{Arc, BTreeMap, Deserialize, Instance, InstanceId};
     use serde::{Deserializer, Serializer};
@@ -127,7 +127,7 @@ mod as_list {
     }
 }
 
-/// Waiting requests as a list: the ticket stands in each.
+/// Waiting requests as a list; each contains its ticket.
 mod tickets {
     use super::{Arc, BTreeMap, Deserialize, Reservation, Ticket};
     use serde::{Deserializer, Serializer};
@@ -144,7 +144,7 @@ mod tickets {
     }
 }
 
-/// Places as pairs: a job's key is no JSON key.
+/// Places as pairs, because a job's key cannot be a JSON key.
 mod places {
     use super::{BTreeMap, Deserialize, JobKey, QueuePlace};
     use serde::{Deserializer, Serializer};

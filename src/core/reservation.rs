@@ -8,7 +8,7 @@ use super::ids::{AttemptName, TrustDomain};
 use super::job::JobFacts;
 use super::time::{Stamp, millis};
 
-/// Where a job stands in the queue. Lower comes first.
+/// A job's place in the queue. Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ticket(pub u64);
@@ -20,9 +20,9 @@ pub struct Reservation {
     pub attempt: AttemptName,
     pub job: JobFacts,
     pub domain: TrustDomain,
-    /// When this attempt asked.
+    /// When this attempt requested it.
     pub requested_at: Stamp,
-    /// How long this attempt may wait, what earlier attempts of the job waited taken off.
+    /// How long this attempt may wait, less the time that earlier attempts of the job waited.
     #[serde(with = "millis")]
     pub remaining_timeout: Duration,
 }
@@ -33,12 +33,12 @@ impl Reservation {
     }
 }
 
-/// What remains of a job whose attempt ended: its place, for as long as a retry may come.
+/// The queue place of a job whose attempt ended, kept as long as a retry may come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePlace {
     pub ticket: Ticket,
     pub ended_at: Stamp,
-    /// What is left of its `acquire_timeout`.
+    /// The rest of its `acquire_timeout`.
     #[serde(with = "millis")]
     pub remaining_timeout: Duration,
 }

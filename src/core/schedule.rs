@@ -1,7 +1,7 @@
-//! Periods: is this minute inside?
+//! Periods: whether a schedule contains a minute.
 //!
-//! GitLab's `periods` are five-field cron expressions read as a set of minutes. They are parsed when they enter
-//! the process (configuration, journal); asking them is pure.
+//! GitLab's `periods` are five-field cron expressions that denote a set of minutes. They are parsed when they enter
+//! the process (configuration, journal); evaluating them is pure.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Stamp;
 
-/// The text of the periods of one policy entry with its zone, and what it means.
+/// The periods of one policy entry, as text with its zone, and parsed.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "ScheduleText", into = "ScheduleText")]
 pub struct Schedule {
@@ -18,11 +18,11 @@ pub struct Schedule {
     periods: Vec<Crontab>,
 }
 
-/// What the operator wrote.
+/// The periods as the operator wrote them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleText {
     pub periods: Vec<String>,
-    /// An IANA name; `UTC` where the operator named none.
+    /// An IANA name; `UTC` by default.
     pub timezone: String,
 }
 
@@ -56,7 +56,7 @@ impl Schedule {
         Ok(Self { text, periods })
     }
 
-    /// Is the minute of `now` inside one of the periods?
+    /// True if the minute of `now` is in one of the periods.
     pub fn contains(&self, now: Stamp) -> bool {
         let Ok(moment) = jiff::Timestamp::from_second(now.wall_seconds().div_euclid(60) * 60) else {
             return false;

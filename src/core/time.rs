@@ -1,19 +1,19 @@
-//! Moments and ages, without asking for the time.
+//! Moments and ages, without reading a clock.
 //!
-//! A `Stamp` carries wall time and the boot clock. Within one boot ages come from the boot clock, so a wall
-//! clock that jumps changes nothing; across boots only wall time is left, and an age never is negative.
+//! A `Stamp` carries wall time and the boot clock. Within one boot, ages come from the boot clock, so jumps of the wall
+//! clock have no effect. Across boots, only wall time remains, and an age is never negative.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Which boot of the machine: the first 64 bits of the kernel's boot id.
+/// Identifies a boot of the runner host: the first 64 bits of the kernel's boot ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub u64);
 
-/// A moment as we record it. Serialised as `[wall, boot, uptime]`.
+/// A recorded moment. Serialised as `[wall, boot, uptime]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "(i64, u64, u64)", into = "(i64, u64, u64)")]
 pub struct Stamp {
@@ -37,7 +37,7 @@ impl From<Stamp> for (i64, u64, u64) {
 }
 
 impl Stamp {
-    /// How long before `self` was `earlier`? Zero when it lies ahead.
+    /// The time from `earlier` to `self`; zero if `earlier` lies ahead.
     pub fn since(self, earlier: Stamp) -> Duration {
         if self.boot == earlier.boot {
             return Duration::from_millis(self.uptime_ms.saturating_sub(earlier.uptime_ms));
@@ -46,8 +46,8 @@ impl Stamp {
         Duration::from_millis(gap.unsigned_abs())
     }
 
-    /// This moment as the boot of `now` sees it: one of another boot lies at its begin, whatever the wall clock did
-    /// between. For pauses that must not last a day because somebody set the clock back before a reboot.
+    /// This moment on the boot clock of `now`: a moment of another boot maps to the boot's start, whatever the wall clock
+    /// did. For pauses that must not last a day because the clock was set back before a reboot.
     #[must_use]
     pub fn seen_from(self, now: Stamp) -> Stamp {
         if self.boot == now.boot { self } else { Stamp { boot: now.boot, uptime_ms: 0, ..self } }
@@ -64,12 +64,12 @@ impl Stamp {
         }
     }
 
-    /// How long from `self` until `later`? Zero when it has passed.
+    /// The time from `self` to `later`; zero if `later` has passed.
     pub fn until(self, later: Stamp) -> Duration {
         later.since(self)
     }
 
-    /// Has `moment` come? Judged by the boot clock within one boot.
+    /// True if `moment` has been reached, by the boot clock within one boot.
     pub fn reached(self, moment: Stamp) -> bool {
         if self.boot == moment.boot {
             return self.uptime_ms >= moment.uptime_ms;
@@ -77,7 +77,7 @@ impl Stamp {
         self.wall_ms >= moment.wall_ms
     }
 
-    /// Did it come after `earlier`? Nothing is known of moments within one millisecond.
+    /// True if it is after `earlier`. Moments within one millisecond are not ordered.
     pub fn is_after(self, earlier: Stamp) -> bool {
         !earlier.seen_from(self).reached(self)
     }
