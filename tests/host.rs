@@ -28,8 +28,11 @@ use greenroom::port::host::{
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
+use pace::Pace;
 use skipped::skipped;
 
+#[path = "support/pace.rs"]
+mod pace;
 #[path = "support/skipped.rs"]
 mod skipped;
 
@@ -261,7 +264,7 @@ fn keeper_child() {
         let signals = Signals::install().unwrap();
         let state = StateDir::open(&dir.join("state")).unwrap();
         let host = LocalHost::open(state, Role::Keeper, no_keeper(), signals).unwrap();
-        let _lock = host.lock_keeper(Duration::from_secs(3)).await.unwrap().unwrap();
+        let _lock = host.lock_keeper(DEADLINE).await.unwrap().unwrap();
         fs::copy("/proc/self/environ", dir.join("environ")).unwrap();
         let session = rustix::process::getsid(None).unwrap().as_raw_pid();
         let cwd = std::env::current_dir().unwrap();
@@ -519,7 +522,7 @@ async fn a_cleanup_and_a_pass_over_many_ended_attempts_cost_little() {
     let home = home();
     let root = home.path().join("state");
     let keeper = host(&root, Role::Keeper);
-    let mut taken = Vec::new();
+    let (mut taken, pace) = (Vec::new(), Pace::watch());
     for round in 0..400 {
         let attempt = AttemptName::new(format!("custom-executor{round}"));
         drop(keeper.begin_attempt(&attempt, &record(&keeper)).await.unwrap());
@@ -539,7 +542,8 @@ async fn a_cleanup_and_a_pass_over_many_ended_attempts_cost_little() {
         taken[200],
         again.elapsed()
     );
-    assert!(taken[200] < Duration::from_millis(3), "{taken:?}");
+    let bound = pace.stretched(Duration::from_millis(3));
+    assert!(taken[200] < bound, "at most {bound:?}: {taken:?}");
 }
 
 // ---- processes that die --------------------------------------------------------------------------------------
@@ -719,7 +723,7 @@ async fn there_is_one_keeper_and_a_look_turns_no_starting_one_away() {
         }
     });
     for _ in 0..200 {
-        assert!(one.lock_keeper(Duration::from_secs(3)).await.unwrap().is_some());
+        assert!(one.lock_keeper(DEADLINE).await.unwrap().is_some());
     }
     done.store(true, Ordering::Relaxed);
     looker.join().unwrap();
@@ -898,20 +902,21 @@ async fn many_that_start_a_keeper_at_once_start_one() {
 #[tokio::test]
 async fn a_program_that_never_becomes_a_keeper_is_reported() {
     let home = home();
-    let open = |program: &str, arg: &str| {
+    // Only one that starts and goes on is waited for in vain.
+    let open = |program: &str, arg: &str, within: Duration| {
         // One each: a child that hangs keeps `spawn.lock`.
         let state = StateDir::open(&home.path().join(program.replace('/', "-"))).unwrap();
         let command = KeeperCommand::new(program, [arg], Vec::new);
-        let times = Times { keeper_start_timeout: Duration::from_millis(200), ..Times::default() };
+        let times = Times { keeper_start_timeout: within, ..Times::default() };
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions());
         host.unwrap().with_times(times)
     };
-    for (program, arg, words) in [
-        ("/bin/true", "", "exited before it became a keeper"),
-        ("/bin/sleep", "1", "did not become a keeper within 200 ms"),
-        ("/nowhere/greenroom", "", "cannot start `/nowhere/greenroom`"),
+    for (program, arg, within, words) in [
+        ("/bin/true", "", DEADLINE, "exited before it became a keeper"),
+        ("/bin/sleep", "1", Duration::from_millis(200), "did not become a keeper within 200 ms"),
+        ("/nowhere/greenroom", "", DEADLINE, "cannot start `/nowhere/greenroom`"),
     ] {
-        let error = open(program, arg).start_keeper().await.unwrap_err().to_string();
+        let error = open(program, arg, within).start_keeper().await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }

@@ -5,8 +5,10 @@ mod link;
 #[expect(clippy::duplicate_mod, reason = "the connector's suite once more, with every call through a link")]
 #[path = "connector/mod.rs"]
 mod linked;
+#[path = "../support/pace.rs"]
+mod pace;
 mod provider;
-mod store;
-mod trick;
 #[path = "../support/skipped.rs"]
 mod skipped;
+mod store;
+mod trick;

@@ -1,15 +1,20 @@
 //! Boots that come to nothing.
 
+use std::time::Duration;
+
+use crate::pace::Pace;
 use crate::place::SOON;
 use crate::setting::Setting;
 use crate::support::job::Job;
 
 #[test]
 fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {
+    // One boot at least comes to nothing within it.
+    let wait = Pace::watch().stretched(Duration::from_secs(5));
     let place = Setting::new()
         .pool("max_instances", 1)
         .pool("ready_command", "echo no root file system >&2; exit 3")
-        .pool("acquire_timeout", "5s")
+        .pool("acquire_timeout", format!("{}ms", wait.as_millis()))
         .open();
     let attempt = place.runner().attempt(&Job::new(1));
     attempt.config();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::pace::Pace;
 use crate::place::{Place, SOON};
 use crate::processes::{Kind, Process, wait_for};
 use crate::setting::Setting;
@@ -89,11 +90,13 @@ fn a_job_out_of_time_or_aborted_in_its_script_is_stopped_and_cleaned_up() {
 
 #[test]
 fn a_job_cancelled_or_out_of_time_in_prepare_leaves_nothing_behind() {
-    let place = Setting::new().provider("boot_delay", "2s").pool("idle_time", "1s").open();
+    let place = Setting::new().provider("boot_delay", "3s").pool("idle_time", "1s").open();
     let mut cancelled = place.runner().start(&Job::new(1));
     cancelled.wait_for_log("booting");
     cancelled.cancel();
-    let late = place.runner().start(&Job::new(2).timeout(Duration::from_millis(700)));
+    let mut late = place.runner().start(&Job::new(2));
+    late.wait_for_log("booting");
+    late.job_timeout();
     for (handle, outcome) in [(cancelled, Outcome::JobCanceled), (late, Outcome::JobExecutionTimeout)] {
         let result = handle.finish();
         result.expect_outcome(&outcome);
@@ -265,7 +268,7 @@ fn a_job_whose_temporary_directory_is_gone_ends_without_a_cleanup() {
 #[test]
 fn a_job_that_outlives_its_timeout_without_a_cleanup_is_ended() {
     let place = Setting::new().timing("job_timeout_grace", "1s").open();
-    let attempt = place.prepared_as(&Job::new(1).timeout(Duration::from_secs(1)));
+    let attempt = place.prepared_as(&Job::new(1).timeout(Pace::watch().stretched(Duration::from_secs(1))));
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
     // The keeper knows the moment: nobody has to tell it.
     place.wait_until_settled(0);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use crate::driver::Lab;
+use crate::pace::Pace;
 use crate::support::job::{Job, RawResponse};
 use crate::support::record::{Exit, JobResult, Outcome};
 use crate::support::repository::repository;
@@ -106,7 +107,9 @@ fn an_exec_timeout_of_prepare_leaves_the_verdict_to_its_exit_status() {
     let run = |job: &Job| {
         let lab = Lab::new();
         let mut runner = lab.runner();
-        runner.prepare.as_mut().expect("the lab has a prepare").timeout = Duration::from_millis(400);
+        // By then it minds signals.
+        let timeout = Pace::watch().stretched(Duration::from_millis(400));
+        runner.prepare.as_mut().expect("the lab has a prepare").timeout = timeout;
         runner.run(job)
     };
     let cycle = "config prepare cleanup ";
@@ -120,8 +123,11 @@ fn an_exec_timeout_of_prepare_leaves_the_verdict_to_its_exit_status() {
 #[test]
 fn exit_1_of_prepare_hides_the_timeout_that_caused_it() {
     let job = Job::new(1).variable("P_PREPSLEEP", "60").variable("P_TERMRC", "1");
-    let result = Lab::new().runner().run(&job.timeout(Duration::from_millis(600)));
-    hold(&result, &FAILED, "config prepare cleanup");
+    let lab = Lab::new();
+    let mut handle = lab.runner().start(&job);
+    handle.wait_for_log("preparing");
+    handle.job_timeout();
+    hold(&handle.finish(), &FAILED, "config prepare cleanup");
 }
 
 #[test]

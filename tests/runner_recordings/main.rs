@@ -10,6 +10,8 @@ mod by_hand;
 mod contract;
 mod driver;
 mod facts;
+#[path = "../support/pace.rs"]
+mod pace;
 mod recording;
 mod scenarios;
 #[path = "../support/mod.rs"]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::driver::Lab;
+use crate::pace::Pace;
 use crate::recording::{Recording, Seen, Span, directory, played};
 use crate::support::handle::Handle;
 use crate::support::job::Job;
@@ -211,13 +212,15 @@ fn a_job_out_of_time_in_its_script_is_only_cleaned_up() {
 
 #[test]
 fn a_job_out_of_time_in_prepare_is_only_cleaned_up() {
-    let short = |runner, job: Job| (runner, job.timeout(Duration::from_millis(1500)));
+    let time = Pace::watch().stretched(Duration::from_millis(1500));
+    let short = |runner, job: Job| (runner, job.timeout(time));
     hold("job-timeout-in-prepare", short, nothing);
 }
 
 #[test]
 fn a_script_out_of_time_runs_its_after_script() {
-    let short = |runner, job: Job| (runner, job.script_timeout(Duration::from_secs(1)));
+    let time = Pace::watch().stretched(Duration::from_secs(1));
+    let short = |runner, job: Job| (runner, job.script_timeout(time));
     hold("runner-script-timeout", short, nothing);
 }
 

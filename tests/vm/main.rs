@@ -20,6 +20,8 @@ mod kinds;
 mod machine;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
+#[path = "../support/pace.rs"]
+mod pace;
 #[path = "../jobs/place.rs"]
 #[expect(dead_code, reason = "jobs on virtual machines use a part of it")]
 mod place;
@@ -33,10 +35,10 @@ mod service;
 mod setting;
 #[path = "../support/settled.rs"]
 mod settled;
-#[path = "../support/mod.rs"]
-mod support;
 #[path = "../support/skipped.rs"]
 mod skipped;
+#[path = "../support/mod.rs"]
+mod support;
 #[path = "../support/service.rs"]
 mod support_service;
 mod sweep;

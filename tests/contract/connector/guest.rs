@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use greenroom::connector::ssh::Ssh;
 use greenroom::port::connector::{Connector, Stage, StageEnd};
 
+use crate::pace::Pace;
+
 use super::sshd::{Set, Sshd};
 use super::support::{Counted, Kept, eventually, kill, lives, living_of, never, number, stage};
 
@@ -86,12 +88,13 @@ async fn what_comes_after_the_exit_status_is_not_lost() {
 #[tokio::test]
 async fn a_background_process_holds_the_stage_no_longer_than_it_talks() {
     let sshd = Sshd::with(Set { linger: Duration::from_millis(400), ..Set::default() }).await;
-    let begun = Instant::now();
+    let (begun, pace) = (Instant::now(), Pace::watch());
     let script = "(for i in 1 2 3 4 5; do sleep 0.2; echo $i; done; exec sleep 600) & echo pid=$!; exit 0\n";
     let (end, kept) = sshd.run(stage("bash", script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0));
     assert!(kept.out().ends_with("5\n"), "{kept:?}");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    let took = begun.elapsed();
+    assert!(took < pace.stretched(Duration::from_secs(5)), "{took:?}");
     let sleeper = number(&kept.out(), "pid");
     assert!(lives(sleeper), "it was left in peace");
     kill(sleeper);
@@ -264,12 +267,15 @@ async fn an_operators_command_returns_its_end_and_what_it_said_last() {
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     let sshd = Sshd::start().await;
+    let pace = Pace::watch();
+    // Enough for its first words.
+    let within = pace.stretched(Duration::from_millis(600));
     let begun = Instant::now();
     let command = "sleep 600 & echo pid=$!; wait";
-    let (end, said) =
-        sshd.connector().command(&sshd.id, &sshd.at, command, "", Duration::from_millis(600)).await.unwrap();
+    let (end, said) = sshd.connector().command(&sshd.id, &sshd.at, command, "", within).await.unwrap();
     assert_eq!(end, StageEnd::Stopped);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took < within + pace.stretched(Duration::from_millis(2400)), "{took:?}");
     assert!(!lives(number(&said, "pid")));
 }
 

@@ -12,6 +12,7 @@ use greenroom::port::connector::{Connector, Output, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::support::{Counted, Kept, Stuck, after, linked_through, never, through_links};
+use crate::pace::Pace;
 use crate::trick::{HOST, Trick, serve};
 
 /// What the client shall do.
@@ -32,6 +33,7 @@ struct Order {
     at: Endpoint,
     keys_dir: PathBuf,
     script: PathBuf,
+    keepalive: Duration,
     report: PathBuf,
 }
 
@@ -51,6 +53,7 @@ const ORDER: &str = "GREENROOM_TEST_ORDER";
 /// More than eight messages of the largest size that the protocol's implementation takes, and its buffers.
 const MEMORY: u64 = 8 << 20;
 const CONNECT: Duration = Duration::from_secs(1);
+const KEEPALIVE: Duration = Duration::from_secs(1);
 
 #[test]
 #[ignore = "the client's process of the other tests here"]
@@ -65,7 +68,7 @@ fn client() {
 async fn act(order: &Order) -> Report {
     let settings = SshSettings {
         connect_timeout: CONNECT,
-        keepalive: Duration::from_secs(1),
+        keepalive: order.keepalive,
         linger: Duration::from_millis(300),
         ..SshSettings::new(&order.keys_dir)
     };
@@ -117,7 +120,10 @@ async fn meet(trick: Trick, task: Task) -> Report {
     // Larger than any window, so that it is still being sent.
     let script = dir.path().join("script");
     std::fs::write(&script, "# script\n".repeat(1_000_000)).unwrap();
-    let order = Order { task, at, keys_dir, script, report: dir.path().join("report") };
+    // Their answers to keep-alives come after everything else that they say.
+    let talks = matches!(trick, Trick::FloodsRequests | Trick::OpensChannels);
+    let keepalive = if talks { Pace::watch().stretched(KEEPALIVE) } else { KEEPALIVE };
+    let order = Order { task, at, keys_dir, script, keepalive, report: dir.path().join("report") };
     let mut client = tokio::process::Command::new(std::env::current_exe().unwrap());
     let name = format!("{}::client", module_path!().split_once("::").unwrap().1);
     client.args([name.as_str(), "--exact", "--ignored", "--test-threads=1"]);

@@ -11,6 +11,9 @@ use greenroom::connector::ssh::link::{LinkSettings, Linked};
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::port::connector::{Output, Stage, Stop, Stream};
 
+/// What has not come by then never comes.
+const IN_VAIN: Duration = Duration::from_secs(30);
+
 /// Keeps both streams.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
@@ -71,12 +74,12 @@ pub(crate) fn after(wait: Duration) -> Stop<'static> {
     Box::pin(tokio::time::sleep(wait))
 }
 
-/// Comes when `condition` holds; gives up the test after ten seconds.
+/// Comes when `condition` holds; gives up the test when it waits in vain.
 pub(crate) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'static> {
     Box::pin(async move {
         let begun = Instant::now();
         while !condition() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "waited in vain");
+            assert!(begun.elapsed() < IN_VAIN, "waited in vain");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -141,11 +144,11 @@ pub(crate) fn number(text: &str, name: &str) -> u32 {
     line.unwrap_or_else(|| panic!("no `{name}=` in {text:?}")).trim().parse().unwrap()
 }
 
-/// Waits for a condition, ten seconds at most.
+/// Waits for a condition; gives up the test when it waits in vain.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: waited in vain");
+        assert!(begun.elapsed() < IN_VAIN, "{what}: waited in vain");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

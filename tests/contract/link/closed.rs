@@ -44,7 +44,7 @@ async fn another_user_is_not_heard_though_the_files_were_opened_to_all() {
             let uid = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             let mut stream = UnixStream::connect(&socket).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             // It may hang up first.
             let _cut = stream.write_all(b"{\"protocol\":1,\"ask\":\"show\"}\n");
             let mut answer = Vec::new();

@@ -76,7 +76,7 @@ async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
 
 /// Waits until a shell waits in the guest.
 async fn until_ready(sshd: &Sshd) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(30);
     while !figures(sshd).await.iter().any(|link| link.shell_waits && !link.busy) {
         assert!(Instant::now() < until, "no shell waits");
         tokio::time::sleep(Duration::from_millis(10)).await;

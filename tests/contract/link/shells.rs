@@ -13,6 +13,8 @@ use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{
     Kept, after, children_of, eventually, kill, linked_through, lives, never, number, stage,
 };
+use crate::pace::Pace;
+use crate::skipped::skipped;
 use crate::trick::{HOST, Trick, serve};
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -60,9 +62,10 @@ async fn a_waiting_shell_that_is_killed_again_and_again_is_not_started_without_e
     assert!(killed.len() <= 8, "{killed:?}");
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
     // It does not wait for the end of the rest.
-    let begun = Instant::now();
+    let (begun, pace) = (Instant::now(), Pace::watch());
     assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took < pace.stretched(Duration::from_secs(2)), "{took:?}");
     assert_eq!(only_link(&sshd), link);
 }
 
@@ -223,11 +226,17 @@ async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
     for trick in [Trick::WaitingAsks, Trick::WaitingOpens] {
         let guest = Trickster::start(trick).await;
         let link = guest.link().await;
-        let (memory, begun) = (memory_of(link, "VmRSS"), Instant::now());
+        let (memory, begun, before) = (memory_of(link, "VmRSS"), Instant::now(), ticks_of(link));
         let (mut peak, mut ticks) = (0_u64, 0);
         while let Some(now) = lives(link).then(|| memory_of(link, "VmRSS")) {
             (peak, ticks) = (now.max(peak), ticks_of(link));
-            assert!(begun.elapsed() < Duration::from_secs(30), "{trick:?}: it goes on");
+            if begun.elapsed() > Duration::from_secs(30) {
+                // It ends for a tenth of a processor. Beside much other work it may not get that.
+                let used = Duration::from_millis(10 * (ticks - before));
+                assert!(used * 10 < begun.elapsed(), "{trick:?}: it goes on, with {used:?}");
+                guest.end().await;
+                return skipped("the processor is too busy to keep a link busy");
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let (grown, busy) = (peak.saturating_sub(memory), Duration::from_millis(10 * ticks));
