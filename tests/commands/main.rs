@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 #[path = "../support/settled.rs"]
 mod settled;
+mod vocabulary;
 use settled::await_settled;
 
 /// A configuration with a `local` pool, its state beside it. Dropping it ends what runs there.

@@ -197,7 +197,7 @@ fn time_left(place: &Place, id: u64) -> Vec<Duration> {
         if let Change::Requested { attempt, job, .. } = &event.change
             && job.key.id == id
         {
-            left.push(state.waiting_for(attempt).expect("it waits").patience);
+            left.push(state.waiting_for(attempt).expect("it waits").remaining_timeout);
         }
     }
     left
