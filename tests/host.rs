@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use greenroom::core::attempt::{AttemptSeen, Presence};
+use greenroom::core::attempt::{AttemptSeen, End, Presence};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::job::JobFacts;
@@ -366,7 +366,7 @@ async fn an_attempt_goes_from_begin_to_forget() {
     assert_eq!(open.instance.as_ref(), Some(&assignment.instance));
     host.mark_used(&name()).await.unwrap();
     drop(run);
-    let closing = host.close_attempt(&name()).await.unwrap();
+    let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert_eq!((closing.used, closing.record.unwrap()), (true, found));
     drop(closing.lease);
     assert!(matches!(host.mark_used(&name()).await, Err(HostError::Closed { .. })));
@@ -385,12 +385,35 @@ async fn an_attempt_goes_from_begin_to_forget() {
 async fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
     let home = home();
     let host = operator(&home.path().join("state"));
-    let closing = host.close_attempt(&name()).await.unwrap();
+    let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert!(closing.record.is_none() && !closing.used && !closing.lingering);
-    assert!(host.is_closed(&name()).await.unwrap());
+    assert_eq!(host.closed(&name()).await.unwrap().and_then(|closed| closed.how), Some(End::CleanedUp));
     let begun = host.begin_attempt(&name(), &record(&host)).await;
     assert!(matches!(begun, Err(HostError::Closed { .. })));
     assert!(host.attempts(&pool()).await.unwrap().is_empty(), "it belongs to no pool");
+}
+
+#[tokio::test]
+async fn the_mark_keeps_its_first_reason_and_every_later_call_gets_it() {
+    let home = home();
+    let host = operator(&home.path().join("state"));
+    let begun = record(&host);
+    drop(host.begin_attempt(&name(), &begun).await.unwrap());
+    assert_eq!(host.closed(&name()).await.unwrap(), None);
+    drop(host.close_attempt(&name(), End::Superseded).await.unwrap());
+    let closed = host.closed(&name()).await.unwrap().unwrap();
+    assert_eq!(closed.how, Some(End::Superseded));
+    drop(host.close_attempt(&name(), End::CleanedUp).await.unwrap());
+    host.mark_closed(&name(), End::RunnerGone).await.unwrap();
+    assert_eq!(host.closed(&name()).await.unwrap(), Some(closed));
+    let reason = |refused: Option<HostError>| match refused {
+        Some(HostError::Closed { closed, .. }) => Some(closed),
+        _ => None,
+    };
+    assert_eq!(reason(host.begin_attempt(&name(), &begun).await.err()), Some(closed));
+    assert_eq!(reason(host.enter_attempt(&name()).await.err()), Some(closed));
+    assert_eq!(reason(host.mark_used(&name()).await.err()), Some(closed));
+    assert_eq!(seen(&host).await.unwrap().closed, Some(closed));
 }
 
 /// Each side as a process of its own would be: with its own host, on its own thread.
@@ -420,11 +443,11 @@ fn of_prepare_and_cleanup_one_always_sees_the_other() {
             at.wait();
             let Ok((_lease, _)) = host.begin_attempt(&a, &record).await else { return true };
             b.store(true, Ordering::SeqCst);
-            host.is_closed(&a).await.unwrap()
+            host.closed(&a).await.unwrap().is_some()
         });
         let cleanup = on_own_thread(&root, async move |host| {
             barrier.wait();
-            let _closing = host.close_attempt(&attempt).await.unwrap();
+            let _closing = host.close_attempt(&attempt, End::CleanedUp).await.unwrap();
             committed.load(Ordering::SeqCst)
         });
         let (gave_back, released) = (prepare.join().unwrap(), cleanup.join().unwrap());
@@ -451,7 +474,7 @@ fn a_run_that_sends_is_never_called_unused() {
         });
         let cleanup = on_own_thread(&root, async move |host| {
             barrier.wait();
-            host.close_attempt(&attempt).await.unwrap().used
+            host.close_attempt(&attempt, End::CleanedUp).await.unwrap().used
         });
         let (sends, used) = (run.join().unwrap(), cleanup.join().unwrap());
         assert!(!sends || used, "round {round}: sent, and given back as unused");
@@ -471,7 +494,7 @@ async fn a_damaged_job_file_is_no_attempt_unless_a_call_lives() {
     assert!(error.contains("is damaged"), "{error}");
     drop(lease);
     assert!(host.attempts(&pool()).await.unwrap().is_empty());
-    let closing = host.close_attempt(&name()).await.unwrap();
+    let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert!(closing.record.is_none());
 }
 
@@ -480,7 +503,7 @@ async fn litter_of_killed_calls_goes_when_it_is_old_and_not_before() {
     let home = home();
     let root = home.path().join("state");
     let host = operator(&root);
-    drop(host.close_attempt(&name()).await.unwrap());
+    drop(host.close_attempt(&name(), End::CleanedUp).await.unwrap());
     let attempts = root.join("attempts");
     let half = attempts.join(".custom-executor2.0123abcd");
     fs::create_dir(&half).unwrap();
@@ -514,7 +537,10 @@ async fn a_very_long_state_path_works_throughout() {
     assert_eq!(timeout, WakeReason::Timeout);
     host.wake_keeper(&pool()).await;
     assert_eq!(host.wait(MailboxName::Keeper(&pool()), DEADLINE).await.unwrap(), WakeReason::Message);
-    assert!(host.close_attempt(&name()).await.unwrap().lingering, "the call that began it still lives");
+    assert!(
+        host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering,
+        "the call that began it still lives"
+    );
 }
 
 #[tokio::test]
@@ -528,7 +554,7 @@ async fn a_cleanup_and_a_pass_over_many_ended_attempts_cost_little() {
         drop(keeper.begin_attempt(&attempt, &record(&keeper)).await.unwrap());
         let begun = Instant::now();
         let cleanup = operator(&root);
-        drop(cleanup.close_attempt(&attempt).await.unwrap());
+        drop(cleanup.close_attempt(&attempt, End::CleanedUp).await.unwrap());
         taken.push(begun.elapsed());
     }
     taken.sort();
@@ -588,7 +614,7 @@ async fn a_runners_death_is_noticed(role: &str) {
     let gone = until_seen(&host, "a free lease and no runner", |a| !a.lease_held).await;
     assert_eq!((gone.runner, gone.tmpdir), (Presence::Gone, Presence::There));
     let _seized = host.seize_attempt(&name()).await.unwrap().unwrap();
-    assert!(!host.mark_closed(&name()).await.unwrap());
+    assert!(!host.mark_closed(&name(), End::RunnerGone).await.unwrap());
     host.clear_leftovers(&name()).await.unwrap();
     assert!(!tmpdir.exists());
     assert_eq!(fs::read_to_string(home.path().join("treasure/gold")).unwrap(), "keep");
@@ -649,13 +675,13 @@ async fn a_cleanup_beside_a_living_run_stops_it_and_knows_of_it() {
     command.stdin(Stdio::piped());
     let mut run = Proc::start(command);
     run.hear_word("entered");
-    let closing = host.close_attempt(&name()).await.unwrap();
+    let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert!(closing.lingering);
     run.hear_word("Message");
-    assert!(host.close_attempt(&name()).await.unwrap().lingering, "until it ends");
+    assert!(host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering, "until it ends");
     drop(run.child.stdin.take());
     run.child.wait().unwrap();
-    assert!(!host.close_attempt(&name()).await.unwrap().lingering);
+    assert!(!host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering);
     let sockets = fs::read_dir(root.join("attempts/custom-executor1")).unwrap();
     let sockets: Vec<_> = sockets.map(|e| e.unwrap().file_name()).collect();
     assert!(!sockets.iter().any(|s| s.to_str().unwrap().starts_with("run.")), "{sockets:?}");

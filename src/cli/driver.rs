@@ -9,6 +9,7 @@ use super::job::{Call, JobDirs, choose};
 use super::{messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
+use crate::core::attempt::End;
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
 use crate::gitlab::config_json::ConfigOutput;
@@ -127,7 +128,7 @@ pub(super) async fn cleanup(
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
     let call = Call::open(place, env)?;
-    let closing = call.context.host.close_attempt(&call.attempt).await?;
+    let closing = call.context.host.close_attempt(&call.attempt, End::CleanedUp).await?;
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());
     let Some(pool) = recorded.or(named).or(call.env.pool()?) else {

@@ -29,7 +29,7 @@ pub struct AttemptSeen {
     pub instance: Option<InstanceId>,
     pub begun: Stamp,
     /// The mark `closed`.
-    pub closed: Option<Stamp>,
+    pub closed: Option<Closed>,
     /// The mark `used`: the first `run` came.
     pub used: bool,
     /// Whether a call holds the lease.
@@ -79,10 +79,42 @@ impl fmt::Display for End {
     }
 }
 
+/// The mark `closed` of an attempt: it takes no more calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    pub at: Stamp,
+    /// `None`: the mark was cut short and does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<End>,
+}
+
+impl Closed {
+    pub fn new(at: Stamp, how: End) -> Self {
+        Self { at, how: Some(how) }
+    }
+
+    /// Why it ended, for the record. Most marks are set by `cleanup`.
+    pub fn end(self) -> End {
+        self.how.unwrap_or(End::CleanedUp)
+    }
+}
+
+/// For a call that comes too late, or that this ended.
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.how {
+            Some(End::CleanedUp) => f.write_str("`cleanup` has already ended this attempt"),
+            Some(End::Superseded) => f.write_str("a newer attempt of this job has superseded this one"),
+            Some(other) => write!(f, "this attempt has already ended: {other}"),
+            None => f.write_str("this attempt has already ended"),
+        }
+    }
+}
+
 /// Why the attempt is over, if it is: the first reason that applies.
 pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
-    if seen.closed.is_some() {
-        return Some(End::CleanedUp);
+    if let Some(closed) = seen.closed {
+        return Some(closed.end());
     }
     if seen.boot != now.boot {
         return Some(End::Rebooted);
@@ -121,7 +153,7 @@ pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::notation::{NOW, ago, facts};
+    use crate::core::notation::{NOW, ago, cleaned, facts};
 
     const HOUR: Duration = Duration::from_hours(1);
     const PRESENCES: [Presence; 3] = [Presence::There, Presence::Gone, Presence::Unknown];
@@ -157,7 +189,7 @@ mod tests {
                     all.push(seen(|s| {
                         (s.runner, s.tmpdir, s.begun, s.lease_at) = (runner, tmpdir, begun, lease_at);
                         s.lease_held = bits & 1 != 0;
-                        s.closed = (bits & 2 != 0).then_some(NOW);
+                        s.closed = (bits & 2 != 0).then(|| cleaned(NOW));
                         s.boot = BootId(if bits & 4 != 0 { 6 } else { NOW.boot.0 });
                     }));
                 }
@@ -169,7 +201,11 @@ mod tests {
     #[test]
     fn the_first_reason_that_applies_ends_an_attempt() {
         assert_eq!(ends(|_| ()), None);
-        assert_eq!(ends(|s| (s.closed, s.runner) = (Some(NOW), Presence::Gone)), Some(End::CleanedUp));
+        let closed = |how| Some(Closed { at: NOW, how });
+        let after = |how| ends(|s| (s.closed, s.runner) = (closed(how), Presence::Gone));
+        assert_eq!(after(Some(End::CleanedUp)), Some(End::CleanedUp));
+        assert_eq!(after(Some(End::Superseded)), Some(End::Superseded));
+        assert_eq!(after(None), Some(End::CleanedUp), "a mark that was cut short");
         assert_eq!(ends(|s| (s.boot, s.runner) = (BootId(6), Presence::Gone)), Some(End::Rebooted));
         assert_eq!(ends(|s| (s.runner, s.tmpdir) = (Presence::Gone, Presence::Gone)), Some(End::RunnerGone));
         assert_eq!(
@@ -267,6 +303,10 @@ mod tests {
         ];
         let words: std::collections::BTreeSet<String> = ends.iter().map(End::to_string).collect();
         assert_eq!(words.len(), ends.len());
+        let late = |how| Closed { at: NOW, how }.to_string();
+        let late: std::collections::BTreeSet<String> =
+            ends.iter().copied().map(Some).chain([None]).map(late).collect();
+        assert_eq!(late.len(), ends.len() + 1);
         assert!(words.iter().all(|w| w.len() > 5));
     }
 }

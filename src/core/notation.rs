@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{AttemptSeen, End, Presence};
+use super::attempt::{AttemptSeen, Closed, End, Presence};
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
@@ -93,6 +93,11 @@ pub(crate) fn generation() -> Generation {
 
 pub(crate) fn attempt(job: u64) -> AttemptName {
     AttemptName::new(format!("a{job}"))
+}
+
+/// The mark that a `cleanup` set.
+pub(crate) fn cleaned(at: Stamp) -> Closed {
+    Closed::new(at, End::CleanedUp)
 }
 
 /// `i3`, `h1` or `u2`.
@@ -444,7 +449,7 @@ impl World {
                 let leaving = Release { how: End::CleanedUp, used: true, closing: true };
                 self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
                 let seen = self.seen(job);
-                (seen.closed, seen.lease_held) = (Some(at(age)), true);
+                (seen.closed, seen.lease_held) = (Some(cleaned(at(age))), true);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use super::{Engine, EngineError};
-use crate::core::attempt::End;
+use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
@@ -70,8 +70,8 @@ pub enum AcquireError {
     Stopped,
     #[error("the runner is gone; the job holds no slot")]
     RunnerGone,
-    #[error("`cleanup` has already ended this attempt")]
-    Closed,
+    #[error("{0}")]
+    Closed(Closed),
     /// The job asks for what this pool can never give.
     #[error("{0}")]
     Impossible(String),
@@ -93,7 +93,7 @@ impl From<StoreError> for AcquireError {
 impl From<HostError> for AcquireError {
     fn from(error: HostError) -> Self {
         match error {
-            HostError::Closed { .. } => Self::Closed,
+            HostError::Closed { closed, .. } => Self::Closed(closed),
             HostError::Io { .. } => Self::Trouble(error.into()),
         }
     }
@@ -160,7 +160,7 @@ impl Engine {
     async fn request(&self, ask: &Ask, known: &PoolState) -> Result<PoolState, AcquireError> {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
-            let closing = self.host.close_attempt(other).await?;
+            let closing = self.host.close_attempt(other, End::Superseded).await?;
             let leaving = Release { how: End::Superseded, used: closing.used, closing: closing.lingering };
             superseded.push((other.clone(), leaving));
         }
@@ -215,9 +215,7 @@ impl Call<'_> {
             let Some(waiting) = state.waiting_for(self.attempt) else {
                 // Dropped by a keeper that took us for dead, and the place in the queue was kept; or another
                 // attempt of the job came in between.
-                if self.engine.host.is_closed(self.attempt).await? {
-                    return Err(AcquireError::Closed);
-                }
+                self.refuse_closed().await?;
                 state = self.engine.request(ask, &state).await?;
                 continue;
             };
@@ -234,14 +232,25 @@ impl Call<'_> {
         let host = &self.engine.host;
         host.assign(self.attempt, Some(assignment)).await?;
         // RACE: `cleanup` sets the mark first and releases then; we commit first and look then.
-        if host.is_closed(self.attempt).await? {
-            return Err(AcquireError::Closed);
-        }
+        self.refuse_closed().await?;
         let within = assignment.timeouts.start_within;
         let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
         match select(check, host.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
-            Either::Right((woken, _)) => Err(stopped(woken)),
+            Either::Right((woken, _)) => {
+                if woken == WakeReason::Message {
+                    self.refuse_closed().await?;
+                }
+                Err(stopped(woken))
+            }
+        }
+    }
+
+    /// Ends the call if `cleanup` or a newer attempt of the job has closed its attempt.
+    async fn refuse_closed(&self) -> Result<(), AcquireError> {
+        match self.engine.host.closed(self.attempt).await? {
+            Some(closed) => Err(AcquireError::Closed(closed)),
+            None => Ok(()),
         }
     }
 
@@ -265,9 +274,7 @@ impl Call<'_> {
             WakeReason::Message | WakeReason::Timeout => {}
             woken => return Err(stopped(woken)),
         }
-        if self.engine.host.is_closed(self.attempt).await? {
-            return Err(AcquireError::Closed);
-        }
+        self.refuse_closed().await?;
         let state = self.engine.store.load().await?;
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {

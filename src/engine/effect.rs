@@ -370,7 +370,7 @@ impl Engine {
             tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.
-        let used = self.host.mark_closed(name).await?;
+        let used = self.host.mark_closed(name, how).await?;
         let leaving = Release { how, used, closing: false };
         self.commit(|state| request::release(state, name, leaving, self.now())).await?;
         Ok(EffectResult::Fine)

@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use super::{Engine, EngineError};
+use crate::core::attempt::{Closed, End};
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
@@ -18,8 +19,8 @@ pub enum StageError {
          directory"
     )]
     NotPrepared(AttemptName),
-    #[error("`cleanup` has already ended this attempt")]
-    Closed,
+    #[error("{0}")]
+    Closed(Closed),
     /// The instance was lost or cannot be reached; `verdict` is what the keeper knows of it.
     #[error("instance {instance} {verdict}")]
     Lost {
@@ -54,7 +55,7 @@ impl From<StoreError> for StageError {
 impl From<HostError> for StageError {
     fn from(error: HostError) -> Self {
         match error {
-            HostError::Closed { .. } => Self::Closed,
+            HostError::Closed { closed, .. } => Self::Closed(closed),
             HostError::Io { .. } => Self::Trouble(error.into()),
         }
     }
@@ -88,7 +89,15 @@ impl Engine {
             self.host.stopped(attempt).await;
         });
         let (id, at) = (&assignment.instance, &assignment.endpoint);
-        match self.connector.run(id, at, stage, output, stop).await {
+        let ended = self.connector.run(id, at, stage, output, stop).await;
+        if matches!(ended, Ok(StageEnd::Stopped) | Err(_))
+            && let Some(closed) = self.host.closed(attempt).await?
+            && closed.end() != End::CleanedUp
+        {
+            // It took the instance away. A `cleanup` comes when the runner has given the stage up.
+            return Err(StageError::Closed(closed));
+        }
+        match ended {
             Ok(end) => Ok(end),
             Err(cause) => {
                 let instance = id.clone();

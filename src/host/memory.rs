@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::core::attempt::{AttemptSeen, Presence};
+use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
 use crate::core::report::Report;
 use crate::core::time::{BootId, Stamp};
@@ -47,7 +47,7 @@ pub struct AttemptDir {
     pub record: Option<AttemptRecord>,
     pub runner: Option<u32>,
     pub boot: BootId,
-    pub closed: Option<Stamp>,
+    pub closed: Option<Closed>,
     pub used: bool,
     pub lease_at: Stamp,
     /// Whether the dead attempt's TMPDIR was emptied by us.
@@ -187,8 +187,8 @@ impl Directory {
         self.attempts.get(name).is_some_and(|dir| dir.exclusive.is_some())
     }
 
-    pub fn is_closed(&self, name: &AttemptName) -> bool {
-        self.attempts.get(name).is_some_and(|dir| dir.closed.is_some())
+    pub fn closed(&self, name: &AttemptName) -> Option<Closed> {
+        self.attempts.get(name)?.closed
     }
 
     pub fn keeper_lives(&self) -> bool {
@@ -209,18 +209,18 @@ impl Directory {
 
     pub fn mark_used(&mut self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.change(name)?;
-        if dir.closed.is_some() {
-            return Err(HostError::Closed { attempt: name.clone() });
+        if let Some(closed) = dir.closed {
+            return Err(HostError::Closed { attempt: name.clone(), closed });
         }
         dir.used = true;
         Ok(())
     }
 
     /// The keeper's mark; says whether the attempt was used.
-    pub fn mark_closed(&mut self, name: &AttemptName) -> Result<bool, HostError> {
+    pub fn mark_closed(&mut self, name: &AttemptName, how: End) -> Result<bool, HostError> {
         let now = self.now;
         let dir = self.change(name)?;
-        dir.closed = dir.closed.or(Some(now));
+        dir.closed = dir.closed.or(Some(Closed::new(now, how)));
         Ok(dir.used)
     }
 
@@ -285,8 +285,9 @@ pub fn begin(
             ..empty(Some(caller.runner), now)
         });
         match (&dir.record, dir.closed) {
+            (_, Some(closed)) => return Err(HostError::Closed { attempt: name.clone(), closed }),
             (Some(found), None) => found.clone(),
-            (None, _) | (_, Some(_)) => return Err(HostError::Closed { attempt: name.clone() }),
+            (None, None) => return Err(HostError::Io { what: format!("attempt `{name}` has no job file") }),
         }
     };
     Ok((lock_shared(directory, name, caller), found))
@@ -301,8 +302,8 @@ pub fn enter(
     let found = {
         let inner = directory.borrow();
         let Some(dir) = inner.attempts.get(name) else { return Ok(None) };
-        if dir.closed.is_some() {
-            return Err(HostError::Closed { attempt: name.clone() });
+        if let Some(closed) = dir.closed {
+            return Err(HostError::Closed { attempt: name.clone(), closed });
         }
         let Some(record) = &dir.record else { return Ok(None) };
         record.clone()
@@ -310,13 +311,13 @@ pub fn enter(
     Ok(Some((lock_shared(directory, name, caller), found)))
 }
 
-/// `cleanup`: the mark, and what it found.
-pub fn close(directory: &SharedDirectory, name: &AttemptName, caller: Caller) -> Closing {
+/// The mark of `cleanup`, or of a newer attempt, and what it found.
+pub fn close(directory: &SharedDirectory, name: &AttemptName, how: End, caller: Caller) -> Closing {
     let (record, used, lingering) = {
         let mut inner = directory.borrow_mut();
         let now = inner.now;
         let dir = inner.attempts.entry(name.clone()).or_insert_with(|| empty(Some(caller.runner), now));
-        dir.closed = dir.closed.or(Some(now));
+        dir.closed = dir.closed.or(Some(Closed::new(now, how)));
         let found = (dir.record.clone(), dir.used, !dir.shared.is_empty());
         inner.news.push(News::Attempt(name.clone()));
         found
@@ -422,7 +423,7 @@ mod tests {
     fn a_closed_attempt_takes_no_more_calls_and_says_who_still_lives() {
         let (dir, name, record) = directory();
         let (_prepare, _) = begin(&dir, &name, &record, ONE).unwrap();
-        let closing = close(&dir, &name, TWO);
+        let closing = close(&dir, &name, End::CleanedUp, TWO);
         assert!(closing.lingering && !closing.used && closing.record.is_some());
         assert!(matches!(enter(&dir, &name, TWO), Err(HostError::Closed { .. })));
         assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
@@ -432,7 +433,7 @@ mod tests {
     #[test]
     fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
         let (dir, name, record) = directory();
-        let closing = close(&dir, &name, ONE);
+        let closing = close(&dir, &name, End::CleanedUp, ONE);
         assert!(closing.record.is_none() && !closing.lingering);
         assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
         assert!(dir.borrow().seen(&record.pool, |_, _| (Presence::There, Presence::There)).is_empty());

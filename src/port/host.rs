@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::core::attempt::AttemptSeen;
+use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::core::job::JobFacts;
@@ -122,8 +122,8 @@ pub enum WakeReason {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
     /// The attempt was closed and accepts no more calls.
-    #[error("attempt `{attempt}` is closed")]
-    Closed { attempt: AttemptName },
+    #[error("attempt `{attempt}` is closed: {closed}")]
+    Closed { attempt: AttemptName, closed: Closed },
     #[error("{what}")]
     Io { what: String },
 }
@@ -153,10 +153,12 @@ pub trait Host {
     /// Sets the mark `used`; `Closed` if the attempt has been closed in the meantime.
     async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError>;
 
-    async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError>;
+    /// The mark `closed`, if it is set.
+    async fn closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError>;
 
-    /// Sets the mark `closed`, creating the directory if it is missing, and stops a living `run`.
-    async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError>;
+    /// Sets the mark `closed`, creating the directory if it is missing, and stops a living `run`. A mark that is set
+    /// already stays as it is.
+    async fn close_attempt(&self, name: &AttemptName, how: End) -> Result<Closing, HostError>;
 
     /// The pool's attempts, with everything that decides whether they have ended.
     async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError>;
@@ -165,7 +167,7 @@ pub trait Host {
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError>;
 
     /// For the keeper, which holds the lease exclusively: sets the mark `closed`. Returns whether `used` was set.
-    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError>;
+    async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError>;
 
     /// Removes the files that a dead attempt left in its TMPDIR, if device, inode and owner still match.
     async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError>;

@@ -13,7 +13,7 @@ use super::process::{Kind, Proc};
 use super::rig::Starter;
 use super::steps::Channel;
 use super::world::World;
-use crate::core::attempt::{AttemptSeen, Presence};
+use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
@@ -127,16 +127,16 @@ impl Host for SimHost {
         directory.borrow_mut().mark_used(name)
     }
 
-    async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
-        let directory = self.step("host.is_closed").await;
-        let closed = directory.borrow().is_closed(name);
+    async fn closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError> {
+        let directory = self.step("host.closed").await;
+        let closed = directory.borrow().closed(name);
         Ok(closed)
     }
 
-    async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError> {
+    async fn close_attempt(&self, name: &AttemptName, how: End) -> Result<Closing, HostError> {
         let directory = self.step("host.close_attempt").await;
         self.lease_free(name).await;
-        let closing = memory::close(&directory, name, self.caller());
+        let closing = memory::close(&directory, name, how, self.caller());
         self.proc.say(format_args!(
             "host.close_attempt {name} used={} lingering={}",
             closing.used, closing.lingering
@@ -174,9 +174,9 @@ impl Host for SimHost {
         Ok(seized)
     }
 
-    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+    async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
         let directory = self.step("host.mark_closed").await;
-        let used = directory.borrow_mut().mark_closed(name)?;
+        let used = directory.borrow_mut().mark_closed(name, how)?;
         self.proc.say(format_args!("host.mark_closed {name}"));
         Ok(used)
     }
@@ -267,7 +267,7 @@ impl Host for SimHost {
         let directory = self.step("host.stopped").await;
         let channels = [self.channel(name), Channel::Signal(self.proc.pid)];
         let look = |world: &mut World| {
-            let closed = || directory.borrow().is_closed(name).then_some(WakeReason::Message);
+            let closed = || directory.borrow().closed(name).map(|_| WakeReason::Message);
             self.stop(world).or_else(closed)
         };
         let woken = self.proc.until(&channels, None, look).await.unwrap_or(WakeReason::Stop);

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 
 use super::rig::{Command, Ports, Product};
+use crate::core::attempt::End;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
@@ -92,7 +93,7 @@ async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
 }
 
 async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
-    let Ok(closing) = ports.host.close_attempt(attempt).await else { return SYSTEM_FAILURE };
+    let Ok(closing) = ports.host.close_attempt(attempt, End::CleanedUp).await else { return SYSTEM_FAILURE };
     let Some(pool) = closing.record.as_ref().map(|r| r.pool.clone()) else { return OK };
     match engine(ports, &pool).release(attempt, &closing).await {
         Ok(_) => OK,

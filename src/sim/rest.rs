@@ -91,7 +91,7 @@ fn is_overdue(world: &World, dir: &AttemptDir) -> bool {
     let Some(record) = &dir.record else { return false };
     let kept = world.config[&record.pool].policy.timing.attempt_retention + Duration::from_mins(10);
     let now = world.stamp(0);
-    dir.closed.is_none_or(|closed| now.reached(closed.plus(kept)))
+    dir.closed.is_none_or(|closed| now.reached(closed.at.plus(kept)))
 }
 
 fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {

@@ -33,6 +33,7 @@ mod setting;
 mod skipped;
 mod status;
 mod stop;
+mod superseded;
 #[path = "../support/mod.rs"]
 mod support;
 mod trust;

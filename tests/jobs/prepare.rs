@@ -262,29 +262,6 @@ fn a_job_longer_than_any_instance_lives_fails_at_once_as_its_own_doing() {
 }
 
 #[test]
-fn an_earlier_attempt_of_the_job_gives_way_and_cannot_come_back() {
-    let place = Setting::new().pool("max_instances", 1).open();
-    let first = place.prepared(1);
-    assert_eq!(first.run("build_script", "true\n").exit_code(), Some(0));
-    // Its runner lost contact, and the job was given out again.
-    let second = first.next();
-    second.config();
-    let prepare = second.prepare();
-    assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
-    let late = first.run("after_script", "echo too late\n");
-    assert_eq!(late.exit_code(), Some(2), "{}", late.stderr_text());
-    assert_eq!(late.stdout_text(), "");
-    assert_eq!(first.cleanup().exit_code(), Some(0));
-    assert_eq!(second.run("build_script", "true\n").exit_code(), Some(0), "the second one is untouched");
-    assert_eq!(second.cleanup().exit_code(), Some(0));
-    for attempt in [&first, &second] {
-        attempt.remove_tmpdir();
-    }
-    place.wait_until_settled(0);
-    place.expect_sound();
-}
-
-#[test]
 fn jobs_are_served_in_the_order_in_which_they_came() {
     let place = Setting::new().pool("max_instances", 1).open();
     let runner = place.runner();

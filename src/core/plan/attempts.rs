@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::builder::PlanBuilder;
 use super::observed::Observed;
 use super::{Effect, assign};
-use crate::core::attempt::{self, AttemptSeen, End};
+use crate::core::attempt::{self, AttemptSeen, Closed, End};
 use crate::core::event::Change;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::Release;
@@ -103,19 +103,19 @@ fn ended(
     draft: &PlanBuilder<'_>,
     policy: &Policy,
     name: &AttemptName,
-    (seen, closed): (&AttemptSeen, Stamp),
+    (seen, closed): (&AttemptSeen, Closed),
     grant: Option<&Grant>,
 ) {
-    let committing = closed.plus(COMMITTING);
+    let committing = closed.at.plus(COMMITTING);
     if grant.is_some() && seen.lease_held && !draft.now.reached(committing) {
         // By whom? A lease that a `run` holds costs the instance's use; one that `cleanup` itself holds, nothing.
         draft.wake_at(committing);
     } else if grant.is_some() {
-        // Its `cleanup` died between mark and release, or takes long: whoever comes first.
-        let leaving = Release { how: End::CleanedUp, used: seen.used, closing: seen.lease_held };
+        // The call that closed it died between mark and release, or takes long: whoever comes first.
+        let leaving = Release { how: closed.end(), used: seen.used, closing: seen.lease_held };
         found.changes.push(Change::Released { attempt: name.clone(), release: leaving });
     }
-    if draft.now.reached(closed.plus(policy.timing.attempt_retention)) {
+    if draft.now.reached(closed.at.plus(policy.timing.attempt_retention)) {
         found.effects.push(Effect::ForgetAttempt { attempt: name.clone() });
     }
 }
@@ -148,8 +148,8 @@ fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
     for reservation in draft.state().waiting.values() {
         let attempt = || reservation.attempt.clone();
         match observed.attempts.get(&reservation.attempt) {
-            Some(seen) if seen.closed.is_some() => {
-                found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::CleanedUp });
+            Some(AttemptSeen { closed: Some(closed), .. }) => {
+                found.changes.push(Change::Withdrawn { attempt: attempt(), how: closed.end() });
             }
             Some(seen) if !seen.lease_held && was_looked_for(observed, reservation.requested_at) => {
                 found.effects.push(Effect::DropRequest { attempt: attempt() });

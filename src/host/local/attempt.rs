@@ -14,10 +14,11 @@ use super::flock::Kind;
 use super::host::LocalHost;
 use super::job_file::{self, JobFile, Origin, Tmpdir};
 use super::lease::{self, LEASE, Lease, LeaseGuard};
-use super::mark::{self, CLOSED, USED};
+use super::mark::{self, USED};
 use super::process::Namespaces;
 use super::socket::Sent;
 use super::{files, socket};
+use crate::core::attempt::{Closed, End};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::clock::Clock;
 use crate::port::host::{Assignment, AttemptRecord, Closing, HostError, Lock};
@@ -106,11 +107,13 @@ impl LocalHost {
     }
 
     fn refuse_closed(&self, name: &AttemptName, dir: &Path) -> Result<(), HostError> {
-        if mark::is_set(dir, CLOSED).map_err(|e| cannot("examine", dir, e))? {
-            self.boxes.forget(name);
-            return Err(HostError::Closed { attempt: name.clone() });
+        match mark::closed(dir).map_err(|e| cannot("examine", dir, e))? {
+            Some(closed) => {
+                self.boxes.forget(name);
+                Err(HostError::Closed { attempt: name.clone(), closed })
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn keep(&self, name: &AttemptName, file: fs::File, kind: Kind) -> Lock {
@@ -145,24 +148,25 @@ impl LocalHost {
     pub(super) fn set_used(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         // RACE: this order; the other one could send a script on a grant that was given back as unused.
-        mark::set(&dir, USED, self.clock.now()).map_err(|e| cannot("mark", &dir, e))?;
+        mark::set_used(&dir, self.clock.now()).map_err(|e| cannot("mark", &dir, e))?;
         self.refuse_closed(name, &dir)
     }
 
-    pub(super) fn closed(&self, name: &AttemptName) -> Result<bool, HostError> {
+    pub(super) fn find_closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError> {
         let dir = self.state.attempt(name)?;
-        mark::is_set(&dir, CLOSED).map_err(|e| cannot("examine", &dir, e))
+        mark::closed(&dir).map_err(|e| cannot("examine", &dir, e))
     }
 
-    pub(super) async fn close(&self, name: &AttemptName) -> Result<Closing, HostError> {
+    pub(super) async fn close(&self, name: &AttemptName, how: End) -> Result<Closing, HostError> {
         let dir = self.state.attempt(name)?;
         for _ in 0..ROUNDS {
             if let Some(file) = lease::lock_shared(&dir, &self.times).await? {
-                return self.close_locked(name, &dir, file);
+                return self.close_locked(name, &dir, file, how);
             }
             let (fresh, file) = self.make_hidden(name)?;
             let lease = self.keep(name, file, Kind::Shared);
-            mark::set(&fresh, CLOSED, self.clock.now()).map_err(|e| cannot("mark", &fresh, e))?;
+            let closed = Closed::new(self.clock.now(), how);
+            mark::set_closed(&fresh, closed).map_err(|e| cannot("mark", &fresh, e))?;
             if put_in_place(&fresh, &dir)? {
                 return Ok(Closing { lease, record: None, used: false, lingering: false });
             }
@@ -170,9 +174,15 @@ impl LocalHost {
         Err(contested(&dir))
     }
 
-    fn close_locked(&self, name: &AttemptName, dir: &Path, file: fs::File) -> Result<Closing, HostError> {
+    fn close_locked(
+        &self,
+        name: &AttemptName,
+        dir: &Path,
+        file: fs::File,
+        how: End,
+    ) -> Result<Closing, HostError> {
         let lease = self.keep(name, file, Kind::Shared);
-        let used = self.mark_closed_at(dir)?;
+        let used = self.mark_closed_at(dir, how)?;
         let lingering = tell_calls(dir)?;
         let record = match JobFile::read(dir) {
             Ok(job) => job.map(|job| job.record),
@@ -186,13 +196,13 @@ impl LocalHost {
     }
 
     /// The keeper's closing, with the lease held exclusively; says whether `used` was set.
-    pub(super) fn close_seized(&self, name: &AttemptName) -> Result<bool, HostError> {
-        self.mark_closed_at(&self.state.attempt(name)?)
+    pub(super) fn close_seized(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
+        self.mark_closed_at(&self.state.attempt(name)?, how)
     }
 
-    fn mark_closed_at(&self, dir: &Path) -> Result<bool, HostError> {
-        let now = self.clock.now();
-        let used = mark::set(dir, CLOSED, now).and_then(|()| mark::is_set(dir, USED));
+    fn mark_closed_at(&self, dir: &Path, how: End) -> Result<bool, HostError> {
+        let closed = Closed::new(self.clock.now(), how);
+        let used = mark::set_closed(dir, closed).and_then(|()| mark::is_set(dir, USED));
         used.map_err(|e| cannot("mark", dir, e))
     }
 

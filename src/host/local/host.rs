@@ -21,7 +21,7 @@ use super::spawn::KeeperCommand;
 use super::state_dir::StateDir;
 use super::times::Times;
 use super::{owner, socket};
-use crate::core::attempt::AttemptSeen;
+use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::core::time::Stamp;
@@ -155,12 +155,12 @@ impl Host for LocalHost {
         self.set_used(name)
     }
 
-    async fn is_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
-        self.closed(name)
+    async fn closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError> {
+        self.find_closed(name)
     }
 
-    async fn close_attempt(&self, name: &AttemptName) -> Result<Closing, HostError> {
-        self.close(name).await
+    async fn close_attempt(&self, name: &AttemptName, how: End) -> Result<Closing, HostError> {
+        self.close(name, how).await
     }
 
     async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
@@ -171,8 +171,8 @@ impl Host for LocalHost {
         self.seize(name)
     }
 
-    async fn mark_closed(&self, name: &AttemptName) -> Result<bool, HostError> {
-        self.close_seized(name)
+    async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
+        self.close_seized(name, how)
     }
 
     async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError> {

@@ -1,6 +1,6 @@
 //! Marks: files whose being there is the message.
 //!
-//! Made with O_EXCL, never removed. What stands in them is for people and for ages only.
+//! Made with O_EXCL, never removed. What stands in them is for people, for ages and for messages only.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,19 +8,27 @@ use std::path::Path;
 
 use super::files;
 use super::lease::modified;
+use crate::core::attempt::Closed;
 use crate::core::time::Stamp;
 
 pub(super) const CLOSED: &str = "closed";
 pub(super) const USED: &str = "used";
 
-/// Sets a mark; set already is fine, and keeps its first time.
-pub(super) fn set(dir: &Path, mark: &str, now: Stamp) -> io::Result<()> {
+/// Sets the mark `used`; set already is fine, and keeps its first time.
+pub(super) fn set_used(dir: &Path, now: Stamp) -> io::Result<()> {
+    set(dir, USED, &serde_json::to_vec(&now)?)
+}
+
+/// Sets the mark `closed`; set already is fine, and keeps its first time and reason.
+pub(super) fn set_closed(dir: &Path, closed: Closed) -> io::Result<()> {
+    set(dir, CLOSED, &serde_json::to_vec(&closed)?)
+}
+
+fn set(dir: &Path, mark: &str, text: &[u8]) -> io::Result<()> {
     match files::create_new(&dir.join(mark)) {
-        // CRASH: a mark without a time has its file's time.
+        // CRASH: the mark stands, without its text; so it does on a full disk.
         Ok(mut file) => {
-            let text = serde_json::to_vec(&now)?;
-            // On a full disk the mark stands, without its time.
-            file.write_all(&text).ok();
+            file.write_all(text).ok();
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -32,30 +40,41 @@ pub(super) fn is_set(dir: &Path, mark: &str) -> io::Result<bool> {
     Ok(files::missing_is_none(fs::symlink_metadata(dir.join(mark)))?.is_some())
 }
 
-/// When a mark was set; `None` if it is not.
-pub(super) fn set_at(dir: &Path, mark: &str) -> io::Result<Option<Stamp>> {
-    let path = dir.join(mark);
+/// When and why the mark `closed` was set; `None` if it is not.
+///
+/// RACE: a look between the mark and its text finds no reason, and the time of the file.
+pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {
+    let path = dir.join(CLOSED);
     let Some(text) = files::read(&path)? else { return Ok(None) };
     match serde_json::from_slice(&text) {
-        Ok(stamp) => Ok(Some(stamp)),
-        Err(_) => fs::metadata(&path).map(|known| Some(modified(&known))),
+        Ok(closed) => Ok(Some(closed)),
+        Err(_) => fs::metadata(&path).map(|known| Some(Closed { at: modified(&known), how: None })),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::attempt::End;
     use crate::core::time::BootId;
 
     #[test]
-    fn a_mark_keeps_its_first_time_and_an_empty_one_counts_too() {
+    fn a_mark_keeps_its_first_time_and_reason_and_an_empty_one_counts_too() {
         let home = tempfile::tempdir().unwrap();
         let at = |uptime_ms| Stamp { wall_ms: 1, boot: BootId(1), uptime_ms };
-        assert_eq!(set_at(home.path(), CLOSED).unwrap(), None);
-        set(home.path(), CLOSED, at(5)).unwrap();
-        set(home.path(), CLOSED, at(9)).unwrap();
-        assert_eq!(set_at(home.path(), CLOSED).unwrap(), Some(at(5)));
-        fs::write(home.path().join(USED), "").unwrap();
-        assert!(set_at(home.path(), USED).unwrap().is_some() && is_set(home.path(), USED).unwrap());
+        assert_eq!(closed(home.path()).unwrap(), None);
+        let first = Closed::new(at(5), End::Superseded);
+        set_closed(home.path(), first).unwrap();
+        set_closed(home.path(), Closed::new(at(9), End::CleanedUp)).unwrap();
+        assert_eq!(closed(home.path()).unwrap(), Some(first));
+        let whole = fs::read(home.path().join(CLOSED)).unwrap();
+        for length in 0..whole.len() {
+            fs::write(home.path().join(CLOSED), &whole[..length]).unwrap();
+            let cut = closed(home.path()).unwrap().expect("the file is the mark");
+            assert!(cut.how.is_none() && is_set(home.path(), CLOSED).unwrap(), "{length}: {cut:?}");
+        }
+        assert!(!is_set(home.path(), USED).unwrap());
+        set_used(home.path(), at(5)).unwrap();
+        assert!(is_set(home.path(), USED).unwrap());
     }
 }

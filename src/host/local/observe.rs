@@ -17,7 +17,7 @@ use super::job_file::{JobFile, Origin, Tmpdir};
 use super::lease::{self, LeaseStatus};
 use super::mark::{self, CLOSED, USED};
 use super::process::{Namespaces, SECOND_LOOK, look};
-use crate::core::attempt::{AttemptSeen, Presence};
+use crate::core::attempt::{AttemptSeen, Closed, Presence};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::time::Stamp;
 use crate::port::host::HostError;
@@ -106,7 +106,7 @@ impl LocalHost {
     fn find_attempt(&self, name: &AttemptName, dir: &Path) -> Result<Option<(PoolName, Found)>, HostError> {
         let trouble = |e: io::Error| cannot("examine", dir, e);
         // This order: once it is closed no call stays in, so a lease that is free after that stays free.
-        let closed = mark::set_at(dir, CLOSED).map_err(trouble)?;
+        let closed = mark::closed(dir).map_err(trouble)?;
         let used = mark::is_set(dir, USED).map_err(trouble)?;
         let lease = lease::look(dir).map_err(trouble)?;
         let held = lease.is_some_and(|look| look.held) && !self.holds_exclusively(name);
@@ -155,7 +155,13 @@ fn remove_if_old(path: &Path, kept: Duration) {
     }
 }
 
-fn facts(job: &JobFile, closed: Option<Stamp>, used: bool, lease_held: bool, lease_at: Stamp) -> AttemptSeen {
+fn facts(
+    job: &JobFile,
+    closed: Option<Closed>,
+    used: bool,
+    lease_held: bool,
+    lease_at: Stamp,
+) -> AttemptSeen {
     let record = &job.record;
     AttemptSeen {
         job: record.job.clone(),

@@ -73,7 +73,9 @@ impl LocalHost {
         let closed = async {
             // Without its socket a call is still stopped by the runner; it only cannot hear a `cleanup` beside it.
             let Some(bound) = self.stop_box(name) else { return pending().await };
-            if self.closed(name).unwrap_or(false) || bound.mailbox.hint().await.is_ok() {
+            if self.find_closed(name).is_ok_and(|closed| closed.is_some())
+                || bound.mailbox.hint().await.is_ok()
+            {
                 return;
             }
             pending::<()>().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::cli::story::{EventFixture, at, id, pool, report, when};
-use crate::core::attempt::Presence;
+use crate::core::attempt::{Closed, End, Presence};
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::JobKey;
@@ -197,9 +197,8 @@ fn of_reports() -> Vec<Trouble> {
     let mut bench = calm();
     bench.attempts.insert(AttemptName::new("dead"), seen(Presence::Gone));
     bench.attempts.insert(AttemptName::new("alive"), seen(Presence::There));
-    bench
-        .attempts
-        .insert(AttemptName::new("closed"), AttemptSeen { closed: Some(at(1.0)), ..seen(Presence::Gone) });
+    let closed = Some(Closed::new(at(1.0), End::CleanedUp));
+    bench.attempts.insert(AttemptName::new("closed"), AttemptSeen { closed, ..seen(Presence::Gone) });
     all.push((
         bench,
         "warning [attempts-orphaned]: 1 attempt of pool `linux` ended without `cleanup`: job 4711 (the runner is \

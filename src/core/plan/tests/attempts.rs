@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::core::attempt::Presence;
-use crate::core::notation::{NOW, World, ago, attempt, does, render, table, world};
+use crate::core::attempt::{Closed, End, Presence};
+use crate::core::event::Change;
+use crate::core::notation::{NOW, World, ago, attempt, cleaned, does, render, table, world};
 
 /// The plan after a change to the world of a line.
 fn changed(text: &str, change: impl FnOnce(&mut World)) -> String {
@@ -47,7 +48,7 @@ fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
 fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     let closed = |change: fn(&mut crate::core::attempt::AttemptSeen)| {
         changed("uses 2 | held 5m by 7", |w| {
-            w.seen(7).closed = Some(ago(Duration::from_secs(1)));
+            w.seen(7).closed = Some(cleaned(ago(Duration::from_secs(1))));
             change(w.seen(7));
         })
     };
@@ -55,16 +56,37 @@ fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     assert_eq!(closed(|s| s.used = false), "a7 leaves unused");
     assert_eq!(closed(|s| s.lease_held = true), "a7 lingers");
     // Its `cleanup` holds it, and is about to say how the attempt ended.
-    assert_eq!(closed(|s| (s.lease_held, s.closed) = (true, Some(ago(Duration::from_millis(999))))), "");
-    let last = |w: &mut World| w.seen(7).closed = Some(NOW);
+    assert_eq!(
+        closed(|s| (s.lease_held, s.closed) = (true, Some(cleaned(ago(Duration::from_millis(999)))))),
+        ""
+    );
+    let last = |w: &mut World| w.seen(7).closed = Some(cleaned(NOW));
     let used_up = changed("uses 1 | held 5m by 7 uses 0", last);
     assert_eq!(used_up, "a7 leaves; i1 drains: usedup; terminate i1");
     assert_eq!(changed("fixed held 5m by 7", last), "a7 leaves; h1 to clean; clean h1");
 }
 
 #[test]
+fn a_pass_that_goes_on_for_a_dead_call_records_why_the_attempt_was_closed() {
+    for (text, job) in [("uses 2 | held 5m by 7", 7), ("max 0 | waits 8", 8)] {
+        for how in [End::CleanedUp, End::Superseded, End::RunnerGone] {
+            let mut world = world(text);
+            let seen = world.seen(job);
+            (seen.closed, seen.lease_held) = (Some(Closed::new(ago(Duration::from_secs(1)), how)), false);
+            let recorded = world.plan().events.iter().find_map(|event| {
+                if let Change::Released { release, .. } = &event.change {
+                    return Some(release.how);
+                }
+                if let Change::Withdrawn { how, .. } = &event.change { Some(*how) } else { None }
+            });
+            assert_eq!(recorded, Some(how), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_freed_slot_goes_to_the_next_job_in_the_same_pass() {
-    let closed = |w: &mut World| w.seen(7).closed = Some(NOW);
+    let closed = |w: &mut World| w.seen(7).closed = Some(cleaned(NOW));
     assert_eq!(changed("max 1 | held 5m by 7; waits 8", closed), "a7 leaves; a8 gets i1");
 }
 
@@ -100,7 +122,7 @@ fn a_request_whose_call_is_dead_leaves_the_queue() {
             ("max 1 | idle 5m; waits 8 dead", "a8 gets i1; drop the request of a8"),
         ],
     );
-    let closed = |w: &mut World| w.seen(8).closed = Some(NOW);
+    let closed = |w: &mut World| w.seen(8).closed = Some(cleaned(NOW));
     assert_eq!(changed("max 1 | idle 5m; waits 8; waits 9", closed), "a8 withdrawn; a9 gets i1");
     let later = |w: &mut World| w.observed.attempts_at = ago(Duration::from_secs(10));
     assert_eq!(changed("max 0 | waits 8 dead", later), "", "it asked when the directories were read");
@@ -128,8 +150,9 @@ fn a_lingering_call_keeps_its_slot_for_a_minute_at_most() {
 
 #[test]
 fn directories_go_a_day_after_the_end() {
-    let closed =
-        |age: Duration| changed("fixed aside 5m named 9", move |w| w.seen(9).closed = Some(ago(age)));
+    let closed = |age: Duration| {
+        changed("fixed aside 5m named 9", move |w| w.seen(9).closed = Some(cleaned(ago(age))))
+    };
     assert_eq!(closed(Duration::from_secs(86_399)), "");
     assert_eq!(closed(Duration::from_hours(24)), "remove the directory of a9");
 }
@@ -146,8 +169,9 @@ fn the_keeper_looks_in_on_open_attempts_at_each_pass_and_when_their_time_is_up()
     assert_eq!(next("held 4495s by 7", |_| ()), seconds(5), "its job's timeout and a quarter of an hour");
     let unjudged = |w: &mut World| w.seen(7).runner = Presence::Unknown;
     assert_eq!(next("held 597s by 7", unjudged), seconds(3), "unused for ten minutes");
-    assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(NOW)), seconds(20 * 60));
-    let cleanup_at_work = |w: &mut World| (w.seen(7).closed, w.seen(7).lease_held) = (Some(NOW), true);
+    assert_eq!(next("held 5m by 7", |w| w.seen(7).closed = Some(cleaned(NOW))), seconds(20 * 60));
+    let cleanup_at_work =
+        |w: &mut World| (w.seen(7).closed, w.seen(7).lease_held) = (Some(cleaned(NOW)), true);
     assert_eq!(next("held 5m by 7", cleanup_at_work), seconds(1));
     let after_the_look = |w: &mut World| {
         w.observed.attempts.clear();

@@ -5,12 +5,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::random::a_world;
-use crate::core::attempt::End;
+use crate::core::attempt::{Closed, End};
 use crate::core::event::Change;
 use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
-use crate::core::notation::{World, endpoint, render, world};
+use crate::core::notation::{World, cleaned, endpoint, render, world};
 use crate::core::plan::{Effect, Plan, request};
 use crate::core::report::WaitingOn;
 
@@ -109,7 +109,7 @@ impl World {
             }
             Effect::EndAttempt { attempt, how } => {
                 let seen = self.observed.attempts.get_mut(attempt).expect("it was seen");
-                seen.closed = Some(now);
+                seen.closed = Some(Closed::new(now, *how));
                 let leaving = Release { how: *how, used: seen.used, closing: false };
                 self.carry(&request::release(&self.state, attempt, leaving, now));
             }
@@ -196,7 +196,7 @@ fn a_full_pool_serves_waiting_projects_one_after_the_other() {
         assert!(world.state.granted.contains_key(&attempt), "job {job}");
         let now = world.now;
         let seen = world.seen(job);
-        (seen.closed, seen.used, seen.lease_held) = (Some(now), true, false);
+        (seen.closed, seen.used, seen.lease_held) = (Some(cleaned(now)), true, false);
         let rest = world.settle().unwrap();
         assert_eq!(rest.effects, []);
     }
