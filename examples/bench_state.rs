@@ -144,11 +144,8 @@ async fn acquire(rounds: u64, counts: &[u32]) -> Outcome<()> {
 /// One acquire by a store that knows nothing, as `prepare` makes it; given back and folded, unmeasured.
 async fn acquire_once(dir: &Path, pool: &PoolName, round: u64, now: Stamp) -> Outcome<Duration> {
     let attempt = AttemptName::new(format!("a{round}"));
-    let job = JobFacts {
-        key: JobKey::new("http://greenroom.invalid", round),
-        project: "bench/bench".into(),
-        timeout: Duration::from_hours(1),
-    };
+    let key = JobKey::new("http://greenroom.invalid", round);
+    let job = JobFacts::new(key, "bench/bench", Duration::from_hours(1));
     let begun = Instant::now();
     let fresh = store(dir, pool)?;
     let policy = fresh.load().await?.policy.ok_or("the pool has no policy")?;

@@ -123,7 +123,7 @@ impl World {
 
     fn ask(&mut self, job: u64) {
         let key = JobKey::new("https://gitlab.example.org", job);
-        let job_facts = JobFacts { key, project: "group/project".into(), timeout: Duration::from_hours(1) };
+        let job_facts = JobFacts::new(key, "group/project", Duration::from_hours(1));
         let attempt = name(job);
         let ask = Ask {
             attempt: attempt.clone(),

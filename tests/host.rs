@@ -72,7 +72,14 @@ fn record(host: &LocalHost) -> AttemptRecord {
     let key = JobKey::new("https://gitlab.example", 7);
     AttemptRecord {
         builds_dir: None,
-        job: JobFacts { key, project: "group/project".into(), timeout: Duration::from_hours(1) },
+        job: JobFacts {
+            pipeline: Some(99),
+            stage: JobFacts::text("test"),
+            name: JobFacts::text("rspec 1/5"),
+            git_ref: JobFacts::text("main"),
+            protected: true,
+            ..JobFacts::new(key, "group/project", Duration::from_hours(1))
+        },
         pool: pool(),
         shell: "bash".to_owned(),
         begun: host.now(),

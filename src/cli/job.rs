@@ -107,7 +107,7 @@ pub(super) fn choose<'a>(
         project: &response.facts.project,
         namespace: response.facts.namespace(),
         git_ref: &response.git_ref,
-        protected: response.protected,
+        protected: response.facts.protected,
         job: &response.name,
         image: response.image.as_deref(),
     };

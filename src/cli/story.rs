@@ -109,7 +109,10 @@ impl EventFixture {
 
     pub(crate) fn asks(&mut self, name: &str, job: u64, project: &str, seconds: f64) -> &mut Self {
         let key = JobKey::new("https://gitlab.example.com", job);
-        let job = JobFacts { key, project: project.into(), timeout: Duration::from_hours(1) };
+        self.asks_as(name, JobFacts::new(key, project, Duration::from_hours(1)), seconds)
+    }
+
+    pub(crate) fn asks_as(&mut self, name: &str, job: JobFacts, seconds: f64) -> &mut Self {
         let domain = self.state.policy.as_ref().unwrap().domain_of(&job);
         let acquire_timeout = Duration::from_mins(30);
         self.then(seconds, Change::Requested { attempt: attempt(name), job, domain, acquire_timeout })

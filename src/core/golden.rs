@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::attempt::End;
 use super::ids::JobKey;
 use super::job::JobFacts;
 
@@ -53,18 +54,34 @@ pub(crate) fn covers<T: DeserializeOwned>(recorded: &str, unknown: &str) {
     }
 }
 
+pub(crate) fn ends() -> [End; 8] {
+    [
+        End::CleanedUp,
+        End::Superseded,
+        End::GivenBack,
+        End::Rebooted,
+        End::RunnerGone,
+        End::TmpdirGone,
+        End::Unused,
+        End::Overrun,
+    ]
+}
+
 /// A job with something in each field.
 pub(crate) fn job() -> JobFacts {
+    let key = JobKey::new("https://gitlab.example.com", 4711);
     JobFacts {
-        key: JobKey::new("https://gitlab.example.com", 4711),
-        project: Arc::from("acme/shop"),
-        timeout: Duration::from_hours(1),
+        pipeline: Some(99),
+        stage: JobFacts::text("test"),
+        name: JobFacts::text("rspec 1/5"),
+        git_ref: JobFacts::text("main"),
+        protected: true,
+        ..JobFacts::new(key, "acme/shop", Duration::from_hours(1))
     }
 }
 
 mod tests {
     use super::*;
-    use crate::core::attempt::End;
     use crate::core::endpoint::{Endpoint, Jump, LoginKey};
     use crate::core::event::{Change, Event};
     use crate::core::failure::{ErrorClass, Failure};
@@ -175,19 +192,6 @@ mod tests {
             DrainReason::Rebooted,
             DrainReason::Unaccounted,
             DrainReason::LaunchedAfterRefusal,
-        ]
-    }
-
-    fn ends() -> [End; 8] {
-        [
-            End::CleanedUp,
-            End::Superseded,
-            End::GivenBack,
-            End::Rebooted,
-            End::RunnerGone,
-            End::TmpdirGone,
-            End::Unused,
-            End::Overrun,
         ]
     }
 

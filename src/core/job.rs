@@ -1,6 +1,7 @@
 //! A job's facts, from GitLab's job response only.
 //!
-//! None of them comes from a variable that a user can set.
+//! None of them comes from a variable that a user can set. Key, project and timeout decide; the other facts are kept for
+//! people and for the history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ids::JobKey;
+use super::text::clean_line;
 use super::time::millis;
+
+/// A job's texts are cut to this length, in characters. GitLab's own names are not longer.
+const TEXT_LIMIT: usize = 255;
 
 /// A job's facts, as GitLab itself states them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,9 +24,44 @@ pub struct JobFacts {
     /// The job's own timeout; an attempt never outlives it by more than `job_timeout_grace`.
     #[serde(with = "millis")]
     pub timeout: Duration,
+    /// Id of the pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Arc<str>>,
+    /// The job's name in the pipeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+    /// Branch or tag.
+    #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<Arc<str>>,
+    /// True if GitLab says that the ref is protected. Older versions say nothing: then it does not count as protected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub protected: bool,
 }
 
 impl JobFacts {
+    /// The facts that decide, and no others.
+    pub fn new(key: JobKey, project: impl Into<Arc<str>>, timeout: Duration) -> Self {
+        let project = project.into();
+        Self {
+            key,
+            project,
+            timeout,
+            pipeline: None,
+            stage: None,
+            name: None,
+            git_ref: None,
+            protected: false,
+        }
+    }
+
+    /// A text that the author of a commit chose, for the record: one line, cleaned and cut; `None` if nothing is left.
+    pub fn text(foreign: &str) -> Option<Arc<str>> {
+        let line = clean_line(foreign.as_bytes(), TEXT_LIMIT);
+        (!line.is_empty()).then(|| Arc::from(line))
+    }
+
     /// The group or user of the project: its path without the last part.
     pub fn namespace(&self) -> &str {
         self.project.rsplit_once('/').map_or(&self.project, |(namespace, _)| namespace)
@@ -36,7 +76,7 @@ mod tests {
     use super::*;
 
     fn job(server: &str, project: &str) -> JobFacts {
-        JobFacts { key: JobKey::new(server, 1), project: Arc::from(project), timeout: Duration::ZERO }
+        JobFacts::new(JobKey::new(server, 1), project, Duration::ZERO)
     }
 
     #[test]
@@ -44,6 +84,40 @@ mod tests {
         assert_eq!(job("gl", "group/sub/project").namespace(), "group/sub");
         assert_eq!(job("gl", "user/project").namespace(), "user");
         assert_eq!(job("gl", "project").namespace(), "project");
+    }
+
+    #[test]
+    fn what_gitlab_does_not_say_is_not_written_and_reads_as_before() {
+        let bare = job("gl", "g/p");
+        let text = r#"{"key":{"server":"gl","id":1},"project":"g/p","timeout":0}"#;
+        assert_eq!(serde_json::to_string(&bare).unwrap(), text);
+        assert_eq!(serde_json::from_str::<JobFacts>(text).unwrap(), bare);
+        let full = JobFacts {
+            pipeline: Some(99),
+            stage: JobFacts::text("test"),
+            name: JobFacts::text("rspec 1/5"),
+            git_ref: JobFacts::text("main"),
+            protected: true,
+            ..bare
+        };
+        let text = concat!(
+            r#"{"key":{"server":"gl","id":1},"project":"g/p","timeout":0,"#,
+            r#""pipeline":99,"stage":"test","name":"rspec 1/5","ref":"main","protected":true}"#,
+        );
+        assert_eq!(serde_json::to_string(&full).unwrap(), text);
+        assert_eq!(serde_json::from_str::<JobFacts>(text).unwrap(), full);
+    }
+
+    #[test]
+    fn a_text_of_a_job_is_one_clean_line_and_not_too_long() {
+        assert_eq!(JobFacts::text("build\n\x1b[31mred\x1b[0m\0").as_deref(), Some("build red"));
+        for nothing in ["", " \n ", "\x1b[2J"] {
+            assert_eq!(JobFacts::text(nothing), None, "{nothing:?}");
+        }
+        let longest = "ä".repeat(TEXT_LIMIT);
+        assert_eq!(JobFacts::text(&longest).as_deref(), Some(longest.as_str()));
+        let cut = JobFacts::text(&(longest + "ä")).unwrap();
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (TEXT_LIMIT, true));
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub(crate) fn instance(short: &str) -> InstanceId {
 }
 
 pub(crate) fn facts(job: u64, project: &str, timeout: Duration) -> JobFacts {
-    JobFacts { key: JobKey::new("gl", job), project: Arc::from(format!("group/{project}")), timeout }
+    JobFacts::new(JobKey::new("gl", job), format!("group/{project}"), timeout)
 }
 
 pub(crate) fn endpoint() -> Endpoint {

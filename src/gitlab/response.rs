@@ -5,7 +5,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -21,14 +20,12 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
 /// What we need of a job's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobResponse {
-    /// Key, project and timeout.
+    /// What is recorded. Its texts are cleaned and cut; rules compare those below.
     pub facts: JobFacts,
-    /// The job's name in the pipeline. Whoever may push chooses it.
+    /// The job's name in the pipeline, as it is. Whoever may push chooses it.
     pub name: String,
-    /// Branch or tag. Whoever may push chooses it.
+    /// Branch or tag, as it is. Whoever may push chooses it.
     pub git_ref: String,
-    /// Does GitLab say that the ref is protected? Older versions say nothing: then it does not count as protected.
-    pub protected: bool,
     /// What stands behind `image:`, variables expanded. Whoever may push chooses it.
     pub image: Option<String>,
 }
@@ -75,11 +72,20 @@ impl JobResponse {
         let timeout = document.at(&["runner_info", "timeout"]).as_u64().filter(|seconds| *seconds > 0);
         let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
         let key = JobKey::new(server.trim_end_matches('/'), id);
-        Ok(Self {
-            facts: JobFacts { key, project: Arc::from(project), timeout },
-            name: text(&["job_info", "name"]).unwrap_or_default().to_owned(),
-            git_ref: text(&["git_info", "ref"]).unwrap_or_default().to_owned(),
+        let name = text(&["job_info", "name"]).unwrap_or_default();
+        let git_ref = text(&["git_info", "ref"]).unwrap_or_default();
+        let facts = JobFacts {
+            pipeline: document.pipeline(),
+            stage: text(&["job_info", "stage"]).and_then(JobFacts::text),
+            name: JobFacts::text(name),
+            git_ref: JobFacts::text(git_ref),
             protected: document.at(&["git_info", "protected"]).as_bool().unwrap_or(false),
+            ..JobFacts::new(key, project, timeout)
+        };
+        Ok(Self {
+            facts,
+            name: name.to_owned(),
+            git_ref: git_ref.to_owned(),
             image: text(&["image", "name"]).map(str::to_owned),
         })
     }
@@ -105,6 +111,12 @@ impl Document {
     fn at(&self, path: &[&str]) -> &Value {
         const NULL: &Value = &Value::Null;
         path.iter().fold(self.0.expose(), |value, part| value.get(part).unwrap_or(NULL))
+    }
+
+    /// An older GitLab names the pipeline in its variable only; the runner then writes a 0 in the other place.
+    fn pipeline(&self) -> Option<u64> {
+        let said = self.at(&["job_info", "pipeline_id"]).as_u64().filter(|id| *id > 0);
+        said.or_else(|| self.first_variable("CI_PIPELINE_ID")?.parse().ok().filter(|id| *id > 0))
     }
 
     /// The first variable of a name. GitLab's own come first; what a pipeline sets by the same name comes after.
@@ -156,7 +168,11 @@ mod tests {
         assert_eq!(job.facts.key, JobKey::new("http://127.0.0.1:9999", 7043));
         assert_eq!((&*job.facts.project, job.facts.namespace()), ("g/demo", "g"));
         assert_eq!(job.facts.timeout, Duration::from_hours(1));
-        assert_eq!((job.name.as_str(), job.git_ref.as_str(), job.protected), ("lab-job", "main", false));
+        assert_eq!((job.name.as_str(), job.git_ref.as_str()), ("lab-job", "main"));
+        let facts = &job.facts;
+        assert_eq!((facts.name.as_deref(), facts.stage.as_deref()), (Some("lab-job"), Some("test")));
+        assert_eq!((facts.pipeline, facts.git_ref.as_deref()), (Some(7043), Some("main")));
+        assert!(!facts.protected);
         assert_eq!(job.image.as_deref(), Some("ruby:3.3"));
     }
 
@@ -168,7 +184,8 @@ mod tests {
         }
         let job = parse(&poor).unwrap();
         assert_eq!(job, parse(&least()).unwrap());
-        assert_eq!((job.facts.timeout, job.image), (DEFAULT_TIMEOUT, None));
+        assert_eq!(job.facts, JobFacts::new(job.facts.key.clone(), "g/p", DEFAULT_TIMEOUT));
+        assert_eq!((job.name.as_str(), job.git_ref.as_str(), job.image), ("", "", None));
     }
 
     #[test]
@@ -182,6 +199,10 @@ mod tests {
             ("CI_JOB_ID", "1"),
             ("CI_JOB_IMAGE", "any"),
             ("CI_COMMIT_REF_PROTECTED", "true"),
+            ("CI_COMMIT_REF_NAME", "production"),
+            ("CI_PIPELINE_ID", "1"),
+            ("CI_JOB_STAGE", "deploy"),
+            ("CI_JOB_NAME", "deploy"),
         ] {
             variables.push(json!({"key": key, "value": value}));
         }
@@ -192,11 +213,39 @@ mod tests {
     fn an_older_gitlab_names_the_project_in_its_first_variable_only() {
         let mut old = recorded();
         old["job_info"]["project_full_path"] = Value::Null;
-        old["variables"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!({"key": "CI_PROJECT_PATH", "value": "top/secret"}));
+        let variables = old["variables"].as_array_mut().unwrap();
+        variables.push(json!({"key": "CI_PROJECT_PATH", "value": "top/secret"}));
         assert_eq!(&*parse(&old).unwrap().facts.project, "g/demo");
+    }
+
+    #[test]
+    fn an_older_gitlab_names_the_pipeline_in_its_first_variable_only() {
+        let mut old = recorded();
+        let variables = old["variables"].as_array_mut().unwrap();
+        variables.push(json!({"key": "CI_PIPELINE_ID", "value": "1"}));
+        for nothing in [json!(null), json!(0), json!("7")] {
+            old["job_info"]["pipeline_id"] = nothing;
+            assert_eq!(parse(&old).unwrap().facts.pipeline, Some(7043));
+        }
+        for nonsense in ["0", "-1", "x"] {
+            let mut odd = least();
+            let variables = odd["variables"].as_array_mut().unwrap();
+            variables.push(json!({"key": "CI_PIPELINE_ID", "value": nonsense}));
+            assert_eq!(parse(&odd).unwrap().facts.pipeline, None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn rules_see_texts_as_they_are_and_the_record_gets_them_clean_and_short() {
+        let mut odd = least();
+        let (name, git_ref) = ("main\x1b[31m\njob", "r".repeat(300));
+        odd["job_info"] = json!({"project_full_path": "g/p", "name": name, "stage": "a\tb"});
+        odd["git_info"] = json!({"ref": git_ref});
+        let job = parse(&odd).unwrap();
+        assert_eq!((job.name.as_str(), job.git_ref.as_str()), (name, git_ref.as_str()));
+        let facts = job.facts;
+        assert_eq!((facts.name.as_deref(), facts.stage.as_deref()), (Some("main job"), Some("a b")));
+        assert_eq!(facts.git_ref.unwrap().chars().count(), 255);
     }
 
     #[test]
@@ -206,7 +255,7 @@ mod tests {
         {
             let mut response = least();
             response["git_info"] = json!({ "protected": said });
-            assert_eq!(parse(&response).unwrap().protected, protected, "{said}");
+            assert_eq!(parse(&response).unwrap().facts.protected, protected, "{said}");
         }
     }
 

@@ -382,8 +382,7 @@ mod tests {
     }
 
     fn directory() -> (SharedDirectory, AttemptName, AttemptRecord) {
-        let job =
-            JobFacts { key: JobKey::new("https://git", 7), project: "a/b".into(), timeout: Duration::ZERO };
+        let job = JobFacts::new(JobKey::new("https://git", 7), "a/b", Duration::ZERO);
         let record = AttemptRecord {
             builds_dir: None,
             job,

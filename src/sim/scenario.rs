@@ -204,11 +204,8 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
         // Bursts: every now and then several come at once.
         comes += if rng.chance(250) { rng.below(50) } else { rng.below(2 * gap * 4 / 3) };
         let project = rng.pick(&["red/app", "red/lib", "blue/app"]);
-        let facts = JobFacts {
-            key: JobKey::new("https://gitlab.example", 1000 + number),
-            project: project.into(),
-            timeout: Duration::from_mins(rng.pick(&[20, 45])),
-        };
+        let key = JobKey::new("https://gitlab.example", 1000 + number);
+        let facts = JobFacts::new(key, project, Duration::from_mins(rng.pick(&[20, 45])));
         let mut stages: Vec<(u64, u32)> =
             (0..rng.within(2..6)).map(|_| (rng.within(500..20_000), 0)).collect();
         if rng.chance(150) {

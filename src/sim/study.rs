@@ -177,11 +177,8 @@ impl Study {
         let gap = self.about(self.gap);
         self.later(gap, Happens::JobComes);
         let attempt = AttemptName::new(format!("a{}", self.jobs));
-        let job = JobFacts {
-            key: JobKey::new("https://gitlab", self.jobs),
-            project: self.rng.pick(&["red/app", "red/lib", "blue/app"]).into(),
-            timeout: Duration::from_mins(10),
-        };
+        let project = self.rng.pick(&["red/app", "red/lib", "blue/app"]);
+        let job = JobFacts::new(JobKey::new("https://gitlab", self.jobs), project, Duration::from_mins(10));
         let seen = AttemptSeen {
             job: job.clone(),
             instance: None,

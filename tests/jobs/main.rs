@@ -12,6 +12,7 @@
 mod boot;
 mod cleanup;
 mod crowd;
+mod facts;
 mod frozen;
 mod input;
 mod keeper;

@@ -15,12 +15,14 @@ use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::event::Event;
-use crate::core::ids::{JobKey, PoolName};
+use crate::core::ids::PoolName;
+use crate::core::job::JobFacts;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
 
 use past::{Line, Past, Question};
+use sentence::about;
 
 /// One pool's past and present.
 pub struct Chapter<'a> {
@@ -51,6 +53,8 @@ struct Explained {
     name: String,
     pool: PoolName,
     title: String,
+    /// What else is known of a job.
+    about: Option<String>,
     begins: Option<Stamp>,
     lines: Vec<Line>,
     counted: Vec<String>,
@@ -107,20 +111,18 @@ fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When
     // Recorded, though the events that made it are no longer kept.
     let waiting = chapter.state.waiting.values().map(|r| &r.job);
     let granted = chapter.state.granted.values().map(|g| &g.reservation.job);
-    let mut projects: Vec<(JobKey, String)> = Vec::new();
-    for facts in waiting.chain(granted).filter(|facts| facts.key.id == asked) {
+    let recorded: Vec<&JobFacts> = waiting.chain(granted).filter(|facts| facts.key.id == asked).collect();
+    for facts in &recorded {
         told.entry(facts.key.clone()).or_default();
-        projects.push((facts.key.clone(), facts.project.to_string()));
     }
-    let project = |job: &JobKey| {
-        let recorded = projects.iter().find(|(key, _)| key == job).map(|(_, project)| project.as_str());
-        past.project(job).or(recorded).map_or(String::new(), |project| format!(" of {project}"))
-    };
     told.into_iter()
         .map(|(job, lines)| {
-            let title = format!("job {job}{} on {}, pool {}", project(&job), job.server, chapter.pool);
+            let facts = past.facts(&job).or_else(|| recorded.iter().copied().find(|facts| facts.key == job));
+            let project = facts.map_or(String::new(), |facts| format!(" of {}", facts.project));
+            let title = format!("job {job}{project} on {}, pool {}", job.server, chapter.pool);
+            let about = facts.and_then(about);
             let now = present::job(chapter, &job, when);
-            Explained { lines, now, ..part("job", job.to_string(), title, chapter, past) }
+            Explained { about, lines, now, ..part("job", job.to_string(), title, chapter, past) }
         })
         .collect()
 }
@@ -176,6 +178,7 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
         name,
         pool: chapter.pool.clone(),
         title,
+        about: None,
         begins: past.begins,
         lines: Vec::new(),
         counted: Vec::new(),

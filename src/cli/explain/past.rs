@@ -8,6 +8,7 @@ use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use crate::core::instance::{Answer, DrainReason};
+use crate::core::job::JobFacts;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
@@ -74,7 +75,8 @@ pub(super) struct Past {
     pub(super) known_instances: BTreeSet<InstanceId>,
     /// What could not be read, in the words of the store.
     pub(super) unreadable: Vec<String>,
-    projects: BTreeMap<JobKey, String>,
+    /// What was recorded of the jobs that are asked about.
+    facts: BTreeMap<JobKey, JobFacts>,
     /// The state, as far as the kept history tells it.
     state: PoolState,
     /// Instances that the job in question has had, to follow them.
@@ -93,8 +95,8 @@ impl Past {
         past
     }
 
-    pub(super) fn project(&self, job: &JobKey) -> Option<&str> {
-        self.projects.get(job).map(String::as_str)
+    pub(super) fn facts(&self, job: &JobKey) -> Option<&JobFacts> {
+        self.facts.get(job)
     }
 
     fn take(&mut self, question: &Question, event: &Event) {
@@ -108,8 +110,14 @@ impl Past {
             }
         }
         if let Some(job) = self.job_of(event).filter(|job| Some(job.id) == question.job) {
-            if let (Change::Granted { .. }, Some(id)) = (&event.change, &line.instance) {
-                self.followed.insert(id.clone(), job.clone());
+            match (&event.change, &line.instance) {
+                (Change::Requested { job: facts, .. }, _) => {
+                    self.facts.insert(job.clone(), facts.clone());
+                }
+                (Change::Granted { .. }, Some(id)) => {
+                    self.followed.insert(id.clone(), job.clone());
+                }
+                _ => {}
             }
             self.jobs.entry(job).or_default().push(line.clone());
         } else if let Some(job) = self.follows(event, &line) {
@@ -129,9 +137,8 @@ impl Past {
         let attempt = attempt_of(&event.change).cloned();
         let on = attempt.as_ref().and_then(|a| instance_of(&self.state, a)).map(|i| i.id.clone());
         let job = self.job_of(event);
-        if let (Change::Requested { job, .. }, Some(key)) = (&event.change, &job) {
+        if let (Change::Requested { .. }, Some(key)) = (&event.change, &job) {
             self.known_jobs.insert(key.id);
-            self.projects.insert(key.clone(), job.project.to_string());
         }
         Line {
             at: event.at,

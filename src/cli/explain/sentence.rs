@@ -10,6 +10,7 @@ use crate::cli::when::whole;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance};
+use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::reservation::Reservation;
@@ -24,6 +25,19 @@ pub(super) fn request<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option
 /// The instance that an attempt is on, closing ones included.
 pub(super) fn instance_of<'a>(state: &'a PoolState, attempt: &AttemptName) -> Option<&'a Instance> {
     state.instances.values().map(AsRef::as_ref).find(|i| i.holders.contains_key(attempt))
+}
+
+/// Name, stage, pipeline and ref of a job, as far as GitLab named them.
+pub(super) fn about(job: &JobFacts) -> Option<String> {
+    let protected = if job.protected { "protected" } else { "not protected" };
+    let parts = [
+        job.name.as_ref().map(|name| format!("job name `{name}`")),
+        job.stage.as_ref().map(|stage| format!("stage `{stage}`")),
+        job.pipeline.map(|id| format!("pipeline {id}")),
+        job.git_ref.as_ref().map(|git_ref| format!("ref `{git_ref}` ({protected})")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 pub(super) fn sentence(before: &PoolState, event: &Event) -> String {

@@ -23,6 +23,9 @@ pub(super) fn text(explanation: &Explanation, when: &When, width: usize) -> Stri
 
 fn part(each: &Explained, when: &When, width: usize) -> String {
     let mut text = wrapped(&each.title, width, "", "  ");
+    if let Some(about) = &each.about {
+        text.push_str(&wrapped(about, width, "  ", "    "));
+    }
     let clocks: Vec<String> = each.lines.iter().map(|line| when.clock(line.at)).collect();
     let ages: Vec<String> = each.lines.iter().map(|line| format!("{} ago", when.age(line.at))).collect();
     let clock_columns = clocks.iter().map(String::len).max().unwrap_or(0);
@@ -51,6 +54,8 @@ struct ExplainedJson<'a> {
     kind: &'static str,
     name: &'a str,
     pool: &'a str,
+    /// Of a job: its name, stage, pipeline and ref, in a sentence.
+    about: Option<&'a str>,
     /// The first event that is kept of this pool.
     history_begins: Option<String>,
     events: Vec<EventJson<'a>>,
@@ -91,6 +96,7 @@ fn part_json<'a>(each: &'a Explained, when: &When) -> ExplainedJson<'a> {
         kind: each.kind,
         name: &each.name,
         pool: each.pool.as_str(),
+        about: each.about.as_deref(),
         history_begins: each.begins.map(rfc3339),
         events: each.lines.iter().map(event).collect(),
         now: &each.now,

@@ -1,10 +1,13 @@
 //! What operators are told, whole.
 
+use std::time::Duration;
+
 use super::*;
 use crate::cli::story::{EventFixture, at, attempt, endpoint, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::JobKey;
 use crate::core::instance::{Answer, DrainReason};
 use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::report::{Note, WaitingOn};
@@ -249,19 +252,56 @@ instance linux-7f3a-1, pool linux
 fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     let mut story = day();
     let key = JobKey::new("https://other.example.com", 4711);
-    let job = crate::core::job::JobFacts {
-        key,
-        project: "their/thing".into(),
-        timeout: std::time::Duration::from_mins(1),
-    };
+    let job = JobFacts::new(key, "their/thing", Duration::from_mins(1));
     let domain = crate::core::ids::TrustDomain::new("any");
-    let acquire_timeout = std::time::Duration::from_mins(1);
+    let acquire_timeout = Duration::from_mins(1);
     story.then(432.0, Change::Requested { attempt: attempt("other"), job, domain, acquire_timeout });
     let (name, when) = (PoolName::new("4711"), when(440.0));
     let answer = explain("4711", vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
     let titles: Vec<&str> = answer.parts.iter().map(|p| p.title.as_str()).collect();
     assert_eq!(titles.len(), 3, "{titles:?}");
     assert!(titles[0].contains("acme/shop") && titles[1].contains("other.example.com"), "{titles:?}");
+}
+
+/// As the response of a whole GitLab names it.
+fn named(job: u64) -> JobFacts {
+    let key = JobKey::new("https://gitlab.example.com", job);
+    JobFacts {
+        pipeline: Some(99),
+        stage: JobFacts::text("test"),
+        name: JobFacts::text("rspec 1/5"),
+        git_ref: JobFacts::text("main"),
+        ..JobFacts::new(key, "acme/shop", Duration::from_hours(1))
+    }
+}
+
+#[test]
+fn a_job_says_its_name_stage_pipeline_and_ref_as_far_as_they_are_known() {
+    let mut story = EventFixture::of(policy());
+    story.asks_as("open", named(1), 10.0);
+    story.asks_as("protected", JobFacts { protected: true, ..named(2) }, 10.0);
+    story.asks_as("some", JobFacts { name: None, git_ref: None, ..named(3) }, 10.0);
+    story.asks("bare", 4, "acme/shop", 10.0);
+    let second = |what: &str| told(what, &story, None, 12.0).lines().nth(1).map(str::to_owned);
+    let whole = "  job name `rspec 1/5`, stage `test`, pipeline 99, ref `main`";
+    assert_eq!(second("1"), Some(format!("{whole} (not protected)")));
+    assert_eq!(second("2"), Some(format!("{whole} (protected)")));
+    assert_eq!(second("3").as_deref(), Some("  stage `test`, pipeline 99"));
+    assert!(second("4").is_some_and(|line| line.contains("job 4 of acme/shop asked")));
+    // The event is no longer kept: the state knows it still.
+    let events = std::mem::take(&mut story.events);
+    assert!(!events.is_empty());
+    assert_eq!(
+        told("1", &story, None, 12.0).lines().nth(1),
+        Some(format!("{whole} (not protected)").as_str())
+    );
+    let (name, when) = (pool(), when(12.0));
+    let json = |what: &str| {
+        let answer = explain(what, vec![chapter(&name, &story, None, &KeeperStatus::Runs)], &when).unwrap();
+        answer.json(&when)["explained"][0]["about"].clone()
+    };
+    assert_eq!(json("1"), format!("{} (not protected)", whole.trim_start()));
+    assert_eq!(json("4"), serde_json::Value::Null);
 }
 
 #[test]

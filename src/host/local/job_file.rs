@@ -200,7 +200,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let timeout = std::time::Duration::from_secs(1);
         let record = AttemptRecord {
-            job: JobFacts { key: JobKey::new("gl", 1), project: "group/project".into(), timeout },
+            job: JobFacts::new(JobKey::new("gl", 1), "group/project", timeout),
             pool: PoolName::new("linux"),
             shell: "bash".to_owned(),
             builds_dir: None,

@@ -56,6 +56,7 @@ pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {
 mod tests {
     use super::*;
     use crate::core::attempt::End;
+    use crate::core::golden;
     use crate::core::time::BootId;
 
     #[test]
@@ -76,5 +77,19 @@ mod tests {
         assert!(!is_set(home.path(), USED).unwrap());
         set_used(home.path(), at(5)).unwrap();
         assert!(is_set(home.path(), USED).unwrap());
+    }
+
+    #[test]
+    fn marks_of_format_2_are_read() {
+        let marks: Vec<Closed> = golden::ends()
+            .map(Some)
+            .into_iter()
+            .chain([None])
+            .map(|how| Closed {
+                at: Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 9 },
+                how,
+            })
+            .collect();
+        golden::hold(golden::recorded!("closed.jsonl"), &marks);
     }
 }

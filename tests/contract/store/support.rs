@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom::core::event::{Change, Event};
@@ -44,7 +43,14 @@ pub(super) fn request(name: &str, ms: u64) -> Event {
     // A job waits once: each attempt here is a job of its own.
     let id = name.bytes().fold(7, |id: u64, byte| id.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let key = JobKey::new("https://gitlab.example", id);
-    let job = JobFacts { key, project: Arc::from("group/project"), timeout: Duration::from_hours(1) };
+    let job = JobFacts {
+        pipeline: Some(id % 1000),
+        stage: JobFacts::text("test"),
+        name: JobFacts::text(name),
+        git_ref: JobFacts::text("main"),
+        protected: ms % 2 == 0,
+        ..JobFacts::new(key, "group/project", Duration::from_hours(1))
+    };
     let (attempt, domain) = (AttemptName::new(name), TrustDomain::new("group/project"));
     Change::Requested { attempt, job, domain, acquire_timeout: Duration::from_mins(30) }.at(at(ms))
 }

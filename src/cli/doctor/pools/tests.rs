@@ -42,11 +42,8 @@ impl Bench {
 }
 
 fn seen(runner: Presence) -> AttemptSeen {
-    let job = JobFacts {
-        key: JobKey::new("https://gitlab.example.com", 4711),
-        project: "acme/shop".into(),
-        timeout: Duration::from_hours(1),
-    };
+    let key = JobKey::new("https://gitlab.example.com", 4711);
+    let job = JobFacts::new(key, "acme/shop", Duration::from_hours(1));
     AttemptSeen {
         job,
         instance: None,

@@ -1,0 +1,60 @@
+//! What is recorded of a job: as GitLab states it, whatever the pipeline's own variables say.
+
+use greenroom::core::event::Change;
+use greenroom::core::job::JobFacts;
+use serde_json::Value;
+
+use crate::place::Place;
+use crate::setting::Setting;
+use crate::support::job::Job;
+
+/// A job whose pipeline says otherwise about everything that is recorded.
+fn job(id: u64, protected: Option<bool>) -> Job {
+    let mut job = Job::new(id);
+    (job.name, job.stage, job.git_ref) = ("rspec 1/5".into(), "test".into(), "feature/x".into());
+    job.protected = protected;
+    job.variable("CI_PIPELINE_ID", "1")
+        .variable("CI_JOB_NAME", "deploy")
+        .variable("CI_JOB_STAGE", "production")
+        .variable("CI_COMMIT_REF_NAME", "main")
+        .variable("CI_COMMIT_REF_PROTECTED", "true")
+}
+
+/// What the request in the journal says of a job.
+#[track_caller]
+fn recorded(place: &Place, id: u64) -> JobFacts {
+    let events = place.events();
+    let facts = events.iter().find_map(|event| match &event.change {
+        Change::Requested { job, .. } if job.key.id == id => Some(job.clone()),
+        _ => None,
+    });
+    facts.expect("its request")
+}
+
+#[test]
+fn name_stage_pipeline_and_ref_are_recorded_and_explained() {
+    let place = Setting::new().pool("max_instances", 2).open();
+    for (id, protected, says) in [(1, None, "not protected"), (2, Some(true), "protected")] {
+        let attempt = place.prepared_as(&job(id, protected));
+        let facts = recorded(&place, id);
+        assert_eq!((facts.name.as_deref(), facts.stage.as_deref()), (Some("rspec 1/5"), Some("test")));
+        assert_eq!((facts.pipeline, facts.git_ref.as_deref()), (Some(id), Some("feature/x")));
+        assert_eq!(facts.protected, protected == Some(true));
+        let state = place.state();
+        let granted: Vec<&JobFacts> = state.granted.values().map(|grant| &grant.reservation.job).collect();
+        assert_eq!(granted, [&facts]);
+        let name = attempt.tmpdir.file_name().expect("a name");
+        let file = place.state_dir.join("attempts").join(name).join("job");
+        let file: Value = serde_json::from_slice(&std::fs::read(file).expect("its file")).expect("JSON");
+        assert_eq!(file["record"]["job"], serde_json::to_value(&facts).expect("JSON"));
+        let explained = place.order(&["explain", &id.to_string()]);
+        let line = format!("job name `rspec 1/5`, stage `test`, pipeline {id}, ref `feature/x` ({says})");
+        let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&line), "{explained}");
+        assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
+        assert_eq!(attempt.cleanup().exit_code(), Some(0));
+        attempt.remove_tmpdir();
+    }
+    place.wait_until_settled(0);
+    place.expect_sound();
+}
