@@ -35,7 +35,8 @@ pub(crate) struct Image {
 impl Image {
     pub(crate) fn read() -> io::Result<Self> {
         let text = fs::read_to_string(IMAGE).map_err(naming(IMAGE))?;
-        Self::parse(&text).ok_or_else(|| io::Error::other(format!("{IMAGE}: no flavour and SSH server")))
+        Self::parse(&text)
+            .ok_or_else(|| io::Error::other(format!("{IMAGE} names no flavour or no SSH server")))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -49,7 +50,7 @@ impl Image {
         let deadline = Instant::now() + LISTENS_WITHIN;
         while !ssh::is_listening() {
             if Instant::now() >= deadline {
-                return Err(io::Error::other("the SSH server does not listen; the console says why"));
+                return Err(io::Error::other("the SSH server does not listen; read the console"));
             }
             sleep(LOOK);
         }
@@ -125,7 +126,7 @@ mod tests {
         let kept = carry_out(Order::Hostname("a".to_owned()), &image, &mut parts);
         assert_eq!(kept, Ok(None));
         let early = carry_out(Order::Go, &image, &mut parts);
-        assert_eq!(early, Err("GO came without TIME".to_owned()));
+        assert_eq!(early, Err("GO without TIME".to_owned()));
         let ping = carry_out(Order::Ping("7".to_owned()), &image, &mut parts);
         assert_eq!(ping, Ok(Some(Answer::Pong("7".to_owned()))));
     }

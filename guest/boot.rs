@@ -46,7 +46,7 @@ pub(crate) fn boot() -> io::Result<()> {
     // The disk is new for every machine: no inode table is worth clearing in the background.
     sys::mount_at(DISK, root, "ext4", MS_NOATIME, "noinit_itable").map_err(naming(DISK))?;
     if let Err(error) = fill_disk(root) {
-        say(&format!("the file system stays smaller than its disk: {error}"));
+        say(&format!("cannot grow the file system to the size of its disk: {error}"));
     }
     give_memory_back();
     for (_, at, _) in KERNEL_MOUNTS {
@@ -71,7 +71,7 @@ fn wait_for_disk() -> io::Result<()> {
     let deadline = Instant::now() + DISK_WAIT;
     while !Path::new(DISK).exists() {
         if Instant::now() >= deadline {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{DISK} did not appear")));
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("the disk {DISK} did not appear")));
         }
         sleep(DISK_LOOK);
     }

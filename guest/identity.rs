@@ -59,7 +59,7 @@ impl Parts {
 
     /// The whole, or the order that is missing.
     pub(crate) fn complete(self) -> Result<Identity, String> {
-        let missing = |order: &str| format!("GO came without {order}");
+        let missing = |order: &str| format!("GO without {order}");
         Ok(Identity {
             time: self.time.ok_or_else(|| missing("TIME"))?,
             seed: self.seed.ok_or_else(|| missing("SEED"))?,
@@ -151,7 +151,7 @@ mod tests {
         {
             let mut parts = Parts::default();
             all().into_iter().enumerate().filter(|(at, _)| *at != left_out).for_each(|(_, o)| parts.keep(o));
-            assert_eq!(parts.complete().unwrap_err(), format!("GO came without {name}"));
+            assert_eq!(parts.complete().unwrap_err(), format!("GO without {name}"));
         }
         let mut parts = Parts::default();
         for order in all() {

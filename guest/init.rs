@@ -29,7 +29,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// Sends process 1 a signal.
 pub(crate) fn ask(signal: i32) -> io::Result<()> {
-    sys::send_signal(1, signal).map_err(naming("asking process 1"))
+    sys::send_signal(1, signal).map_err(naming("sending a signal to process 1"))
 }
 
 /// Runs the machine until it is powered off.
@@ -99,7 +99,7 @@ impl Services {
 
     fn ended(&mut self, pid: u32) {
         if let Some(service) = self.running.remove(&pid) {
-            say(&format!("{service:?} ended, and is started again"));
+            say(&format!("{service:?} exited; restarting it"));
             self.due.insert(service, Instant::now() + START_AGAIN);
         }
     }

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Some(Role::Ssh) => agent::Image::read().and_then(|image| ssh::become_server(image.server)),
         Some(Role::PowerOff) => init::ask(init::POWER_OFF),
         Some(Role::Reboot) => init::ask(init::REBOOT),
-        None => Err(io::Error::other("called by a name or with a word that it does not know")),
+        None => Err(io::Error::other("unknown program name or argument")),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

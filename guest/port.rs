@@ -33,7 +33,7 @@ impl Port {
                 break path;
             }
             if Instant::now() >= deadline {
-                let what = format!("this machine has no virtio port `{NAME}`");
+                let what = format!("the virtual machine has no virtio port `{NAME}`");
                 return Err(io::Error::new(io::ErrorKind::NotFound, what));
             }
             sleep(LOOK);
@@ -104,7 +104,7 @@ impl Lines {
         let line = match (std::mem::take(&mut self.is_too_long), String::from_utf8(bytes)) {
             (true, _) => Err(format!("a line is longer than {LONGEST_LINE} bytes")),
             (false, Ok(line)) => Ok(line),
-            (false, Err(_)) => Err("a line is not UTF-8".to_owned()),
+            (false, Err(_)) => Err("a line is not valid UTF-8".to_owned()),
         };
         self.ready.push_back(line);
     }

@@ -60,7 +60,7 @@ impl Order {
                 Ok(Self::Seed(Box::new(seed)))
             }
             "HOSTNAME" if is_hostname(rest) => Ok(Self::Hostname(rest.to_owned())),
-            "HOSTNAME" => Err(bad("not a host's name")),
+            "HOSTNAME" => Err(bad("not a host name")),
             "MACHINE-ID" if is_machine_id(rest) => Ok(Self::MachineId(rest.to_owned())),
             "MACHINE-ID" => Err(bad("not 32 lower-case hex digits")),
             "HOST-KEY" => base64::decode(rest).map(Self::HostKey).ok_or_else(|| bad("not base64")),
@@ -70,7 +70,7 @@ impl Order {
             "PROXY" => Err(bad("not http://HOST:PORT")),
             "GO" => Ok(Self::Go),
             "POWER-OFF" => Ok(Self::PowerOff),
-            _ => Err(format!("unknown order `{}`", word.escape_debug())),
+            _ => Err(format!("unknown command `{}`", word.escape_debug())),
         }
     }
 }
@@ -128,12 +128,12 @@ mod tests {
     #[test]
     fn a_bad_order_says_what_is_wrong_with_it() {
         for (line, what) in [
-            ("", "unknown order ``"),
-            ("JUMP\t1", "unknown order `JUMP\\t1`"),
+            ("", "unknown command ``"),
+            ("JUMP\t1", "unknown command `JUMP\\t1`"),
             ("TIME soon", "TIME: not a number of nanoseconds"),
             ("SEED Zm9v", "SEED: not 64 bytes"),
-            ("HOSTNAME a b", "HOSTNAME: not a host's name"),
-            ("HOSTNAME -a", "HOSTNAME: not a host's name"),
+            ("HOSTNAME a b", "HOSTNAME: not a host name"),
+            ("HOSTNAME -a", "HOSTNAME: not a host name"),
             ("MACHINE-ID 12", "MACHINE-ID: not 32 lower-case hex digits"),
             ("AUTHORIZED-KEY", "AUTHORIZED-KEY: empty"),
             ("PROXY http://a;reboot", "PROXY: not http://HOST:PORT"),

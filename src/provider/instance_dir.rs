@@ -180,7 +180,7 @@ pub fn is_plain_name(name: &str) -> bool {
 /// Makes a directory, and those above it, for us alone. There already: fine.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", path.display())))
+    made.map_err(|error| io::Error::new(error.kind(), format!("cannot create {}: {error}", path.display())))
 }
 
 fn newline(text: &str) -> String {

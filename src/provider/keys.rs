@@ -93,20 +93,20 @@ impl<'a> Keys<'a> {
 
     pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        value.as_str().ok_or_else(|| KeyError::kind(&self.name(key), "a text", value)).map(Some)
+        value.as_str().ok_or_else(|| KeyError::kind(&self.name(key), "a string", value)).map(Some)
     }
 
     /// A list of texts, none of them empty; one text alone is a list of one.
     pub fn texts(&mut self, key: &'static str) -> Result<Option<Vec<&'a str>>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
-        let wrong = || KeyError::kind(&self.name(key), "a text or a list of texts", value);
+        let wrong = || KeyError::kind(&self.name(key), "a string or a list of strings", value);
         let texts: Vec<&str> = match value {
             Value::String(one) => vec![one],
             Value::Array(list) => list.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(wrong)?,
             _ => return Err(wrong()),
         };
         if texts.is_empty() || texts.iter().any(|text| text.trim().is_empty()) {
-            return Err(KeyError::new(self.name(key), "is empty, or has an empty text in it"));
+            return Err(KeyError::new(self.name(key), "is empty or contains an empty string"));
         }
         Ok(Some(texts))
     }
@@ -115,9 +115,9 @@ impl<'a> Keys<'a> {
     pub fn map_of_texts(&mut self, key: &'static str) -> Result<Vec<(String, String)>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(Vec::new()) };
         let table =
-            value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table of texts", value))?;
+            value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table of strings", value))?;
         let inner = |(name, value): (&String, &'a Value)| {
-            let wrong = || KeyError::kind(&self.name(&format!("{key}.{name}")), "a text", value);
+            let wrong = || KeyError::kind(&self.name(&format!("{key}.{name}")), "a string", value);
             Ok((name.clone(), value.as_str().ok_or_else(wrong)?.to_owned()))
         };
         table.iter().map(inner).collect()
@@ -132,7 +132,7 @@ impl<'a> Keys<'a> {
         let signed: SignedDuration =
             span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
         let negative =
-            |_| KeyError::new(self.name(key), format!("is {text:?}, a duration cannot be negative"));
+            |_| KeyError::new(self.name(key), format!("is {text:?}, but a duration cannot be negative"));
         Duration::try_from(signed).map_err(negative).map(Some)
     }
 
@@ -186,8 +186,8 @@ impl<'a> Keys<'a> {
         };
         let known = || self.known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
         let problem = match nearest(key, &self.known) {
-            Some(near) => format!("is no key of this table: did you mean `{near}`?"),
-            None => format!("is no key of this table, which knows {}", known()),
+            Some(near) => format!("is not a key of this table: did you mean `{near}`?"),
+            None => format!("is not a key of this table; known keys: {}", known()),
         };
         Err(KeyError::new(self.name(key), problem))
     }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(duration("\"1m 30s\"").unwrap(), Some(Duration::from_secs(90)));
         assert_eq!(duration("\"250ms\"").unwrap(), Some(Duration::from_millis(250)));
         assert_eq!(duration("\"2d\"").unwrap(), Some(Duration::from_hours(48)));
-        assert_eq!(duration("\"-5s\"").unwrap_err(), "`wait` is \"-5s\", a duration cannot be negative");
+        assert_eq!(duration("\"-5s\"").unwrap_err(), "`wait` is \"-5s\", but a duration cannot be negative");
         let wrong = "`wait` is 5, expected a duration such as \"1m 30s\"";
         assert_eq!(duration("5").unwrap_err(), wrong);
         assert!(duration("\"soon\"").unwrap_err().contains("\"soon\", expected a duration"));
@@ -254,11 +254,11 @@ mod tests {
         assert_eq!(keys.duration("boot_delay"), Ok(None));
         let error = keys.finish().unwrap_err();
         assert_eq!(error.key, "boot_dealy");
-        assert_eq!(error.to_string(), "`boot_dealy` is no key of this table: did you mean `boot_delay`?");
+        assert_eq!(error.to_string(), "`boot_dealy` is not a key of this table: did you mean `boot_delay`?");
         let far = table("zzz = 1");
         let mut keys = Keys::of(&far);
         assert_eq!(keys.flag("allow_root"), Ok(None));
-        assert!(keys.finish().unwrap_err().to_string().ends_with("which knows `allow_root`"));
+        assert!(keys.finish().unwrap_err().to_string().ends_with("known keys: `allow_root`"));
     }
 
     #[test]
@@ -285,6 +285,6 @@ mod tests {
             said(keys.count("no_capacity").unwrap_err()),
             "`no_capacity` is -1, expected a whole number from 0"
         );
-        assert_eq!(said(keys.text("server").unwrap_err()), "`server` is a table, expected a text");
+        assert_eq!(said(keys.text("server").unwrap_err()), "`server` is a table, expected a string");
     }
 }

@@ -81,7 +81,7 @@ impl Launcher<'_> {
     fn make(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<Made, ProviderError> {
         let name = request.instance.as_str();
         if !is_plain_name(name) {
-            let message = format!("`{name}` cannot be the name of a directory");
+            let message = format!("`{name}` is not a valid name for a directory");
             return Err(ProviderError::new(ErrorClass::Invalid, message));
         }
         let dir = InstanceDir::at(self.pool_dir.join(name));
@@ -157,7 +157,7 @@ fn is_there(dir: &InstanceDir, request: &LaunchRequest) -> Result<bool, Provider
         None => Ok(false),
         Some(launched) if launched.token == request.token => Ok(true),
         Some(launched) => {
-            let message = format!("`{}` was launched as `{}` before", request.instance, launched.token);
+            let message = format!("`{}` has been launched as `{}`", request.instance, launched.token);
             Err(ProviderError::new(ErrorClass::Invalid, message))
         }
     }
@@ -221,11 +221,11 @@ pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError>
         Ok(Ok(_)) => Ok(()),
         Ok(Err(_)) => {
             let told = console::tail(&dir.file("console.log")).unwrap_or_default();
-            let last = told.lines().next_back().unwrap_or("it wrote nothing");
-            Err(StartError::NoAnswer(format!("the instance's process ended before it served: {last}")))
+            let last = told.lines().next_back().unwrap_or("no output");
+            Err(StartError::NoAnswer(format!("the instance's process exited before it was ready: {last}")))
         }
         Err(_) => Err(StartError::NoAnswer(format!(
-            "the instance's process did not answer within {} s",
+            "the instance's process did not respond within {} s",
             ANSWER_WITHIN.as_secs()
         ))),
     }

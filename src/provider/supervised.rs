@@ -127,7 +127,7 @@ impl Supervised {
             match look(&dir) {
                 Ok(seen) => listing.instances.extend(seen),
                 Err(error) => {
-                    tracing::warn!(%pool, %error, "an instance cannot be read: the list is incomplete");
+                    tracing::warn!(%pool, %error, "cannot read an instance: the list is incomplete");
                     listing.complete = false;
                 }
             }
@@ -143,9 +143,9 @@ impl Supervised {
             return Err(not_found(id));
         }
         let why = match dir.life().map_err(|error| transient(&error))? {
-            Life::HalfMade => "its launch was cut off before its process began",
+            Life::HalfMade => "its launch was interrupted before its process started",
             Life::Booting => "it is booting",
-            Life::Ended => "it has ended",
+            Life::Ended => "it has been terminated",
             Life::Running => match dir.endpoint().map_err(|error| transient(&error))? {
                 Some(endpoint) => return Ok(endpoint),
                 None => "it is booting",

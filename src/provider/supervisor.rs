@@ -34,8 +34,8 @@ impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Terminated => f.write_str("terminated"),
-            Self::Died(why) => write!(f, "died: {why}"),
-            Self::Orphaned => f.write_str("the directory is gone"),
+            Self::Died(why) => f.write_str(why),
+            Self::Orphaned => f.write_str("the directory no longer exists"),
         }
     }
 }
@@ -133,7 +133,9 @@ pub async fn orphaned(dir: &InstanceDir, lock: &fs::File, look: impl Fn()) {
         tick.tick().await;
         match fs::metadata(dir.file("lock")).map(inode) {
             Ok(named) if Some(named) == own => look(),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => note(&format!("cannot look: {error}")),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                note(&format!("cannot check the directory: {error}"))
+            }
             _ => return,
         }
     }

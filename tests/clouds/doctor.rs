@@ -26,8 +26,8 @@ fn a_pool_that_the_limits_of_ec2_cannot_hold_is_told() {
     assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new(), "just enough");
 
     site.lab.set(&json!({ "quotas": { "on-demand": 8, "spot": 1000 } }));
-    let said = "quotas let 3 more machines of pool `pool` start, and 7 may come: 3 of m5.large (On-Demand Standard: 2 of \
-                8 vCPUs used)";
+    let said = "quotas allow 3 more instances of pool `pool`, but the pool may launch 7 more: 3 of m5.large \
+                (On-Demand Standard: 2 of 8 vCPUs used)";
     assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
 }
 
@@ -37,8 +37,8 @@ fn a_pool_that_may_buy_both_ways_has_the_room_of_both_limits_of_ec2() {
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 12 } }));
     assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 0 } }));
-    let said = "quotas let 2 more machines of pool `pool` start, and 8 may come: 0 of m5.large (Spot Standard: 0 of 0 \
-                vCPUs used), 2 of m5.large (On-Demand Standard: 0 of 5 vCPUs used)";
+    let said = "quotas allow 2 more instances of pool `pool`, but the pool may launch 8 more: 0 of m5.large \
+                (Spot Standard: 0 of 0 vCPUs used), 2 of m5.large (On-Demand Standard: 0 of 5 vCPUs used)";
     assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
 }
 
@@ -47,7 +47,8 @@ fn a_pool_that_the_quotas_of_its_region_cannot_hold_is_told() {
     let site = Site::open(Cloud::Gce, pool().pool("max_instances", 8), Buy::OnDemand);
     assert_eq!(site.findings(Cloud::Gce), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "CPUS": 7 } }));
-    let said = "quotas let 3 more machines of pool `pool` start, and 8 may come: 3 in us-east1 (CPUS)";
+    let said =
+        "quotas allow 3 more instances of pool `pool`, but the pool may launch 8 more: 3 in us-east1 (CPUS)";
     assert_eq!(as_texts(&site.findings(Cloud::Gce)), [["gce-quota", "warning", said]]);
 }
 
@@ -65,7 +66,7 @@ fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
         let found = site.findings(Cloud::Ec2);
         let [[code, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
         assert_eq!([code, severity], ["aws-ec2-not-checked", "note"]);
-        let begin = "doctor cannot look at quotas for pool `pool`, and the pool itself does not need it: ";
+        let begin = "doctor cannot check the quotas for pool `pool` (the pool itself works without): ";
         assert!(what.starts_with(&format!("{begin}{words}")), "{what}");
     }
 }

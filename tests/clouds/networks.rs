@@ -142,8 +142,8 @@ fn doctor_finds_subnets_without_ipv6() {
     assert!(code == "aws-ec2-refused" && what.contains("has no IPv6 CIDR block"), "{what}");
     for (name, public_ip, wanted) in [
         ("default", false, "subnetwork `default` has no IPv6 addresses"),
-        ("dual-internal", true, "subnetwork `dual-internal` has internal IPv6 addresses only"),
-        ("dual-external", false, "which `public_ip = true` asks for"),
+        ("dual-internal", true, "subnetwork `dual-internal` has only internal IPv6 addresses"),
+        ("dual-external", false, "which require `public_ip = true`"),
     ] {
         let found = examined(Cloud::Gce, |table, world| {
             by_ipv6("INTERNAL")(table, world);

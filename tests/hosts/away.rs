@@ -36,7 +36,7 @@ fn an_unplugged_host_gets_no_job_and_is_back_when_it_is_plugged_in() {
         result.expect_outcome(&Outcome::Success);
     }
     wait_for("the doubt about a", SOON, || is_checking(&place, "a").then_some(()));
-    status_says(&place, "a gets no jobs at present: it does not answer");
+    status_says(&place, "a gets no jobs at present: the host does not respond");
     let doubted = place.grants().len();
     hosts.machines[0].plug_in();
     place.wait_until_idle(2);

@@ -34,7 +34,7 @@ fn a_host_gets_jobs_once_its_key_is_pinned_and_another_key_is_not_pinned_by_the_
     let place = hosts.setting_of(unpinned(&hosts)).open();
     let handle = place.runner().start(&Job::new(1));
     let status = || place.order(&["pool", "status"]).split_whitespace().collect::<Vec<_>>().join(" ");
-    let asks = "its host key is not known: `greenroom doctor --pin a --pool pool`";
+    let asks = "its host key is unknown: pin it with `greenroom doctor --pin a --pool pool`";
     wait_for("the command that helps", SOON, || status().contains(asks).then_some(()));
     assert!(doctor(&place, &[]).contains("[static-unpinned]"));
     let said = doctor(&place, &["--pin", "a"]);

@@ -30,7 +30,7 @@ fn a_pool_whose_launches_fail_pauses_and_tells_the_waiting_job_why_and_until_whe
     result.expect_outcome(&Outcome::Success);
     let said = lines(result.call("prepare"));
     let pause = "greenroom: waiting: the pool is paused after 5 failed launches in a row \
-                 (last: transient error: `fail_launch` wants it (5 of 5)); next try in ";
+                 (last: transient error: injected by `fail_launch` (5 of 5)); next try in ";
     let told: Vec<_> = said.iter().filter_map(|line| line.strip_prefix(pause)).collect();
     assert!(matches!(told[..], [left] if left.ends_with('s')), "{said:?}");
     assert!(said.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{said:?}");

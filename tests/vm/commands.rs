@@ -65,7 +65,7 @@ fn a_damaged_image_is_found_and_removed() {
     assert_eq!(checked.status.code(), Some(1));
     assert!(text(&checked.stdout).contains("its digest is "), "{}", text(&checked.stdout));
     std::fs::write(images.join("light/manifest.json"), "{").expect("room");
-    assert!(text(&call(&["list"], images).stdout).contains("not a manifest"));
+    assert!(text(&call(&["list"], images).stdout).contains("is not a valid manifest"));
     assert!(call(&["remove", "light"], images).status.success());
     assert_eq!(entries(images), [""; 0]);
 }
@@ -80,7 +80,7 @@ fn a_mirror_that_does_not_answer_is_quoted_and_nothing_is_left() {
     let failed = call(&["build", "--suite", "bookworm", "--mirror", &mirror], &images);
     let error = text(&failed.stderr);
     assert_eq!(failed.status.code(), Some(2), "{error}");
-    assert!(error.contains("mmdebstrap ended with") && error.contains(&mirror), "{error}");
+    assert!(error.contains("mmdebstrap failed with") && error.contains(&mirror), "{error}");
     assert!(error.contains("help: check that the archive is reachable"), "{error}");
     assert_eq!(entries(&images), [""; 0]);
 }
@@ -97,7 +97,7 @@ fn a_killed_build_is_swept_away_by_the_next() {
     until("packages are asked for", || silent.accept().ok().map(drop));
     let second = call(&arguments, &images);
     assert!(
-        text(&second.stderr).contains("another `greenroom image build` is at work"),
+        text(&second.stderr).contains("another `greenroom image build` is running"),
         "{}",
         text(&second.stderr)
     );
@@ -108,9 +108,9 @@ fn a_killed_build_is_swept_away_by_the_next() {
     // What the killed one started ends by itself when the mirror is gone, and with it the lock.
     let third = until("the lock is free", || {
         let third = call(&arguments, &images);
-        (!text(&third.stderr).contains("is at work")).then_some(third)
+        (!text(&third.stderr).contains("`greenroom image build` is running")).then_some(third)
     });
-    assert!(text(&third.stderr).contains("mmdebstrap ended with"), "{}", text(&third.stderr));
+    assert!(text(&third.stderr).contains("mmdebstrap failed with"), "{}", text(&third.stderr));
     assert_eq!(entries(&images), [""; 0]);
 }
 
@@ -119,8 +119,8 @@ fn what_cannot_be_built_is_refused_at_once() {
     let temporary = tempfile::tempdir().expect("a folder");
     let images = temporary.path().join("images");
     for (arguments, said) in [
-        (&["build", "../up"][..], "`../up` is no name for an image"),
-        (&["build", "--flavour", "systemd", "--ssh", "dropbear"], "comes with OpenSSH only"),
+        (&["build", "../up"][..], "`../up` is not a valid name for an image"),
+        (&["build", "--flavour", "systemd", "--ssh", "dropbear"], "supports only OpenSSH"),
         (&["build", "--size", "100M"], "is too small"),
         (&["build", "--size", "8"], "such as 8G"),
         (&["build", "--suite", "nosuch"], "no archive of Debian `nosuch`"),

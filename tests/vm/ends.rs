@@ -30,7 +30,7 @@ async fn after(fixture: &VmFixture, command: &str) -> String {
     drop(guest.run(command));
     let why = why(fixture, &*provider, SOON).await;
     let console = provider.console(&guest.id).await.unwrap();
-    assert!(console.contains(&format!("over: died: {why}")), "{console}");
+    assert!(console.contains(&format!("stopping: {why}")), "{console}");
     assert_eq!(fixture.qemu(&guest.id), None, "QEMU outlives its machine");
     why
 }
@@ -38,7 +38,7 @@ async fn after(fixture: &VmFixture, command: &str) -> String {
 #[tokio::test]
 async fn a_guest_that_powers_itself_off_is_named() {
     let fixture = VmFixture::new();
-    assert_eq!(after(&fixture, "poweroff || poweroff -f").await, "powered itself off");
+    assert_eq!(after(&fixture, "poweroff || poweroff -f").await, "shut itself down");
     leave_nothing(&fixture).await;
 }
 
@@ -46,7 +46,7 @@ async fn a_guest_that_powers_itself_off_is_named() {
 async fn a_guest_that_reboots_is_over() {
     let fixture = VmFixture::new();
     let why = after(&fixture, "echo 1 > /proc/sys/kernel/sysrq; echo b > /proc/sysrq-trigger").await;
-    assert_eq!(why, "rebooted itself, which ends a virtual machine");
+    assert_eq!(why, "rebooted, which terminates a virtual machine");
     leave_nothing(&fixture).await;
 }
 
@@ -54,7 +54,7 @@ async fn a_guest_that_reboots_is_over() {
 async fn a_guest_whose_kernel_panics_is_quoted() {
     let fixture = VmFixture::new();
     let why = after(&fixture, "echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger").await;
-    assert_eq!(why, "stopped: its kernel panicked (sysrq triggered crash)");
+    assert_eq!(why, "was stopped: its kernel panicked (sysrq triggered crash)");
     leave_nothing(&fixture).await;
 }
 
@@ -86,7 +86,7 @@ async fn a_guest_that_hangs_at_boot_is_given_up() {
     let provider = fixture.build("");
     provider.launch(&request(&fixture, 1)).await.unwrap();
     let why = why(&fixture, &*provider, SOON).await;
-    assert_eq!(why, "did not boot: the guest did not come up within 500 ms");
+    assert_eq!(why, "failed to boot: the guest did not come up within 500 ms");
     assert_eq!(fixture.qemu(&request(&fixture, 1).instance), None);
     leave_nothing(&fixture).await;
 }
@@ -94,8 +94,8 @@ async fn a_guest_that_hangs_at_boot_is_given_up() {
 #[tokio::test]
 async fn a_launch_without_an_image_is_refused_with_its_folder_and_the_command_that_makes_one() {
     for (image, said) in [
-        ("no-such-image", "(`greenroom image build no-such-image` makes one)"),
-        ("/no/such.qcow2", "there is no disk /no/such.qcow2 to boot from"),
+        ("no-such-image", ": build one with `greenroom image build no-such-image`"),
+        ("/no/such.qcow2", "the boot disk /no/such.qcow2 does not exist"),
     ] {
         let fixture = VmFixture::with(&format!("image = {image:?}"));
         let provider = fixture.build("");
@@ -112,6 +112,6 @@ async fn a_qemu_that_does_not_start_says_why() {
     let provider = fixture.build("");
     provider.launch(&request(&fixture, 1)).await.unwrap();
     let why = why(&fixture, &*provider, SOON).await;
-    assert_eq!(why, "did not boot: QEMU does not start (exit status: 1): it said nothing");
+    assert_eq!(why, "failed to boot: QEMU failed to start (exit status: 1): no output");
     leave_nothing(&fixture).await;
 }

@@ -46,8 +46,8 @@ fn nobody_gets_in_before_the_machine_is_somebody() {
     let mut machine = Machine::boot(&light(), GREETING);
     assert_eq!(machine.ask("PING 1"), "PONG 1");
     assert!(!machine.greets());
-    assert_eq!(machine.ask("HOSTNAME a b"), "FAILED HOSTNAME: not a host's name");
-    assert_eq!(machine.ask("GO"), "FAILED GO came without TIME");
+    assert_eq!(machine.ask("HOSTNAME a b"), "FAILED HOSTNAME: not a host name");
+    assert_eq!(machine.ask("GO"), "FAILED GO without TIME");
     assert_eq!(machine.ask("WARM-UP"), "WARM");
     assert!(!machine.greets(), "warming up lets nobody in");
     machine.become_one(&one());

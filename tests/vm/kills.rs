@@ -46,7 +46,7 @@ async fn a_killed_qemu_is_told_from_a_guest_that_ended() {
     let why = until("an end", SOON, async || {
         provider.list(&pool).await.unwrap().instances[0].detail.clone().filter(|text| text.contains("killed"))
     });
-    assert_eq!(why.await, "was killed on its host (QEMU ended by signal 9)");
+    assert_eq!(why.await, "was killed on its host (QEMU was killed by signal 9)");
     guest.gone(&*provider).await;
     leave_nothing(&fixture).await;
 }

@@ -33,24 +33,25 @@ pub(super) struct Facts {
 /// What to say about it.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
-    const PERMISSIONS: &str = "give the account the permissions of docs/providers/aws-ec2.md";
+    const PERMISSIONS: &str = "grant the account the permissions of docs/providers/aws-ec2.md";
     let mut found = Vec::new();
     let mut say = |code, severity, what: String, remedy: &str| {
         found.push(Finding { code, severity, message: what, remedy: Some(remedy.to_owned()) });
     };
     if demand.max_lifetime.is_none() {
         let what = format!(
-            "pool `{pool}` has no `max_lifetime`: should this manager be gone for good, its machines run on, and cost"
+            "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
+             running and cost money"
         );
-        say("aws-ec2-no-lifetime", Warning, what, "set `max_lifetime`: machines then end by themselves");
+        say("aws-ec2-no-lifetime", Warning, what, "set `max_lifetime`: instances then shut themselves down");
     }
     if let Some(words) = &facts.unreachable {
-        let what = format!("EC2 cannot be asked about pool `{pool}`: {words}");
+        let what = format!("cannot query EC2 for pool `{pool}`: {words}");
         say(
             "aws-ec2-unreachable",
             Error,
             what,
-            "see to credentials, region and network; docs/providers/aws-ec2.md has the permissions",
+            "check credentials, region and network; docs/providers/aws-ec2.md lists the permissions",
         );
         return found;
     }
@@ -58,49 +59,60 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         say(
             "aws-ec2-denied",
             Error,
-            format!("pool `{pool}` may not launch {offerings}: {words}"),
+            format!("pool `{pool}` is not allowed to launch {offerings}: {words}"),
             PERMISSIONS,
         );
     }
     for (offerings, words) in by_words(&facts.refused) {
-        let what = format!("EC2 would refuse {offerings} of pool `{pool}`: {words}");
-        say("aws-ec2-refused", Error, what, "correct the pool's table, or take the offering out");
+        let what = format!("EC2 would reject {offerings} of pool `{pool}`: {words}");
+        say("aws-ec2-refused", Error, what, "correct the pool's table, or remove the offering");
     }
     for (purpose, words) in &facts.failed {
-        say("aws-ec2-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);
+        say(
+            "aws-ec2-denied",
+            Error,
+            format!("pool `{pool}` is not allowed to {purpose}: {words}"),
+            PERMISSIONS,
+        );
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     if let Some(free) = facts.free_addresses.filter(|free| *free < wanted) {
         let what = format!(
-            "the subnets of pool `{pool}` have {free} addresses left, and {wanted} more machines may come"
+            "the subnets of pool `{pool}` have {free} free addresses, but the pool may launch {wanted} more \
+             instances"
         );
-        say("aws-ec2-addresses", Warning, what, "name more subnets or zones, or lower `max_instances`");
+        say("aws-ec2-addresses", Warning, what, "add subnets or zones, or lower `max_instances`");
     }
     if let Some(what) = shortage(pool, &facts.room, wanted) {
         say(
             "aws-ec2-quota",
             Warning,
             what,
-            "ask Amazon for more (Service Quotas, service `ec2`), name types of other classes, or lower `max_instances`",
+            "request an increase (Service Quotas, service `ec2`), add types of other classes, or lower \
+             `max_instances`",
         );
     }
     if let Some(words) = &facts.unseen {
         let what = format!(
-            "doctor cannot look at quotas for pool `{pool}`, and the pool itself does not need it: {words}"
+            "doctor cannot check the quotas for pool `{pool}` (the pool itself works without): {words}"
         );
-        let remedy = "give the account the permissions for doctor in docs/providers/aws-ec2.md, and the way to Service Quotas";
+        let remedy = "grant the account the permissions for doctor in docs/providers/aws-ec2.md, and allow \
+                      the runner host to reach Service Quotas";
         say("aws-ec2-not-checked", Note, what, remedy);
     }
     for group in &facts.closed_groups {
-        let what = format!("security group {group} of pool `{pool}` lets nobody in on the SSH port");
+        let what =
+            format!("security group {group} of pool `{pool}` allows no inbound traffic on the SSH port");
         let remedy =
-            "allow TCP to `ssh_port` from this machine: by its IPv6 range, where `address` is \"ipv6\"";
+            "allow TCP to `ssh_port` from the runner host (from its IPv6 range if `address` is \"ipv6\")";
         say("aws-ec2-group-closed", Error, what, remedy);
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {
-        let what =
-            format!("this machine's clock is {off} EC2's, which refuses what is signed five minutes off");
-        say("aws-ec2-clock", Error, what, "have the clock set by NTP: `timedatectl set-ntp true`");
+        let what = format!(
+            "the runner host's clock is {off} EC2's, and EC2 rejects requests that are signed five minutes \
+             off"
+        );
+        say("aws-ec2-clock", Error, what, "synchronize the clock with NTP: `timedatectl set-ntp true`");
     }
     found
 }

@@ -19,7 +19,7 @@ use settings::Settings;
 /// Checks tables, and makes no calls.
 pub const REGISTRATION: Registration = Registration {
     kind: "aws-ec2",
-    summary: "machines of Amazon EC2, spot or on demand, in as many types and zones as you name",
+    summary: "instances of Amazon EC2, spot or on demand, in any number of types and zones",
     example: include_str!("example.toml"),
     calls: Calls::Delegated,
     build: build_without_calls,

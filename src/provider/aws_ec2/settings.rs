@@ -48,18 +48,18 @@ impl Settings {
         for offering in &self.common.offerings {
             if !is_id(&offering.image, "ami-") {
                 let why =
-                    format!("is {:?}, expected the id of an image (`ami-0123456789abcdef0`)", offering.image);
+                    format!("is {:?}, expected the ID of an image (`ami-0123456789abcdef0`)", offering.image);
                 return Err(KeyError::new("image", why));
             }
         }
         for group in &self.security_groups {
             if !is_id(group, "sg-") {
-                let why = format!("has {group:?} in it, expected ids of groups (`sg-0123456789abcdef0`)");
+                let why = format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
                 return Err(KeyError::new("security_groups", why));
             }
         }
         if self.common.address == AddressKind::Public && self.public_ip == Some(false) {
-            return Err(KeyError::new("public_ip", "is false, but `address` wants the public one"));
+            return Err(KeyError::new("public_ip", "is false, but `address` requires a public one"));
         }
         if let Some(price) = &self.spot_price {
             if !price.parse::<f64>().is_ok_and(|dollars| dollars > 0.0) {
@@ -105,13 +105,13 @@ mod tests {
             ("security_groups = \"default\"", "`security_groups` has \"default\" in it, expected ids"),
             (
                 "address = \"public\"\npublic_ip = false",
-                "`public_ip` is false, but `address` wants the public one",
+                "`public_ip` is false, but `address` requires a public one",
             ),
             ("spot_price = \"cheap\"\nmarket = \"spot\"", "`spot_price` is \"cheap\", expected dollars"),
             ("spot_price = \"0.1\"", "has no effect without `market = \"spot\"`"),
             (
                 "machine_types = \"x\"",
-                "`machine_types` is no key of this table: did you mean `instance_types`?",
+                "`machine_types` is not a key of this table: did you mean `instance_types`?",
             ),
         ] {
             let error = read(text).unwrap_err();

@@ -24,8 +24,7 @@ impl DelegatedCloud {
     }
 
     fn nobody<T>() -> Result<T, ProviderError> {
-        let why =
-            "this program makes no calls to clouds: `greenroom-backends`, which does, must lie beside it";
+        let why = "this program cannot call clouds: install `greenroom-backends` in the same directory";
         Err(ProviderError::new(ErrorClass::Denied, why))
     }
 }

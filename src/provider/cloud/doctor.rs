@@ -29,8 +29,9 @@ pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) 
 
 /// With what else was found, where nobody can ask the cloud.
 pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
-    let what = format!("nobody here can work for pool `{}`: `greenroom-backends` is missing", context.pool);
-    let remedy = "put `greenroom-backends` of the same version beside `greenroom`".to_owned();
+    let what = format!("pool `{}` cannot be served: `greenroom-backends` is missing", context.pool);
+    let remedy =
+        "install `greenroom-backends` of the same version in the directory of `greenroom`".to_owned();
     found.push(Finding {
         code: codes.program,
         severity: Severity::Error,

@@ -28,7 +28,9 @@ pub fn shortage(pool: &PoolName, rooms: &[QuotaHeadroom], wanted: u32) -> Option
     }
     let each: Vec<_> = rooms.iter().map(|room| format!("{} {}", room.machines, room.of)).collect();
     let each = each.join(", ");
-    Some(format!("quotas let {fit} more machines of pool `{pool}` start, and {wanted} may come: {each}"))
+    Some(format!(
+        "quotas allow {fit} more instances of pool `{pool}`, but the pool may launch {wanted} more: {each}"
+    ))
 }
 
 #[cfg(test)]
@@ -51,8 +53,8 @@ mod tests {
         let rooms = [room(2, "in a (CPUS)"), room(3, "in b (CPUS)")];
         assert_eq!(shortage(&pool, &rooms, 5), None);
         let said = shortage(&pool, &rooms, 6);
-        let wanted =
-            "quotas let 5 more machines of pool `linux` start, and 6 may come: 2 in a (CPUS), 3 in b (CPUS)";
+        let wanted = "quotas allow 5 more instances of pool `linux`, but the pool may launch 6 more: 2 in a \
+                      (CPUS), 3 in b (CPUS)";
         assert_eq!(said.as_deref(), Some(wanted));
         assert_eq!(shortage(&pool, &[], 6), None, "no end is known");
         let many = [room(u32::MAX, "in a"), room(1, "in b")];

@@ -72,7 +72,9 @@ impl Ledger {
 
     /// Is on disk when this returns: what is asked of a cloud after it outlives a power cut.
     pub(super) fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
-        let path = self.file(id).ok_or_else(|| io::Error::other(format!("`{id}` is no name of ours")))?;
+        let path = self
+            .file(id)
+            .ok_or_else(|| io::Error::other(format!("`{id}` is not an instance name of Greenroom's")))?;
         std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
             .create(&self.dir)?;
         let fresh = path.with_extension("new");

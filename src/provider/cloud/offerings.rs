@@ -73,7 +73,7 @@ pub fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Vec<Offering>, KeyE
         }
     }
     if offerings.len() > MOST {
-        let why = format!("and places make {} offerings, {MOST} are the most", offerings.len());
+        let why = format!("and places make {} offerings, expected at most {MOST}", offerings.len());
         return Err(KeyError::new(words.types, why));
     }
     name(&mut offerings);
@@ -87,7 +87,7 @@ impl Lists {
         for key in words.places {
             let Some(named) = keys.texts(key)? else { continue };
             if let Some((other, _)) = &places {
-                let why = format!("stands beside `{other}`: say one of the two");
+                let why = format!("conflicts with `{other}`: remove one of the two");
                 return Err(KeyError::new(keys.name(key), why));
             }
             places = Some((key, owned(named)));
@@ -116,11 +116,11 @@ impl Lists {
         let missing =
             |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
         let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
-        let image = image.ok_or_else(|| missing("image", "what machines boot from"))?;
+        let image = image.ok_or_else(|| missing("image", "the image that instances boot from"))?;
         let types =
             self.types.as_ref().ok_or_else(|| missing(words.types, "a list, the preferred one first"))?;
         let places = self.places.as_ref().ok_or_else(|| {
-            missing(words.places[0], &format!("where machines may be ({})", words.places.join(" or ")))
+            missing(words.places[0], &format!("where instances may run ({})", words.places.join(" or ")))
         })?;
         let markets = self.markets.clone().unwrap_or_else(|| vec![Market::OnDemand]);
         let mut offerings = Vec::new();
@@ -217,24 +217,24 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         for (text, said) in [
-            ("", "`image` is missing: what machines boot from"),
+            ("", "`image` is missing: the image that instances boot from"),
             ("image = \"i\"", "`machine_types` is missing"),
             (
                 "image = \"i\"\nmachine_types = \"a\"",
-                "`zones` is missing: where machines may be (zones or subnets)",
+                "`zones` is missing: where instances may run (zones or subnets)",
             ),
-            ("zones = \"a\"\nsubnets = \"b\"", "`subnets` stands beside `zones`"),
+            ("zones = \"a\"\nsubnets = \"b\"", "`subnets` conflicts with `zones`"),
             (
                 "market = \"spto\"",
                 "`market` is \"spto\", expected \"spot\" or \"on-demand\": did you mean \"spot\"?",
             ),
             ("machine_types = []", "`machine_types` is empty"),
             ("machine_types = [\"a\", \" \"]", "`machine_types` is empty"),
-            ("machine_types = [1]", "expected a text or a list of texts"),
+            ("machine_types = [1]", "expected a string or a list of strings"),
             ("image = \"i\"\n[[offering]]\nzones = \"a\"", "`offering.0.machine_types` is missing"),
             (
                 "[[offering]]\nzone = \"a\"",
-                "`offering.0.zone` is no key of this table: did you mean `zones`?",
+                "`offering.0.zone` is not a key of this table: did you mean `zones`?",
             ),
         ] {
             let error = names(text).unwrap_err();
@@ -242,6 +242,6 @@ mod tests {
         }
         let many: Vec<String> = (0..=MOST).map(|n| format!("\"t{n}\"")).collect();
         let text = format!("image = \"i\"\nzones = \"a\"\nmachine_types = [{}]", many.join(","));
-        assert!(names(&text).unwrap_err().contains("200 are the most"));
+        assert!(names(&text).unwrap_err().contains("expected at most 200"));
     }
 }

@@ -36,9 +36,10 @@ const VISIBLE: Duration = Duration::from_secs(20);
 /// From one look to the next, for a machine that was accepted and has no place yet.
 const PLACING: Duration = Duration::from_millis(500);
 /// What was accepted had a place, and lost it before anybody saw it there; or nobody ever tells.
-const GONE: (ErrorClass, &str) = (ErrorClass::Transient, "it was accepted and then was gone");
+const GONE: (ErrorClass, &str) =
+    (ErrorClass::Transient, "the cloud accepted the launch, but the instance disappeared");
 const UNHEARD: (ErrorClass, &str) =
-    (ErrorClass::Unknown, "it was accepted, and nothing could be heard of it since");
+    (ErrorClass::Unknown, "the cloud accepted the launch, but its outcome is unknown");
 /// When an order that nobody needs any more is removed at last.
 const ORDERS_KEPT: Duration = Duration::from_hours(24);
 
@@ -106,7 +107,7 @@ impl<A: Api> Cloud<A> {
         match self.entry(id)? {
             Some(entry) if entry.token == request.token => return Ok(entry),
             Some(entry) if entry.made.is_some() => {
-                let why = format!("`{id}` was launched before, with another token");
+                let why = format!("`{id}` has been launched with a different token");
                 return Err(ProviderError::new(ErrorClass::Invalid, why));
             }
             _ => {}
@@ -117,7 +118,7 @@ impl<A: Api> Cloud<A> {
             .and_then(|named| self.settings.offerings.iter().find(|offering| offering.name == *named));
         let offering = offering.ok_or_else(|| {
             let named = request.offering.as_ref().map_or("none", |named| named.as_str());
-            let why = format!("the configuration knows no offering `{named}` any more");
+            let why = format!("the configuration no longer has the offering `{named}`");
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
         let entry = Entry::new(request, self.api.launch_spec(request, offering)?, self.now());
@@ -178,10 +179,10 @@ impl<A: Api> Cloud<A> {
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
         let Common { user, ssh_port, address, .. } = &self.settings;
         if machine.standing != MachineState::Running {
-            return Err(ProviderError::new(ErrorClass::Transient, "it is not running yet"));
+            return Err(ProviderError::new(ErrorClass::Transient, "the instance is not running yet"));
         }
         let address = machine.addresses.of(*address).ok_or_else(|| {
-            let why = "it runs, but has no address of the kind that `address` wants";
+            let why = "the instance is running but has no address of the kind set by `address`";
             ProviderError::new(ErrorClass::Transient, why)
         })?;
         let (address, user) = (address.to_owned(), user.clone());
@@ -216,11 +217,11 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
 }
 
 fn unwritten(id: &InstanceId, error: &io::Error) -> ProviderError {
-    ProviderError::new(ErrorClass::Transient, format!("the order for `{id}` cannot be kept: {error}"))
+    ProviderError::new(ErrorClass::Transient, format!("cannot store the launch spec of `{id}`: {error}"))
 }
 
 fn not_found(id: &InstanceId) -> ProviderError {
-    ProviderError::new(ErrorClass::NotFound, format!("there is no machine for `{id}`"))
+    ProviderError::new(ErrorClass::NotFound, format!("no machine of the cloud belongs to `{id}`"))
 }
 
 #[async_trait(?Send)]
@@ -271,7 +272,7 @@ impl<A: Api> Provider for Cloud<A> {
         if !sight.complete {
             return Err(ProviderError::new(
                 ErrorClass::Transient,
-                "not all of the pool's machines could be seen",
+                "the list of the pool's instances is incomplete",
             ));
         }
         self.ledger.forget(id);
@@ -314,13 +315,15 @@ impl<A: Api> Provider for Cloud<A> {
         match (machine, entry) {
             (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
             (None, Some(entry)) if self.is_young(id, &entry) && sight.best(id).is_none() => {
-                Err(ProviderError::new(ErrorClass::Transient, "no list tells of it yet"))
+                Err(ProviderError::new(ErrorClass::Transient, "the cloud does not list the instance yet"))
             }
-            (None, _) if !sight.complete => {
-                Err(ProviderError::new(ErrorClass::Transient, "not all of the pool's machines could be seen"))
-            }
+            (None, _) if !sight.complete => Err(ProviderError::new(
+                ErrorClass::Transient,
+                "the list of the pool's instances is incomplete",
+            )),
             (Some(_), None) => {
-                let why = "its order is gone, and its host key with it: it cannot be trusted";
+                let why =
+                    "its launch spec is missing, and with it the host key: the instance cannot be trusted";
                 Err(ProviderError::new(ErrorClass::Invalid, why))
             }
             (None, _) => Err(not_found(id)),

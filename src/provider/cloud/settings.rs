@@ -77,7 +77,7 @@ impl Common {
 
 fn gib(key: &str, bytes: u64) -> Result<u32, KeyError> {
     let whole = bytes.is_multiple_of(1 << 30).then(|| u32::try_from(bytes >> 30).ok()).flatten();
-    whole.ok_or_else(|| KeyError::new(key, "is expected in whole GiB, such as \"50G\""))
+    whole.ok_or_else(|| KeyError::new(key, "must be in whole GiB, such as \"50G\""))
 }
 
 /// Goes into a script and a configuration: a plain name.
@@ -100,7 +100,7 @@ fn port(keys: &mut Keys<'_>) -> Result<u16, KeyError> {
 fn own_tags(keys: &mut Keys<'_>) -> Result<Vec<(String, String)>, KeyError> {
     let named = keys.map_of_texts("tags")?;
     if let Some((ours, _)) = named.iter().find(|(name, _)| name.starts_with(tags::PREFIX)) {
-        let why = format!("begins with `{}`: those are Greenroom's own", tags::PREFIX);
+        let why = format!("begins with `{}`, which is reserved for Greenroom", tags::PREFIX);
         return Err(KeyError::new(keys.name(&format!("tags.{ours}")), why));
     }
     Ok(named)

@@ -50,7 +50,7 @@ impl AccountThrottle {
     pub(super) fn admit(&self, now: Stamp) -> Result<(), ProviderError> {
         match self.state.get() {
             State::Paused { until } | State::Trying { until } if !now.reached(until) => {
-                let message = "held back: the account was asked too much a moment ago";
+                let message = "call postponed: the cloud has just throttled this account";
                 Err(ProviderError::new(ErrorClass::Throttled { until: Some(until) }, message))
             }
             State::Paused { .. } | State::Trying { .. } => {

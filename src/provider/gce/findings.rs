@@ -70,44 +70,46 @@ fn processors(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> String {
 /// What to say about it.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
-    const PERMISSIONS: &str = "give the account the role of docs/providers/gce.md";
+    const PERMISSIONS: &str = "grant the account the role of docs/providers/gce.md";
     let mut found = Vec::new();
     let mut say = |code, severity, what: String, remedy: &str| {
         found.push(Finding { code, severity, message: what, remedy: Some(remedy.to_owned()) });
     };
     if demand.max_lifetime.is_none() {
         let what = format!(
-            "pool `{pool}` has no `max_lifetime`: should this manager be gone for good, its machines run on, and cost"
+            "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
+             running and cost money"
         );
         say(
             "gce-no-lifetime",
             Warning,
             what,
-            "set `max_lifetime`: Compute Engine then ends machines by itself",
+            "set `max_lifetime`: Compute Engine then terminates instances by itself",
         );
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {
         let what = format!(
-            "this machine's clock is {off} Compute Engine's: ages of machines are wrong, and what a key signs here may be refused"
+            "the runner host's clock is {off} Compute Engine's: ages of instances are wrong, and requests \
+             signed with a key may be rejected"
         );
-        say("gce-clock", Warning, what, "have the clock set by NTP: `timedatectl set-ntp true`");
+        say("gce-clock", Warning, what, "synchronize the clock with NTP: `timedatectl set-ntp true`");
     }
     if let Some(words) = &facts.unreachable {
-        let what = format!("Compute Engine cannot be asked about pool `{pool}`: {words}");
+        let what = format!("cannot query Compute Engine for pool `{pool}`: {words}");
         say(
             "gce-unreachable",
             Error,
             what,
-            "see to credentials, project and network; docs/providers/gce.md has the role",
+            "check credentials, project and network; docs/providers/gce.md lists the role's permissions",
         );
         return found;
     }
     for (purpose, words) in &facts.denied {
-        say("gce-denied", Error, format!("pool `{pool}` may not {purpose}: {words}"), PERMISSIONS);
+        say("gce-denied", Error, format!("pool `{pool}` is not allowed to {purpose}: {words}"), PERMISSIONS);
     }
     for (offerings, words) in by_words(&facts.refused) {
-        let what = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {words}");
-        say("gce-refused", Error, what, "correct the pool's table, or take the offering out");
+        let what = format!("Compute Engine would reject {offerings} of pool `{pool}`: {words}");
+        say("gce-refused", Error, what, "correct the pool's table, or remove the offering");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     if let Some(what) = shortage(pool, &facts.room, wanted) {
@@ -115,22 +117,23 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             "gce-quota",
             Warning,
             what,
-            "ask Google for more quota, name more regions, or lower `max_instances`",
+            "request more quota from Google, add zones of other regions, or lower `max_instances`",
         );
     }
     if let Some(network) = &facts.closed {
         let what = format!(
-            "no firewall rule of network `{network}` lets anybody in to pool `{pool}` on the SSH port"
+            "no firewall rule of network `{network}` allows inbound traffic to pool `{pool}` on the SSH port"
         );
         say(
             "gce-firewall",
             Warning,
             what,
-            "allow TCP to `ssh_port` from this machine, unless a firewall policy does",
+            "allow TCP to `ssh_port` from the runner host, unless a firewall policy does",
         );
     }
     for purpose in &facts.unseen {
-        let what = format!("doctor may not {purpose} for pool `{pool}`; the pool itself does not need it");
+        let what =
+            format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
         say("gce-not-checked", Note, what, PERMISSIONS);
     }
     found
@@ -168,7 +171,7 @@ mod tests {
             refused: vec![("a".to_owned(), "no such type".to_owned())],
             closed: Some("default".to_owned()),
             clock_ahead_s: Some(400),
-            unseen: vec!["look at firewall rules"],
+            unseen: vec!["list firewall rules"],
             ..Facts::default()
         };
         let wanted =

@@ -67,25 +67,23 @@ impl Settings {
                 return Err(KeyError::new("image", format!("is {:?}, expected {IMAGE}", offering.image)));
             }
             if !is_name(&offering.machine_type) {
-                let why = format!(
-                    "has {:?} in it, expected types such as \"e2-standard-4\"",
-                    offering.machine_type
-                );
+                let why =
+                    format!("contains {:?}, expected types such as \"e2-standard-4\"", offering.machine_type);
                 return Err(KeyError::new(WORDS.types, why));
             }
             let Some(region) = region(&offering.place) else {
-                let why = format!("has {:?} in it, expected zones such as \"us-east1-b\"", offering.place);
+                let why = format!("contains {:?}, expected zones such as \"us-east1-b\"", offering.place);
                 return Err(KeyError::new(WORDS.places[0], why));
             };
             let fixed = self.subnetwork.as_ref().and_then(|subnetwork| subnetwork.region.as_deref());
             if let Some(fixed) = fixed.filter(|fixed| *fixed != region) {
-                let why = format!("is in {fixed}, and zone `{}` is not", offering.place);
+                let why = format!("is in {fixed}, but zone `{}` is not", offering.place);
                 return Err(KeyError::new("subnetwork", why));
             }
         }
         if self.has_ipv6() && self.subnetwork.is_none() {
-            let why = "is missing: `address` is \"ipv6\", and networks that make their subnetworks themselves, as `default` \
-                       does, have none with IPv6 addresses";
+            let why = "is missing: `address` is \"ipv6\", and auto mode networks such as `default` have no \
+                       subnetworks with IPv6 addresses";
             return Err(KeyError::new("subnetwork", why));
         }
         if let Some(kind) = self.common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
@@ -103,7 +101,7 @@ const IMAGE: &str = "`projects/PROJECT/global/images/NAME` or `projects/PROJECT/
 
 fn project(keys: &mut Keys<'_>) -> Result<String, KeyError> {
     let missing = || {
-        KeyError::new("project", "is missing: the id of the project that makes machines and pays for them")
+        KeyError::new("project", "is missing: the ID of the project that creates instances and pays for them")
     };
     let named = keys.text("project")?.ok_or_else(missing)?;
     if is_project(named) {
@@ -111,7 +109,7 @@ fn project(keys: &mut Keys<'_>) -> Result<String, KeyError> {
     }
     Err(KeyError::new(
         "project",
-        format!("is {named:?}, expected the id of a project (not its name or number)"),
+        format!("is {named:?}, expected the ID of a project (not its name or number)"),
     ))
 }
 
@@ -131,7 +129,7 @@ fn public_ip(keys: &mut Keys<'_>, address: AddressKind) -> Result<bool, KeyError
     let wanted = address == AddressKind::Public;
     match keys.flag("public_ip")? {
         Some(false) if wanted => {
-            Err(KeyError::new("public_ip", "is false, but `address` wants the public one"))
+            Err(KeyError::new("public_ip", "is false, but `address` requires a public one"))
         }
         said => Ok(said.unwrap_or(wanted)),
     }
@@ -156,7 +154,7 @@ fn service_account(keys: &mut Keys<'_>) -> Result<Option<ServiceAccount>, KeyErr
 fn network_tags(keys: &mut Keys<'_>) -> Result<Vec<String>, KeyError> {
     let tags = keys.texts("network_tags")?.unwrap_or_default();
     if let Some(wrong) = tags.iter().find(|tag| !is_name(tag)) {
-        let why = format!("has {wrong:?} in it, expected lower-case letters, digits and hyphens");
+        let why = format!("contains {wrong:?}, expected lower-case letters, digits and hyphens");
         return Err(KeyError::new("network_tags", why));
     }
     Ok(tags.into_iter().map(str::to_owned).collect())
@@ -171,7 +169,8 @@ fn label(name: &str, value: &str) -> Result<(), KeyError> {
         return Ok(());
     }
     let why = format!(
-        "is {value:?}: labels have lower-case letters, digits, `-` and `_`, and a letter first in their name"
+        "is {value:?}; labels consist of lower-case letters, digits, `-` and `_`, and their names begin with \
+         a letter"
     );
     Err(KeyError::new(format!("tags.{name}"), why))
 }
@@ -226,20 +225,20 @@ mod tests {
             ),
             (
                 "zones = [\"us-east1\"]",
-                "`zones` has \"us-east1\" in it, expected zones such as \"us-east1-b\"",
+                "`zones` contains \"us-east1\", expected zones such as \"us-east1-b\"",
             ),
-            ("machine_types = \"E2\"", "`machine_types` has \"E2\" in it, expected types"),
+            ("machine_types = \"E2\"", "`machine_types` contains \"E2\", expected types"),
             (
                 "address = \"ipv6\"\nnetwork = \"ci\"",
-                "`subnetwork` is missing: `address` is \"ipv6\", and networks that make their subnetworks themselves",
+                "`subnetwork` is missing: `address` is \"ipv6\", and auto mode networks such as `default` have no subnetworks",
             ),
             (
                 "address = \"public\"\npublic_ip = false",
-                "`public_ip` is false, but `address` wants the public one",
+                "`public_ip` is false, but `address` requires a public one",
             ),
             (
                 "subnetwork = \"regions/europe-west1/subnetworks/a\"",
-                "`subnetwork` is in europe-west1, and zone `us-east1-b` is not",
+                "`subnetwork` is in europe-west1, but zone `us-east1-b` is not",
             ),
             (
                 "network = \"Default\"",
@@ -253,7 +252,7 @@ mod tests {
             ("tags = { team = \"C I\" }", "`tags.team` is \"C I\": labels have"),
             (
                 "instance_types = \"x\"",
-                "`instance_types` is no key of this table: did you mean `machine_types`?",
+                "`instance_types` is not a key of this table: did you mean `machine_types`?",
             ),
         ] {
             let error = read(text).unwrap_err();

@@ -34,13 +34,8 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
     };
     let mut found = isolation(context, is_root);
     if !context.program.is_file() {
-        let what = format!("{} is gone: no instance can be started", context.program.display());
-        found.push(finding(
-            "local-program",
-            Severity::Error,
-            what,
-            Some("install greenroom again".to_owned()),
-        ));
+        let what = format!("{} no longer exists: no instance can be started", context.program.display());
+        found.push(finding("local-program", Severity::Error, what, Some("reinstall greenroom".to_owned())));
     }
     if settings.server == ServerKind::Openssh {
         found.extend(openssh(
@@ -52,8 +47,8 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
     let on = settings.misbehaviour();
     if !on.is_empty() {
         let keys: Vec<String> = on.iter().map(|key| format!("`{key}`")).collect();
-        let what = format!("pool `{}` misbehaves on purpose: {}", context.pool, keys.join(", "));
-        let remedy = Some("remove these keys when the rehearsal is over".to_owned());
+        let what = format!("pool `{}` has fault injection enabled: {}", context.pool, keys.join(", "));
+        let remedy = Some("remove these keys after the rehearsal".to_owned());
         found.push(finding("local-fault-injection", Severity::Warning, what, remedy));
     }
     found
@@ -64,7 +59,7 @@ fn finding(code: &'static str, severity: Severity, what: String, remedy: Option<
 }
 
 fn isolation(context: &BuildContext, is_root: bool) -> Vec<Finding> {
-    let who = if is_root { "root on this machine" } else { "the user that runs greenroom" };
+    let who = if is_root { "root on the runner host" } else { "the user that runs greenroom" };
     let what = format!("jobs of pool `{}` are not isolated: each runs as {who}", context.pool);
     let remedy = Some("use another provider for code that you do not trust".to_owned());
     vec![finding("local-no-isolation", Severity::Warning, what, remedy)]
@@ -74,19 +69,26 @@ fn isolation(context: &BuildContext, is_root: bool) -> Vec<Finding> {
 fn openssh(named: Option<&Path>, closed_shell: Option<String>, separation: Option<&Path>) -> Vec<Finding> {
     if find_sshd(named).is_none() {
         let what = match named {
-            Some(path) => format!("`sshd` names {}, where there is no file", path.display()),
-            None => format!("`server = \"openssh\"` needs sshd, and there is none at {}", SSHD.join(", ")),
+            Some(path) => format!("`sshd` names {}, which does not exist", path.display()),
+            None => {
+                format!("`server = \"openssh\"` needs sshd, which is not installed at {}", SSHD.join(", "))
+            }
         };
-        let remedy = "install OpenSSH's server, name it with `sshd`, or set `server = \"embedded\"`";
+        let remedy = "install the OpenSSH server, set its path with `sshd`, or set `server = \"embedded\"`";
         return vec![finding("local-sshd-missing", Severity::Error, what, Some(remedy.to_owned()))];
     }
     if let Some(shell) = closed_shell {
-        let what = format!("sshd lets no user with the login shell {shell} in, and greenroom runs as one");
-        let remedy = "run greenroom as a user with a real shell, or set `server = \"embedded\"`";
+        let what = format!(
+            "sshd denies the login of users with the login shell {shell}, and greenroom runs as such a user"
+        );
+        let remedy = "run greenroom as a user with a valid login shell, or set `server = \"embedded\"`";
         return vec![finding("local-sshd-shell", Severity::Error, what, Some(remedy.to_owned()))];
     }
     if let Some(separation) = separation.filter(|path| !path.is_dir()) {
-        let what = format!("sshd run by root needs the directory {}, which is missing", separation.display());
+        let what = format!(
+            "sshd, when started by root, needs the directory {}, which is missing",
+            separation.display()
+        );
         let remedy = Some(format!("mkdir -m 0755 {}", separation.display()));
         return vec![finding("local-sshd-directory", Severity::Error, what, remedy)];
     }

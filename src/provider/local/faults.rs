@@ -35,7 +35,7 @@ impl FailLaunch {
         keys.finish()?;
         let choices: Vec<String> = CLASSES.iter().map(|class| format!("{class:?}")).collect();
         let no_class = || format!("is missing, expected {}", choices.join(" or "));
-        let no_first = "is missing, expected how many launches shall fail";
+        let no_first = "is missing, expected the number of launches that fail";
         Ok(Self {
             class: class.ok_or_else(|| KeyError::new("fail_launch.class", no_class()))?.to_owned(),
             first: first.ok_or_else(|| KeyError::new("fail_launch.first", no_first))?,
@@ -56,7 +56,7 @@ impl FailLaunch {
         }
         let counted = Counted { setting: self.clone(), failed: failed + 1 };
         fs::write(file, serde_json::to_vec(&counted)?)?;
-        let message = format!("`fail_launch` wants it ({} of {})", failed + 1, self.first);
+        let message = format!("injected by `fail_launch` ({} of {})", failed + 1, self.first);
         Ok(Some(ProviderError::new(self.error_class(), message)))
     }
 

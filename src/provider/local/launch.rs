@@ -29,7 +29,7 @@ impl Recipe for Launch<'_> {
         if let Some(limit) = self.settings.no_capacity {
             let there = instances(self.pool_dir).map_err(|error| refused(&error))?.len();
             if there >= limit as usize {
-                let message = format!("{there} instances are there (no_capacity = {limit})");
+                let message = format!("{there} instances exist (no_capacity = {limit})");
                 let scope = "no_capacity".to_owned();
                 return Err(ProviderError::new(ErrorClass::NoCapacity { scope }, message));
             }

@@ -33,7 +33,7 @@ use settings::Settings;
 
 pub const REGISTRATION: Registration = Registration {
     kind: "local",
-    summary: "processes on this machine, without isolation: to try out, to rehearse, to test",
+    summary: "processes on the runner host, without isolation: for trials, rehearsals and tests",
     example: include_str!("example.toml"),
     calls: Calls::Here,
     build,

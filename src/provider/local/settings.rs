@@ -60,9 +60,9 @@ impl Settings {
         if !is_root || self.allow_root {
             return Ok(());
         }
-        let why = "is not `true` and greenroom runs as root: provider \"local\" does not isolate jobs, so every \
-                   job would be root on this machine; run greenroom as another user, or set `allow_root = true` \
-                   where that is no loss";
+        let why = "is not `true`, and greenroom runs as root: the provider `local` does not isolate jobs, so \
+                   every job would be root on the runner host. Run greenroom as another user, or set \
+                   `allow_root = true` if that is acceptable";
         Err(KeyError::new("allow_root", why))
     }
 
@@ -86,7 +86,7 @@ fn absolute(text: &str) -> Result<PathBuf, KeyError> {
     }
     Err(KeyError::new(
         "sshd",
-        format!("is {text:?}, expected an absolute path: sshd starts itself again by it"),
+        format!("is {text:?}, expected an absolute path (sshd uses it to re-execute itself)"),
     ))
 }
 
@@ -125,7 +125,7 @@ mod tests {
     fn root_is_refused_with_the_reason_unless_allowed() {
         let refused = read("").unwrap().check_user(true).unwrap_err();
         assert_eq!(refused.key, "allow_root");
-        assert!(refused.to_string().contains("every job would be root on this machine"), "{refused}");
+        assert!(refused.to_string().contains("every job would be root on the runner host"), "{refused}");
         assert_eq!(read("").unwrap().check_user(false), Ok(()));
         assert_eq!(read("allow_root = true").unwrap().check_user(true), Ok(()));
     }

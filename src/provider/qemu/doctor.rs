@@ -34,7 +34,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
             found.push(finding("qemu-missing", Severity::Error, error.to_string(), remedy));
         }
         Err(error) => {
-            let what = format!("QEMU of pool `{}` cannot be run: {error}", context.pool);
+            let what = format!("cannot run QEMU for pool `{}`: {error}", context.pool);
             found.push(finding("qemu-user", Severity::Error, what, ADD_USER));
         }
     }
@@ -55,8 +55,7 @@ fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
         Source::Image(name) => name,
         Source::Foreign(path) if path.is_file() => return Vec::new(),
         Source::Foreign(path) => {
-            let what =
-                format!("pool `{}` boots from {}, where there is no file", context.pool, path.display());
+            let what = format!("pool `{}` boots from {}, which does not exist", context.pool, path.display());
             return vec![finding("qemu-image-missing", Severity::Error, what, "correct `image`")];
         }
     };
@@ -94,7 +93,7 @@ fn room(context: &BuildContext, settings: &Settings) -> Option<Finding> {
         return None;
     }
     let what = format!(
-        "a machine of pool `{}` needs {} MiB, all of them together may take {} MiB",
+        "one virtual machine of pool `{}` needs {} MiB, but all of them together may use at most {} MiB",
         context.pool,
         one >> 20,
         budget >> 20
@@ -106,18 +105,20 @@ fn network(context: &BuildContext, settings: &Settings) -> Option<Finding> {
     match &settings.network {
         Network::Open => {
             let what = format!(
-                "guests of pool `{}` reach whatever this machine reaches: services on its loopback (as 10.0.2.2), the \
-                 local network, a cloud's metadata",
+                "guests of pool `{}` reach everything that the runner host reaches: services on its loopback \
+                 (as 10.0.2.2), the local network, a cloud's metadata",
                 context.pool
             );
-            let remedy = "set `network = \"proxy\"` where jobs are not trusted with that";
+            let remedy = "set `network = \"proxy\"` if jobs must not reach that";
             Some(finding("qemu-network-open", Severity::Warning, what, remedy))
         }
         Network::Proxy(_) if rustix::process::geteuid().is_root() => {
             let blocked = unreachable(&context.program)?;
-            let what =
-                format!("QEMU's user cannot start the proxy's helper: {} is closed to it", blocked.display());
-            let remedy = "install greenroom where every user may run it, such as /usr/local/bin";
+            let what = format!(
+                "QEMU's user cannot start the proxy's helper: it has no access to {}",
+                blocked.display()
+            );
+            let remedy = "install greenroom where every user can run it, such as /usr/local/bin";
             Some(finding("qemu-proxy-helper", Severity::Error, what, remedy))
         }
         Network::Isolated | Network::Proxy(_) => None,
@@ -131,7 +132,7 @@ fn unreachable(program: &Path) -> Option<&Path> {
 }
 
 fn shared_user(settings: &Settings) -> Option<Finding> {
-    let what = "QEMU runs as `nobody`, a user that it may share with other programs of this machine";
+    let what = "QEMU runs as `nobody`, a user that other programs of the runner host may share";
     let shared = || finding("qemu-user-shared", Severity::Note, what.to_owned(), ADD_USER);
     user::is_shared(settings).then(shared)
 }
@@ -145,13 +146,15 @@ fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) ->
         Ok(verdict) => verdict.problem?,
         Err(error) => error.to_string(),
     };
-    let remedy = "let QEMU's user open /dev/kvm (group `kvm`), or use a machine whose KVM works; `accel = \"tcg\"` asks \
-                  for emulation";
+    let remedy = "allow QEMU's user to open /dev/kvm (group `kvm`), use a runner host with working KVM, or \
+                  set `accel = \"tcg\"` for emulation";
     Some(if settings.accel == Accel::Kvm {
-        let what = format!("pool `{}` insists on KVM, which cannot be used here: {problem}", context.pool);
+        let what = format!("pool `{}` requires KVM, which cannot be used: {problem}", context.pool);
         finding("qemu-kvm-unusable", Severity::Error, what, remedy)
     } else {
-        let what = format!("machines are emulated, 5 to 30 times slower: KVM cannot be used here: {problem}");
+        let what = format!(
+            "virtual machines are emulated (5 to 30 times slower), because KVM cannot be used: {problem}"
+        );
         finding("qemu-emulated", Severity::Warning, what, remedy)
     })
 }
@@ -162,13 +165,13 @@ fn examine(state_dir: &Path, runner: &Runner) -> io::Result<KvmCheck> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)
     };
-    let panicked = |_| io::Error::other("the look at KVM panicked");
+    let panicked = |_| io::Error::other("the check of KVM panicked");
     std::thread::scope(|scope| scope.spawn(ask).join().map_err(panicked)?)
 }
 
 fn survival(scopes: Scopes) -> Option<Finding> {
-    let what = "no systemd makes scopes for machines: they end with the service that started them, unless that leaves \
-                its processes alone";
+    let what = "without systemd, virtual machines have no scopes of their own: they are killed together with \
+                the service that started them, unless it has `KillMode=process`";
     let remedy = "run `greenroom keep` as a service of its own, with `KillMode=process`";
     (scopes == Scopes::None).then(|| finding("qemu-no-scope", Severity::Note, what.to_owned(), remedy))
 }

@@ -35,7 +35,7 @@ pub(super) fn admit(pools: &Path, wanted: u64, budget: Option<u64>) -> Result<fs
     }
     let mib = |bytes: u64| bytes >> 20;
     let message = format!(
-        "a machine needs {} MiB, {} of {} MiB are taken (`memory_budget`)",
+        "a virtual machine needs {} MiB, but {} of {} MiB are in use (`memory_budget`)",
         mib(wanted),
         mib(taken),
         mib(budget)
@@ -78,7 +78,7 @@ fn total() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("/proc/meminfo has no MemTotal"))
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("/proc/meminfo lacks MemTotal"))
 }
 
 #[cfg(test)]
@@ -91,7 +91,10 @@ mod tests {
         admit(pools.path(), 100 << 20, Some(100 << 20)).unwrap();
         let refused = admit(pools.path(), 101 << 20, Some(100 << 20)).unwrap_err();
         assert_eq!(refused.class(), &ErrorClass::NoCapacity { scope: "memory".to_owned() });
-        assert!(refused.to_string().contains("a machine needs 101 MiB, 0 of 100 MiB are taken"), "{refused}");
+        assert!(
+            refused.to_string().contains("a virtual machine needs 101 MiB, but 0 of 100 MiB are in use"),
+            "{refused}"
+        );
         assert!(total().unwrap() > 64 << 20);
     }
 

@@ -36,7 +36,7 @@ use spec::{Booted, Ended, Spec};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
-    summary: "virtual machines on this machine, through QEMU: a whole machine for each job, without a cloud",
+    summary: "virtual machines on the runner host, with QEMU: a whole machine for each job, without a cloud",
     example: include_str!("example.toml"),
     calls: Calls::Here,
     build,
@@ -87,10 +87,10 @@ impl Launch<'_> {
         let problem = match &settings.source {
             Source::Image(name) => {
                 let opened = Image::open(&settings.images_dir(&context.state_dir), name);
-                opened.err().map(|error| format!("{error} (`greenroom image build {name}` makes one)"))
+                opened.err().map(|error| format!("{error}: build one with `greenroom image build {name}`"))
             }
             Source::Foreign(disk) => {
-                (!disk.is_file()).then(|| format!("there is no disk {} to boot from", disk.display()))
+                (!disk.is_file()).then(|| format!("the boot disk {} does not exist", disk.display()))
             }
         };
         problem.map_or(Ok(()), |problem| Err(ProviderError::new(ErrorClass::Invalid, problem)))
@@ -146,8 +146,9 @@ fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
 /// What ended a machine whose supervisor could not say it any more; `None`: we did.
 fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
     let Some(served) = dir.served()?.filter(|_| !dir.has("terminating")) else { return Ok(None) };
-    let with = if served.boot == boot_id()? { "with its supervisor" } else { "when that was rebooted" };
-    Ok(Some(format!("was killed on its host, {with}")))
+    let with =
+        if served.boot == boot_id()? { "together with its supervisor" } else { "when its host rebooted" };
+    Ok(Some(format!("was killed {with}")))
 }
 
 #[async_trait(?Send)]

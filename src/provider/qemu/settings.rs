@@ -117,10 +117,10 @@ impl Settings {
             return Err(KeyError::new("vcpus", format!("is {}, expected 1 to 64", self.vcpus)));
         }
         if !self.memory.is_multiple_of(MIB) || self.memory < 128 * MIB {
-            return Err(KeyError::new("memory", "is expected in whole MiB, 128M at least"));
+            return Err(KeyError::new("memory", "must be in whole MiB and at least 128M"));
         }
         if self.memory_budget.is_some_and(|budget| budget < self.memory) {
-            return Err(KeyError::new("memory_budget", "is less than the `memory` of one machine"));
+            return Err(KeyError::new("memory_budget", "is less than the `memory` of one virtual machine"));
         }
         Ok(())
     }
@@ -149,10 +149,10 @@ fn boot(chosen: Option<&str>, source: &Source) -> Result<Boot, KeyError> {
     match (chosen, source) {
         (None | Some("disk"), Source::Foreign(_)) => Ok(Boot::Disk),
         (Some(other), Source::Foreign(_)) => {
-            Err(KeyError::new("boot", format!("is {other:?}, but a qcow2 file boots by \"disk\" only")))
+            Err(KeyError::new("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\"")))
         }
         (Some("disk"), Source::Image(_)) => {
-            Err(KeyError::new("boot", "is \"disk\", but greenroom's own images have no boot loader"))
+            Err(KeyError::new("boot", "is \"disk\", but images built by Greenroom have no boot loader"))
         }
         (Some("direct"), Source::Image(_)) => Ok(Boot::Direct),
         (_, Source::Image(_)) => Ok(Boot::Snapshot),
@@ -240,8 +240,8 @@ mod tests {
     fn wrong_values_name_key_and_expectation() {
         for (text, said) in [
             ("image = \"../x\"", "`image` is \"../x\", expected the name of an image, or the absolute path"),
-            ("boot = \"disk\"", "greenroom's own images have no boot loader"),
-            ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file boots by \"disk\" only"),
+            ("boot = \"disk\"", "images built by Greenroom have no boot loader"),
+            ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file can only boot with \"disk\""),
             ("network = \"proxy\"", "`proxy` is missing"),
             ("network = \"proxy\"\nproxy = \"a,b:1\"", "expected \"host:port\""),
             ("network = \"proxy\"\nproxy = \"host\"", "expected \"host:port\""),
@@ -249,8 +249,8 @@ mod tests {
             ("network = \"isolate\"", "did you mean \"isolated\"?"),
             ("accel = \"kwm\"", "did you mean \"kvm\"?"),
             ("vcpus = 0", "`vcpus` is 0, expected 1 to 64"),
-            ("memory = \"64M\"", "128M at least"),
-            ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one machine"),
+            ("memory = \"64M\"", "at least 128M"),
+            ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one virtual machine"),
             ("memori = \"2G\"", "did you mean `memory`?"),
             ("qemu = \"qemu\"", "expected an absolute path"),
         ] {

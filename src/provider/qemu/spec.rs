@@ -37,7 +37,7 @@ pub(super) struct Booted {
 /// `ended.json`: why there is no machine any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
-    /// One sentence without its subject: `powered itself off`.
+    /// One sentence without its subject: `shut itself down`.
     pub(super) why: String,
 }
 

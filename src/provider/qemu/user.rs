@@ -36,7 +36,7 @@ pub(super) fn is_shared(settings: &Settings) -> bool {
 }
 
 fn missing(program: &Path) -> io::Error {
-    let what = format!("{} is not there: `apt-get install qemu-system-x86` installs QEMU", program.display());
+    let what = format!("{} is not installed: `apt-get install qemu-system-x86`", program.display());
     io::Error::new(io::ErrorKind::NotFound, what)
 }
 
@@ -51,11 +51,11 @@ fn identity(settings: &Settings) -> io::Result<(u32, u32)> {
         Some(name) => ids(&users, name),
         None => USERS.iter().find_map(|name| ids(&users, name)),
     };
-    let nobody = || io::Error::other(format!("there is no user `{}`", named.unwrap_or(USERS[1])));
+    let nobody = || io::Error::other(format!("unknown user `{}`", named.unwrap_or(USERS[1])));
     let (uid, gid) = found.ok_or_else(nobody)?;
     if uid == 0 {
         return Err(io::Error::other(
-            "`user` is root: a guest that breaks out of QEMU would own this machine",
+            "`user` is root: a guest that escapes from QEMU would control the runner host",
         ));
     }
     // KVM belongs to a group, and of several groups only the first one stays with a change of the user.
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn qemu_is_never_run_by_root() {
         let settings = Settings::read(&"user = \"root\"".parse().unwrap()).unwrap();
-        assert!(identity(&settings).unwrap_err().to_string().contains("would own this machine"));
+        assert!(identity(&settings).unwrap_err().to_string().contains("would control the runner host"));
         let settings = Settings::read(&"user = \"no-such-user\"".parse().unwrap()).unwrap();
-        assert_eq!(identity(&settings).unwrap_err().to_string(), "there is no user `no-such-user`");
+        assert_eq!(identity(&settings).unwrap_err().to_string(), "unknown user `no-such-user`");
     }
 
     #[test]
@@ -99,6 +99,6 @@ mod tests {
         assert_eq!(on_path(std::ffi::OsStr::new("/no/such/dir")), None);
         let settings = Settings::read(&"qemu = \"/no/such/qemu\"".parse().unwrap()).unwrap();
         let error = runner(&settings).unwrap_err().to_string();
-        assert!(error.starts_with("/no/such/qemu is not there: `apt-get install"), "{error}");
+        assert!(error.starts_with("/no/such/qemu is not installed: `apt-get install"), "{error}");
     }
 }

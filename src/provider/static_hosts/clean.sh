@@ -1,5 +1,5 @@
-# Cleans this host after jobs: ends what they started, removes what they left. For any POSIX shell, Linux and macOS.
-# Told above: builds, cache (empty: it stays), dedicated (1: nobody but jobs uses this account). Argument: the mark.
+# Cleans this host after jobs: stops their processes, removes their files. For any POSIX shell, Linux and macOS.
+# Set above: builds, cache (empty: keep it), dedicated (1: only jobs use this account). Argument: the mark.
 mark=$1
 grace=5     # seconds from TERM to KILL
 killing=10  # seconds from KILL until it is a failure
@@ -9,12 +9,12 @@ notes=$HOME/.greenroom/$mark
 fail() { echo "$*"; exit 1; }
 
 case $HOME in /?*) ;; *) fail "this account has no home directory" ;; esac
-case $mark in */* | '' | .*) fail "no mark of jobs was given" ;; esac
+case $mark in */* | '' | .*) fail "the argument with the mark is missing" ;; esac
 
 # A stage notes its session as a link ATTEMPT.SESSION.START to the attempt's builds directory.
 session() { s=${1##*/}; start=${s##*.}; s=${s%.*}; s=${s##*.}; }
 
-# What may never be ended: this shell, and all that it hangs from.
+# Processes that must survive: this shell and its ancestors.
 own=" "
 up=$$
 if [ -r /proc/self/stat ]; then
@@ -26,7 +26,7 @@ else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
 me=$(id -u)
-[ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to end every process of root"
+[ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to kill every process of root"
 
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
 # in a dedicated account every other one too. A number that was given to a later session is told by its start.
@@ -92,7 +92,7 @@ if [ -n "$found" ]; then
   while look; [ -n "$found" ]; do
     waited=$(($(date +%s) - began))
     if [ $waited -ge $((grace + killing)) ]; then
-      fail "processes of jobs do not end:$found"
+      fail "cannot kill processes of jobs:$found"
     elif [ $waited -ge $grace ]; then
       kill -KILL $found 2>/dev/null
     fi
@@ -105,8 +105,8 @@ erase() { rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm
 
 # Removes a directory of an attempt, unless its path cannot be one.
 remove() {
-  case $1 in /?*/?*) ;; *) fail "refuses to remove $1: that is no directory of a job" ;; esac
-  case $1/ in *//* | */./* | */../*) fail "refuses to remove $1: its path is not plain" ;; esac
+  case $1 in /?*/?*) ;; *) fail "refuses to remove $1: not a directory of a job" ;; esac
+  case $1/ in *//* | */./* | */../*) fail "refuses to remove $1: its path is not canonical" ;; esac
   case $HOME/ in "$1"/*) fail "refuses to remove $1: the account's home is in it" ;; esac
   erase "$1" || fail "cannot remove $1"
 }

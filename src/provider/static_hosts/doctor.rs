@@ -23,7 +23,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
     let (mut found, mut files) = (Vec::new(), Vec::new());
     for (name, server) in servers {
         if let Err(problem) = hosts.host_key(server, name) {
-            let what = format!("host `{name}` of pool `{}` gets no job: {problem}", context.pool);
+            let what = format!("host `{name}` of pool `{}` gets no jobs: {problem}", context.pool);
             let remedy = format!("greenroom doctor --pin {name} --pool {}", context.pool);
             found.push(finding("static-unpinned", Severity::Error, what, remedy));
         }
@@ -35,11 +35,11 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
     found.extend(files.into_iter().filter_map(|path| key_file(path)));
     if !settings.clean {
         let what = format!(
-            "hosts of pool `{}` are not cleaned between jobs (`clean = false`): the next job finds what the last one \
-             left, its token among it",
+            "hosts of pool `{}` are not cleaned between jobs (`clean = false`): a job finds what the last \
+             one left, including its token",
             context.pool
         );
-        let remedy = "remove `clean = false`, or see to it in `clean_command`".to_owned();
+        let remedy = "remove `clean = false`, or clean the hosts with `clean_command`".to_owned();
         found.push(finding("static-not-cleaned", Severity::Warning, what, remedy));
     }
     found
@@ -49,12 +49,13 @@ fn key_file(path: &Path) -> Option<Finding> {
     let path_shown = path.display();
     match std::fs::metadata(path) {
         Err(error) => {
-            let what = format!("the key `{path_shown}` cannot be read: {error}");
+            let what = format!("cannot read the key `{path_shown}`: {error}");
             let remedy = format!("ssh-keygen -t ed25519 -N '' -f {path_shown}");
             Some(finding("static-key-unreadable", Severity::Error, what, remedy))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
-            let what = format!("others may read the key `{path_shown}` (mode {:04o})", meta.mode() & 0o7777);
+            let what =
+                format!("other users can read the key `{path_shown}` (mode {:04o})", meta.mode() & 0o7777);
             Some(finding("static-key-mode", Severity::Warning, what, format!("chmod 600 {path_shown}")))
         }
         Ok(_) => None,

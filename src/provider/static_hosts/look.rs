@@ -28,7 +28,7 @@ async fn banner(address: &str, port: u16) -> Result<(), String> {
     loop {
         line.clear();
         match lines.read_until(b'\n', &mut line).await {
-            Ok(0) => return Err("it ends the connection before it says that it speaks SSH".to_owned()),
+            Ok(0) => return Err("it closes the connection before it sends its SSH version".to_owned()),
             Ok(_) if line.starts_with(b"SSH-") => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(plain(&error)),

@@ -26,7 +26,7 @@ use settings::{Host, JUMP, Server, Settings};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "static",
-    summary: "hosts of your own, Linux or macOS, reached over SSH and cleaned between jobs",
+    summary: "existing hosts, Linux or macOS, reached over SSH and cleaned between jobs",
     example: include_str!("example.toml"),
     calls: Calls::Here,
     build,
@@ -102,7 +102,7 @@ impl StaticHosts {
         known.ok_or_else(|| {
             let pool = &self.context.pool;
             format!(
-                "its host key is not known: `greenroom doctor --pin {name} --pool {pool}` shows and keeps it, or state \
+                "its host key is unknown: pin it with `greenroom doctor --pin {name} --pool {pool}`, or set \
                  `host_key`"
             )
         })
@@ -128,10 +128,11 @@ impl StaticHosts {
         }
         match jump {
             Some(Ok(())) => None,
-            Some(Err(problem)) => Some(format!("the jump host does not answer: {problem}")),
-            None => {
-                look::look(&host.server).await.err().map(|problem| format!("it does not answer: {problem}"))
-            }
+            Some(Err(problem)) => Some(format!("the jump host does not respond: {problem}")),
+            None => look::look(&host.server)
+                .await
+                .err()
+                .map(|problem| format!("the host does not respond: {problem}")),
         }
     }
 }
@@ -141,14 +142,14 @@ impl Provider for StaticHosts {
     async fn launch(&self, _request: &LaunchRequest) -> Result<(), ProviderError> {
         Err(ProviderError::new(
             ErrorClass::Invalid,
-            "provider \"static\" makes no hosts: it has those it is given",
+            "the provider `static` cannot launch hosts: it uses those in its table",
         ))
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
         Err(ProviderError::new(
             ErrorClass::Invalid,
-            format!("`{id}` is a host of the operator's: it is not ours to end"),
+            format!("`{id}` is a static host: Greenroom never terminates it"),
         ))
     }
 
@@ -186,7 +187,7 @@ impl Provider for StaticHosts {
     }
 
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
-        Err(ProviderError::new(ErrorClass::NotFound, format!("host `{id}` has no console of ours")))
+        Err(ProviderError::new(ErrorClass::NotFound, format!("static host `{id}` has no console")))
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -86,7 +86,8 @@ impl Settings {
             Some(host) => Err(KeyError::new(
                 "dedicated_user",
                 format!(
-                    "is true, but jobs on host \"{}\" are root there: a clean would end every process of the host",
+                    "is true, but jobs on host \"{}\" run as root: cleaning would kill every process of the \
+                     host",
                     host.name
                 ),
             )),
@@ -98,7 +99,7 @@ impl Settings {
 fn host(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Host, KeyError> {
     let name = match keys.text("name")? {
         Some(name) => plain_name(&keys.name("name"), name)?,
-        None => return Err(KeyError::new(keys.name("name"), "is missing: what is this host called?")),
+        None => return Err(KeyError::new(keys.name("name"), "is missing: the name of this host")),
     };
     let capacity = match keys.count("capacity")? {
         Some(0) => return Err(KeyError::new(keys.name("capacity"), "is 0, expected a whole number from 1")),
@@ -120,10 +121,10 @@ fn jump(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Server, KeyError> {
 fn server(keys: &mut Keys<'_>, defaults: &Defaults) -> Result<Server, KeyError> {
     let missing = |key: &str, what: &str| KeyError::new(key, format!("is missing: {what}"));
     let address = keys.text("address")?.map(str::trim).filter(|address| !address.is_empty());
-    let address = address.ok_or_else(|| missing(&keys.name("address"), "an IP address, or a name"))?;
+    let address = address.ok_or_else(|| missing(&keys.name("address"), "an IP address or a host name"))?;
     let user = user(keys)?.or_else(|| defaults.user.clone());
-    let user = user
-        .ok_or_else(|| missing(&keys.name("user"), "the account that jobs run in, here or for all hosts"))?;
+    let user =
+        user.ok_or_else(|| missing(&keys.name("user"), "the user that jobs run as, here or for all hosts"))?;
     let key = login_key(keys)?.or_else(|| defaults.key.clone());
     let key = key.ok_or_else(|| {
         missing(&keys.name("key"), "the file of a private key (or `agent`, a socket), here or for all hosts")
@@ -163,14 +164,15 @@ fn login_key(keys: &mut Keys<'_>) -> Result<Option<LoginKey>, KeyError> {
     let agent_key = keys.text("agent_key")?;
     match (file, agent) {
         (Some(_), Some(_)) => {
-            Err(KeyError::new(keys.name("agent"), "stands beside `key`: say one of the two"))
+            Err(KeyError::new(keys.name("agent"), "conflicts with `key`: remove one of the two"))
         }
-        (None, None) if agent_key.is_some() => {
-            Err(KeyError::new(keys.name("agent_key"), "stands without `agent`, the socket of an ssh-agent"))
-        }
+        (None, None) if agent_key.is_some() => Err(KeyError::new(
+            keys.name("agent_key"),
+            "has no effect without `agent`, the socket of an ssh-agent",
+        )),
         (Some(_), None) if agent_key.is_some() => Err(KeyError::new(
             keys.name("agent_key"),
-            "stands beside `key`: it chooses among an agent's keys",
+            "conflicts with `key`: it selects one of an agent's keys",
         )),
         (None, None) => Ok(None),
         (Some(file), None) => Ok(Some(LoginKey::File(absolute(&keys.name("key"), file)?))),
@@ -188,9 +190,7 @@ fn absolute(key: &str, text: &str) -> Result<PathBuf, KeyError> {
     }
     Err(KeyError::new(
         key,
-        format!(
-            "is {text:?}, expected an absolute path: GitLab Runner calls us in a new directory each time"
-        ),
+        format!("is {text:?}, expected an absolute path (GitLab Runner starts each call in a new directory)"),
     ))
 }
 
@@ -202,7 +202,7 @@ fn plain_name(key: &str, name: &str) -> Result<String, KeyError> {
     } else if name.len() > LONGEST_NAME {
         "is longer than 63 characters"
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
-        "expected letters, digits, `-`, `_` and `.`, a letter or a digit first"
+        "expected letters, digits, `-`, `_` and `.`, beginning with a letter or a digit"
     } else {
         return Ok(name.to_owned());
     };
@@ -217,7 +217,7 @@ fn host_key(key: &str, text: &str) -> Result<String, KeyError> {
         }
         _ => Err(KeyError::new(
             key,
-            "is no Ed25519 or ECDSA key in OpenSSH form (`ssh-ed25519 AAAA…`): take it from \
+            "is not an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
              /etc/ssh/ssh_host_ed25519_key.pub on the host",
         )),
     }
@@ -228,12 +228,12 @@ fn told_apart(hosts: &[Host]) -> Result<(), KeyError> {
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
     for (at, host) in hosts.iter().enumerate() {
         if !names.insert(&host.name) {
-            let why = format!("is {:?}, like another host's", host.name);
+            let why = format!("is {:?}, the name of another host", host.name);
             return Err(KeyError::new(format!("host.{at}.name"), why));
         }
         let Server { address, port, user, .. } = &host.server;
         if !places.insert((address, port, user)) {
-            let why = format!("is {address:?}: another host has the same address, port and user");
+            let why = format!("is {address:?}, but another host has the same address, port and user");
             return Err(KeyError::new(format!("host.{at}.address"), why));
         }
     }
@@ -277,21 +277,21 @@ mod tests {
             (format!("key = \"/k\"\n{host}"), "`host.0.user` is missing"),
             (format!("user = \"ci\"\n{host}"), "`host.0.key` is missing"),
             (format!("user = \"ci\"\nkey = \"id\"\n{host}"), "`key` is \"id\", expected an absolute path"),
-            (format!("{COMMON}agent = \"/a\"\n{host}"), "`agent` stands beside `key`"),
+            (format!("{COMMON}agent = \"/a\"\n{host}"), "`agent` conflicts with `key`"),
             (
                 format!("{COMMON}{host}prot = 22\n"),
-                "`host.0.prot` is no key of this table: did you mean `port`?",
+                "`host.0.prot` is not a key of this table: did you mean `port`?",
             ),
             (format!("{COMMON}{host}port = 70000\n"), "`host.0.port` is 70000, expected 1 to 65535"),
             (format!("{COMMON}{host}capacity = 0\n"), "`host.0.capacity` is 0"),
             (
                 format!("{COMMON}{host}host_key = \"ssh-rsa AAAA\"\n"),
-                "`host.0.host_key` is no Ed25519 or ECDSA",
+                "`host.0.host_key` is not an Ed25519 or ECDSA",
             ),
-            (format!("{COMMON}{host}{host}"), "`host.1.name` is \"a\", like another host's"),
+            (format!("{COMMON}{host}{host}"), "`host.1.name` is \"a\", the name of another host"),
             (
                 format!("{COMMON}{host}[[host]]\nname = \"b\"\naddress = \"h\"\n"),
-                "`host.1.address` is \"h\": another host has the same",
+                "`host.1.address` is \"h\", but another host has the same",
             ),
             (
                 format!("{COMMON}[[host]]\nname = \"jump\"\n"),

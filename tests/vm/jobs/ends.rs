@@ -18,9 +18,12 @@ fn end_by(place: &Machines, id: u64, script: &str) -> (JobResult, InstanceId) {
 fn a_machine_that_its_job_ends_is_replaced_and_the_job_reads_how_it_ended() {
     let place = Machines::open(machines().pool("max_instances", 1));
     let ends = [
-        ("poweroff -f; sleep 60", "powered itself off"),
-        ("echo c > /proc/sysrq-trigger; sleep 60", "stopped: its kernel panicked (sysrq triggered crash)"),
-        ("reboot -f; sleep 60", "rebooted itself, which ends a virtual machine"),
+        ("poweroff -f; sleep 60", "shut itself down"),
+        (
+            "echo c > /proc/sysrq-trigger; sleep 60",
+            "was stopped: its kernel panicked (sysrq triggered crash)",
+        ),
+        ("reboot -f; sleep 60", "rebooted, which terminates a virtual machine"),
     ];
     for (id, (script, cause)) in (1..).zip(ends) {
         let (result, machine) = end_by(&place, id, script);
@@ -40,7 +43,7 @@ fn a_keeper_that_has_just_looked_looks_again_for_a_job_that_lost_its_machine() {
     let keeper = place.keep();
     place.warm_up(1);
     let (result, machine) = end_by(&place, 1, "poweroff -f; sleep 60");
-    expect_lost(&result, &machine, "powered itself off");
+    expect_lost(&result, &machine, "shut itself down");
     place.expect_nothing_left(1);
     keeper.kill();
 }

@@ -38,7 +38,7 @@ fn a_guest_that_hangs_at_boot_is_given_up_and_replaced() {
     let result = handle.finish();
     result.expect_outcome(&Outcome::Success);
     let why = first_boot(result.call("prepare"));
-    assert!(why.starts_with("did not boot: ") && why.contains(" within 15 s"), "{why}");
+    assert!(why.starts_with("failed to boot: ") && why.contains(" within 15 s"), "{why}");
     place.expect_nothing_left(0);
 }
 
@@ -62,7 +62,10 @@ fn a_kernel_that_panics_at_boot_is_quoted() {
     let prepare = attempt.start_prepare().wait(PATIENCE);
     assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
     let why = first_boot(&prepare);
-    assert!(why.starts_with("did not boot: it stopped: its kernel panicked (VFS: "), "{why}");
+    assert!(
+        why.starts_with("failed to boot: the virtual machine was stopped: its kernel panicked (VFS: "),
+        "{why}"
+    );
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     place.expect_nothing_left(0);

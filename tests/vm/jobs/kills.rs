@@ -24,7 +24,7 @@ fn a_job_whose_machine_is_killed_on_its_host_reads_so_and_the_pool_heals() {
     let handle = started(&place, 1);
     let machine = place.grants()[0].1.clone();
     assert!(place.qemu(&machine).expect("it runs").kill9());
-    let cause = "was killed on its host (QEMU ended by signal 9)";
+    let cause = "was killed on its host (QEMU was killed by signal 9)";
     expect_lost(&handle.finish(), &machine, cause);
 
     let handle = started(&place, 2);
@@ -32,7 +32,7 @@ fn a_job_whose_machine_is_killed_on_its_host_reads_so_and_the_pool_heals() {
     let qemu = place.qemu(&machine).expect("it runs");
     assert!(place.server(&machine).expect("it is supervised").kill9());
     wait_for("QEMU goes with its supervisor", PATIENCE, || (!qemu.is_alive()).then_some(()));
-    expect_lost(&handle.finish(), &machine, "was killed on its host, with its supervisor");
+    expect_lost(&handle.finish(), &machine, "was killed together with its supervisor");
 
     place.run(&Job::new(3)).expect_outcome(&Outcome::Success);
     place.expect_nothing_left(0);

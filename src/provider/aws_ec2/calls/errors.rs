@@ -26,7 +26,7 @@ where
         let status = answer.raw().status().as_u16();
         let (code, words) = (answer.err().code(), answer.err().message().unwrap_or_default());
         let words = words.split("Encoded authorization failure message").next().unwrap_or_default();
-        let told = format!("{}: {}", code.unwrap_or("an answer that nobody understands"), words.trim());
+        let told = format!("{}: {}", code.unwrap_or("unknown error"), words.trim());
         return ProviderError::new(class(code, status, place), clean_line(told.as_bytes(), WORDS));
     }
     let causes = chain(error);

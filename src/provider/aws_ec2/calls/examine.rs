@@ -133,7 +133,7 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
             Err(error) => {
                 let error = errors::read(&error, "");
                 if *error.class() == ErrorClass::Denied {
-                    facts.failed.push(("look at subnets", error.failure.message));
+                    facts.failed.push(("describe subnets", error.failure.message));
                 }
                 return None;
             }

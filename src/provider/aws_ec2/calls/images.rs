@@ -33,7 +33,7 @@ impl Images {
         let answer = client.describe_images().image_ids(image).send().await;
         let answer = answer.map_err(|error| definite(errors::read(&error, image)))?;
         let Some(found) = answer.images().first() else {
-            let why = format!("there is no image {image} that this account may use");
+            let why = format!("image {image} does not exist, or this account may not use it");
             return Err(ProviderError::new(ErrorClass::Invalid, why));
         };
         let root = found.root_device_name().unwrap_or_default();

@@ -84,11 +84,13 @@ fn why(instance: &Instance) -> Option<String> {
     let words = clean_line(words.trim_start_matches(code).trim_start_matches(": ").as_bytes(), WORDS);
     match code {
         "Client.UserInitiatedShutdown" | "Client.UserInitiatedHibernate" => None,
-        "Client.InstanceInitiatedShutdown" => Some(format!("switched itself off{at}")),
+        "Client.InstanceInitiatedShutdown" => Some(format!("shut itself down{at}")),
         "Server.SpotInstanceTermination" | "Server.SpotInstanceShutdown" => {
             Some(format!("was reclaimed by EC2{at} (spot)"))
         }
-        server if server.starts_with("Server.") => Some(format!("was ended by EC2{at} ({server}: {words})")),
+        server if server.starts_with("Server.") => {
+            Some(format!("was terminated by EC2{at} ({server}: {words})"))
+        }
         client => Some(format!("could not be started by EC2 ({client}: {words})")),
     }
 }
@@ -135,12 +137,12 @@ mod tests {
             (Terminated, spot, "", Some("was reclaimed by EC2 (spot)")),
             (Running, spot, "", None),
             (Terminated, "Client.UserInitiatedShutdown", "", None),
-            (Terminated, "Client.InstanceInitiatedShutdown", "", Some("switched itself off")),
+            (Terminated, "Client.InstanceInitiatedShutdown", "", Some("shut itself down")),
             (
                 Terminated,
                 "Server.InternalError",
                 "",
-                Some("was ended by EC2 (Server.InternalError: no luck)"),
+                Some("was terminated by EC2 (Server.InternalError: no luck)"),
             ),
             (
                 Terminated,

@@ -108,7 +108,7 @@ impl Api for Ec2 {
             Err(error) => return Err(errors::read(&error, &order.scope())),
         };
         let handle = made.ok_or_else(|| {
-            ProviderError::new(ErrorClass::Unknown, "EC2 accepted the launch, and named no instance")
+            ProviderError::new(ErrorClass::Unknown, "EC2 accepted the launch but named no instance")
         })?;
         Ok(Created { handle, capacity_confirmed: true })
     }
@@ -134,10 +134,13 @@ impl Api for Ec2 {
         let answer = answer.map_err(|error| errors::read(&error, ""))?;
         let encoded: String = answer.output().unwrap_or_default().split_whitespace().collect();
         let text = Base64::decode_vec(&encoded).map_err(|_| {
-            ProviderError::new(ErrorClass::Transient, "EC2 sent a console that cannot be decoded")
+            ProviderError::new(ErrorClass::Transient, "cannot decode the console that EC2 sent")
         })?;
         if text.is_empty() {
-            return Err(ProviderError::new(ErrorClass::Transient, "EC2 has no console of it yet"));
+            return Err(ProviderError::new(
+                ErrorClass::Transient,
+                "EC2 has no console output of the instance yet",
+            ));
         }
         let from = text.len().saturating_sub(CONSOLE);
         Ok(String::from_utf8_lossy(&text[from..]).into_owned())

@@ -77,7 +77,7 @@ pub(super) async fn open_catalogue(settings: &Settings) -> Result<Catalogue, Pro
 
 async fn in_time<T>(made: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
     let late =
-        |_| Err(ProviderError::new(ErrorClass::Transient, "nobody answered who was asked for credentials"));
+        |_| Err(ProviderError::new(ErrorClass::Transient, "the source of the credentials did not respond"));
     tokio::time::timeout(WITH_CREDENTIALS, made).await.unwrap_or_else(late)
 }
 
@@ -126,14 +126,14 @@ fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
     let unreadable = |why: String| denied(format!("`credentials_file` `{}` {why}", path.display()));
     let text = fs_err::read(path).map_err(|error| unreadable(format!("cannot be read: {error}")))?;
     let key: Value =
-        serde_json::from_slice(&text).map_err(|error| unreadable(format!("is no JSON: {error}")))?;
+        serde_json::from_slice(&text).map_err(|error| unreadable(format!("is not valid JSON: {error}")))?;
     match key["type"].as_str() {
         Some("service_account") => {
             let made = service_account::Builder::new(key).build();
-            made.map_err(|error| unreadable(format!("is no usable key: {error}")))
+            made.map_err(|error| unreadable(format!("is not a valid key: {error}")))
         }
         kind => Err(unreadable(format!(
-            "is of the type {:?}, not a service account's key: name it in GOOGLE_APPLICATION_CREDENTIALS instead",
+            "is of type {:?}, not a service account's key: name it in GOOGLE_APPLICATION_CREDENTIALS instead",
             kind.unwrap_or("unknown")
         ))),
     }
@@ -141,5 +141,5 @@ fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
 
 fn unopened(error: &client_builder::Error) -> ProviderError {
     let class = if error.is_default_credentials() { ErrorClass::Denied } else { ErrorClass::Transient };
-    ProviderError::new(class, format!("Compute Engine's client cannot be made: {error}"))
+    ProviderError::new(class, format!("cannot create the Compute Engine client: {error}"))
 }

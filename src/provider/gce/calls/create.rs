@@ -45,7 +45,7 @@ async fn existing(
     let found = match answer(get.set_instance(&handle.name).send()).await {
         Ok(found) => found,
         Err(error) if error.http_status_code() == Some(404) => {
-            return transient("is gone, but its disk is not yet");
+            return transient("is deleted, but its disk still exists");
         }
         Err(error) => return Err(errors::read(&error, Asked::New, &order.place)),
     };
@@ -55,8 +55,8 @@ async fn existing(
     }
     let wanted = tags::read(|name| order.instance.labels.get(name).map(String::as_str));
     if wanted.is_some() && tags::read(label) == wanted {
-        return transient("of an earlier attempt is still there");
+        return transient("of an earlier launch still exists");
     }
-    let why = format!("a machine with the name `{}` is there, and it is not ours", handle.name);
+    let why = format!("an instance named `{}` exists but does not belong to this owner", handle.name);
     Err(ProviderError::new(ErrorClass::Invalid, why))
 }

@@ -41,7 +41,7 @@ pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<Things, P
 
 pub(super) async fn delete(engine: &ComputeEngine, disk: &Resource) -> Result<(), ProviderError> {
     let Some((zone, name)) = disk.name.split_once('/') else {
-        let why = format!("`{}` is no disk of Compute Engine's: `ZONE/NAME`", disk.name);
+        let why = format!("`{}` is not a disk of Compute Engine (`ZONE/NAME`)", disk.name);
         return Err(ProviderError::new(ErrorClass::Invalid, why));
     };
     let delete = engine.clients().await?.disks.delete().set_project(&engine.settings.project);

@@ -159,13 +159,15 @@ fn why(operation: &Operation) -> Option<String> {
     let at = moment.map(|at| at.strftime(" at %H:%M:%S UTC").to_string()).unwrap_or_default();
     Some(match kind {
         "preempted" => format!("was reclaimed by Compute Engine{at} (spot)"),
-        "hostError" => format!("was ended by Compute Engine{at} (its host failed)"),
-        "terminateOnHostMaintenance" => format!("was ended by Compute Engine{at} (maintenance of its host)"),
-        "guestTerminate" => format!("switched itself off{at}"),
-        life if life.contains("MaxRunDuration") => {
-            format!("was ended by Compute Engine{at}: it had reached the longest life that it was given")
+        "hostError" => format!("was terminated by Compute Engine{at} (its host failed)"),
+        "terminateOnHostMaintenance" => {
+            format!("was terminated by Compute Engine{at} (maintenance of its host)")
         }
-        other => format!("was ended by Compute Engine{at} ({other})"),
+        "guestTerminate" => format!("shut itself down{at}"),
+        life if life.contains("MaxRunDuration") => {
+            format!("was terminated by Compute Engine{at}: it reached its maximum run duration")
+        }
+        other => format!("was terminated by Compute Engine{at} ({other})"),
     })
 }
 

@@ -32,7 +32,7 @@ pub(super) fn read(error: &Error, asked: Asked, place: &str) -> ProviderError {
     }
     if let Some(status) = error.http_status_code() {
         let (reason, words) = (reason(error), error.status().map_or("", |status| status.message.as_str()));
-        let said = if words.is_empty() { "an answer that is none of Compute Engine's" } else { words };
+        let said = if words.is_empty() { "not an answer of Compute Engine" } else { words };
         let class = class(&reason, status, asked, place);
         return ProviderError::new(class, told(&format!("{}: {said}", label(&reason, status))));
     }

@@ -47,7 +47,10 @@ impl LaunchSpec {
     ) -> Result<Self, ProviderError> {
         let zone = &offering.place;
         let wrong = |what: &str| {
-            ProviderError::new(ErrorClass::Invalid, format!("`{what}` is no name of Compute Engine's"))
+            ProviderError::new(
+                ErrorClass::Invalid,
+                format!("`{what}` is not a valid name for Compute Engine"),
+            )
         };
         let region = region(zone).ok_or_else(|| wrong(zone))?;
         let image = Image::parse(&offering.image).ok_or_else(|| wrong(&offering.image))?;

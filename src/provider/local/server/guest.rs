@@ -79,7 +79,7 @@ impl Guest {
         let mut sessions = self.sessions().clone();
         sessions.extend(Session::recorded(&self.dir.file("sessions")).iter().filter(|_| self.is_this_boot()));
         processes::end_all(&self.spec.cookie, &sessions).unwrap_or_else(|error| {
-            note(&format!("cannot look for processes: {error}"));
+            note(&format!("cannot list processes: {error}"));
             1
         })
     }

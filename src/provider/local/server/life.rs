@@ -48,7 +48,7 @@ async fn attend(guest: &Arc<Guest>, lock: &fs::File, signals: &mut Signals) -> E
 async fn boot_and_serve(guest: &Arc<Guest>) -> ExitReason {
     let spec = &guest.spec;
     note(&format!(
-        "booting `{}` as `{}`; jobs are not isolated from this machine",
+        "booting `{}` as `{}`; jobs are not isolated from the runner host",
         spec.launched.instance, guest.user
     ));
     tokio::time::sleep(spec.boot_delay).await;
@@ -64,7 +64,7 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> ExitReason {
         }
     };
     tokio::select! {
-        () = serving => ExitReason::Died("no more connections are accepted".to_owned()),
+        () = serving => ExitReason::Died("it can no longer accept connections".to_owned()),
         () = death => ExitReason::Died(format!("`die_after` = {} has passed", Pretty(life.unwrap_or_default()))),
     }
 }

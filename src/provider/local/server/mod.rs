@@ -82,10 +82,10 @@ impl Begun {
         let Self { guest, seized: Seized { lock, before: _, bury }, pulse } = self;
         supervisor::answer();
         let end = if bury { ExitReason::Terminated } else { pulse.live(&guest, &lock) };
-        note(&format!("over: {end}"));
+        note(&format!("stopping: {end}"));
         let left = guest.end_all();
         if left > 0 {
-            note(&format!("{left} processes would not go"));
+            note(&format!("cannot stop {left} processes"));
             return ExitCode::FAILURE;
         }
         let buried = match end {

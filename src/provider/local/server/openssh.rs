@@ -24,14 +24,14 @@ pub(super) struct Sshd {
 /// Writes the configuration and lets sshd check it: what is wrong is known at boot, not at the first connection.
 pub(super) fn prepare(guest: &Guest) -> io::Result<Sshd> {
     let missing =
-        || io::Error::other("`server = \"openssh\"`, but sshd is not there: see `greenroom doctor`");
+        || io::Error::other("`server = \"openssh\"`, but sshd is not installed: run `greenroom doctor`");
     let program = find_sshd(guest.spec.sshd.as_deref()).ok_or_else(missing)?;
     let config = guest.dir.file("sshd_config");
     fs::write(&config, text(&guest.dir.path, &guest.user, &guest.spec.cookie)?)?;
     let check = Command::new(&program).arg("-t").arg("-f").arg(&config).stdin(Stdio::null()).output()?;
     if !check.status.success() {
         let said = String::from_utf8_lossy(&check.stderr);
-        return Err(io::Error::other(format!("{} refuses to serve: {}", program.display(), said.trim())));
+        return Err(io::Error::other(format!("{} failed: {}", program.display(), said.trim())));
     }
     Ok(Sshd { program, config })
 }
@@ -62,7 +62,8 @@ impl Sshd {
 fn text(dir: &Path, user: &str, cookie: &str) -> io::Result<String> {
     // `"` ends a quoted word of this format and `%` begins a token.
     let path = dir.to_str().filter(|path| !path.contains(['"', '%', '\n', '\\']));
-    let plain = || io::Error::other(format!("sshd's configuration cannot name {}", dir.display()));
+    let plain =
+        || io::Error::other(format!("sshd's configuration cannot contain the path {}", dir.display()));
     let path = path.ok_or_else(plain)?;
     let mut text = format!(
         "HostKey \"{path}/host_key\"\n\

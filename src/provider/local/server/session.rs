@@ -59,7 +59,7 @@ impl Running {
     /// Input for the program. When the disk has no room for it, the program gets what fitted, and then the end.
     pub(super) fn input(&self, bytes: &[u8]) {
         if let Err(error) = self.input.push(bytes) {
-            note(&format!("input is lost: {error}"));
+            note(&format!("cannot write the input: {error}"));
             self.input.finish();
         }
     }
@@ -154,14 +154,14 @@ async fn tell(handle: &Handle, channel: ChannelId, status: io::Result<ExitStatus
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => handle.exit_status_request(channel, code.unsigned_abs()).await,
             (None, Some(signal)) => {
-                let words = format!("ended by signal {signal}");
+                let words = format!("killed by signal {signal}");
                 let (name, core) = (name(signal), status.core_dumped());
                 handle.exit_signal_request(channel, name, core, words, String::new()).await
             }
             (None, None) => Ok(()),
         },
         Err(error) => {
-            note(&format!("a program's end is unknown: {error}"));
+            note(&format!("cannot get a program's exit status: {error}"));
             Ok(())
         }
     };

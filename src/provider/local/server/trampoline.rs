@@ -36,7 +36,7 @@ fn begin(dir: &InstanceDir) -> io::Result<()> {
     // either they see this record, or we see that the process is gone.
     let parent = getppid();
     if parent.is_none() || dir.holder()? != parent {
-        return Err(io::Error::other("the instance has ended"));
+        return Err(io::Error::other("the instance has been terminated"));
     }
     Ok(())
 }

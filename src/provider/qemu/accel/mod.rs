@@ -106,7 +106,7 @@ pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(Kv
         return Ok((known, false));
     }
     let problem = match &subject.device {
-        None => Some(format!("{DEVICE} is not there")),
+        None => Some(format!("{DEVICE} is missing")),
         Some(_) => try_kvm(runner).await?,
     };
     Ok((KvmCheck { of: subject, problem, failures: 0 }, true))
@@ -118,7 +118,7 @@ pub(super) fn failed(state_dir: &Path, runner: &Runner, how: &str) -> io::Result
     let Some(mut verdict) = known(state_dir, &subject) else { return Ok(()) };
     verdict.failures += 1;
     if verdict.failures >= FAILURES {
-        verdict.problem = Some(format!("gave up on {} machines: {how}", verdict.failures));
+        verdict.problem = Some(format!("KVM failed on {} virtual machines: {how}", verdict.failures));
     }
     shelf(state_dir).put(FILE, &verdict)
 }
@@ -143,10 +143,11 @@ pub(super) async fn choose(wish: Accel, state_dir: &Path, runner: &Runner) -> io
     match (verdict.problem, wish) {
         (None, _) => Ok(Choice { engine: Engine::Kvm, news: None }),
         (Some(problem), Accel::Kvm) => {
-            Err(io::Error::other(format!("`accel = \"kvm\"`, but KVM cannot be used: {problem}")))
+            Err(io::Error::other(format!("KVM cannot be used, but `accel` is \"kvm\": {problem}")))
         }
         (Some(problem), _) => {
-            let news = fresh.then(|| format!("KVM cannot be used, machines are emulated: {problem}"));
+            let news =
+                fresh.then(|| format!("KVM cannot be used, so virtual machines are emulated: {problem}"));
             Ok(Choice { engine: Engine::Tcg, news })
         }
     }
@@ -183,7 +184,7 @@ async fn run(runner: &Runner, accel: &[&str]) -> io::Result<Option<String>> {
     let waited = tokio::time::timeout(PATIENCE, child.output()).await;
     let Ok(ended) = waited else {
         child.kill().await;
-        return Ok(Some(format!("it does not run a few instructions within {} s", PATIENCE.as_secs())));
+        return Ok(Some(format!("KVM did not run a few instructions within {} s", PATIENCE.as_secs())));
     };
     let (status, said) = ended?;
     Ok(judge(status, &said))
@@ -193,8 +194,8 @@ fn judge(status: ExitStatus, said: &str) -> Option<String> {
     if status.code() == Some(firmware::ANSWER) {
         return None;
     }
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-    Some(format!("QEMU ended with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
+    Some(format!("QEMU exited with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
 }
 
 #[cfg(test)]
@@ -213,7 +214,7 @@ mod tests {
         failed(state.path(), &runner, "stopped").unwrap();
         assert_eq!(problem(), None);
         failed(state.path(), &runner, "stopped").unwrap();
-        assert_eq!(problem().unwrap(), "gave up on 2 machines: stopped");
+        assert_eq!(problem().unwrap(), "KVM failed on 2 virtual machines: stopped");
     }
 
     #[test]

@@ -32,16 +32,20 @@ pub struct Image {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Nothing was built under that name.
-    #[error("there is no image `{name}` in {}", images.display())]
+    #[error("no image `{name}` in {}", images.display())]
     Missing { name: String, images: PathBuf },
     /// The name cannot be a directory's.
-    #[error("`{0}` is no name for an image: letters, digits, `-`, `_` and `.` are allowed, `.` not in front")]
+    #[error(
+        "`{0}` is not a valid name for an image: use letters, digits, `-`, `_` and `.`, but do not begin \
+         with `.`"
+    )]
     Name(String),
-    #[error("{}: not a manifest: {problem}", path.display())]
+    #[error("{} is not a valid manifest: {problem}", path.display())]
     Damaged { path: PathBuf, problem: String },
     /// A newer greenroom made it.
     #[error(
-        "image `{name}` has format {format}, this greenroom knows {FORMAT}: build it again, or use the newer one"
+        "image `{name}` has format {format}, but this version supports format {FORMAT}: rebuild the image, \
+         or use a newer version"
     )]
     Newer { name: String, format: u32 },
     #[error(transparent)]
@@ -55,16 +59,16 @@ pub enum Problem {
     #[error("{} is missing", _0.display())]
     FileMissing(PathBuf),
     /// Machines of this image cannot boot.
-    #[error("{} is no uncompressed kernel", _0.display())]
+    #[error("{} is not an uncompressed kernel", _0.display())]
     NoKernel(PathBuf),
     /// The disk is not what the manifest says: it was cut off, or changed in place.
-    #[error("{} has {found} bytes, the manifest says {expected}", path.display())]
+    #[error("{} has {found} bytes, expected {expected} by the manifest", path.display())]
     WrongSize { path: PathBuf, found: u64, expected: u64 },
     /// Something in it changed after it was built.
-    #[error("its digest is {found}, the manifest says {expected}")]
+    #[error("its digest is {found}, expected {expected} by the manifest")]
     WrongDigest { found: String, expected: String },
     /// Jobs can neither use the cache nor pass artifacts.
-    #[error("there is no gitlab-runner in it: jobs have no cache and no artifacts")]
+    #[error("it does not contain gitlab-runner: jobs have no cache and no artifacts")]
     NoHelper,
 }
 
@@ -206,7 +210,7 @@ mod tests {
         assert_eq!(image.manifest, manifest());
         assert_eq!(image.rootfs(), dir.join("rootfs.img"));
         let missing = Image::open(temporary.path(), "heavy").unwrap_err();
-        assert!(missing.to_string().starts_with("there is no image `heavy` in /"), "{missing}");
+        assert!(missing.to_string().starts_with("no image `heavy` in /"), "{missing}");
         assert!(matches!(Image::open(temporary.path(), "../light"), Err(ImageError::Name(_))));
     }
 

@@ -18,10 +18,10 @@ const LOCK: &str = ".lock";
 /// Why the folder cannot be worked with.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("another `greenroom image build` is at work in {}", .0.display())]
+    #[error("another `greenroom image build` is running in {}", .0.display())]
     Busy(PathBuf),
     /// A program of a killed build still uses it.
-    #[error("{} is a mount point: `umount -R {}`, then try again", .0.display(), .0.display())]
+    #[error("{} is a mount point: run `umount -R {}`, then retry", .0.display(), .0.display())]
     Mounted(PathBuf),
     #[error(transparent)]
     Image(#[from] ImageError),

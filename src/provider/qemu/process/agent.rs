@@ -98,8 +98,8 @@ impl Agent {
 fn unexpected(wanted: &str, line: &str) -> io::Error {
     let line = clean_line(line.as_bytes(), 200);
     let what = match line.strip_prefix("FAILED ") {
-        Some(why) => format!("the guest could not do what it was told: {why}"),
-        None => format!("the guest says `{line}` instead of `{wanted}`"),
+        Some(why) => format!("the guest could not carry out a command: {why}"),
+        None => format!("the guest answered `{line}` instead of `{wanted}`"),
     };
     io::Error::other(what)
 }
@@ -153,8 +153,8 @@ mod tests {
     #[tokio::test]
     async fn a_guest_that_fails_or_lies_is_quoted_in_one_clean_line() {
         let (failed, _) = told("FAILED no \u{1b}[31mkey\n").await;
-        assert_eq!(failed.unwrap_err().to_string(), "the guest could not do what it was told: no key");
+        assert_eq!(failed.unwrap_err().to_string(), "the guest could not carry out a command: no key");
         let (lied, _) = told("WARM\n").await;
-        assert_eq!(lied.unwrap_err().to_string(), "the guest says `WARM` instead of `READY`");
+        assert_eq!(lied.unwrap_err().to_string(), "the guest answered `WARM` instead of `READY`");
     }
 }

@@ -51,7 +51,7 @@ impl Console {
                 Ok(read) => {
                     if let Err(error) = self.0.borrow_mut().write(&bytes[..read]) {
                         // A full disk stops no guest: what it says goes nowhere until there is room again.
-                        note(&format!("the console cannot be written: {error}"));
+                        note(&format!("cannot write to the console: {error}"));
                     }
                 }
             }

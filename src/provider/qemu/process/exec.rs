@@ -124,7 +124,7 @@ fn begin(supervisor: &OsString) -> io::Result<()> {
     // RACE: a supervisor that died before the first line sends no signal any more.
     let parent = getppid().map(|pid| pid.as_raw_nonzero().to_string());
     if parent.as_deref() != supervisor.to_str() {
-        return Err(io::Error::other("its supervisor has ended"));
+        return Err(io::Error::other("its supervisor has exited"));
     }
     Ok(())
 }

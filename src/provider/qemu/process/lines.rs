@@ -30,7 +30,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             }
             searched = self.read.len();
             if searched > self.longest {
-                let what = format!("a line of more than {} bytes", self.longest);
+                let what = format!("a line is longer than {} bytes", self.longest);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             if self.reader.read_buf(&mut self.read).await? == 0 {

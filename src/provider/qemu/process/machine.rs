@@ -47,18 +47,20 @@ pub(in crate::provider::qemu) enum Ending {
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PoweredOff => f.write_str("powered itself off"),
-            Self::Rebooted => f.write_str("rebooted itself, which ends a virtual machine"),
-            Self::Panicked(why) => write!(f, "stopped: its kernel panicked ({why})"),
-            Self::KvmFailed => f.write_str("stopped: KVM on this host met an instruction that it cannot run"),
-            Self::DiskFailed(why) => write!(f, "stopped: its host cannot write its disk ({why})"),
+            Self::PoweredOff => f.write_str("shut itself down"),
+            Self::Rebooted => f.write_str("rebooted, which terminates a virtual machine"),
+            Self::Panicked(why) => write!(f, "was stopped: its kernel panicked ({why})"),
+            Self::KvmFailed => {
+                f.write_str("was stopped: the host's KVM met an instruction that it cannot run")
+            }
+            Self::DiskFailed(why) => write!(f, "was stopped: its host cannot write its disk ({why})"),
             Self::Killed(signal, true) => {
                 write!(f, "was killed (signal {signal}): its host ran out of memory")
             }
             Self::Killed(signal, false) => {
-                write!(f, "was killed on its host (QEMU ended by signal {signal})")
+                write!(f, "was killed on its host (QEMU was killed by signal {signal})")
             }
-            Self::Exited(status) => write!(f, "stopped: QEMU ended with status {status}"),
+            Self::Exited(status) => write!(f, "was stopped: QEMU exited with status {status}"),
         }
     }
 }
@@ -66,7 +68,7 @@ impl fmt::Display for Ending {
 /// Why a machine did not come up.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::provider::qemu) enum BootError {
-    #[error("it {0}")]
+    #[error("the virtual machine {0}")]
     Ended(Ending),
     #[error("{what} within {}", Pretty(*within))]
     Late { what: &'static str, within: Duration },
@@ -107,13 +109,13 @@ impl Machine {
             }
             Ok(Err(_)) => {
                 let (status, said) = started.output().await?;
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
                 let last = clean_line(last.as_bytes(), 300);
-                Err(io::Error::other(format!("QEMU does not start ({status}): {last}")))
+                Err(io::Error::other(format!("QEMU failed to start ({status}): {last}")))
             }
             Err(_) => {
                 started.kill().await;
-                Err(io::Error::other(format!("QEMU did not answer within {} s", GREETING.as_secs())))
+                Err(io::Error::other(format!("QEMU did not respond within {} s", GREETING.as_secs())))
             }
         }
     }
@@ -145,7 +147,7 @@ impl Machine {
         let asked = json!({ "command-line": "info usernet" });
         let table = self.qmp.ask("human-monitor-command", asked).await?;
         let port = table.as_str().and_then(forwarded_port);
-        port.ok_or_else(|| io::Error::other("QEMU names no port that leads to the guest"))
+        port.ok_or_else(|| io::Error::other("QEMU reports no port that is forwarded to the guest"))
     }
 
     /// Waits for the end. Dropping it loses nothing.
@@ -200,7 +202,7 @@ impl Machine {
         self.qmp.ask("quit", json!({})).await?;
         match timeout(LEAVING, self.started.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(io::Error::other(format!("QEMU ended with {status}"))),
+            Ok(Ok(status)) => Err(io::Error::other(format!("QEMU exited with {status}"))),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
         }

@@ -14,7 +14,7 @@ pub(super) fn proxy(target: &str) -> ExitCode {
     match carry(target) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("the proxy {target} cannot be reached: {error}"));
+            note(&format!("cannot reach the proxy {target}: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -19,7 +19,10 @@ const USED: u64 = 4;
 /// Writes an empty disk of so many bytes (whole sectors) into an empty file.
 pub(super) fn write_empty(file: &mut (impl Write + Seek), bytes: u64) -> io::Result<()> {
     if bytes == 0 || !bytes.is_multiple_of(512) || bytes > LARGEST {
-        let what = format!("a disk has whole sectors of 512 bytes and {} TiB at most", LARGEST >> 40);
+        let what = format!(
+            "a disk must consist of whole sectors of 512 bytes and have at most {} TiB",
+            LARGEST >> 40
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     file.write_all(&header(bytes))?;

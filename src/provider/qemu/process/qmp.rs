@@ -73,7 +73,7 @@ impl Qmp {
                 continue;
             }
             if let Some(error) = message["error"]["desc"].as_str() {
-                return Err(io::Error::other(format!("QEMU refuses `{command}`: {error}")));
+                return Err(io::Error::other(format!("QEMU rejected `{command}`: {error}")));
             }
             return Ok(message["return"].clone());
         }
@@ -139,7 +139,7 @@ mod tests {
             let mut qmp = Qmp::begin(ours).await.unwrap();
             assert_eq!(qmp.ask("query", json!({})).await.unwrap(), "yes");
             let refused = qmp.ask("other", json!({})).await.unwrap_err().to_string();
-            assert_eq!(refused, "QEMU refuses `other`: no such thing");
+            assert_eq!(refused, "QEMU rejected `other`: no such thing");
             assert_eq!(qmp.event().await.unwrap(), Event { name: "STOP".to_owned(), data: Value::Null });
         };
         tokio::join!(qemu, us);

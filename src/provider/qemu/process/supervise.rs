@@ -74,7 +74,7 @@ impl Ready {
             let life = live(dir, spec, begun, &lock, &mut signals);
             LocalSet::new().block_on(&runtime, life)
         };
-        note(&format!("over: {end}"));
+        note(&format!("stopping: {end}"));
         let last = match &end {
             ExitReason::Terminated => supervisor::bury(dir),
             ExitReason::Died(why) => dir.put("ended.json", &Ended { why: why.clone() }),
@@ -84,7 +84,7 @@ impl Ready {
         match last {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                note(&format!("cannot put the machine's directory in order: {error}"));
+                note(&format!("cannot clean up the virtual machine's directory: {error}"));
                 ExitCode::FAILURE
             }
         }
@@ -118,11 +118,11 @@ async fn boot_and_watch(
 ) -> ExitReason {
     let console = match Console::open(dir) {
         Ok(console) => console,
-        Err(error) => return ExitReason::Died(format!("did not boot: {error}")),
+        Err(error) => return ExitReason::Died(format!("failed to boot: {error}")),
     };
     let site = Site { dir: dir.clone(), spec, console, begun };
     match boot::boot_and_watch(&site, machine).await {
         Ok(ending) => ExitReason::Died(ending.to_string()),
-        Err(problem) => ExitReason::Died(format!("did not boot: {problem}")),
+        Err(problem) => ExitReason::Died(format!("failed to boot: {problem}")),
     }
 }

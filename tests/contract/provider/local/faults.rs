@@ -52,7 +52,7 @@ async fn capacity_is_counted_across_providers_and_comes_back() {
     let provider = fixture.build(table);
     let refused = provider.launch(&request(&fixture, 3)).await.unwrap_err();
     assert!(matches!(refused.class(), ErrorClass::NoCapacity { .. }));
-    assert!(refused.to_string().contains("2 instances are there (no_capacity = 2)"), "{refused}");
+    assert!(refused.to_string().contains("2 instances exist (no_capacity = 2)"), "{refused}");
     // Not a new one: nothing has to be refused.
     provider.launch(&request(&fixture, 2)).await.unwrap();
     gone(&fixture, &*provider, &request(&fixture, 1).instance).await;
@@ -85,7 +85,7 @@ async fn a_boot_that_fails_says_why_on_the_console() {
     })
     .await;
     let console = provider.console(&request.instance).await.unwrap();
-    assert!(console.contains("cannot boot: `server = \"openssh\"`, but sshd is not there"), "{console}");
+    assert!(console.contains("cannot boot: `server = \"openssh\"`, but sshd is not installed"), "{console}");
     leave_nothing(&fixture).await;
 }
 

@@ -129,7 +129,7 @@ async fn hangup_interrupt_and_quit_change_nothing_and_term_is_a_power_cut() {
     until("dead", Duration::from_secs(10), async || fixture.living().is_empty().then_some(())).await;
     assert_eq!(alive(&pids), Vec::<u32>::new(), "left running");
     assert_eq!(status(&*provider, &fixture.pool(), &request.instance).await, Some(Status::Stopping));
-    assert!(provider.console(&request.instance).await.unwrap().contains("over: died: killed by SIGTERM"));
+    assert!(provider.console(&request.instance).await.unwrap().contains("stopping: killed by SIGTERM"));
     leave_nothing(&fixture).await;
 }
 
@@ -240,7 +240,7 @@ async fn another_token_for_the_same_name_is_refused_for_good() {
     let second = LaunchRequest { token: "another".to_owned(), ..first.clone() };
     let refused = provider.launch(&second).await.unwrap_err();
     assert_eq!(refused.class(), &ErrorClass::Invalid);
-    assert!(refused.to_string().contains(&format!("was launched as `{}` before", first.token)), "{refused}");
+    assert!(refused.to_string().contains(&format!("has been launched as `{}`", first.token)), "{refused}");
     assert_eq!(fixture.server(&first.instance), Some(pid));
     leave_nothing(&fixture).await;
 }

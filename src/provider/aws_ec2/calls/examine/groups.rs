@@ -21,7 +21,7 @@ pub(super) async fn closed(client: &Client, settings: &Settings, facts: &mut Fac
         Err(error) => {
             let error = errors::read(&error, "");
             if *error.class() == ErrorClass::Denied {
-                facts.failed.push(("look at security groups", error.failure.message));
+                facts.failed.push(("describe security groups", error.failure.message));
             }
             return Vec::new();
         }

@@ -112,14 +112,14 @@ fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
 #[test]
 fn an_end_is_told_in_words_that_follow_its_name() {
     for (kind, told) in [
-        ("hostError", Some("was ended by Compute Engine at 14:03:07 UTC (its host failed)")),
-        ("guestTerminate", Some("switched itself off at 14:03:07 UTC")),
-        ("somethingNew", Some("was ended by Compute Engine at 14:03:07 UTC (somethingNew)")),
+        ("hostError", Some("was terminated by Compute Engine at 14:03:07 UTC (its host failed)")),
+        ("guestTerminate", Some("shut itself down at 14:03:07 UTC")),
+        ("somethingNew", Some("was terminated by Compute Engine at 14:03:07 UTC (somethingNew)")),
         ("migrateOnHostMaintenance", None),
         ("automaticRestart", None),
     ] {
         assert_eq!(why(&operation(kind, "a")).as_deref(), told, "{kind}");
     }
     let life = why(&operation("terminateOnMaxRunDuration", "a")).unwrap();
-    assert!(life.ends_with("the longest life that it was given"), "{life}");
+    assert!(life.ends_with("it reached its maximum run duration"), "{life}");
 }

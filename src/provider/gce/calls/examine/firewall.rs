@@ -14,7 +14,7 @@ use super::super::client::{Catalogue, answer};
 use super::super::machines::{PAGE, last};
 use super::{is_forbidden, subnetworks, words};
 
-const PURPOSE: &str = "look at firewall rules";
+const PURPOSE: &str = "list firewall rules";
 
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
     let settings = &engine.settings;

@@ -34,7 +34,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
         let (image, kind) = (&images[&offering.image], &types[&key]);
         if let Some(error) = image.as_ref().err().or(kind.as_ref().err()) {
             if is_forbidden(error) {
-                facts.denied.push(("look up its images and types", words(error)));
+                facts.denied.push(("get its images and machine types", words(error)));
             } else {
                 facts.refused.push((offering.name.to_string(), words(error)));
             }
@@ -65,10 +65,10 @@ fn mismatch(image: &Image, kind: &MachineType, disk_gib: Option<u32>) -> Option<
     if let (Some(of_image), Some(of_kind)) = (of_image, of_kind)
         && of_image != of_kind
     {
-        return Some(format!("the image is for {of_image}, and the machine type is {of_kind}"));
+        return Some(format!("the image is for {of_image}, but the machine type is {of_kind}"));
     }
     let (least, wanted) = (image.disk_size_gb?, i64::from(disk_gib?));
-    (wanted < least).then(|| format!("`disk` is {wanted} GiB, and the image needs {least}"))
+    (wanted < least).then(|| format!("`disk` is {wanted} GiB, but the image needs {least}"))
 }
 
 #[cfg(test)]
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(mismatch(&image, &arm, None), None);
         assert_eq!(mismatch(&image, &MachineType::new(), Some(10)), None);
         let told = mismatch(&image, &x86, None);
-        assert_eq!(told.as_deref(), Some("the image is for ARM64, and the machine type is X86_64"));
+        assert_eq!(told.as_deref(), Some("the image is for ARM64, but the machine type is X86_64"));
         let told = mismatch(&image, &arm, Some(8));
-        assert_eq!(told.as_deref(), Some("`disk` is 8 GiB, and the image needs 10"));
+        assert_eq!(told.as_deref(), Some("`disk` is 8 GiB, but the image needs 10"));
     }
 }

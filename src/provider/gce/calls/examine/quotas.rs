@@ -17,7 +17,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
         let region = match answer(get.send()).await {
             Ok(region) => region,
             Err(error) if is_forbidden(&error) => {
-                facts.unseen.push("look at quotas");
+                facts.unseen.push("get quotas");
                 continue;
             }
             // A region that does not exist is found with its zones.

@@ -21,7 +21,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
             None => None,
             Some(Ok(found)) => trouble(&found, settings.public_ip),
             Some(Err(error)) if is_forbidden(&error) => {
-                facts.unseen.push("look at subnetworks");
+                facts.unseen.push("get subnetworks");
                 None
             }
             Some(Err(error)) => Some(words(&error)),
@@ -49,17 +49,17 @@ pub(super) async fn of_region(
 fn trouble(found: &Subnetwork, public_ip: bool) -> Option<String> {
     let name = found.name.as_deref().unwrap_or_default();
     match (&found.stack_type, &found.ipv_6_access_type) {
-        (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::External)) if !public_ip => Some(format!(
-            "subnetwork `{name}` has external IPv6 addresses, which `public_ip = true` asks for"
-        )),
+        (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::External)) if !public_ip => {
+            Some(format!("subnetwork `{name}` has external IPv6 addresses, which require `public_ip = true`"))
+        }
         (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::Internal)) if public_ip => Some(format!(
-            "subnetwork `{name}` has internal IPv6 addresses only, and `public_ip` asks for an external one"
+            "subnetwork `{name}` has only internal IPv6 addresses, but `public_ip` requires an external one"
         )),
         (Some(StackType::Ipv4Ipv6), _) => None,
         (Some(StackType::Ipv6Only), _) => {
-            Some(format!("subnetwork `{name}` has no IPv4 addresses, which machines have beside the others"))
+            Some(format!("subnetwork `{name}` has no IPv4 addresses, which instances need in addition"))
         }
-        _ => Some(format!("subnetwork `{name}` has no IPv6 addresses (its stack type is no IPV4_IPV6)")),
+        _ => Some(format!("subnetwork `{name}` has no IPv6 addresses (its stack type is not IPV4_IPV6)")),
     }
 }
 
@@ -74,8 +74,8 @@ mod tests {
         for (stack, access, internal, external) in [
             ("IPV4_ONLY", None, Some("has no IPv6 addresses"), Some("has no IPv6 addresses")),
             ("IPV6_ONLY", Some("EXTERNAL"), Some("has no IPv4 addresses"), Some("has no IPv4 addresses")),
-            ("IPV4_IPV6", Some("INTERNAL"), None, Some("has internal IPv6 addresses only")),
-            ("IPV4_IPV6", Some("EXTERNAL"), Some("which `public_ip = true` asks for"), None),
+            ("IPV4_IPV6", Some("INTERNAL"), None, Some("has only internal IPv6 addresses")),
+            ("IPV4_IPV6", Some("EXTERNAL"), Some("which require `public_ip = true`"), None),
         ] {
             let shown = json!({ "name": "ci", "stackType": stack, "ipv6AccessType": access });
             let found: Subnetwork = serde_json::from_value(shown).unwrap();

@@ -19,7 +19,7 @@ const MODULES: &str = "lib/modules";
 /// Why there is no initrd.
 #[derive(Debug, thiserror::Error)]
 pub enum InitrdError {
-    #[error("this kernel has no module `{0}`: it cannot run in a virtual machine")]
+    #[error("the kernel has no module `{0}` and cannot run in a virtual machine")]
     NoModule(String),
     #[error(transparent)]
     Tool(#[from] ToolError),
@@ -91,6 +91,6 @@ mod tests {
         fs::create_dir(kernel.path().join("a")).unwrap();
         fs::write(kernel.path().join("a/virtio_pci.ko"), "").unwrap();
         let error = make(kernel.path(), b"").unwrap_err().to_string();
-        assert_eq!(error, "this kernel has no module `virtio_blk`: it cannot run in a virtual machine");
+        assert_eq!(error, "the kernel has no module `virtio_blk` and cannot run in a virtual machine");
     }
 }

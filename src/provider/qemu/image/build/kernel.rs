@@ -11,11 +11,11 @@ const PAYLOAD_LENGTH: usize = 0x24c;
 /// Why a kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    #[error("it is no kernel of the x86 boot protocol 2.08 or later")]
+    #[error("it does not follow the x86 boot protocol 2.08 or later")]
     NotBootable,
-    #[error("it is packed in a way that is not known here (it begins with {0:02x?})")]
+    #[error("its compression format is unknown (it begins with {0:02x?})")]
     UnknownPacking([u8; 4]),
-    #[error("what is packed in it is no ELF file")]
+    #[error("its compressed content is not an ELF file")]
     NoElf,
     #[error(transparent)]
     Tool(#[from] ToolError),

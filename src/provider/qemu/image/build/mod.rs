@@ -81,23 +81,23 @@ pub enum Progress {
 /// Why there is no image.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    #[error("images are built by root: packages are unpacked with their owners")]
+    #[error("building an image requires root, because packages are unpacked with their owners")]
     NotRoot,
-    #[error("images are for x86-64 machines, which this is not")]
+    #[error("building an image requires a Linux runner host with an x86-64 processor")]
     Architecture,
-    #[error("the systemd flavour comes with OpenSSH only")]
+    #[error("the systemd flavour supports only OpenSSH")]
     DropbearUnderSystemd,
-    #[error("a disk of {0} bytes is too small, {SMALLEST_DISK} is the least")]
+    #[error("a disk of {0} bytes is too small: the minimum is {SMALLEST_DISK}")]
     DiskTooSmall(u64),
-    #[error("this machine's apt has no archive of Debian `{suite}` set up: `--mirror URL` names one")]
+    #[error("apt has no archive of Debian `{suite}` configured: name one with `--mirror URL`")]
     NoSources { suite: String },
-    #[error("there is no kernel among the packages")]
+    #[error("the packages contain no kernel")]
     NoKernel,
-    #[error("{}: no program that runs here ({problem})", path.display())]
+    #[error("{} is not a program that runs on this host ({problem})", path.display())]
     Helper { path: PathBuf, problem: String },
     #[error("the kernel cannot be used")]
     Kernel(#[from] KernelError),
-    #[error("no initrd can be made")]
+    #[error("cannot create the initrd")]
     Initrd(#[from] InitrdError),
     #[error(transparent)]
     Tool(#[from] ToolError),
@@ -163,7 +163,7 @@ pub fn build(
         write(&file(INITRD), &initrd::make(&modules, GUEST)?)?;
         Ok(on_disk(&file(KERNEL))? + on_disk(&file(INITRD))?)
     })?;
-    steps.take("settings of the guest", || {
+    steps.take("guest configuration", || {
         rootfs.settle(request, GUEST)?;
         rootfs.strip()?;
         on_disk(&rootfs.path)

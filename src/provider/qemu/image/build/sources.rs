@@ -147,7 +147,7 @@ fn first_of_list(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     let word = first.and_then(|line| line.split_whitespace().next());
-    word.map(str::to_owned).ok_or_else(|| io::Error::other(format!("{}: no mirror in it", path.display())))
+    word.map(str::to_owned).ok_or_else(|| io::Error::other(format!("{} names no mirror", path.display())))
 }
 
 #[cfg(test)]

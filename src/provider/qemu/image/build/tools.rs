@@ -69,12 +69,12 @@ impl fmt::Display for Tool {
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// Nothing was begun.
-    #[error("{} not installed here: `apt-get install --no-install-recommends {}`", missing(_0), packages(_0))]
+    #[error("{} not installed: `apt-get install --no-install-recommends {}`", missing(_0), packages(_0))]
     Missing(Vec<Tool>),
     #[error("{tool}: {source}")]
     Start { tool: Tool, source: io::Error },
     /// It ended badly; these are its last lines.
-    #[error("{tool} ended with {status}{}", indented(said))]
+    #[error("{tool} failed with {status}{}", indented(said))]
     Failed { tool: Tool, status: std::process::ExitStatus, said: Vec<String> },
 }
 
@@ -143,7 +143,7 @@ mod tests {
         let error = ToolError::Missing(vec![Tool::Mmdebstrap, Tool::Xz]).to_string();
         assert_eq!(
             error,
-            "mmdebstrap, xz are not installed here: `apt-get install --no-install-recommends mmdebstrap xz-utils`"
+            "mmdebstrap, xz are not installed: `apt-get install --no-install-recommends mmdebstrap xz-utils`"
         );
     }
 
@@ -161,6 +161,6 @@ mod tests {
     #[test]
     fn a_tool_that_fails_is_quoted() {
         let error = filter(Tool::Gzip, b"no archive").unwrap_err().to_string();
-        assert!(error.starts_with("gzip ended with exit status: 1\n  | "), "{error}");
+        assert!(error.starts_with("gzip failed with exit status: 1\n  | "), "{error}");
     }
 }

@@ -54,12 +54,10 @@ impl Start<'_> {
         let signs = command.agent()?;
         let begun = Instant::now();
         let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
-        machine
-            .within(self.limit, "the guest's cloud-init did not say that it has finished", sign(signs))
-            .await?;
+        machine.within(self.limit, "the guest's cloud-init did not finish", sign(signs)).await?;
         let port = machine.ssh_port().await?;
         let left = self.limit.saturating_sub(begun.elapsed());
-        machine.within(left, "the guest's SSH server did not answer", greeted(port)).await?;
+        machine.within(left, "the guest's SSH server did not respond", greeted(port)).await?;
         Ok(Up { tier: "disk", because: None, user: USER.to_owned(), agent: None, holder: None })
     }
 }
@@ -98,10 +96,12 @@ fn virtual_size(path: &Path) -> io::Result<u64> {
     let [kind, backing, _, size] = words;
     let path = path.display();
     if !kind.starts_with(b"QFI\xfb") {
-        return Err(io::Error::other(format!("{path} is no qcow2 file")));
+        return Err(io::Error::other(format!("{path} is not a qcow2 file")));
     }
     if backing != [0; 8] {
-        let what = format!("{path} needs a backing file; `qemu-img convert -O qcow2` makes one disk of both");
+        let what = format!(
+            "{path} needs a backing file; merge the two into one disk with `qemu-img convert -O qcow2`"
+        );
         return Err(io::Error::other(what));
     }
     Ok(u64::from_be_bytes(size))
@@ -190,7 +190,7 @@ mod tests {
         drop(new_layer(&path, 8 << 30).unwrap());
         assert_eq!(virtual_size(&path).unwrap(), 8 << 30);
         fs::write(&path, [0; 64]).unwrap();
-        assert!(virtual_size(&path).unwrap_err().to_string().contains("is no qcow2 file"));
+        assert!(virtual_size(&path).unwrap_err().to_string().contains("is not a qcow2 file"));
         fs::write(&path, [b"QFI\xfb\0\0\0\x03".as_slice(), &[1; 56]].concat()).unwrap();
         assert!(virtual_size(&path).unwrap_err().to_string().contains("needs a backing file"));
     }

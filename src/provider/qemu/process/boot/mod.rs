@@ -146,7 +146,7 @@ impl Start<'_> {
             Boot::Direct | Boot::Disk => None,
         };
         if let Some(why) = &because {
-            note(&format!("cannot resume, booting cold: {why}"));
+            note(&format!("cannot resume from the template, booting instead: {why}"));
         }
         let up = self.direct(image, slot).await?;
         Ok(Up { because, ..up })
@@ -183,7 +183,7 @@ impl Start<'_> {
     fn disk_bytes(&self, image: u64) -> io::Result<u64> {
         match self.site.spec.settings.disk {
             Some(wanted) if wanted < image => Err(io::Error::other(format!(
-                "`disk` is {} MiB, less than the {} MiB of the image",
+                "`disk` is {} MiB, but the image needs {} MiB",
                 wanted >> 20,
                 image >> 20
             ))),

@@ -31,7 +31,7 @@ impl Start<'_> {
                 }
                 // It is built anew for the next one.
                 if let Err(error) = template.discard() {
-                    note(&format!("the template stays: {error}"));
+                    note(&format!("cannot discard the template: {error}"));
                 }
                 Err(problem.to_string())
             }
@@ -78,7 +78,7 @@ impl Start<'_> {
             agent.ping().await?;
             agent.become_itself(&self.identity).await
         };
-        machine.within(self.limit, "the clone did not answer", talk).await?;
+        machine.within(self.limit, "the clone did not respond", talk).await?;
         let user = image.manifest.user.clone();
         Ok(Up { tier: "snapshot", because: None, user, agent: Some(agent), holder: Some(holder) })
     }

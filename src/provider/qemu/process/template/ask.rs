@@ -37,7 +37,7 @@ pub(in crate::provider::qemu::process) async fn lend(
                 return answer;
             }
         }
-        Err("the holder of the template goes again and again".to_owned())
+        Err("the holder of the template exits repeatedly".to_owned())
     };
     let late = |_| format!("no template within {} s", limit.as_secs());
     tokio::time::timeout(limit, asked).await.map_err(late)?

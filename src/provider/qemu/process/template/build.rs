@@ -31,7 +31,9 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
     }
     let image = Image::open(&recipe.images, &recipe.image)?;
     if image.manifest.digest != recipe.digest {
-        return Err(io::Error::other(format!("image `{}` was built again meanwhile", recipe.image)).into());
+        return Err(
+            io::Error::other(format!("image `{}` has been rebuilt in the meantime", recipe.image)).into()
+        );
     }
     let console = Console::open(&template.dir)?;
     let ram = memory::new(recipe.hardware.memory)?;
@@ -53,7 +55,7 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
         agent.hello().await?;
         agent.warm_up().await
     };
-    machine.within(recipe.limit, "the guest was not warm", talk).await?;
+    machine.within(recipe.limit, "the guest did not warm up", talk).await?;
     halt_point("template.warm");
     freeze(&mut machine, template).await?;
     halt_point("template.frozen");
@@ -82,7 +84,7 @@ async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
             match (event.name.as_str(), event.data["status"].as_str()) {
                 ("MIGRATION", Some("completed")) => return Ok(()),
                 ("MIGRATION", Some("failed" | "cancelled")) => {
-                    return Err(io::Error::other("QEMU could not write the machine's state"));
+                    return Err(io::Error::other("QEMU could not write the state of the virtual machine"));
                 }
                 _ => {}
             }

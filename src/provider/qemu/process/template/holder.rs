@@ -77,8 +77,8 @@ async fn serve(template: &Template, recipe: &Recipe, lock: &fs::File) -> io::Res
     // Whoever asks from here on waits for the answer.
     supervisor::answer();
     tokio::select! {
-        end = signals.end(&template.dir, lock, || ()) => note(&format!("over: {end}")),
-        () = hand_out(template, recipe, &listener) => note("over: not needed any more"),
+        end = signals.end(&template.dir, lock, || ()) => note(&format!("stopping: {end}")),
+        () = hand_out(template, recipe, &listener) => note("stopping: the template is no longer needed"),
     }
     Ok(())
 }
@@ -162,15 +162,15 @@ async fn refuse(listener: &UnixListener, problem: &str) {
 /// The sealed memory of the template, which is built first if it is not there.
 async fn memory_of(template: &Template, recipe: &Recipe) -> Result<OwnedFd, String> {
     let ram = if template.dir.has(DONE) {
-        load(template, recipe).map_err(|error| format!("its memory cannot be read: {error}"))?
+        load(template, recipe).map_err(|error| format!("cannot read its memory: {error}"))?
     } else {
         let swept = template.sweep(recipe);
         if let Err(error) = swept {
-            note(&format!("old templates stay: {error}"));
+            note(&format!("cannot remove old templates: {error}"));
         }
         build::build(template, recipe).await.map_err(|error| error.to_string())?
     };
-    memory::seal(&ram).map_err(|error| format!("its memory cannot be sealed: {error}"))?;
+    memory::seal(&ram).map_err(|error| format!("cannot seal its memory: {error}"))?;
     Ok(ram)
 }
 
