@@ -56,7 +56,7 @@ pub(super) fn is_offered(instance: &Instance, now: Stamp) -> bool {
     instance.usable() > 0 && instance.ready.is_some_and(|ready| ready.boot == now.boot)
 }
 
-/// May this job run there: trust, and time left?
+/// True if this job may run there: its trust domain fits, and the instance lives long enough.
 ///
 /// The lifetime counts from ready, so that an instance booted for a job whose timeout is just as long serves it.
 pub(super) fn suits(instance: &Instance, job: &Reservation, policy: &Policy, now: Stamp) -> bool {

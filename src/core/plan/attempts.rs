@@ -1,6 +1,6 @@
-//! First step: which attempts are over?
+//! First step: which attempts have ended.
 //!
-//! Whatever needs the lease is an effect; what can be judged from marks alone is an event.
+//! Whatever needs the lease is an effect; whatever the marks alone decide is an event.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::core::policy::Policy;
 use crate::core::pool::Grant;
 use crate::core::time::Stamp;
 
-/// Open attempts that name an instance whose record does not know them: it is in use, whatever the journal says.
+/// Open attempts that name an instance without having a grant on it: it is in use, whatever the journal contains.
 #[derive(Debug, Default)]
 pub(super) struct UngrantedAttempts(Vec<UngrantedAttempt>);
 
@@ -26,18 +26,18 @@ struct UngrantedAttempt {
 }
 
 impl UngrantedAttempts {
-    /// Does one name this instance?
+    /// True if one of them names this instance.
     pub(super) fn name(&self, id: &InstanceId) -> bool {
         self.0.iter().any(|s| s.instance == *id)
     }
 
-    /// Has one run something on this instance?
+    /// True if one of them has run a stage on this instance.
     pub(super) fn used(&self, id: &InstanceId) -> bool {
         self.0.iter().any(|s| s.used && s.instance == *id)
     }
 }
 
-/// What the look at the attempts came to.
+/// The result of this step.
 #[derive(Debug, Default)]
 struct Found {
     changes: Vec<Change>,
@@ -179,7 +179,7 @@ fn lingering(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, po
     }
 }
 
-/// RACE: an attempt that asked after the directories were read is not missing from them.
+/// RACE: an attempt whose request came after the directories were read is not missing from them.
 fn was_looked_for(observed: &Observed, asked: Stamp) -> bool {
     asked.boot != observed.attempts_at.boot || asked.uptime_ms < observed.attempts_at.uptime_ms
 }

@@ -1,7 +1,7 @@
-//! When may a launch be tried again?
+//! The launch back-off and the circuit breaker: when a launch may be tried again.
 //!
-//! After a failure the error's class decides how long to wait; after `breaker_failures` in a row the pool pauses,
-//! then tries a single launch.
+//! After a failure, the error's class decides how long to wait. After `breaker_failures` in a row, the pool pauses, then
+//! tries a single launch.
 
 use std::time::Duration;
 

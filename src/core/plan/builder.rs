@@ -52,7 +52,7 @@ impl<'a> PlanBuilder<'a> {
         self.effects.contains(effect)
     }
 
-    /// Something is due at `moment`: the keeper looks again then.
+    /// Schedules the next pass for `moment` at the latest.
     pub(super) fn wake_at(&self, moment: Stamp) {
         let sooner = self.next.get().is_none_or(|next| self.now.until(moment) < self.now.until(next));
         if sooner {
@@ -60,7 +60,7 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// Has this plan changed anything yet?
+    /// True if this plan has changed anything yet.
     pub(super) fn has_changed(&self) -> bool {
         !self.events.is_empty()
     }

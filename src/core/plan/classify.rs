@@ -1,4 +1,4 @@
-//! Whose is what no record knows?
+//! Classifies listed instances without a record by their owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId};
 use crate::core::inventory::Tags;
 use crate::core::pool::PoolState;
 
-/// What a state directory knows of its own making.
+/// The launches that this state directory has recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownLaunches<'a> {
     pub recorded: &'a PoolState,
@@ -43,7 +43,7 @@ impl<'a> KnownLaunches<'a> {
         if self.is_named(id) { Unrecorded::OursHeld } else { Unrecorded::Ours }
     }
 
-    /// Does an open attempt's directory name it? Then it is in use, whatever the journal says.
+    /// True if an open attempt's directory names it. Then it is in use, whatever the journal contains.
     fn is_named(&self, id: &InstanceId) -> bool {
         self.attempts.values().any(|a| a.closed.is_none() && a.instance.as_ref() == Some(id))
     }

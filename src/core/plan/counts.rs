@@ -40,22 +40,22 @@ impl InstanceCounts {
     }
 }
 
-/// Was its launch refused, and may it be tried anew now?
+/// True if its launch was refused and may be repeated now.
 pub(super) fn is_repeatable(instance: &Instance, draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> bool {
     instance.is_refused() && !aim.strays.name(&instance.id) && aim.observed.is_free(&instance.id, draft.now)
 }
 
-/// May any domain use its free slots? What is bound to one is capacity for that one only.
+/// True if all domains may use its free slots. A bound instance is capacity for its own domain only.
 pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
     instance.domain.as_ref().is_none_or(|bound_to| policy.reuse.is_open(bound_to))
 }
 
-/// Draining, and nobody uses it any more.
+/// Draining, and no longer in use.
 pub(super) fn is_leaving(instance: &Instance, aim: &ScaleInput<'_>) -> bool {
     matches!(instance.phase, Phase::Draining { .. }) && is_left(instance) && !aim.strays.name(&instance.id)
 }
 
-/// No job is on it any more; a call that lingers counts for none.
+/// True if no job is on it; closing attempts do not count.
 pub(super) fn is_left(instance: &Instance) -> bool {
     instance.holders.values().all(|h| h.closing.is_some())
 }

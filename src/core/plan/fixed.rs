@@ -1,4 +1,4 @@
-//! Fixed hosts, beside the table: what the operator changed about them, and what the provider says of them.
+//! Static hosts, beside the table: changes by the operator, and availability as the provider reports it.
 
 use super::builder::PlanBuilder;
 use super::observed::Observed;
@@ -17,7 +17,7 @@ pub(super) fn resize(draft: &mut PlanBuilder<'_>, policy: &Policy, listed: &List
     }
 }
 
-/// It was ready and is not there now: recorded, so that no `prepare` takes it either. It is probed until it is back.
+/// A ready host became unreachable. This is recorded, so that no `prepare` takes it. It is probed until it is back.
 pub(super) fn hold_back(
     draft: &mut PlanBuilder<'_>,
     policy: &Policy,

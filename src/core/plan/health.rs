@@ -1,4 +1,4 @@
-//! Are idle instances well? Asked before a job finds out.
+//! Probes idle instances, so that a job never finds out first.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::Instance;
 use crate::core::policy::Policy;
 
-/// Last of all: idle instances that nobody has heard of for `health_interval` are asked. Nobody is woken for it.
+/// Last step: probe idle instances not heard from for `health_interval`. Schedules no wake-up.
 pub(super) fn check(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,

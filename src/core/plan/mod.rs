@@ -1,8 +1,8 @@
 //! `plan`: what to do next, and why.
 //!
-//! Total and deterministic: every input has an answer, the same one each time. Steps in a fixed order, each seeing
-//! what the one before decided: attempts, reconcile, assign, retire, scale. State changes are events; what touches
-//! the world is an effect. The dry run *is* the plan.
+//! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
+//! what the previous one decided: attempts, reconcile, assign, retire, scale. State changes are events; actions on the
+//! outside world are effects. The dry run *is* the plan.
 
 mod assign;
 mod attempts;
@@ -61,19 +61,19 @@ pub enum Effect {
     Launch { instance: InstanceId },
     /// Find out whether it is reachable, then run the ready command.
     Probe { instance: InstanceId },
-    /// Ask how a fixed host is reached, and record it. `capacity`: where it is not the pool's.
+    /// Get the endpoint of a static host, and record it. `capacity`: if it differs from the pool's.
     Adopt { instance: InstanceId, capacity: Option<u32> },
-    /// See whether an idle fixed host still lets us in.
+    /// Check that an idle instance still accepts the login.
     CheckHealth { instance: InstanceId },
-    /// Clean a fixed host between jobs.
+    /// Clean a static host between jobs.
     Clean { instance: InstanceId },
-    /// Ask for its deletion; *not found* means gone.
+    /// Request its termination; *not found* means that it no longer exists.
     Terminate { instance: InstanceId },
-    /// The same for an instance of ours that no record knows.
+    /// The same for an instance of this owner without a record.
     Reap { instance: InstanceId },
-    /// Seize the lease, close the attempt, give its slot back.
+    /// Seize the lease, close the attempt, release its slot.
     EndAttempt { attempt: AttemptName, how: End },
-    /// Seize the lease, take the request out of the queue.
+    /// Seize the lease, remove the request from the queue.
     DropRequest { attempt: AttemptName },
     /// Remove the directory of an attempt that ended long ago.
     ForgetAttempt { attempt: AttemptName },
@@ -107,12 +107,12 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     draft.into_plan(report)
 }
 
-/// What retire and scale go by.
+/// The input of retire and scale.
 #[derive(Debug, Clone, Copy)]
 struct ScaleInput<'a> {
     observed: &'a Observed,
     policy: &'a Policy,
-    /// The idle policy in force, which entry of `schedules` it is, and the spare slots that it wants now.
+    /// The active idle policy, its entry of `schedules`, and the number of spare slots that it yields now.
     idle: &'a IdlePolicy,
     schedule: Option<usize>,
     target: u32,

@@ -9,7 +9,7 @@ use crate::core::inventory::{Capabilities, Listing};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
-/// Everything that is not recorded. May be stale or incomplete, and says so.
+/// Everything that is not recorded. May be stale or incomplete, and is marked as such.
 #[derive(Debug, Clone)]
 pub struct Observed {
     /// The last list, or why there is none.
@@ -31,7 +31,7 @@ pub struct Observed {
     pub launching: Option<Fresh>,
     /// Calls about an instance that keep failing.
     pub troubles: BTreeMap<InstanceId, FailingCall>,
-    /// When a call about an instance last went well, as far as this process knows.
+    /// When a call of this process about an instance last succeeded.
     pub healthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
@@ -53,7 +53,7 @@ pub struct FailingCall {
 }
 
 impl Observed {
-    /// Nobody looked: what follows from it is what the record alone says.
+    /// No observations: decisions follow from the record alone.
     pub(super) fn nothing(recorded: &PoolState, now: Stamp) -> Self {
         let launches = !recorded.instances.values().any(|i| i.is_static());
         Self {
@@ -73,7 +73,7 @@ impl Observed {
         }
     }
 
-    /// May a call about this instance be made now?
+    /// True if a call about this instance may be made now.
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
         !self.busy.contains(id) && self.troubles.get(id).is_none_or(|t| now.reached(t.until))
     }

@@ -20,9 +20,9 @@ use crate::core::time::Stamp;
 /// What later steps need to know.
 #[derive(Debug, Default)]
 pub(super) struct Reconciled {
-    /// Instances that keep their place but get no job now.
+    /// Instances that are kept but get no job now.
     pub(super) held_back: BTreeSet<InstanceId>,
-    /// Listed instances with our owner's tag that no record knows: they count against `max_instances`.
+    /// Listed instances with this owner's tag and without a record: they count against `max_instances`.
     pub(super) uncounted: u32,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn step(
     reconciled
 }
 
-/// What the world says about a recorded instance; notes when it goes missing and when it is back.
+/// The observed side of a recorded instance; notes when it goes missing and when it is listed again.
 fn look(
     draft: &PlanBuilder<'_>,
     observed: &Observed,
@@ -155,7 +155,7 @@ fn could_show(instance: &Instance, listing: &Listing) -> bool {
         .is_none_or(|launch| listing.begun.reached(last_try(launch).seen_from(listing.begun)))
 }
 
-/// When the launch was answered, or asked for if no answer is known.
+/// When the launch was answered, or requested if no answer is known.
 fn last_try(launch: &LaunchRecord) -> Stamp {
     match &launch.answer {
         Answer::Pending => launch.requested_at,
@@ -313,7 +313,7 @@ fn is_bound(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(|known| known.domain.is_some())
 }
 
-/// Something is under way there: look again soon, and at the latest when its time is up.
+/// Something is under way there: schedules the next pass soon, and at the latest at its deadline.
 fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
@@ -336,13 +336,13 @@ pub(super) fn drain(
     act(draft, observed, Effect::Terminate { instance });
 }
 
-/// Cleans a fixed host without jobs.
+/// Cleans a static host without jobs.
 pub(super) fn clean(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: InstanceId) {
     draft.emit(Change::CleaningBegun { instance: instance.clone() });
     act(draft, observed, Effect::Clean { instance });
 }
 
-/// Acts now if nothing is under way, or remembers when to look again.
+/// Acts now if nothing is under way, or schedules the pass that retries.
 pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effect) {
     let Some(id) = effect.instance() else { return draft.act(effect) };
     if observed.is_free(id, draft.now) {
@@ -353,7 +353,7 @@ pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effe
     }
 }
 
-/// Returns how many of them are ours.
+/// Returns how many of them belong to this owner.
 fn unrecorded(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -408,9 +408,9 @@ fn unrecorded(
     ours
 }
 
-/// When an unrecorded instance is old enough: by its birthday, or since we have known it, whichever comes first.
+/// When an unrecorded instance is old enough: by its creation time, or since it was first seen, whichever is earlier.
 ///
-/// A birthday comes from another clock: ours may be set back long after it.
+/// A creation time comes from another clock: the runner host's clock may be set back long after it.
 fn grace_ends(listed: &Listed, observed: &Observed, policy: &Policy, now: Stamp) -> Stamp {
     let known = observed.first_seen.get(&listed.id).copied().unwrap_or(now);
     let grace = policy.timing.reap_grace;

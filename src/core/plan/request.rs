@@ -15,7 +15,7 @@ use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
-/// A job asks for capacity.
+/// A job's request for capacity.
 #[derive(Debug, Clone)]
 pub struct Ask {
     pub attempt: AttemptName,
@@ -26,11 +26,12 @@ pub struct Ask {
     pub superseded: Vec<(AttemptName, Release)>,
 }
 
-/// Asks for capacity. An attempt that waits or holds already asks for nothing new; earlier attempts of the same job
-/// give way.
+/// Requests capacity. For an attempt that already waits or holds, nothing changes; earlier attempts of the same job are
+/// superseded.
 ///
-/// RACE: an attempt of the job that asked after the caller looked is not closed yet. Then nothing is asked for, and
-/// the caller, who neither waits nor holds, closes it and asks again: a job never holds two slots.
+/// RACE: an attempt of the job may have requested capacity after the caller read the attempts, and is not closed yet.
+/// Then nothing is requested; the caller neither waits nor holds, closes that attempt and retries. So a job never holds
+/// two slots.
 pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let policy = Arc::clone(state.policy.as_ref().unwrap_or(&ask.policy));
@@ -52,7 +53,7 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     draft.into_events()
 }
 
-/// An instance passed its check or its cleaning: it is ready, and the first waiting jobs get it at once.
+/// An instance passed its check or its cleaning: it is ready, and the first waiting jobs get it immediately.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
@@ -82,8 +83,8 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: 
     draft.into_events()
 }
 
-/// The job found its instance unusable before using it: the instance leaves service (a fixed host until it can be
-/// reached), the request waits again at its old place and may be granted another instance at once.
+/// The job found its instance unusable before using it. The instance is drained (a static host waits until it is
+/// reachable); the request returns to its place in the queue and may be granted another instance immediately.
 pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
@@ -96,8 +97,8 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
     draft.into_events()
 }
 
-/// An instance that was ready cannot be reached, or does not let us in. A fixed host gets no job until it does, and its
-/// present jobs go on; any other is replaced, unless a job has it by now: that job's own connection decides.
+/// A ready instance is unreachable or denies the login. A static host gets no job until that has changed, and its present
+/// jobs continue. Any other instance is replaced, unless a job holds it by now: that job's own connection decides.
 pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) -> Vec<Event> {
     let Some(known) = state.instance(instance).filter(|known| known.phase == Phase::Ready) else {
         return Vec::new();
@@ -110,7 +111,7 @@ pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) ->
     }
 }
 
-/// Takes an instance out of service: drains it, or sets a fixed host aside. Its present jobs go on.
+/// Drains an instance, or takes a static host out of service. Its present jobs continue.
 pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainReason, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     put_out_of_service(&mut draft, instance, why);
@@ -154,8 +155,8 @@ fn give_up(draft: &mut PlanBuilder<'_>, attempt: &AttemptName, leaving: Release)
     true
 }
 
-/// A pass between the mark `closed` and its `cleanup` released the attempt already. It took the lease that `cleanup`
-/// itself holds for that of a `run`: who knows better frees the slot at once.
+/// Frees the slot of an attempt that a pass, between the mark `closed` and this `cleanup`, has already released. The pass
+/// mistook the lease that `cleanup` holds for that of a `run`.
 fn depart(draft: &mut PlanBuilder<'_>, attempt: &AttemptName) -> bool {
     let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|holder| holder.closing.is_some());
     let found = draft.state().instances.values().find(|i| lingers(i)).map(|i| i.id.clone());

@@ -1,4 +1,4 @@
-//! Fourth step: which idle instances go?
+//! Fourth step: which idle instances are terminated or cleaned.
 
 use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
@@ -115,7 +115,7 @@ fn make_room(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     }
 }
 
-/// Hosts cannot be replaced: a clean makes one everybody's again, if the operator trusts in that.
+/// Static hosts cannot be replaced: with `clean_unbinds`, cleaning makes one available to all trust domains again.
 fn unbind_hosts(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     if !aim.policy.clean_unbinds {
         return;
@@ -132,7 +132,7 @@ fn unbind_hosts(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     }
 }
 
-/// What was settled in this very pass is terminated, or cleaned, in it.
+/// Terminates or cleans the instances that this pass has released.
 fn act_on_settled(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
     let now = draft.now;
     let effect = |instance: &Instance| {

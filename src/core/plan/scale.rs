@@ -176,7 +176,7 @@ fn launch(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, fresh: &Fresh) {
     draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));
 }
 
-/// A refused launch that nobody wants any more was never made: it goes the way of all, for it has keys already.
+/// Drains refused launches that are no longer wanted. They created nothing, but have keys, which termination discards.
 fn drop_refused(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) {
     let unmade = |i: &Instance| i.is_refused() && !aim.strays.name(&i.id);
     let refused = draft.state().instances.values().filter(|i| unmade(i));
@@ -189,7 +189,7 @@ fn drop_refused(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) 
     }
 }
 
-/// The next minute may lie in another period: look again when the policy has entries.
+/// The next minute may be in another period: schedules the next pass for it if the policy has schedules.
 fn watch_periods(draft: &PlanBuilder<'_>, policy: &Policy) {
     if !policy.schedules.is_empty() {
         let into_minute = u64::try_from(draft.now.wall_ms.rem_euclid(60_000)).unwrap_or(0);
@@ -213,12 +213,12 @@ fn wanted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
     lack.instances.saturating_add(missing.div_ceil(slots))
 }
 
-/// Does a job wait for a boot that a refill would take the machine's time from?
+/// True if a job waits for a boot on the runner host that a refill would slow down.
 fn refill_yields(aim: &ScaleInput<'_>) -> bool {
     aim.observed.capabilities.boots_here.is_some() && aim.lack.jobs.saturating_add(aim.lack.served) > 0
 }
 
-/// What counts against `max_instances`: every record, and what is ours without one.
+/// The instances that count against `max_instances`: all recorded ones, and this owner's unrecorded ones.
 pub(super) fn counted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
     draft.state().alive().saturating_add(aim.uncounted)
 }

@@ -5,7 +5,7 @@
 use crate::core::instance::DrainReason;
 use crate::core::inventory::Status;
 
-/// What the state says about an instance.
+/// The recorded side of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Recorded {
     /// Launch intended, no answer known.
@@ -32,10 +32,10 @@ pub enum Recorded {
     Terminating,
 }
 
-/// What the world says about a recorded instance.
+/// The observed side of a recorded instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Observation {
-    /// Booting or rebooting; a fixed host also when it stops.
+    /// Booting or rebooting; a static host also when it is stopping.
     Starting,
     Running,
     Stopping,
@@ -57,39 +57,39 @@ pub enum Age {
     Late,
 }
 
-/// A listed instance that no record knows.
+/// A listed instance without a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unrecorded {
-    /// The operator's own machine.
+    /// A static host.
     Fixed,
-    /// Our owner, a generation of ours, a number we gave.
+    /// This owner, a known generation, a known number.
     Ours,
     /// The same, and an open attempt's directory names it.
     OursHeld,
-    /// Our owner, but a generation or number we never gave.
+    /// This owner, but an unknown generation or number.
     Stranger,
     /// Another owner.
     Foreign,
 }
 
-/// What follows.
+/// The consequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Wait,
-    /// Ask again, with the same token.
+    /// Repeat the launch, with the same token.
     LaunchAgain,
     Probe,
     Keep,
-    /// Keep, but give it no job.
+    /// Keep it, but assign no job to it.
     HoldBack,
-    /// In use, and it looks gone: its job decides.
+    /// In use, but seems to be gone: its job decides.
     Suspect,
-    /// Drain it, or clean it if it is a fixed host.
+    /// Drain it, or clean it if it is a static host.
     Refresh,
-    /// Its record lacks a job: no further one; drain it, or clean it if it is a fixed host, when that one has ended.
+    /// Its record lacks a job: assign no further one; when that job has ended, drain it, or clean a static host.
     LastJob,
     Clean,
-    /// Of a fixed host: drop the record.
+    /// For a static host: drop the record.
     Drain(DrainReason),
     Terminate,
     Forget,

@@ -56,7 +56,7 @@ impl<'a> UpcomingCapacity<'a> {
         Some(next.instance)
     }
 
-    /// Serves every waiting job that it can, and says what is missing then.
+    /// Serves every waiting job that it can, and returns the shortfall.
     pub(super) fn lack(mut self, state: &'a PoolState) -> Shortfall {
         let mut lack = Shortfall::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();

@@ -33,7 +33,7 @@ pub(super) fn step(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wish: &ScaleRe
     }
 }
 
-/// What the attempt waits for as far as the record alone tells, for a call that has no time to await the keeper's word.
+/// What the attempt waits for according to the record alone, for a call that cannot wait for the keeper's report.
 pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
     let policy = state.policy.as_deref()?;
     let (observed, strays) = (Observed::nothing(state, now), UngrantedAttempts::default());

@@ -64,7 +64,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
     }
     for (offerings, words) in by_words(&facts.refused) {
-        let what = format!("EC2 would reject {offerings} of pool `{pool}`: {words}");
+        let what = format!("EC2 would refuse {offerings} of pool `{pool}`: {words}");
         say("aws-ec2-refused", Error, what, "correct the pool's table, or remove the offering");
     }
     for (purpose, words) in &facts.failed {

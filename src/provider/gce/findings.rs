@@ -108,7 +108,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         say("gce-denied", Error, format!("pool `{pool}` is not allowed to {purpose}: {words}"), PERMISSIONS);
     }
     for (offerings, words) in by_words(&facts.refused) {
-        let what = format!("Compute Engine would reject {offerings} of pool `{pool}`: {words}");
+        let what = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {words}");
         say("gce-refused", Error, what, "correct the pool's table, or remove the offering");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
