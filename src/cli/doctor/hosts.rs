@@ -89,7 +89,8 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     let what = format!("host `{name}` of pool `{pool}`: {error}");
     match error {
         ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
-            let remedy = "check that it is running, that its sshd listens there, and that no firewall blocks the connection";
+            let remedy = "check that it is running, that its sshd listens there, and that no \
+                          firewall blocks the connection";
             code::HOST_UNREACHABLE.found(what, remedy)
         }
         ConnectError::HostKey { at, .. } => {
@@ -99,15 +100,16 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
                     "if the host was reinstalled, run `greenroom doctor --pin {name} --pool {pool} --yes`; otherwise the \
                      connection may be intercepted"
                 ),
-                None => {
-                    "if the host was reinstalled, correct `host_key`; otherwise the connection may be intercepted".to_owned()
-                }
+                None => "if the host was reinstalled, correct `host_key`; \
+                     otherwise the connection may be intercepted"
+                    .to_owned(),
             };
             code::HOST_KEY_CHANGED.found(what, remedy)
         }
         ConnectError::Refused { user, .. } => {
             let remedy = format!(
-                "add Greenroom's public key to ~{user}/.ssh/authorized_keys there, and check that the user's login shell exists"
+                "add Greenroom's public key to ~{user}/.ssh/authorized_keys there, and check that \
+                 the user's login shell exists"
             );
             code::HOST_LOGIN_DENIED.found(what, remedy)
         }

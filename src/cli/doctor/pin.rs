@@ -54,7 +54,8 @@ pub(super) async fn pin(
         }
         Step::Refuse => {
             return Err(CliError::say(format!("another key is pinned for `{name}`")).help(format!(
-                "if the host was reinstalled and the fingerprint is correct, run `greenroom doctor --pin {name} --pool {pool} --yes`"
+                "if the host was reinstalled and the fingerprint is correct, \
+                 run `greenroom doctor --pin {name} --pool {pool} --yes`"
             )));
         }
         Step::Ask if !ask()? => {
@@ -136,7 +137,7 @@ fn ask() -> Result<bool, CliError> {
         return Err(CliError::say("cannot ask for confirmation: standard input is not a terminal")
             .help("compare the fingerprint, then add `--yes`"));
     }
-    ui::out("Are they the same? Pin this key? [y/N]: ");
+    ui::out("Pin this key? [y/N]: ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

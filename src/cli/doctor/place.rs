@@ -11,7 +11,8 @@ use crate::port::host::{HostError, Identity};
 pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {
     if !path.try_exists().unwrap_or(true) {
         let what = format!("the state directory `{}` does not exist yet", path.display());
-        let remedy = "correct `state_dir`, unless this is a new installation: the first job or `greenroom keep` creates it";
+        let remedy = "correct `state_dir`, unless this is a new installation: the first job or \
+                      `greenroom keep` creates it";
         return (None, vec![code::STATE_DIR_MISSING.found(what, remedy)]);
     }
     match StateDir::open_for_repair(path) {

@@ -122,7 +122,8 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
             code::POOL_LIST_FAILING.found(what, remedy)
         }
         Note::OwnerConflict { .. } => {
-            let remedy = "find the other keeper, perhaps on a clone of the runner host, and run `greenroom doctor --new-owner` there";
+            let remedy = "find the other keeper, perhaps on a clone of the runner host, \
+                          and run `greenroom doctor --new-owner` there";
             code::POOL_OWNER_CONFLICT.found(what, remedy)
         }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),

@@ -74,11 +74,14 @@ fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
 fn refused(pool: &PoolName, error: &StoreError) -> Finding {
     let what = format!("pool `{pool}`: {error}");
     match error {
-        StoreError::Busy { .. } => code::STATE_LOCKED
-            .found(what, "check that process: a call holds the lock for milliseconds, and the kernel releases it when the process exits"),
+        StoreError::Busy { .. } => code::STATE_LOCKED.found(
+            what,
+            "check that process: a call holds the lock for milliseconds, and the kernel \
+             releases it when the process exits",
+        ),
         StoreError::Damaged { .. } => {
-            let remedy =
-                "run `greenroom doctor --repair`, which keeps what is valid before the damage; running jobs continue meanwhile";
+            let remedy = "run `greenroom doctor --repair`, which keeps what is valid before the damage; running \
+                 jobs continue meanwhile";
             code::STATE_DAMAGED.found(what, remedy)
         }
         StoreError::Newer { .. } => {

@@ -50,7 +50,8 @@ pub(super) fn check(sight: &RunnerFacts<'_>) -> Vec<Finding> {
         Ok(text) => text,
         Err(error) => {
             let what = format!(
-                "the runner's configuration `{path}` cannot be read ({error}): its `[[runners]]` sections are not checked"
+                "the runner's configuration `{path}` cannot be read ({error}): its `[[runners]]` sections \
+                 are not checked"
             );
             let remedy = "run doctor as root, or name the file with `--runner-config`";
             return vec![code::RUNNER_CONFIG_UNREADABLE.found(what, remedy)];
@@ -316,7 +317,8 @@ fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent
     let why = "`max_instances` × `capacity_per_instance`";
     if jobs > slots {
         let what = format!(
-            "{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why}): further jobs wait while their timeout runs"
+            "{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why}): further jobs \
+             wait while their timeout runs"
         );
         found.push(
             code::RUNNER_TOO_MANY_JOBS.found(what, format!("set `limit = {slots}` under `[[runners]]`")),

@@ -82,7 +82,8 @@ pub(in crate::cli) async fn finish(
         );
         let path = left.path().display();
         return Err(CliError::say(what).help(format!(
-            "restore the pool's configuration and repeat the command, or remove `{path}` if the provider has nothing left of it"
+            "restore the pool's configuration and repeat the command, or remove `{path}` \
+             if the provider has nothing left of it"
         )));
     };
     say(&format!("cleaning up {left}\n"));

@@ -89,7 +89,8 @@ fn halted(seen: &Overview<'_>, halt: &Suspension, when: &When) -> (&'static str,
         Suspension::Drained { since } => (
             "DRAINED",
             format!(
-                "by the operator since {} ({} ago), no grants and no launches; resume with `greenroom pool resume {pool}`",
+                "by the operator since {} ({} ago), no grants and no launches; resume with \
+                 `greenroom pool resume {pool}`",
                 when.clock(*since),
                 when.age(*since),
             ),

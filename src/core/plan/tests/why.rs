@@ -78,7 +78,8 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
             // No promise to a job that it could not keep.
             (
                 "max 1, lifetime 1h | booting 5s; waits 8 timeout 2h; waits 9",
-                "a8: the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`); a9: i1 is booting",
+                "a8: the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`); \
+                 a9: i1 is booting",
             ),
             ("hosts, lifetime 1h | fixed cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
             ("launching 0 | refused 1m; waits 8", "a8: 0 launches in progress, limit 0"),
