@@ -138,7 +138,7 @@ fn an_empty_file_is_answered_with_the_least_there_can_be() {
     let expected = r#"
 error: no pool is defined
 --> greenroom.toml
- = help: the least there can be:
+ = help: add a pool, for example:
          [pool.linux]
          max_instances = 4
          [pool.linux.provider]
@@ -212,7 +212,7 @@ error: `[pool.linux]` has no provider
 1 | [pool.linux]
   | ^^^^^^^^^^^^ this pool
   |
-  = help: say where its instances come from:
+  = help: name the provider of its instances, for example:
           [pool.linux.provider]
           kind = "local"
 "#,
@@ -354,7 +354,7 @@ error: unknown time zone `Europa/Berlin`
  --> greenroom.toml:6:12
   |
 6 | timezone = "Europa/Berlin"
-  |            ^^^^^^^^^^^^^^^ not known
+  |            ^^^^^^^^^^^^^^^ unknown
   |
   = help: use a name of the IANA time zone database, such as "Europe/Berlin" or "UTC"
 "#,

@@ -90,11 +90,11 @@ job 4712 of acme/blog on https://gitlab.example.com, pool linux
                         demand)
   14:04:25  2m 55s ago  job 4712 found linux-7f3a-2 unusable and waits again: no
                         answer within 10 s
-  14:04:25  2m 55s ago  linux-7f3a-2 draining: a job found it unusable: no answer
-                        within 10 s
+  14:04:25  2m 55s ago  linux-7f3a-2 draining: a job found it unusable: no
+                        answer within 10 s
   14:06:43    37 s ago  linux-7f3a-2 gone after 2m 43s
-  now: waiting for 3m 20s at place 1, times out in 26m 40s:
-    linux-7f3a-3 is booting, usually 24.7 s
+  now: waiting for 3m 20s at place 1, times out in 26m 40s: linux-7f3a-3 is
+    booting, usually 24.7 s
 ";
     assert_eq!(text, expected, "{text}");
 }
@@ -180,8 +180,8 @@ pool linux, the last 6 notable events
   14:00:00  7m 25s ago  a keeper began generation 7f3a of launches
   14:04:25      3m ago  job 4712 found linux-7f3a-2 unusable and waits again: no
                         answer within 10 s
-  14:04:25      3m ago  linux-7f3a-2 draining: a job found it unusable: no answer
-                        within 10 s
+  14:04:25      3m ago  linux-7f3a-2 draining: a job found it unusable: no
+                        answer within 10 s
   14:07:22     3 s ago  launch of linux-7f3a-4 refused after 1 s: quota reached:
                         20 vCPU
   14:07:23     2 s ago  policy changed: `max_instances = 9` (was 4)
@@ -287,7 +287,7 @@ fn a_job_says_its_name_stage_pipeline_and_ref_as_far_as_they_are_known() {
     assert_eq!(second("1"), Some(format!("{whole} (not protected)")));
     assert_eq!(second("2"), Some(format!("{whole} (protected)")));
     assert_eq!(second("3").as_deref(), Some("  stage `test`, pipeline 99"));
-    assert!(second("4").is_some_and(|line| line.contains("job 4 of acme/shop asked")));
+    assert!(second("4").is_some_and(|line| line.contains("job 4 of acme/shop requested")));
     // The event is no longer kept: the state knows it still.
     let events = std::mem::take(&mut story.events);
     assert!(!events.is_empty());

@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, said) in [
-            ("security_groups = \"default\"", "`security_groups` has \"default\" in it, expected ids"),
+            ("security_groups = \"default\"", "`security_groups` contains \"default\", expected IDs"),
             (
                 "address = \"public\"\npublic_ip = false",
                 "`public_ip` is false, but `address` requires a public one",
@@ -120,7 +120,7 @@ mod tests {
         let image =
             Settings::read(&"image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap());
         assert!(
-            image.unwrap_err().to_string().contains("`image` is \"debian\", expected the id of an image")
+            image.unwrap_err().to_string().contains("`image` is \"debian\", expected the ID of an image")
         );
     }
 

@@ -154,11 +154,11 @@ mod tests {
             ("user = \"$(id)\"", "expected the name of a Linux user"),
             ("ssh_port = 0", "`ssh_port` is 0, expected 1 to 65535"),
             ("address = \"pubilc\"", "did you mean \"public\"?"),
-            ("disk = \"1500M\"", "`disk` is expected in whole GiB"),
+            ("disk = \"1500M\"", "`disk` must be in whole GiB"),
             ("endpoint = \"localhost\"", "`endpoint` is \"localhost\", expected `https://…`"),
             ("credentials_file = \"aws\"", "expected an absolute path"),
-            ("tags = { greenroom-pool = \"x\" }", "`tags.greenroom-pool` begins with `greenroom-`"),
-            ("tags = { a = 1 }", "`tags.a` is 1, expected a text"),
+            ("tags = { greenroom-pool = \"x\" }", "`tags.greenroom-pool` begins with `greenroom-`, which is reserved"),
+            ("tags = { a = 1 }", "`tags.a` is 1, expected a string"),
             ("usre = \"ci\"", "did you mean `user`?"),
         ] {
             let error = read(text).unwrap_err();

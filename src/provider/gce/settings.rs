@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, said) in [
-            ("project = \"My Project\"", "`project` is \"My Project\", expected the id of a project"),
+            ("project = \"My Project\"", "`project` is \"My Project\", expected the ID of a project"),
             (
                 "image = \"debian-cloud/debian-12\"",
                 "`image` is \"debian-cloud/debian-12\", expected `projects/",
@@ -246,10 +246,10 @@ mod tests {
             ),
             ("service_account = \"ci\"", "`service_account` is \"ci\", expected its address"),
             ("scopes = \"compute\"", "`scopes` has no effect without `service_account`"),
-            ("network_tags = [\"SSH\"]", "`network_tags` has \"SSH\" in it"),
+            ("network_tags = [\"SSH\"]", "`network_tags` contains \"SSH\""),
             ("disk_type = \"SSD\"", "`disk_type` is \"SSD\", expected one such as \"pd-balanced\""),
-            ("tags = { Team = \"ci\" }", "`tags.Team` is \"ci\": labels have lower-case letters"),
-            ("tags = { team = \"C I\" }", "`tags.team` is \"C I\": labels have"),
+            ("tags = { Team = \"ci\" }", "`tags.Team` is \"ci\"; labels consist of lower-case letters"),
+            ("tags = { team = \"C I\" }", "`tags.team` is \"C I\"; labels consist of"),
             (
                 "instance_types = \"x\"",
                 "`instance_types` is not a key of this table: did you mean `machine_types`?",

@@ -139,7 +139,7 @@ mod tests {
             ("list_lags = \"1s\"", "did you mean `list_lag`?"),
             ("fail_launch = { first = 1 }", "`fail_launch.class` is missing, expected \"no-capacity\" or"),
             ("fail_launch = { class = \"quota\" }", "`fail_launch.first` is missing"),
-            ("fail_launch = { class = \"quota\", first = 1, last = 2 }", "`fail_launch.last` is no key"),
+            ("fail_launch = { class = \"quota\", first = 1, last = 2 }", "`fail_launch.last` is not a key"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

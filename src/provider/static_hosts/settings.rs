@@ -198,7 +198,7 @@ fn absolute(key: &str, text: &str) -> Result<PathBuf, KeyError> {
 fn plain_name(key: &str, name: &str) -> Result<String, KeyError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let wrong = if name == JUMP {
-        "is the jump host's name: choose another"
+        "the jump host's name: choose another"
     } else if name.len() > LONGEST_NAME {
         "is longer than 63 characters"
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
@@ -295,13 +295,13 @@ mod tests {
             ),
             (
                 format!("{COMMON}[[host]]\nname = \"jump\"\n"),
-                "`host.0.name` is \"jump\", is the jump host's name",
+                "`host.0.name` is \"jump\", the jump host's name",
             ),
             (format!("{COMMON}[[host]]\nname = \"../x\"\n"), "`host.0.name` is \"../x\", expected letters"),
             (format!("{COMMON}[jump]\nuser = \"j\"\n{host}"), "`jump.address` is missing"),
             (
                 format!("user = \"root\"\nkey = \"/k\"\ndedicated_user = true\n{host}"),
-                "`dedicated_user` is true, but jobs on host \"a\" are root",
+                "`dedicated_user` is true, but jobs on host \"a\" run as root",
             ),
         ] {
             let error = read(&text).unwrap_err();

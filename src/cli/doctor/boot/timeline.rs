@@ -105,7 +105,7 @@ mod tests {
         story.then(30.0, Change::PoolDrained);
         story.then(30.0, Change::DrainingBegun { instance: id(1), reason: DrainReason::ByOperator });
         story.then(92.0, Change::Forgotten { instance: id(1) });
-        let expected = "     0 ms       0 ms  launch of linux-7f3a-1 asked for
+        let expected = "     0 ms       0 ms  launch of linux-7f3a-1 requested
     1.4 s      1.4 s  launch accepted
    23.9 s     22.5 s  reachable by SSH
    24.7 s     800 ms  ready command passed
@@ -126,9 +126,9 @@ mod tests {
         let why = DrainReason::NeverReady;
         story.then(601.0, Change::DrainingBegun { instance: id(1), reason: why });
         let told = told(&story, false);
-        assert!(told.contains("launch of linux-7f3a-1 asked for (a spot)\n"), "{told}");
+        assert!(told.contains("launch of linux-7f3a-1 requested (a spot)\n"), "{told}");
         assert!(told.contains("launch refused: no capacity (a): none left\n"), "{told}");
-        assert!(told.contains("launch of linux-7f3a-1 asked for (b)\n"), "{told}");
+        assert!(told.contains("launch of linux-7f3a-1 requested (b)\n"), "{told}");
         assert!(told.ends_with("given up: not ready within `launch_timeout`\n"), "{told}");
     }
 

@@ -76,8 +76,8 @@ pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
   phases: 2 ready, 1 launching, 1 cleaning, 1 out of service, 1 draining
   keeper: running, last pass 3 s ago, next pass in 4 s
   launches: `launches_per_minute` is reached, until 14:03:20 (in 8 s)
-  note: calls about linux-7f3a-4 fail repeatedly (transient error: 503), next try
-    in 3 s
+  note: calls about linux-7f3a-4 fail repeatedly (transient error: 503), next
+    try in 3 s
 
 INSTANCE      PHASE           FOR     JOBS  SERVED  USES LEFT  BOUND TO
 linux-7f3a-1  ready           2m 46s  4711  0       1          acme/shop

@@ -229,7 +229,7 @@ mod tests {
         assert!(matches!(Image::open(temporary.path(), "light"), Err(ImageError::Newer { format: 2, .. })));
         fs::write(dir.join(MANIFEST), "{").unwrap();
         let damaged = Image::open(temporary.path(), "light").unwrap_err();
-        assert!(damaged.to_string().contains("manifest.json: not a manifest"), "{damaged}");
+        assert!(damaged.to_string().contains("manifest.json is not a valid manifest"), "{damaged}");
     }
 
     #[test]

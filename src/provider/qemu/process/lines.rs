@@ -57,6 +57,6 @@ mod tests {
     async fn a_line_without_end_is_an_error() {
         let endless = [b'x'; 100];
         let error = Lines::new(&endless[..], 10).next().await.unwrap_err();
-        assert!(error.to_string().contains("more than 10 bytes"), "{error}");
+        assert!(error.to_string().contains("longer than 10 bytes"), "{error}");
     }
 }
