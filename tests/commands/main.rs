@@ -158,7 +158,7 @@ fn a_keepers_log_has_no_colours_where_it_is_no_terminal() {
     // In the background it has a file of its own.
     assert!(place.call(&["try", "true"]).status.success());
     let log = std::fs::read_to_string(place.path().join("state/keeper.log")).expect("a log");
-    assert!(log.contains("keeping pools=\"linux\"") && !log.contains('\x1b'), "{log:?}");
+    assert!(log.contains("the keeper is running pools=\"linux\"") && !log.contains('\x1b'), "{log:?}");
     let service = Place::new();
     // A terminal that could show colours, if there were one.
     let mut keep = service.command(&["keep"]);
@@ -168,7 +168,7 @@ fn a_keepers_log_has_no_colours_where_it_is_no_terminal() {
     BufReader::new(keeper.stderr.take().expect("its log")).read_line(&mut line).expect("a line");
     keeper.kill().expect("it lives");
     keeper.wait().expect("its end");
-    assert!(line.contains("keeping pools=\"linux\"") && !line.contains('\x1b'), "{line:?}");
+    assert!(line.contains("the keeper is running pools=\"linux\"") && !line.contains('\x1b'), "{line:?}");
 }
 
 /// The program for driver calls, alone: it says what it lacks, and does what it can without that.

@@ -148,7 +148,7 @@ fn a_boot_that_was_killed_is_finished_off_by_the_next_one() {
 #[test]
 fn pool_leaks_finishes_a_killed_boot_off_as_well() {
     let home = home("", "boot_delay = \"1s\"");
-    let (mut child, _out) = begun(&home, "asked for");
+    let (mut child, _out) = begun(&home, "requested");
     signal(&child, Signal::KILL);
     child.wait().unwrap();
     let json = home.json(&["pool", "leaks", "--json"]);
