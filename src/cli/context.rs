@@ -35,11 +35,23 @@ pub(super) struct Context {
 impl Context {
     /// Opens the state directory that the command line, the job's environment or the configuration names.
     pub(super) fn open(place: &GlobalOptions, role: Role) -> Result<Self, CliError> {
+        Self::opened(place, role, true)
+    }
+
+    /// The same for a call that works without the configuration. If its state directory is named, it reads none, and uses
+    /// the defaults of `[timing]`.
+    pub(super) fn open_bare(place: &GlobalOptions, role: Role) -> Result<Self, CliError> {
+        Self::opened(place, role, false)
+    }
+
+    fn opened(place: &GlobalOptions, role: Role, reads: bool) -> Result<Self, CliError> {
         let (state_path, read) = locate(place)?;
-        let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let state = StateDir::open(&state_path)?;
         let place =
             GlobalOptions { config: config_path(place, &state_path), state_dir: Some(state_path.clone()) };
+        // The command that needs the configuration reports a mistake in it (`config`).
+        let read = read.or_else(|| reads.then(|| read_config(&place).ok().flatten()).flatten());
+        let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let command =
             KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect());
         // Ctrl-C stops an operator's command. Driver calls and keepers handle signals themselves.

@@ -98,7 +98,7 @@ pub(super) async fn run(
     let script = File::open(script).map_err(|problem| {
         CliError::say(format!("cannot open the script of stage `{stage}`, `{}`: {problem}", script.display()))
     })?;
-    let call = Call::open(place, env)?;
+    let call = Call::open_bare(place, env)?;
     let pool = call.env.pool()?.unwrap_or_else(|| PoolName::new("unknown"));
     let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
     let engine = call.context.engine(&pool)?;
@@ -127,7 +127,7 @@ pub(super) async fn cleanup(
     option: &PoolOption,
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
-    let call = Call::open(place, env)?;
+    let call = Call::open_bare(place, env)?;
     let closing = call.context.host.close_attempt(&call.attempt, End::CleanedUp).await?;
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());

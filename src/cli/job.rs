@@ -26,13 +26,26 @@ pub(super) struct Call {
 impl Call {
     /// Opens the state directory for a call of this attempt. What `config` chose wins over the configuration.
     pub(super) fn open(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
+        Self::opened(place, env, Context::open)
+    }
+
+    /// The same for a call that works without the configuration.
+    pub(super) fn open_bare(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
+        Self::opened(place, env, Context::open_bare)
+    }
+
+    fn opened(
+        place: &GlobalOptions,
+        env: JobEnv,
+        open: fn(&GlobalOptions, Role) -> Result<Context, CliError>,
+    ) -> Result<Self, CliError> {
         let attempt = env.attempt()?;
         let mut place = place.clone();
         if place.state_dir.is_none() {
             place.state_dir = env.state_dir().map(ToOwned::to_owned);
         }
         let role = Role::Driver { tmpdir: Some(env.tmpdir()?.to_owned()) };
-        let context = Context::open(&place, role)?;
+        let context = open(&place, role)?;
         Ok(Self { env, attempt, context })
     }
 

@@ -247,6 +247,19 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     place.expect_sound();
 }
 
+/// It is told its state directory, and goes by the intervals of the file all the same.
+#[test]
+fn a_keeper_that_a_job_started_takes_its_intervals_from_the_configuration() {
+    let place = Setting::new().timing("half_made_retention", "1ms").open();
+    let attempt = place.prepared(1);
+    let half_made = place.state_dir.join("attempts/.half-made");
+    std::fs::create_dir(&half_made).expect("a directory as a killed call leaves it");
+    wait_for("its removal", SOON, || (!half_made.exists()).then_some(()));
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+    attempt.remove_tmpdir();
+    place.expect_sound();
+}
+
 /// An idle instance whose guest says nothing more is found and replaced before a job gets it, and the reason is kept.
 #[test]
 fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
