@@ -9,6 +9,7 @@ pub mod core;
 pub mod engine;
 pub mod gitlab;
 pub mod host;
+pub mod keys;
 pub mod names;
 pub mod port;
 pub mod provider;

@@ -2,11 +2,18 @@
 
 use std::fs;
 
+use greenroom::config::Section;
 use greenroom::core::plan::table::ROWS;
+use greenroom::keys::page;
+use greenroom::keys::{Applies, KeyTable};
+use greenroom::provider;
+
+fn path(name: &str) -> String {
+    format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
+}
 
 fn read(name: &str) -> String {
-    let path = format!("{}/{name}", env!("CARGO_MANIFEST_DIR"));
-    fs::read_to_string(&path).expect("the document is there")
+    fs::read_to_string(path(name)).expect("the document is there")
 }
 
 #[test]
@@ -46,6 +53,48 @@ fn every_promise_in_the_readme_names_a_test_that_exists() {
         for file in files {
             let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
             assert!(fs::metadata(&path).is_ok(), "{file} does not exist: {promise}");
+        }
+    }
+}
+
+fn tables_of_the_file() -> Vec<&'static KeyTable> {
+    Section::ALL.into_iter().map(Section::table).collect()
+}
+
+#[test]
+fn the_page_of_the_configuration_is_made_from_the_tables_of_keys() {
+    let name = "docs/configuration.md";
+    let page = page::render(&tables_of_the_file(), provider::KEYS);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path(name), &page).expect("the document can be written");
+    }
+    let there = fs::read_to_string(path(name)).unwrap_or_default();
+    let first = there.lines().zip(page.lines()).take_while(|(there, made)| there == made).count();
+    assert!(
+        there == page,
+        "{name} is not what the tables of keys make, from line {}: run `UPDATE_DOCS=1 cargo test --test docs`",
+        first + 1
+    );
+}
+
+/// Each key is explained in sentences of at most 25 words, and a change to it has its moment.
+#[test]
+fn every_key_is_explained_in_short_sentences() {
+    let of_providers = provider::KEYS.iter().flat_map(|(_, tables)| *tables);
+    for table in tables_of_the_file().into_iter().chain(of_providers) {
+        assert!(table.about.ends_with('.') && !table.keys.is_empty(), "{}", table.header);
+        for key in table.keys {
+            let at = format!("`{}` of {}", key.name, table.header);
+            assert!(!key.means.is_empty(), "{at}: nothing says what it means");
+            assert_eq!(key.applies == Applies::Within, key.opens_table(), "{at}");
+            let text = [key.means, key.interacts].join(" ");
+            assert!(
+                text.trim_end().ends_with('.') && !text.contains("  ") && !text.contains('\n'),
+                "{at}: {text}"
+            );
+            for sentence in text.split_inclusive(". ") {
+                assert!(sentence.split_whitespace().count() <= 25, "{at}: {sentence}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `greenroom.toml`: from text to checked settings.
 //!
-//! The text is read key by key against one table of all keys (keys.rs); everything that is wrong is collected and
+//! The text is read key by key against the tables of all keys (keys/); everything that is wrong is collected and
 //! shown at once, each complaint with its line. What comes out carries no spans: `Config` keeps them aside for
 //! messages that name where a limit is set.
 
@@ -32,7 +32,7 @@ use rule::{Named, Rules};
 use table::{Got, Table};
 
 pub use diagnostic::Diagnostics;
-pub use keys::{KEYS, Key, Section, Takes};
+pub use keys::Section;
 pub use pool::{PoolConfig, ProviderTable, Shell};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;

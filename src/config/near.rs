@@ -1,6 +1,6 @@
 //! What the operator may have meant.
 
-use super::keys::{KEYS, Section};
+use super::keys::{self, Section};
 
 /// Keys of other programs' configuration files with the same meaning.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -28,8 +28,8 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
     if let Some(key) = own().find(|key| *key == plain) {
         return format!("did you mean `{key}`?");
     }
-    if let Some(key) = KEYS.iter().find(|key| key.name == plain && key.section != section) {
-        return match key.section {
+    if let Some((place, _)) = keys::all().find(|(place, key)| key.name == plain && *place != section) {
+        return match place {
             Section::Top => format!("move `{plain}` to the top of the file, before the first table"),
             place => format!("`{plain}` is a key of `{}`", place.header()),
         };
@@ -38,7 +38,7 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
         return format!("did you mean `{key}`?");
     }
     let keys: Vec<String> = own().map(|key| format!("`{key}`")).collect();
-    format!("known keys: {}", keys.join(", "))
+    format!("known keys: {}; docs/configuration.md describes them", keys.join(", "))
 }
 
 /// The nearest of some names, if it is near enough to be meant.

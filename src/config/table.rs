@@ -1,7 +1,7 @@
 //! Reads one table key by key.
 //!
 //! No serde here: it stops at the first error and cannot say which table a key would belong to. Every getter takes
-//! what the key table (keys.rs) says of the key, complains into the sink, and lets the caller go on.
+//! what the table of keys (keys/) says of the key, complains into the sink, and lets the caller go on.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Span};
 use super::duration;
-use super::keys::{Key, Section, Takes};
+use super::keys::Section;
 use super::near;
+use crate::keys::{Key, Takes};
 
 /// More of anything than this is a typo.
 const MOST: u32 = 1_000_000;
@@ -103,10 +104,10 @@ impl<'a> Table<'a> {
         self.values.contains_key(name)
     }
 
-    fn find(&self, name: &str) -> Option<(&'a Spanned<DeValue<'a>>, Key)> {
+    fn find(&self, name: &str) -> Option<(&'a Spanned<DeValue<'a>>, &'static Key)> {
         let known = self.section.keys().find(|key| key.name == name);
         let known =
-            known.copied().expect("getters are called with names out of keys.rs; a test reads them all");
+            known.expect("getters are called with names out of the tables of keys; a test reads them all");
         self.values.get(name).map(|value| (value, known))
     }
 
@@ -121,7 +122,7 @@ impl<'a> Table<'a> {
         match read(value.get_ref(), key.takes) {
             Ok(read) => Got::Good(read, value.span()),
             Err(wrong) => {
-                sink.push(self.wrong(&key, value, wrong));
+                sink.push(self.wrong(key, value, wrong));
                 Got::Bad
             }
         }
@@ -132,7 +133,7 @@ impl<'a> Table<'a> {
         match wrong {
             Wrong::Type => {
                 let complaint = Diagnostic::new(title).at(value.span(), found(value.get_ref()));
-                match key.opened_as() {
+                match self.section.opened_by(key) {
                     Some(header) => complaint.help(format!("write it as `{header}`")),
                     None => complaint,
                 }

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
+use crate::keys::KeyTable;
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
@@ -20,6 +21,8 @@ pub mod console;
 pub mod gce;
 pub mod halt;
 pub mod instance_dir;
+#[cfg(test)]
+mod key_tables;
 pub mod keys;
 pub mod launch;
 pub mod local;
@@ -50,6 +53,16 @@ pub const WITH_BACKENDS: &[Registration] = &[
     static_hosts::REGISTRATION,
     aws_ec2::WITH_CALLS,
     gce::WITH_CALLS,
+];
+
+/// The keys of every provider: of its own table first, then of the tables in it. They are not in `Registration`, because
+/// only docs/configuration.md has a use for them: a program does not carry what it does not name.
+pub const KEYS: &[(&str, &[KeyTable])] = &[
+    (local::REGISTRATION.kind, local::KEYS),
+    (qemu::REGISTRATION.kind, qemu::KEYS),
+    (static_hosts::REGISTRATION.kind, static_hosts::KEYS),
+    (aws_ec2::REGISTRATION.kind, aws_ec2::KEYS),
+    (gce::REGISTRATION.kind, gce::KEYS),
 ];
 
 /// What this program has.
@@ -192,5 +205,11 @@ mod tests {
             assert!(all()[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
             assert!(provider.example.parse::<toml::Table>().is_ok(), "{}", provider.kind);
         }
+    }
+
+    #[test]
+    fn every_provider_has_its_keys_listed() {
+        let kinds: Vec<&str> = all().iter().map(|known| known.kind).collect();
+        assert_eq!(KEYS.iter().map(|(kind, _)| *kind).collect::<Vec<&str>>(), kinds);
     }
 }

@@ -134,7 +134,7 @@ pub async fn orphaned(dir: &InstanceDir, lock: &fs::File, look: impl Fn()) {
         match fs::metadata(dir.file("lock")).map(inode) {
             Ok(named) if Some(named) == own => look(),
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                note(&format!("cannot check the directory: {error}"))
+                note(&format!("cannot check the directory: {error}"));
             }
             _ => return,
         }

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use super::cloud::delegated::DelegatedCloud;
 use super::{BuildContext, Built, Calls, Registration};
+use crate::keys::KeyTable;
 
 #[cfg(feature = "aws-ec2")]
 mod calls;
 mod doctor;
 #[cfg(any(feature = "aws-ec2", test))]
 mod findings;
+mod keys;
 #[cfg(any(feature = "aws-ec2", test))]
 mod quotas;
 mod settings;
@@ -27,6 +29,9 @@ pub const REGISTRATION: Registration = Registration {
     fixed: None,
     doctor: doctor::without_calls,
 };
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
 
 /// With the calls.
 #[cfg(feature = "aws-ec2")]

@@ -84,6 +84,7 @@ fn is_id(text: &str, prefix: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::key_tables;
 
     const LEAST: &str =
         "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n";
@@ -125,16 +126,13 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        key_tables::hold(super::super::keys::TABLES, &format!("{LEAST}[[offering]]\n"), Settings::read);
+    }
+
+    #[test]
     fn the_example_shows_every_key() {
-        let shown: Vec<&str> =
-            super::super::REGISTRATION.example.lines().map(|line| line.trim_start_matches("# ")).collect();
-        for key in "region profile endpoint credentials_file image instance_types subnets zones market spot_price offering \
-                    security_groups instance_profile public_ip address user ssh_port user_data disk disk_type tags"
-            .split_whitespace()
-        {
-            let names = |line: &&&str| line.starts_with(&format!("{key} = ")) || line.contains(&format!("provider.{key}]"));
-            assert!(shown.iter().find(names).is_some(), "{key}");
-        }
+        key_tables::shown(super::super::keys::TABLES, super::super::REGISTRATION.example);
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
         assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
     }

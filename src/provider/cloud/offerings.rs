@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::MARKETS;
 use crate::core::ids::OfferingName;
 use crate::core::inventory::Capabilities;
 use crate::provider::keys::{KeyError, Keys};
@@ -166,7 +167,7 @@ fn market(key: &str, text: &str) -> Result<Market, KeyError> {
     match text {
         "spot" => Ok(Market::Spot),
         "on-demand" => Ok(Market::OnDemand),
-        other => Err(KeyError::choice(key, other, &["spot", "on-demand"])),
+        other => Err(KeyError::choice(key, other, MARKETS)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::{ADDRESSES, USER_DATA};
 use super::offerings::{self, KeyNames, Offering};
 use super::tags;
 use crate::provider::keys::{KeyError, Keys};
@@ -56,12 +57,12 @@ impl Common {
             offerings: offerings::read(keys, words)?,
             user: user(keys)?,
             ssh_port: port(keys)?,
-            address: match keys.choice("address", &["private", "public", "ipv6"])? {
+            address: match keys.choice("address", ADDRESSES)? {
                 Some("public") => AddressKind::Public,
                 Some("ipv6") => AddressKind::Ipv6,
                 _ => AddressKind::Private,
             },
-            user_data: match keys.choice("user_data", &["cloud-init", "script"])? {
+            user_data: match keys.choice("user_data", USER_DATA)? {
                 Some("cloud-init") => UserData::CloudInit,
                 Some(_) => UserData::Script,
                 None => user_data,
@@ -157,7 +158,10 @@ mod tests {
             ("disk = \"1500M\"", "`disk` must be in whole GiB"),
             ("endpoint = \"localhost\"", "`endpoint` is \"localhost\", expected `https://…`"),
             ("credentials_file = \"aws\"", "expected an absolute path"),
-            ("tags = { greenroom-pool = \"x\" }", "`tags.greenroom-pool` begins with `greenroom-`, which is reserved"),
+            (
+                "tags = { greenroom-pool = \"x\" }",
+                "`tags.greenroom-pool` begins with `greenroom-`, which is reserved",
+            ),
             ("tags = { a = 1 }", "`tags.a` is 1, expected a string"),
             ("usre = \"ci\"", "did you mean `user`?"),
         ] {

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use super::cloud::delegated::DelegatedCloud;
 use super::{BuildContext, Built, Calls, Registration};
+use crate::keys::KeyTable;
 
 #[cfg(feature = "gce")]
 mod calls;
 mod doctor;
 #[cfg(any(feature = "gce", test))]
 mod findings;
+mod keys;
 mod resource;
 mod settings;
 
@@ -26,6 +28,9 @@ pub const REGISTRATION: Registration = Registration {
     fixed: None,
     doctor: doctor::without_calls,
 };
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
 
 /// With the calls.
 #[cfg(feature = "gce")]

@@ -178,6 +178,7 @@ fn label(name: &str, value: &str) -> Result<(), KeyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::key_tables;
 
     const LEAST: &str = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
 
@@ -264,16 +265,13 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        key_tables::hold(super::super::keys::TABLES, &format!("{LEAST}[[offering]]\n"), Settings::read);
+    }
+
+    #[test]
     fn the_example_shows_every_key() {
-        let shown: Vec<&str> =
-            super::super::REGISTRATION.example.lines().map(|line| line.trim_start_matches("# ")).collect();
-        for key in "project endpoint credentials_file image machine_types zones market offering network subnetwork public_ip \
-                    service_account scopes network_tags address user ssh_port user_data disk disk_type tags"
-            .split_whitespace()
-        {
-            let names = |line: &&&str| line.starts_with(&format!("{key} = ")) || line.contains(&format!("provider.{key}]"));
-            assert!(shown.iter().find(names).is_some(), "{key}");
-        }
+        key_tables::shown(super::super::keys::TABLES, super::super::REGISTRATION.example);
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
         assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
     }

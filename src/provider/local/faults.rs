@@ -12,7 +12,8 @@ use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::keys::{KeyError, Keys};
 
-const CLASSES: &[&str] = &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
+pub(super) const CLASSES: &[&str] =
+    &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
 /// The first so many launches fail with a class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,11 +16,13 @@ use super::{BuildContext, Built, Calls, GuestDirs, Registration};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
+use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 mod dir;
 mod doctor;
 mod faults;
+mod keys;
 mod launch;
 mod login;
 mod processes;
@@ -41,6 +43,9 @@ pub const REGISTRATION: Registration = Registration {
     fixed: None,
     doctor: doctor::doctor,
 };
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
 
 /// Instances see this machine's files. What a job leaves there goes with the attempt's directory.
 fn guest_dirs(state_dir: &Path) -> GuestDirs {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::faults::FailLaunch;
+use super::keys::SERVERS;
 use crate::provider::keys::{KeyError, Keys};
 
 /// Who answers SSH on an instance.
@@ -37,7 +38,7 @@ pub(super) struct Settings {
 impl Settings {
     pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
         let mut keys = Keys::of(table);
-        let server = match keys.choice("server", &["embedded", "openssh"])? {
+        let server = match keys.choice("server", SERVERS)? {
             Some("openssh") => ServerKind::Openssh,
             _ => ServerKind::Embedded,
         };
@@ -93,6 +94,7 @@ fn absolute(text: &str) -> Result<PathBuf, KeyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::key_tables;
 
     fn read(text: &str) -> Result<Settings, String> {
         Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
@@ -103,6 +105,12 @@ mod tests {
         let settings = read("").unwrap();
         assert_eq!(settings.server, ServerKind::Embedded);
         assert!(settings.misbehaviour().is_empty());
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        let least = "fail_launch = { class = \"quota\", first = 1 }";
+        key_tables::hold(super::super::keys::TABLES, least, Settings::read);
     }
 
     #[test]

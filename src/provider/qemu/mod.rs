@@ -19,11 +19,13 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
+use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 mod accel;
 mod doctor;
 pub mod image;
+mod keys;
 mod memory;
 pub mod process;
 mod settings;
@@ -44,6 +46,9 @@ pub const REGISTRATION: Registration = Registration {
     fixed: None,
     doctor: doctor::doctor,
 };
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
 
 /// The process of a machine; its directory follows.
 const SUPERVISE: [&str; 4] = ["instance", "qemu", "supervise", "--dir"];

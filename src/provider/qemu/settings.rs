@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::image;
+use super::keys::{ACCELS, BOOTS, NETWORKS};
 use crate::provider::keys::{KeyError, Keys};
 
 /// What a machine boots from.
@@ -85,8 +86,8 @@ impl Settings {
     pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
         let mut keys = Keys::of(table);
         let source = source(keys.text("image")?)?;
-        let boot = boot(keys.choice("boot", &["snapshot", "direct", "disk"])?, &source)?;
-        let network = keys.choice("network", &["isolated", "proxy", "open"])?;
+        let boot = boot(keys.choice("boot", BOOTS)?, &source)?;
+        let network = keys.choice("network", NETWORKS)?;
         let proxy = keys.text("proxy")?;
         let settings = Self {
             source,
@@ -95,7 +96,7 @@ impl Settings {
             memory: keys.size("memory")?.unwrap_or(1 << 30),
             disk: keys.size("disk")?,
             network: reach(network, proxy)?,
-            accel: match keys.choice("accel", &["auto", "kvm", "tcg"])? {
+            accel: match keys.choice("accel", ACCELS)? {
                 Some("kvm") => Accel::Kvm,
                 Some("tcg") => Accel::Tcg,
                 _ => Accel::Auto,
@@ -198,6 +199,7 @@ fn absolute(keys: &mut Keys<'_>, key: &'static str) -> Result<Option<PathBuf>, K
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::key_tables;
 
     fn read(text: &str) -> Result<Settings, String> {
         Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
@@ -216,6 +218,11 @@ mod tests {
         let settings = read("image = \"/images/debian.qcow2\"").unwrap();
         assert_eq!(settings.boot, Boot::Disk);
         assert_eq!(settings.source, Source::Foreign(PathBuf::from("/images/debian.qcow2")));
+    }
+
+    #[test]
+    fn the_table_of_keys_is_the_one_that_is_read() {
+        key_tables::hold(super::super::keys::TABLES, "", Settings::read);
     }
 
     #[test]

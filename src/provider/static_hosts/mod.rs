@@ -14,10 +14,12 @@ use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
+use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 mod clean;
 mod doctor;
+mod keys;
 mod look;
 mod pins;
 mod settings;
@@ -34,6 +36,9 @@ pub const REGISTRATION: Registration = Registration {
     fixed: Some(FixedHosts { named, clean: clean::script }),
     doctor: doctor::doctor,
 };
+
+/// For docs/configuration.md.
+pub const KEYS: &[KeyTable] = keys::TABLES;
 
 /// The hosts of one pool.
 #[derive(Debug)]

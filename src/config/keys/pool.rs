@@ -1,0 +1,200 @@
+//! The keys of a pool and of its policy entries, and the one key of a provider's table that is not the provider's.
+
+use super::{REUSE, SHELLS};
+use crate::keys::Applies::{Job, Launch, Pass, Request, Within};
+use crate::keys::Takes::{Count, Duration, Factor, Flag, GuestPath, Table, Tables, Text, Texts, Word};
+use crate::keys::Unset::{Required, Value, Words};
+use crate::keys::{Key, KeyTable, Unset, key};
+
+pub(super) static POOL: KeyTable = KeyTable {
+    header: "[pool.NAME]",
+    about: "A pool is a set of instances of one provider under one policy. Its name consists of lower-case \
+            letters, digits and hyphens, at most 32. Keys with the names of GitLab Runner's own autoscaler have \
+            the same meaning.\n\nA running keeper takes up a new pool by itself. Drain a pool before you remove it \
+            (`greenroom pool drain NAME --wait`): a running keeper keeps a removed pool with its last policy, and \
+            its successor ignores it.",
+    keys: &[
+        PROVIDER_TABLE,
+        MAX_INSTANCES,
+        CAPACITY_PER_INSTANCE,
+        MAX_USE_COUNT,
+        IDLE_COUNT,
+        IDLE_TIME,
+        SCALE_FACTOR,
+        SCALE_FACTOR_LIMIT,
+        POLICY_TABLES,
+        MAX_LAUNCHING,
+        LAUNCHES_PER_MINUTE,
+        MAX_LIFETIME,
+        REUSE_KEY,
+        CLEAN_UNBINDS,
+        ACQUIRE_TIMEOUT,
+        SHELL,
+        BUILDS_DIR,
+        CACHE_DIR,
+        READY_COMMAND,
+        CLEAN_COMMAND,
+    ],
+};
+
+pub(super) static POLICY: KeyTable = KeyTable {
+    header: "[[pool.NAME.policy]]",
+    about: "Each entry sets other idle targets for some periods. The last entry whose periods contain the present \
+            minute is active; outside all periods the pool's own keys are.",
+    keys: &[
+        key("periods", Texts, Required, Pass)
+            .means("Periods of the entry, each as `minute hour day month weekday`.")
+            .interacts("Each is read as a set of minutes: `\"* 8-17 * * mon-fri\"` covers 8:00 to 17:59."),
+        key("timezone", Text, Value("\"UTC\""), Pass).means("Time zone of the periods, by its IANA name."),
+        key("idle_count", Count(0), OF_POOL, Pass).unit("job slots").means("As in the pool."),
+        key("idle_time", Duration(0), OF_POOL, Pass).means("As in the pool."),
+        key("scale_factor", Factor, OF_POOL, Pass).means("As in the pool."),
+        key("scale_factor_limit", Count(0), OF_POOL, Pass).unit("job slots").means("As in the pool."),
+    ],
+};
+
+const OF_POOL: Unset = Words("the pool's");
+
+pub(super) static PROVIDER: KeyTable = KeyTable {
+    header: "[pool.NAME.provider]",
+    about: "Where the instances of the pool come from. Every key but `kind` is the provider's own; the sections \
+            below have them.",
+    keys: &[key("kind", Text, Required, Pass)
+        .means("Which provider: `\"local\"`, `\"qemu\"`, `\"static\"`, `\"aws-ec2\"` or `\"gce\"`.")
+        .interacts(
+            "A provider does not find the instances of another one: drain the pool before a change. `\"aws-ec2\"` \
+             and `\"gce\"` need the program `greenroom-backends` beside `greenroom`; a running keeper re-executes \
+             as that program by itself.",
+        )],
+};
+
+const PROVIDER_TABLE: Key =
+    key("provider", Table, Required, Within).means("Where the instances of the pool come from.");
+
+const MAX_INSTANCES: Key = key("max_instances", Count(1), Required, Pass)
+    .unit("instances")
+    .means("Limit of instances at any time, in any phase; booting and terminating instances count.")
+    .interacts(
+        "A lower limit stops launches until the number of instances is below it; it terminates none. Every host of \
+         a provider `static` is adopted, whatever the limit. Set the runner's `limit` to `max_instances` × \
+         `capacity_per_instance`.",
+    );
+
+const CAPACITY_PER_INSTANCE: Key = key("capacity_per_instance", Count(1), Value("1"), Launch)
+    .unit("jobs")
+    .means("Jobs that may share an instance at the same time.")
+    .interacts(
+        "Must not exceed `max_use_count`, unless that is 0. Above 1, each job gets a builds directory of its own \
+         below `builds_dir`. Static hosts take a change with the next pass in which their present jobs fit; \
+         `capacity` of a host overrides this key.",
+    );
+
+const MAX_USE_COUNT: Key = key("max_use_count", Count(0), Value("1"), Launch)
+    .unit("jobs")
+    .means("Jobs that an instance serves before it is terminated; 0: no limit.")
+    .interacts(
+        "Must be 0 or at least `capacity_per_instance`. Static hosts have no limit by default; with one, the count \
+         starts again after each cleaning.",
+    );
+
+const IDLE_COUNT: Key = key("idle_count", Count(0), Value("0"), Pass)
+    .unit("job slots")
+    .means("Spare job slots that are kept ready; with 0 every job waits for a boot.")
+    .interacts(
+        "Must not exceed `max_instances` × `capacity_per_instance`. It is the lower bound of `scale_factor`. \
+         Providers `local` and `qemu` refill the pool only while no job waits for an instance. No effect on static \
+         hosts.",
+    );
+
+const IDLE_TIME: Key = key("idle_time", Duration(0), Value("\"20m\""), Pass)
+    .means("How long an instance that is not needed stays idle, counted from its last job or its boot.")
+    .interacts(
+        "Spare instances for `idle_count` and `scale_factor` stay longer. An instance that has served no job stays \
+         at least `surplus_min_time`. An instance that is bound to a project (`reuse`) counts as not needed. No \
+         effect on static hosts.",
+    );
+
+const SCALE_FACTOR: Key = key("scale_factor", Factor, Value("0.0"), Pass)
+    .unit("spare slots per slot in use")
+    .means("Spare job slots as a multiple of those in use, rounded up; 0 switches it off.")
+    .interacts(
+        "The result is at least `idle_count` and at most `scale_factor_limit`. No effect on static hosts.",
+    );
+
+const SCALE_FACTOR_LIMIT: Key = key("scale_factor_limit", Count(0), Value("0"), Pass)
+    .unit("job slots")
+    .means("Upper bound of the spare job slots from `scale_factor`; 0: no bound.")
+    .interacts("With a `scale_factor`, it must be 0 or at least `idle_count`.");
+
+const POLICY_TABLES: Key =
+    key("policy", Tables, Words("none"), Within).means("Other idle targets at other times.");
+
+const MAX_LAUNCHING: Key = key("max_launching", Count(1), Value("10"), Pass)
+    .unit("instances")
+    .means("Launches under way at the same time.")
+    .interacts("Provider `qemu` also launches at most as many as the runner host has processors.");
+
+const LAUNCHES_PER_MINUTE: Key = key("launches_per_minute", Count(1), Value("60"), Pass)
+    .unit("launches")
+    .means("Launches that begin within any minute.")
+    .interacts("Launches that were refused for their offering alone do not count.");
+
+const MAX_LIFETIME: Key = key("max_lifetime", Duration(1000), Words("no limit"), Pass)
+    .means("Age at which an instance takes no more jobs; it is terminated when it is idle.")
+    .interacts(
+        "A job fails immediately if its timeout is longer. A job does not get an instance whose remaining lifetime \
+         is shorter than the job's timeout. Clouds terminate an instance by themselves after `max_lifetime` + \
+         `launch_timeout`, as set at its launch. Static hosts do not age.",
+    );
+
+const REUSE_KEY: Key = key("reuse", Word(REUSE), Value("\"project\""), Request)
+    .means(
+        "Which jobs may follow a job on its instance: those of the same project, of projects in the same \
+         namespace, or all.",
+    )
+    .interacts("It matters where an instance serves several jobs: see `max_use_count` and `clean_unbinds`.");
+
+const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Value("true"), Pass)
+    .means("Whether a static host may serve any job after a successful cleaning.")
+    .interacts(
+        "With `false` a host stays with the project (or namespace, see `reuse`) of its first job, and keeps its \
+         cache. Cleaning does not protect against a job that was root. No effect on other providers.",
+    );
+
+const ACQUIRE_TIMEOUT: Key =
+    key("acquire_timeout", Duration(0), Words("`acquire_timeout` of `[timing]`"), Request)
+        .means("How long a job of this pool waits for an instance before it fails.")
+        .interacts("The runner's `prepare_exec_timeout` (1 hour by default) must be longer.");
+
+const SHELL: Key = key("shell", Word(SHELLS), Value("\"bash\""), Job)
+    .means("Shell that runs the job's scripts on the instance, and for which the runner writes them.")
+    .interacts("Overrides `shell` in the runner's configuration.");
+
+const BUILDS_DIR: Key = key("builds_dir", GuestPath, Value("\"/builds\""), Job)
+    .means("Directory for sources on the instance; the user that runs jobs must be able to create it.")
+    .interacts(
+        "Must differ from `cache_dir`. Each job gets a directory of its own below it on static hosts, with \
+         provider `local`, and with a `capacity_per_instance` above 1. With provider `local` the default is \
+         `builds` in the state directory, unless one of the two keys is given.",
+    );
+
+const CACHE_DIR: Key = key("cache_dir", GuestPath, Value("\"/cache\""), Job)
+    .means("Directory for local caches on the instance; the user that runs jobs must be able to create it.")
+    .interacts(
+        "Cleaning of a static host empties it, unless `clean_unbinds` is `false`. With provider `local` the \
+         default is `cache` in the state directory, unless one of the two keys is given.",
+    );
+
+const READY_COMMAND: Key = key("ready_command", Text, Words("none"), Pass)
+    .means("Command that runs on each new instance before a job gets it; it must exit with status 0.")
+    .interacts(
+        "Without it, an instance is ready when it accepts the login. `ready_timeout` bounds the command. After a \
+         failure the instance is replaced; a static host is out of service.",
+    );
+
+const CLEAN_COMMAND: Key = key("clean_command", Text, Words("none"), Pass)
+    .means("Command that runs on a static host between two jobs; it must exit with status 0.")
+    .interacts(
+        "It runs after the provider's own cleaning (`clean`), within `clean_timeout`. After a failure the host is \
+         out of service. No effect on other providers.",
+    );

@@ -1,0 +1,165 @@
+//! What a key of the configuration is, as data: for the code that reads keys and for docs/configuration.md.
+//!
+//! `config` and each provider have tables of their keys in this shape. Tests hold every table to the code that reads
+//! it, in both directions.
+
+pub mod page;
+
+use std::fmt;
+
+/// A kind of table in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyTable {
+    /// How it is opened: `[timing]`.
+    pub header: &'static str,
+    /// What it is for, as Markdown.
+    pub about: &'static str,
+    /// In the order in which they are explained.
+    pub keys: &'static [Key],
+}
+
+/// One key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    pub name: &'static str,
+    pub takes: Takes,
+    pub unset: Unset,
+    pub applies: Applies,
+    /// What a number counts; empty where there is nothing to count.
+    pub unit: &'static str,
+    /// What the key means: a sentence, as Markdown.
+    pub means: &'static str,
+    /// What it depends on and acts on: other keys, GitLab Runner's keys, the provider. Sentences; may be empty.
+    pub interacts: &'static str,
+}
+
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// A whole number, this or more.
+    Count(u32),
+    /// A number, 0 or more.
+    Factor,
+    /// A duration, so many milliseconds or more.
+    Duration(u64),
+    /// A size in bytes, more than nothing.
+    Size,
+    Text,
+    Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// One of these words, or a list of them.
+    Words(&'static [&'static str]),
+    /// A list of strings, not empty.
+    Texts,
+    /// A string or a list of strings.
+    TextOrTexts,
+    /// A pattern or a list of patterns.
+    Globs,
+    /// An absolute path on the runner host.
+    HostPath,
+    /// An absolute path on the instance.
+    GuestPath,
+    /// Strings under names of the operator's choosing.
+    Map,
+    /// A table with keys of its own.
+    Table,
+    /// A list of such tables.
+    Tables,
+}
+
+/// What holds where a key is not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unset {
+    /// The key must be given.
+    Required,
+    /// A value, as it would stand in the file.
+    Value(&'static str),
+    /// In words, as Markdown.
+    Words(&'static str),
+}
+
+/// When a change takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applies {
+    /// With the keeper's next pass, to instances and waiting jobs alike.
+    Pass,
+    /// To instances that are launched after the keeper's next pass.
+    Launch,
+    /// To jobs that begin after the keeper's next pass.
+    Request,
+    /// To jobs that begin afterwards: their calls read the file.
+    Job,
+    /// To processes that start afterwards.
+    Start,
+    /// As the keys in the table say.
+    Within,
+}
+
+/// A key; `means` has to follow.
+pub const fn key(name: &'static str, takes: Takes, unset: Unset, applies: Applies) -> Key {
+    Key { name, takes, unset, applies, unit: "", means: "", interacts: "" }
+}
+
+impl Key {
+    #[must_use]
+    pub const fn unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    #[must_use]
+    pub const fn means(self, means: &'static str) -> Self {
+        Self { means, ..self }
+    }
+
+    #[must_use]
+    pub const fn interacts(self, interacts: &'static str) -> Self {
+        Self { interacts, ..self }
+    }
+
+    /// The same key in another table, where something else holds if it is not given.
+    #[must_use]
+    pub const fn or(self, unset: Unset) -> Self {
+        Self { unset, ..self }
+    }
+
+    /// As it would stand in the file; `None`: the key is required, or its default is no plain value.
+    pub const fn default(&self) -> Option<&'static str> {
+        match self.unset {
+            Unset::Value(value) => Some(value),
+            Unset::Required | Unset::Words(_) => None,
+        }
+    }
+
+    /// Does a table stand behind it?
+    pub const fn opens_table(&self) -> bool {
+        matches!(self.takes, Takes::Table | Takes::Tables)
+    }
+}
+
+impl fmt::Display for Takes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |words: &[&str]| {
+            let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+            quoted.join(", ")
+        };
+        match self {
+            Self::Count(least) => write!(f, "a whole number, {least} or more"),
+            Self::Factor => f.write_str("a number, 0 or more"),
+            Self::Duration(_) => f.write_str("a duration like \"30s\", \"20m\" or \"1h 30m\""),
+            Self::Size => f.write_str("a size like \"512M\" or \"8G\""),
+            Self::Text => f.write_str("a string"),
+            Self::Flag => f.write_str("true or false"),
+            Self::Word(words) => write!(f, "one of {}", quoted(words)),
+            Self::Words(words) => write!(f, "one of {}, or a list of them", quoted(words)),
+            Self::Texts => f.write_str("a list of strings"),
+            Self::TextOrTexts => f.write_str("a string or a list of strings"),
+            Self::Globs => f.write_str("a pattern or a list of patterns"),
+            Self::HostPath => f.write_str("an absolute path"),
+            Self::GuestPath => f.write_str("an absolute path on the instance"),
+            Self::Map => f.write_str("a table of strings"),
+            Self::Table => f.write_str("a table"),
+            Self::Tables => f.write_str("a list of tables"),
+        }
+    }
+}

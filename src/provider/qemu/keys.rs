@@ -1,0 +1,62 @@
+//! The keys of provider `qemu`.
+
+use crate::keys::Applies::{Launch, Pass};
+use crate::keys::Takes::{Count, Duration, HostPath, Size, Text, Word};
+use crate::keys::Unset::{Value, Words};
+use crate::keys::{KeyTable, key};
+
+/// The words of `network`, `accel` and `boot`.
+pub(super) const NETWORKS: &[&str] = &["isolated", "proxy", "open"];
+pub(super) const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
+pub(super) const BOOTS: &[&str] = &["snapshot", "direct", "disk"];
+
+pub(super) const TABLES: &[KeyTable] = &[KeyTable {
+    header: "[pool.NAME.provider]",
+    about: "Instances are virtual machines (VMs) on the runner host, through QEMU. \
+            [providers/qemu.md](providers/qemu.md) explains how they boot and what isolates them.",
+    keys: &[
+        key("image", Text, Value("\"light\""), Launch)
+            .means("Name of an image of `greenroom image build`, or absolute path of a qcow2 file with cloud-init.")
+            .interacts("A qcow2 file boots more slowly: see `boot`."),
+        key("images", HostPath, Words("`images` in the state directory"), Launch)
+            .means("Directory of images.")
+            .interacts("`greenroom image` takes the same directory by `--images`."),
+        key("vcpus", Count(1), Value("1"), Launch).unit("processors").means("Processors of each VM, at most 64."),
+        key("memory", Size, Value("\"1G\""), Launch)
+            .means("Memory of each VM, in whole MiB and at least `128M`.")
+            .interacts("Must not exceed `memory_budget`."),
+        key("disk", Size, Words("the size of the image"), Launch)
+            .means("Size of the disk as the guest sees it; the guest's file system grows with it.")
+            .interacts("Must not be smaller than the image."),
+        key("network", Word(NETWORKS), Value("\"isolated\""), Launch)
+            .means("What a guest reaches: nothing, one address, or all that the runner host reaches, its loopback \
+                    included.")
+            .interacts("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources."),
+        key("proxy", Text, Words("none"), Launch)
+            .means("Address that guests reach as 10.0.2.100:3128, as `\"host:port\"`; `http_proxy` is set in the \
+                    guest.")
+            .interacts("Required with `network = \"proxy\"`, refused otherwise."),
+        key("accel", Word(ACCELS), Value("\"auto\""), Launch)
+            .means("Accelerator: KVM, or emulation (`\"tcg\"`), which is 5 to 30 times slower.")
+            .interacts("`\"auto\"` tests KVM before it uses it, and emulates if the test fails."),
+        key("boot", Word(BOOTS), Value("\"snapshot\""), Launch)
+            .means("How a VM boots: resumed from a template that has booted once, by its image's kernel, or by the \
+                    boot loader of its disk.")
+            .interacts("A qcow2 file in `image` boots by `\"disk\"`, which is the default then; other images \
+                        cannot."),
+        key("boot_timeout", Duration(0), Words("30 s with KVM, 3 min emulated; with a qcow2 file 2 min and 10 min"), Launch)
+            .means("How long a guest may take from the start of QEMU to its first answer.")
+            .interacts("`launch_timeout` bounds the whole launch."),
+        key("template_retention", Duration(0), Value("\"10m\""), Launch)
+            .means("How long the memory of a template (some 100 MiB) is kept after its last clone has terminated.")
+            .interacts("Only with `boot = \"snapshot\"`."),
+        key("memory_budget", Size, Words("three quarters of the runner host's memory"), Pass)
+            .means("Memory for all VMs of the state directory together; a VM that does not fit is refused with no \
+                    capacity.")
+            .interacts("Each VM counts with its `memory` and 128 MiB more, or 64 MiB with `accel = \"kvm\"`. VMs \
+                        of other pools count, too."),
+        key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
+            .means("User that runs QEMU where Greenroom runs as root; not root."),
+        key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),
+    ],
+}];
