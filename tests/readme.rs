@@ -4,11 +4,12 @@
 //! whatever it starts are gone afterwards. Needs root.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 #[expect(dead_code, reason = "only the folder is of use here")]
 #[path = "vm/images.rs"]
 mod images;
+#[path = "support/program.rs"]
+mod program;
 #[path = "support/skipped.rs"]
 mod skipped;
 
@@ -27,9 +28,11 @@ greenroom() {
 }
 "#;
 
-/// A machine of the script's own: `$1` is a directory for it, `$2` the folder with our executable.
+/// A machine of the script's own: `$1` is a directory for it, `$2` the folder with our executable. That lies where the
+/// README has it, and no service manager of the machine is in reach.
 const MACHINE: &str = r#"
 set -euo pipefail
+umask 022
 mount --make-rprivate /
 mkdir -p "$1/files" "$1/state"
 mount -t tmpfs none "$1/files"
@@ -39,20 +42,33 @@ mount -t overlay none -o "lowerdir=/var/lib,upperdir=$1/files/lib/made,workdir=$
 mount -t overlay none -o "lowerdir=/home,upperdir=$1/files/home/made,workdir=$1/files/home/work" /home
 mkdir -p /var/lib/greenroom
 mount --bind "$1/state" /var/lib/greenroom
+mount -t overlay none -o "lowerdir=$2:/usr/local/bin" /usr/local/bin
+mount -t tmpfs none /run
 ip link set lo up
-export PATH="$2:$PATH:/usr/sbin"
+export PATH="/usr/local/bin:$PATH:/usr/sbin"
 "#;
 
-/// Two hosts by name, which accept whatever key was copied to them for the user `ci`.
+/// Makes a user `ci`, as there is on many a build machine: with its own number and home, and no way to log in.
+const SAME_NAME: &str = r#"
+echo "ci:x:62000:62000::/home/ci:/bin/false" >> /etc/passwd
+echo "ci:!:1::::::" >> /etc/shadow
+install -d -o 62000 -g 62000 -m 0700 /home/ci/builds
+"#;
+
+/// Two hosts by name, which accept whatever key was copied to them for the user `ci`. It is the only one of that name,
+/// and its home is new.
 const HOSTS: &str = r#"
-mkdir -p /run/sshd
+mkdir -p /run/sshd /etc/ssh/hosts /home/ci
+for file in passwd shadow group gshadow; do
+    [ ! -e "/etc/$file" ] || sed -i '/^ci:/d' "/etc/$file"
+done
 echo "ci:x:61000:61000::/home/ci:/bin/bash" >> /etc/passwd
 echo "ci:x:61000:" >> /etc/group
-install -d -o 61000 -g 61000 /home/ci
+mount -t tmpfs -o mode=0755,uid=61000,gid=61000 none /home/ci
 for number in 1 2; do
     echo "127.0.0.1$number build-$number" >> /etc/hosts
-    ssh-keygen -q -t ed25519 -N '' -f "$1/host-$number"
-    /usr/sbin/sshd -f /dev/null -h "$1/host-$number" -o ListenAddress=127.0.0.1$number -o PidFile=none \
+    ssh-keygen -q -t ed25519 -N '' -f "/etc/ssh/hosts/$number"
+    /usr/sbin/sshd -f /dev/null -h "/etc/ssh/hosts/$number" -o ListenAddress=127.0.0.1$number -o PidFile=none \
         -o AuthorizedKeysFile=/etc/ssh/hosts/build-$number -o StrictModes=no -o UsePAM=no
 done
 "#;
@@ -88,11 +104,11 @@ fn take(section: &str, prepare: &str) -> Option<String> {
     let home = tempfile::Builder::new().prefix("greenroom-readme-").tempdir().expect("a directory");
     let program = Path::new(env!("CARGO_BIN_EXE_greenroom"));
     let script = [MACHINE, prepare, INSTEAD, "set -x\n", &script_of(section)].concat();
-    let mut command = Command::new("unshare");
+    let mut command = program::command("unshare", home.path());
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args(["bash", "-c", &script, "bash"]).arg(home.path());
     command.arg(program.parent().expect("a folder")).env("images", images_folder(section));
-    let output = command.stdin(Stdio::null()).current_dir("/").output().expect("unshare runs");
+    let output = command.current_dir("/").output().expect("unshare runs");
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(output.status.success(), "{section}: {}\n{said}", output.status);
@@ -114,7 +130,8 @@ fn virtual_machines_on_this_server() {
 
 #[test]
 fn two_ssh_hosts() {
-    if let Some(said) = take("From nothing to running jobs: two SSH hosts", HOSTS) {
+    let prepare = [SAME_NAME, HOSTS].concat();
+    if let Some(said) = take("From nothing to running jobs: two SSH hosts", &prepare) {
         assert!(said.contains("job succeeded") && said.contains("Hello from "), "{said}");
     }
 }

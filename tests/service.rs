@@ -1,5 +1,7 @@
 //! The runner's service stops: what becomes of the job, of the keeper and of instances.
 
+#[path = "support/program.rs"]
+mod program;
 #[path = "support/service.rs"]
 mod service;
 #[path = "support/settled.rs"]

@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+#[path = "../support/program.rs"]
+mod program;
 #[path = "../support/settled.rs"]
 mod settled;
 mod vocabulary;
@@ -34,8 +36,7 @@ impl Place {
 
     fn command(&self, args: &[&str]) -> Command {
         let config = self.path().join("greenroom.toml");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let mut command = program::command(env!("CARGO_BIN_EXE_greenroom"), self.path());
         command.arg("--config").arg(config).args(args);
         command
     }

@@ -8,7 +8,10 @@ mod linked;
 #[path = "../support/pace.rs"]
 mod pace;
 mod provider;
+#[path = "../support/rerun.rs"]
+mod rerun;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod store;
 mod trick;
+mod users_machine;

@@ -1,9 +1,10 @@
 //! A host: an `sshd` with an address, a file system view and a process tree of its own, out of Linux namespaces.
 //!
 //! Each sees /home, /tmp and its accounts for itself, and nothing of the processes of others. Its account is `ci`, its
-//! disk the one that /home is on. Everything goes with the process that holds the namespaces.
+//! disk the one that /home is on. It has no GitLab Runner. Everything goes with the process that holds the namespaces.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +15,7 @@ use toml::{Table, Value};
 use crate::processes::wait_for;
 use crate::setting::Setting;
 use crate::skipped::skipped;
+use crate::support::program;
 
 /// How long a host may take to answer.
 const BOOT: Duration = Duration::from_secs(30);
@@ -92,9 +94,16 @@ pub fn possible() -> bool {
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// The account's public key file and host keys lie in `dir`, which the host sees as /mnt.
+/// The account's public key file and host keys lie in `dir`, which the host sees as /mnt. Its accounts read there.
 fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
-    let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("it can be written");
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode can be set");
+    };
+    set_mode(dir, 0o755);
+    let write = |name: &str, text: &str| {
+        fs::write(dir.join(name), text).expect("it can be written");
+        set_mode(&dir.join(name), 0o644);
+    };
     let host_key = new_key(&dir.join("host_key"));
     write("authorized_keys", &format!("{login}\n"));
     write(
@@ -117,7 +126,7 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
     write(
         "init",
         &format!(
-            "set -e\n\
+            "set -e\numask 022\n\
              mount --make-rprivate /\n\
              mount --bind {dir} /mnt\n\
              mount -t tmpfs -o size={disk}m,mode=755 disk /home\n\
@@ -125,6 +134,8 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
              mount -t tmpfs -o mode=1777 tmp /dev/shm\n\
              mount -t tmpfs run /run\nmkdir /run/sshd\n\
              for f in passwd group shadow; do mount --bind /mnt/$f /etc/$f; done\n\
+             for d in /usr/local/bin /usr/bin /bin; do\n\
+             [ ! -e $d/gitlab-runner ] || mount --bind /dev/null $d/gitlab-runner\ndone\n\
              mkdir /home/ci\ncp /mnt/profile /home/ci/.bashrc\nchown -R 4711:4711 /home/ci\n\
              cd /\n\
              while :; do {SSHD} -D -e -f /mnt/sshd_config </dev/null >/mnt/log 2>&1 || :; sleep 0.1; done\n",
@@ -163,11 +174,10 @@ impl Machine {
         run(&format!("ip -n {namespace} addr add {}/30 dev eth0", at(2)));
         run(&format!("ip -n {namespace} link set eth0 up"));
         run(&format!("ip -n {namespace} link set lo up"));
-        let init = Command::new("ip")
+        let init = program::command("ip", dir.path())
             .args(["netns", "exec", &namespace, "unshare", "--mount", "--pid", "--fork", "--kill-child"])
             .args(["--mount-proc", "sh"])
             .arg(dir.path().join("init"))
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(dir.path().join("init.log")).expect("a log"))
             .spawn()
@@ -202,7 +212,7 @@ impl Machine {
     /// Runs a command there as root, beside SSH; what it printed.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
-        let output = Command::new("nsenter")
+        let output = program::command("nsenter", self.dir.path())
             .args(["--mount", "--pid", "--net", "--target", &self.pid().to_string(), "sh", "-c", script])
             .output()
             .expect("nsenter starts");

@@ -23,3 +23,4 @@ mod setting;
 mod skipped;
 #[path = "../support/mod.rs"]
 mod support;
+mod users_machine;

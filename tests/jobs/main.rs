@@ -38,3 +38,4 @@ mod superseded;
 #[path = "../support/mod.rs"]
 mod support;
 mod trust;
+mod users_machine;

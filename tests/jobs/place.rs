@@ -16,6 +16,7 @@ use crate::processes::{self, Kind, Process, wait_for};
 use crate::setting::Setting;
 use crate::support::attempt::Attempt;
 use crate::support::job::Job;
+use crate::support::program;
 use crate::support::record::JobResult;
 use crate::support::runner::Runner;
 
@@ -127,10 +128,8 @@ impl Place {
     }
 
     fn command_of(&self, driver: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(driver);
-        command.arg("--config").arg(&self.config).args(arguments).env_clear();
-        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.path());
-        command.stdin(Stdio::null()).current_dir("/");
+        let mut command = program::command(driver, self.path());
+        command.arg("--config").arg(&self.config).args(arguments).current_dir("/");
         command
     }
 

@@ -14,6 +14,8 @@ use serde_json::Value;
 
 mod boot;
 mod leaks;
+#[path = "../support/program.rs"]
+mod program;
 #[path = "../support/settled.rs"]
 mod settled;
 use settled::await_settled;
@@ -53,10 +55,8 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.arg("--config").arg(self.path("greenroom.toml")).args(args);
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("TZ", "UTC").env("HOME", self.dir.path());
-        command.stdin(Stdio::null());
+        let mut command = program::command(PROGRAM, self.dir.path());
+        command.arg("--config").arg(self.path("greenroom.toml")).args(args).env("TZ", "UTC");
         command
     }
 

@@ -16,3 +16,4 @@ mod recording;
 mod scenarios;
 #[path = "../support/mod.rs"]
 mod support;
+mod users_machine;

@@ -1,16 +1,16 @@
 //! A git repository for jobs to clone.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use super::program;
 
 /// Makes `demo.git` in a directory: one commit on `main`.
 pub fn repository(home: &Path) -> PathBuf {
     let path = home.join("demo.git");
     let git = |arguments: &[&str]| {
-        let identity =
-            ["-c", "user.name=lab", "-c", "user.email=lab@localhost", "-c", "commit.gpgsign=false"];
-        let mut command = Command::new("git");
-        command.args(identity).args(arguments).env("HOME", home).env("GIT_CONFIG_NOSYSTEM", "1");
+        let identity = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
+        let mut command = program::command("git", home);
+        command.args(identity).args(arguments).env("GIT_CONFIG_NOSYSTEM", "1");
         let output = command.current_dir(&path).output().expect("git runs");
         assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     };

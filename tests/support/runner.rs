@@ -12,6 +12,7 @@ use super::build::Build;
 use super::events::Shared;
 use super::handle::Handle;
 use super::job::Job;
+use super::program;
 use super::record::JobResult;
 
 /// One of the four executables of `[runners.custom]`.
@@ -104,7 +105,6 @@ impl Runner {
         };
         let temp_dir = home.join("tmp");
         std::fs::create_dir_all(&temp_dir).expect("the runner's temporary directory can be made");
-        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         Self {
             config: Some(exec("config")),
             prepare: Some(exec("prepare")),
@@ -116,7 +116,7 @@ impl Runner {
             get_sources_timeout: None,
             builds_dir: Some(home.join("builds").to_string_lossy().into_owned()),
             cache_dir: Some(home.join("cache").to_string_lossy().into_owned()),
-            environment: vec![("PATH".into(), path), ("HOME".into(), home.into())],
+            environment: program::environment(home).into(),
             variables: Vec::new(),
             temp_dir,
             url: "http://127.0.0.1:9999".into(),

@@ -87,6 +87,9 @@ fn exports(build: &Build, places: &Places) -> String {
     text
 }
 
+/// The machine's own settings of git stay out of the instance's work.
+const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1\n";
+
 fn get_sources(build: &Build, places: &Places) -> String {
     let project = quoted(&places.project_dir);
     let default = if build.job.repository.is_some() { "fetch" } else { "none" };
@@ -101,7 +104,7 @@ fn get_sources(build: &Build, places: &Places) -> String {
         _ => (String::new(), "Fetching changes..."),
     };
     format!(
-        "{clear}echo '{saying}'\nmkdir -p {project}\ncd {project}\ngit init --quiet\n\
+        "{clear}echo '{saying}'\nmkdir -p {project}\ncd {project}\n{GIT}git init --quiet\n\
          git remote add origin {url} 2>/dev/null || git remote set-url origin {url}\n\
          git fetch --quiet --depth 20 origin {git_ref}\ngit checkout -f -q FETCH_HEAD\ngit clean -ffdx\n\
          echo \"Checking out $(git rev-parse --short HEAD) as detached HEAD...\"\n"
@@ -111,7 +114,7 @@ fn get_sources(build: &Build, places: &Places) -> String {
 fn clear_worktree(places: &Places) -> String {
     let project = quoted(&places.project_dir);
     format!(
-        "echo 'Deleting tracked and untracked files...'\n\
+        "{GIT}echo 'Deleting tracked and untracked files...'\n\
          if cd {project} 2>/dev/null && git rev-parse --git-dir >/dev/null 2>&1; then\n\
          git rm -rf --ignore-unmatch --quiet .\ngit clean -ffdx\nfi\n"
     )

@@ -4,9 +4,10 @@
 //! outlives it. Needs root, systemd and version 2 of control groups.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::program;
 use crate::skipped::skipped;
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -53,9 +54,9 @@ impl Systemd {
             std::fs::write(folder.join(name), text).expect("a unit");
         }
         let log = std::fs::File::create(place.join("log")).expect("a log");
-        let mut command = Command::new("unshare");
+        let mut command = program::command("unshare", home);
         command.args(["--mount", "--uts", "--ipc", "--kill-child", "--fork", "sh", "-c", BEGIN, "sh"]);
-        command.arg(&place).arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg(&place).arg(&folder).stdout(Stdio::null()).stderr(log);
         let unshare = command.spawn().expect("unshare runs");
         let mut systemd = Self { unshare, pid: 0, home: place };
         let until = Instant::now() + WITHIN;
@@ -69,8 +70,8 @@ impl Systemd {
 
     /// Runs a program beside it, in all its namespaces.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.pid.to_string(), "--all"]).args(arguments).stdin(Stdio::null());
+        let mut command = program::command("nsenter", &self.home);
+        command.args(["--target", &self.pid.to_string(), "--all"]).args(arguments);
         command.output().expect("nsenter runs")
     }
 
@@ -136,7 +137,7 @@ fn remove_groups(home: &Path) {
             sleep 0.1
         done
     "#;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(home).stdin(Stdio::null());
+    let mut command = program::command("unshare", home);
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(home);
     drop(command.stdout(Stdio::null()).stderr(Stdio::null()).status());
 }

@@ -73,6 +73,11 @@ fn a_job_finds_a_whole_machine() {
         says("gitlab-runner --version; ls -d /builds /cache"),
         "Version:      19.4.0\n/builds\n/cache"
     );
+    // Users of the guest other than root get into every directory that the image adds to Debian's.
+    assert_eq!(
+        says("stat -c '%a %n' /builds /cache /usr/lib/greenroom /var/log/apt"),
+        "755 /builds\n755 /cache\n755 /usr/lib/greenroom\n755 /var/log/apt"
+    );
     assert_eq!(
         says("git init -q /builds/a && cd /builds/a && git lfs install --local >/dev/null && echo done"),
         "done"

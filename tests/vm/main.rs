@@ -46,6 +46,8 @@ mod sweep;
 mod systemd;
 mod templates;
 
+use support::program;
+
 mod contract {
     use crate::fixture::VmFixture;
     use crate::provider::provider_contract;

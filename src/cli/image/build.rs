@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use rustix::fs::Mode;
+
 use super::args::BuildOptions;
 use crate::cli::error::CliError;
 use crate::cli::ui;
@@ -18,6 +20,8 @@ const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
     become_root()?;
+    // The guest's directories are for all its users, whatever umask this process was started with.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     let suite = match options.suite {
         Some(suite) => suite,
         None => build::suite_of_machine()?.ok_or_else(|| {

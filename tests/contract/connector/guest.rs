@@ -42,9 +42,7 @@ async fn busybox_can_be_the_interpreter() {
     let busybox = busybox.expect("this test needs busybox: `apt-get install busybox`");
     std::os::unix::fs::symlink(busybox, bin.join("sh")).unwrap();
     // A login shell whose PATH begins with busybox: `sh` is its ash then.
-    let path = format!("command=\"PATH={}:$PATH exec sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\" ", bin.display());
-    let key = fs::read_to_string(sshd.path("authorized_keys")).unwrap();
-    sshd.authorize(&format!("{path}{}", key.trim()));
+    sshd.login_through(&format!("PATH={}:$PATH exec sh -c \"$SSH_ORIGINAL_COMMAND\"", bin.display()));
     let script = "readlink /proc/$$/exe; exit 42\n";
     let (end, kept) = sshd.run(stage("sh", script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(42));

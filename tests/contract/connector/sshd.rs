@@ -104,6 +104,14 @@ impl Sshd {
         write_private(&self.path("authorized_keys"), &format!("{key}\n"));
     }
 
+    /// Has logins go through this line of `/bin/sh`, whatever the account's own shell is.
+    pub(crate) fn login_through(&self, line: &str) {
+        let login = self.path("login");
+        fs::write(&login, format!("{line}\n")).unwrap();
+        let key = fs::read_to_string(self.path("authorized_keys")).unwrap();
+        self.authorize(&format!("command=\"exec /bin/sh {}\" {}", login.display(), key.trim()));
+    }
+
     pub(crate) async fn run(&self, stage: Stage, stop: Stop<'_>) -> (Result<StageEnd, ConnectError>, Kept) {
         let mut kept = Kept::default();
         let end = self.connector().run(&self.id, &self.at, stage, &mut kept, stop).await;

@@ -79,10 +79,7 @@ async fn a_guest_without_bash_and_pkill_works_on_one_connection() {
     }
     // Its PATH has nothing else.
     let home = sshd.path("home");
-    let path =
-        format!("command=\"PATH={} exec {busybox} sh -c \\\"$SSH_ORIGINAL_COMMAND\\\"\" ", home.display());
-    let key = std::fs::read_to_string(sshd.path("authorized_keys")).unwrap();
-    sshd.authorize(&format!("{path}{}", key.trim()));
+    sshd.login_through(&format!("PATH={} exec {busybox} sh -c \"$SSH_ORIGINAL_COMMAND\"", home.display()));
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
     for n in 0..3 {
         let script = format!("echo {n}; command -v pkill bash && exit 9; exit 0\n");

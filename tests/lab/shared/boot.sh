@@ -23,6 +23,7 @@ done
 # Nobody's keys but the instance's own.
 mkdir -p /etc/ssh ~root/.ssh
 rm -f /etc/ssh/ssh_host_* ~root/.ssh/authorized_keys
+sed -i 's#^\(root:.*:\)[^:]*$#\1/bin/bash#' /etc/passwd
 
 echo "[    0.000000] Linux version of the cloud lab, instance at $*"
 while read -r number mode how path; do
@@ -32,6 +33,8 @@ while read -r number mode how path; do
   chmod "$mode" "$path"
 done <"$given/manifest"
 while read -r user; do
+  # One of this machine's may have the name, another home and a shell of its own.
+  [ "$user" = root ] || userdel --force "$user" >/dev/null 2>&1 || true
   id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh "$user"
   home=$(getent passwd "$user" | cut -d: -f6)
   mkdir -p "$home/.ssh"

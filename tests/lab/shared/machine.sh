@@ -3,8 +3,10 @@
 #
 #   machine.sh DIRECTORY PORT ADDRESS…    in process and mount namespaces of its own
 #
-# Nothing that the instance does reaches this machine's files: its changes lie in memory and go with it.
+# Nothing that the instance does reaches this machine's files: its changes lie in memory and go with it. The homes of
+# this machine's users are not there, nor what they keep in them.
 set -eu
+umask 022
 dir=$1
 shift
 root=$dir/root
@@ -20,13 +22,13 @@ for place in /*; do
     continue
   fi
   case $name in
-    bin | etc | home | lib* | opt | root | sbin | srv | usr | var)
+    bin | etc | lib* | opt | sbin | srv | usr | var)
       mkdir "$root/$name" "$changes/$name" "$changes/$name.work"
       mount -t overlay -o "lowerdir=$place,upperdir=$changes/$name,workdir=$changes/$name.work" lab "$root/$name"
       ;;
   esac
 done
-mkdir "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/tmp"
+mkdir "$root/home" "$root/root" "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/tmp"
 mount -t proc lab "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"

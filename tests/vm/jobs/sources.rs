@@ -3,9 +3,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use super::{Machines, machines};
+use crate::program;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 use crate::support::repository::repository;
@@ -38,9 +39,9 @@ impl GitServer {
 
 fn serve(home: &Path, stream: TcpStream) {
     let (input, output) = (stream.try_clone().expect("a second end"), stream);
-    let mut git = Command::new("git");
-    git.args(["daemon", "--inetd", "--export-all"]);
-    git.arg(format!("--base-path={}", home.display())).arg(home).env("HOME", home);
+    let mut git = program::command("git", home);
+    git.args(["daemon", "--inetd", "--export-all"]).env("GIT_CONFIG_NOSYSTEM", "1");
+    git.arg(format!("--base-path={}", home.display())).arg(home);
     git.stdin(Stdio::from(OwnedFd::from(input))).stdout(Stdio::from(OwnedFd::from(output)));
     git.stderr(Stdio::null()).status().expect("git runs");
 }

@@ -73,7 +73,9 @@ impl Guest {
         self.ssh_as(&self.endpoint.user, &self.fixture.client_key())
     }
 
+    /// Runs a command of `/bin/sh`: OpenSSH hands it to the account's own shell first.
     fn run(&self, command: &str) -> Output {
+        let command = format!("exec /bin/sh -c '{}'", command.replace('\'', r"'\''"));
         self.ssh().arg(command).stdin(Stdio::null()).output().unwrap()
     }
 
