@@ -48,7 +48,7 @@ pub(super) fn request(name: &str, ms: u64) -> Event {
         stage: JobFacts::text("test"),
         name: JobFacts::text(name),
         git_ref: JobFacts::text("main"),
-        protected: ms % 2 == 0,
+        protected: ms.is_multiple_of(2),
         ..JobFacts::new(key, "group/project", Duration::from_hours(1))
     };
     let (attempt, domain) = (AttemptName::new(name), TrustDomain::new("group/project"));
