@@ -130,7 +130,7 @@ fn names_read<T: Debug>(
     let wrong =
         read(&place.with(least, UNKNOWN, Value::Boolean(true))).expect_err("an unknown key is refused");
     assert_eq!(wrong.key, place.name(UNKNOWN), "{wrong}");
-    let (_, known) = wrong.problem.split_once("which knows ").expect("all keys are listed");
+    let (_, known) = wrong.problem.split_once("known keys: ").expect("all keys are listed");
     known.split(", ").map(|name| name.trim_matches('`').to_owned()).collect()
 }
 

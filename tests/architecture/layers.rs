@@ -12,9 +12,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("port", &["core"]),
     ("names", &[]),
     ("keys", &[]),
+    // Where unit tests note that they could not run.
+    ("skipped", &[]),
     ("config", &["core", "keys"]),
     ("gitlab", &["core"]),
-    ("provider/*", &["core", "port", "names", "keys", "provider"]),
+    ("provider/*", &["core", "port", "names", "keys", "provider", "skipped"]),
     ("connector/*", &["core", "port", "names", "connector"]),
     ("store/*", &["core", "port", "store"]),
     ("host/*", &["core", "port", "host"]),

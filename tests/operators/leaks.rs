@@ -131,7 +131,7 @@ fn whoever_cannot_look_says_so() {
     let said = leaks(&home, &[]);
     assert_eq!((said.code, said.out.as_str()), (2, ""), "{said:?}");
     let expected =
-        "error: orphaned resources cannot be determined: pool `linux`: the provider's answer is incomplete";
+        "error: orphaned resources cannot be determined: pool `linux`: the provider's list is incomplete";
     assert!(said.err.starts_with(expected), "{said:?}");
     let json = home.json(&["pool", "leaks", "--json"]);
     assert!(json["pools"][0]["error"].as_str().unwrap().contains("incomplete"), "{json}");
