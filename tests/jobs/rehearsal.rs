@@ -59,7 +59,7 @@ fn a_job_waits_for_capacity_that_the_provider_lacks_and_reads_so() {
     let second = place.runner().attempt(&Job::new(2));
     second.config();
     let prepare = second.start_prepare();
-    let refusal = "no capacity (no_capacity): 1 instances are there";
+    let refusal = "no capacity (no_capacity): 1 instances exist (no_capacity = 1)";
     prepare.wait_for_output(refusal, SOON);
     prepare.wait_for_output("; next try in ", SOON);
     assert_eq!(holder.run("build_script", "true\n").exit_code(), Some(0));
