@@ -65,7 +65,8 @@ const RETIRED_FIELDS: &[&str] = &[
 ];
 
 /// Where a retired phrase is right: another meaning, or a name.
-const RIGHT: &[&str] = &["user `nobody`", "(or `nobody`)", "otherwise `nobody`", "as `nobody`", "else \"nobody\"", "--planted"];
+const RIGHT: &[&str] =
+    &["user `nobody`", "(or `nobody`)", "otherwise `nobody`", "as `nobody`", "else \"nobody\"", "--planted"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

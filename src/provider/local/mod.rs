@@ -1,6 +1,7 @@
 //! Instances that are processes on this machine.
 //!
-//! An instance is a directory and a process of our own executable that serves SSH on loopback. //! No isolation: jobs run as the user that runs us.
+//! An instance is a directory and a process of our own executable that serves SSH on loopback.
+//! There is no isolation: jobs run as the user that runs Greenroom.
 
 use std::ffi::OsString;
 use std::io;

@@ -104,12 +104,3 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
     let placement = zone.as_input().get_placement().as_ref().unwrap();
     assert_eq!(placement.availability_zone(), Some("eu-west-1a"));
 }
-
-#[test]
-fn specs_of_format_2_are_read() {
-    let more = "market = \"spot\"\nspot_price = \"0.05\"\nsecurity_groups = \"sg-1\"\ndisk = \"50G\"\n";
-    crate::core::golden::hold(
-        crate::core::golden::recorded!("launch-specs-aws-ec2.jsonl"),
-        &[order(""), order(more)],
-    );
-}

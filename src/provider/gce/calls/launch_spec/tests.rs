@@ -133,12 +133,3 @@ fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
     theirs.tags.owner = OwnerId::new("fedcba9876543210");
     assert_ne!(request_id(&ours), request_id(&theirs), "another owner's is another");
 }
-
-#[test]
-fn specs_of_format_2_are_read() {
-    let specs = [
-        order("", &request("linux", None)),
-        order("market = \"spot\"\ndisk = \"50G\"\n", &request("linux", None)),
-    ];
-    crate::core::golden::hold(crate::core::golden::recorded!("launch-specs-gce.jsonl"), &specs);
-}
