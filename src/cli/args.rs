@@ -84,13 +84,13 @@ pub enum RunnerCall {
 /// The commands of operators and timers.
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
-    /// Run the keeper in the foreground, where it reconciles all pools; recommended as a service
+    /// Run the keeper in the foreground, as a service: it reconciles all pools
     Keep {
         /// Detach, log to keeper.log, and exit when nothing is left to do: set by the call that needs a keeper
         #[arg(long, hide = true)]
         background: bool,
     },
-    /// Run one reconcile pass without launches: end dead attempts, terminate instances, reap orphans
+    /// Run one reconcile pass that ends dead attempts and reaps orphans, without launches
     Reap {
         /// Name of the pool [default: all pools]
         #[arg(long, value_name = "NAME")]
@@ -238,28 +238,28 @@ pub struct LeaksOptions {
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of one command")]
 pub struct DoctorOptions {
-    /// Path of the runner's own configuration, whose `[[runners]]` sections are checked
+    /// Path of the runner's own configuration
     #[arg(long, value_name = "FILE", default_value = "/etc/gitlab-runner/config.toml")]
     pub runner_config: PathBuf,
-    /// Repair damaged state: keep what is valid, save the damaged files as backup files
+    /// Repair damaged state, and save the damaged files as backup files
     #[arg(long)]
     pub repair: bool,
     /// Keep the owner of a state directory that was moved here
     #[arg(long, conflicts_with = "new_owner")]
     pub take_over: bool,
-    /// Give a copied state directory an owner of its own; the old owner's instances are left alone
+    /// Give a copied state directory an owner of its own
     #[arg(long)]
     pub new_owner: bool,
-    /// Show the fingerprint of a static host's key (`jump`: the jump host's), and pin it after confirmation
+    /// Show the key of a static host (`jump`: the jump host), and pin it
     #[arg(long, value_name = "HOST", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
     pub pin: Option<String>,
-    /// With --pin: name of the host's pool [default: the only pool with such a host]
+    /// With --pin: name of the host's pool [default: the only one]
     #[arg(long, value_name = "NAME", requires = "pin")]
     pub pool: Option<String>,
-    /// With --pin: skip the question, and replace a key that was pinned before
+    /// With --pin: skip the question, and replace a pinned key
     #[arg(long, requires = "pin")]
     pub yes: bool,
-    /// Boot one instance of a pool, report how long each stage takes, and terminate it
+    /// Boot an instance of a pool, report each stage, and terminate it
     #[arg(long, value_name = "POOL", conflicts_with_all = ["repair", "take_over", "new_owner", "json", "pin"])]
     pub boot: Option<String>,
     /// Print JSON

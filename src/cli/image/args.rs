@@ -78,7 +78,7 @@ pub struct BuildOptions {
     /// Name of the Debian release [default: the runner host's]
     #[arg(long, value_name = "NAME")]
     pub suite: Option<String>,
-    /// URL of a package archive, or a line of sources.list, instead of the runner host's archives (repeatable)
+    /// URL of a package archive, or a line of sources.list (repeatable)
     #[arg(long = "mirror", value_name = "URL")]
     pub mirrors: Vec<String>,
     /// Name of an additional Debian package (repeatable)
@@ -87,7 +87,7 @@ pub struct BuildOptions {
     /// Size of the disk as the guest sees it; the file grows as the disk is filled
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size)]
     pub size: u64,
-    /// Path of a gitlab-runner program to include; without it, jobs have no cache and no artifacts
+    /// Path of a gitlab-runner program to include, for caches and artifacts
     #[arg(long, value_name = "FILE")]
     pub gitlab_runner: Option<PathBuf>,
 }
