@@ -98,3 +98,33 @@ fn every_key_is_explained_in_short_sentences() {
         }
     }
 }
+
+/// The rows of all tables with this first column, without their formatting.
+fn first_column(text: &str, header: &str) -> Vec<String> {
+    let (mut found, mut inside) = (Vec::new(), false);
+    for line in text.lines() {
+        let cell = line.strip_prefix("| ").and_then(|rest| rest.split(" | ").next());
+        match cell {
+            None => inside = false,
+            Some(cell) if cell == header => inside = true,
+            Some(cell) if inside && !cell.starts_with("---") => found.push(cell.to_owned()),
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// In the order in which they run.
+#[test]
+fn the_page_for_developers_names_every_step_of_the_test_script_and_no_other() {
+    let script = read("scripts/test");
+    let names =
+        script.lines().filter_map(|line| line.trim_start().strip_prefix("step \"")?.split('"').next());
+    let steps: Vec<&str> = names.collect();
+    assert!(steps.len() >= 20, "{steps:?}");
+    assert_eq!(
+        first_column(&read("docs/development.md"), "step"),
+        steps,
+        "the tables of docs/development.md"
+    );
+}

@@ -63,7 +63,8 @@ fn nobody_finds_anything_of_another_domain_though_hosts_come_and_go() {
     let mut hosts = Hosts::boot(&[Make { profile: "sleep 2\n", ..small("slow") }, small("b"), small("c")]);
     // A list waits for the host that is unplugged, and a pass for its list.
     let setting = hosts.setting().timing("connect_timeout", "15s").timing("list_interval", "5s");
-    let setting = setting.provider("dedicated_user", true);
+    // Twenty calls that wait and poll five times a second leave little of the processors to the jobs.
+    let setting = setting.timing("waiter_poll_interval", "1s").provider("dedicated_user", true);
     let place = setting.clone().open();
     let mut runner = place.runner();
     runner.patience = PATIENCE;
