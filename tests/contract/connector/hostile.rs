@@ -237,7 +237,7 @@ async fn the_first_of_two_exit_statuses_counts() {
 #[tokio::test]
 async fn an_end_before_the_shell_was_there_is_no_end_of_the_script() {
     let report = meet(Trick::EndsBeforeTheShell, Task::Run).await;
-    assert!(report.said.contains("ended the session with signal KILL before the script began"), "{report:?}");
+    assert!(report.said.contains("the session ended with signal KILL before the script began"), "{report:?}");
 }
 
 #[tokio::test]

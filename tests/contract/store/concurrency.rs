@@ -180,7 +180,7 @@ fn a_deleted_lock_file_is_made_anew_and_a_deleted_pool_is_an_error() {
     std::fs::remove_file(lock).unwrap();
     std::fs::remove_dir_all(home.path().join("pools")).unwrap();
     let error = block_on(store.load()).unwrap_err();
-    assert!(error.to_string().ends_with("is gone"), "{error}");
+    assert!(error.to_string().ends_with("no longer exists"), "{error}");
     let error = block_on(commit(&store, vec![request("b", 1)])).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");
     assert!(!home.path().join("pools").exists(), "a deleted state directory stays deleted");
