@@ -65,19 +65,16 @@ pub(crate) fn shown(tables: &[KeyTable], example: &str) {
 }
 
 /// Where a kind of table stands in the provider's table; the first one of a list.
-struct Place<'a> {
-    inner: Option<&'a str>,
+struct Place {
+    inner: Option<&'static str>,
     is_list: bool,
 }
 
-impl<'a> Place<'a> {
-    fn of(table: &KeyTable) -> Place<'a>
-    where
-        'static: 'a,
-    {
+impl Place {
+    fn of(table: &KeyTable) -> Self {
         let header = table.header;
         let path = header.trim_matches(['[', ']']).strip_prefix("pool.NAME.provider").expect(header);
-        Place { inner: path.strip_prefix('.'), is_list: header.starts_with("[[") }
+        Self { inner: path.strip_prefix('.'), is_list: header.starts_with("[[") }
     }
 
     /// What errors call a key there.
@@ -123,7 +120,7 @@ fn names_of(table: &KeyTable) -> BTreeSet<String> {
 
 /// The names that the code knows, as it lists them for a key that it does not know.
 fn names_read<T: Debug>(
-    place: &Place<'_>,
+    place: &Place,
     least: &Table,
     read: impl Fn(&Table) -> Result<T, KeyError>,
 ) -> BTreeSet<String> {
@@ -145,10 +142,10 @@ fn expected(takes: Takes) -> &'static str {
         Takes::Count(_) => "expected a whole number from 0",
         Takes::Duration(_) => "expected a duration such as \"1m 30s\"",
         Takes::Size => "expected a size such as \"512M\" or \"8G\"",
-        Takes::Text | Takes::Word(_) | Takes::HostPath => "expected a text",
+        Takes::Text | Takes::Word(_) | Takes::HostPath => "expected a string",
         Takes::Flag => "expected `true` or `false`",
-        Takes::Words(_) | Takes::TextOrTexts => "expected a text or a list of texts",
-        Takes::Map => "expected a table of texts",
+        Takes::Words(_) | Takes::TextOrTexts => "expected a string or a list of strings",
+        Takes::Map => "expected a table of strings",
         Takes::Table => "expected a table",
         Takes::Tables => "expected a list of tables",
         Takes::Factor | Takes::Texts | Takes::Globs | Takes::GuestPath => {
