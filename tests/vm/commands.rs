@@ -124,7 +124,7 @@ fn what_cannot_be_built_is_refused_at_once() {
         (&["build", "--size", "100M"], "is too small"),
         (&["build", "--size", "8"], "such as 8G"),
         (&["build", "--suite", "nosuch"], "no archive of Debian `nosuch`"),
-        (&["build", "--gitlab-runner", "/nosuch"], "/nosuch: no program that runs here"),
+        (&["build", "--gitlab-runner", "/nosuch"], "/nosuch is not a program that runs on this host"),
     ] {
         let refused = call(arguments, &images);
         let error = text(&refused.stderr);
