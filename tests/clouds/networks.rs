@@ -80,7 +80,7 @@ fn doctor_rehearses_zones_and_counts_their_addresses() {
     let site = Site::edited(Cloud::Ec2, setting, by_zones);
     let found = findings(Cloud::Ec2, &site);
     let [[code, _, few]] = &found[..] else { panic!("{found:#?}") };
-    assert!(code == "aws-ec2-addresses" && few.contains("have 502 addresses left"), "two of 251: {few}");
+    assert!(code == "aws-ec2-addresses" && few.contains("have 502 free addresses"), "two of 251: {few}");
     let requests = site.lab.requests();
     let rehearsed = requests.iter().filter(|request| request.code.as_deref() == Some("DryRunOperation"));
     assert_eq!(rehearsed.count(), 2, "{requests:#?}");

@@ -61,7 +61,9 @@ fn boot_sector(label: &str) -> Vec<u8> {
     sector.extend(SECTORS.to_le_bytes());
     sector.push(0xf8); // a fixed disk
     sector.extend(FAT_SECTORS.to_le_bytes());
-    sector.extend([0; 12]); // geometry, hidden and further sectors: none
+    sector.extend(32_u16.to_le_bytes()); // sectors of a track
+    sector.extend(16_u16.to_le_bytes()); // heads: mtools 4.0.32 refuses a volume without
+    sector.extend([0; 8]); // hidden and further sectors: none
     sector.extend([0x80, 0, 0x29]); // drive; an extended header follows
     sector.extend([0; 4]); // serial number
     sector.extend(padded(label));
@@ -131,10 +133,13 @@ mod tests {
         fs_err::write(&path, &volume).unwrap();
         let read = |program: &str, file: &[&str]| {
             let ran = std::process::Command::new(program).arg("-i").arg(&path).args(file).output();
-            ran.ok().map(|ran| String::from_utf8_lossy(&ran.stdout).into_owned())
+            ran.ok().map(|ran| {
+                assert!(ran.status.success(), "{program}: {}", String::from_utf8_lossy(&ran.stderr));
+                String::from_utf8_lossy(&ran.stdout).into_owned()
+            })
         };
         let Some(text) = read("mtype", &["::user-data"]) else { return skipped("mtools are missing") };
-        assert_eq!(text, long);
+        assert!(text == long, "{} bytes of {}", text.len(), long.len());
         assert_eq!(read("mtype", &["::meta-data"]).unwrap(), "{}");
         assert!(read("mlabel", &["-s", "::"]).unwrap().contains("CIDATA"));
     }
