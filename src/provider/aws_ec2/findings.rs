@@ -4,7 +4,7 @@ use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
-use crate::provider::cloud::doctor::by_words;
+use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};
 
 /// What EC2 answered.
@@ -55,7 +55,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
         );
         return found;
     }
-    for (offerings, words) in by_words(&facts.denied) {
+    for (offerings, words) in group_by_message(&facts.denied) {
         say(
             "aws-ec2-denied",
             Error,
@@ -63,7 +63,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             PERMISSIONS,
         );
     }
-    for (offerings, words) in by_words(&facts.refused) {
+    for (offerings, words) in group_by_message(&facts.refused) {
         let what = format!("EC2 would refuse {offerings} of pool `{pool}`: {words}");
         say("aws-ec2-refused", Error, what, "correct the pool's table, or remove the offering");
     }

@@ -21,7 +21,7 @@ pub struct Machines {
 
 /// What a pool has beside machines.
 #[derive(Debug, Clone, Default)]
-pub struct Things {
+pub struct ResourceList {
     pub all: Vec<Resource>,
     /// Was nothing cut off?
     pub complete: bool,
@@ -61,14 +61,14 @@ pub trait Api {
     ) -> Result<Self::LaunchSpec, ProviderError>;
 
     /// Makes one machine. The same order again finds the same machine, never a second one.
-    async fn create(&self, order: &Self::LaunchSpec) -> Result<Created, ProviderError>;
+    async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;
 
     /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
     /// What became of an order that was accepted, and whose machine no list has, or has as ending. Asked again and again, and for many orders
     /// at once.
-    async fn fate(&self, _order: &Self::LaunchSpec) -> Result<LaunchStatus, ProviderError> {
+    async fn launch_status(&self, _spec: &Self::LaunchSpec) -> Result<LaunchStatus, ProviderError> {
         Ok(LaunchStatus::Unknown)
     }
 
@@ -80,10 +80,10 @@ pub trait Api {
 
     /// Everything else with the pool's tag that bills or counts, of any owner: disks. Their ages are
     /// seen from `now`.
-    async fn things(&self, now: Stamp) -> Result<Things, ProviderError>;
+    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError>;
 
     /// Asks for the deletion of one of them; `NotFound` when it is gone, `Transient` as long as a machine uses it.
-    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError>;
+    async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;
 
     /// What can be found out without launching, for `doctor`.
     async fn examine(&self, demand: &Demand) -> Vec<Finding>;

@@ -43,7 +43,7 @@ pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Findin
 
 /// Refusals in the same words are one, of several offerings: an image that is not there refuses every one.
 #[must_use]
-pub fn by_words(refused: &[(String, String)]) -> Vec<(String, &str)> {
+pub fn group_by_message(refused: &[(String, String)]) -> Vec<(String, &str)> {
     let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
     for (offering, words) in refused {
         match grouped.iter_mut().find(|(_, known)| known == words) {
@@ -67,6 +67,6 @@ mod tests {
         let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
         let refused = refused.map(|(offering, words)| (offering.to_owned(), words.to_owned()));
         let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
-        assert_eq!(by_words(&refused), wanted);
+        assert_eq!(group_by_message(&refused), wanted);
     }
 }

@@ -26,7 +26,7 @@ pub enum MachineState {
     /// Stopped, and there until somebody asks for its deletion.
     Stopped,
     /// Accepted, but no place has been found for it yet: it may still be refused.
-    Asked,
+    Accepted,
     Starting,
     Running,
 }
@@ -45,7 +45,7 @@ pub struct Machine {
     pub handle: Handle,
     pub instance: InstanceId,
     pub tags: Tags,
-    pub standing: MachineState,
+    pub state: MachineState,
     /// When it was made, by the cloud's clock; milliseconds since 1970.
     pub created_ms: Option<i64>,
     pub addresses: Addresses,
@@ -68,9 +68,9 @@ impl Addresses {
 impl Machine {
     /// `None`: it is gone, and nobody needs to hear of it any more.
     pub fn status(&self) -> Option<Status> {
-        match self.standing {
+        match self.state {
             MachineState::Running => Some(Status::Running),
-            MachineState::Asked | MachineState::Starting => Some(Status::Starting),
+            MachineState::Accepted | MachineState::Starting => Some(Status::Starting),
             MachineState::Ending | MachineState::Stopped => Some(Status::Stopping),
             // A job of it may want to know why.
             MachineState::Gone => self.why.as_ref().map(|_| Status::Stopping),
@@ -97,7 +97,7 @@ pub(super) mod tests {
     use crate::core::ids::{Generation, OwnerId, PoolName};
     use crate::core::time::BootId;
 
-    pub(in crate::provider::cloud) fn machine(id: &str, standing: MachineState) -> Machine {
+    pub(in crate::provider::cloud) fn machine(id: &str, state: MachineState) -> Machine {
         let tags = Tags {
             pool: PoolName::new("linux"),
             owner: OwnerId::new("owner"),
@@ -108,7 +108,7 @@ pub(super) mod tests {
             handle: Handle { name: format!("i-{id}"), zone: String::new() },
             instance: InstanceId::new(id),
             tags,
-            standing,
+            state,
             created_ms: Some(9_000),
             addresses: Addresses { private: Some("10.0.0.7".to_owned()), ..Addresses::default() },
             what: "small".to_owned(),
@@ -122,7 +122,7 @@ pub(super) mod tests {
         assert_eq!(gone.status(), None);
         gone.why = Some("was reclaimed".to_owned());
         assert_eq!(gone.status(), Some(Status::Stopping));
-        assert_eq!(machine("a", MachineState::Asked).status(), Some(Status::Starting));
+        assert_eq!(machine("a", MachineState::Accepted).status(), Some(Status::Starting));
     }
 
     #[test]

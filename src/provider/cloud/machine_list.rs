@@ -21,13 +21,13 @@ impl MachineList {
 
     /// Of those, the one that is furthest from its end.
     pub(super) fn best(&self, id: &InstanceId) -> Option<&Machine> {
-        self.machines.iter().filter(|machine| machine.instance == *id).max_by_key(|machine| machine.standing)
+        self.machines.iter().filter(|machine| machine.instance == *id).max_by_key(|machine| machine.state)
     }
 
     /// The end of a machine has been asked for: until the next look it counts as ending.
     pub(super) fn ends(&mut self, handle: &Handle) {
         let known = self.machines.iter_mut().filter(|machine| machine.handle == *handle);
-        known.for_each(|machine| machine.standing = machine.standing.min(MachineState::Ending));
+        known.for_each(|machine| machine.state = machine.state.min(MachineState::Ending));
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
         let mut sight = MachineList { begun, complete: true, machines };
         sight.ends(&machine("a", MachineState::Running).handle);
-        let standing = |name| sight.best(&InstanceId::new(name)).unwrap().standing;
-        assert_eq!((standing("a"), standing("b")), (MachineState::Ending, MachineState::Running));
+        let state = |name| sight.best(&InstanceId::new(name)).unwrap().state;
+        assert_eq!((state("a"), state("b")), (MachineState::Ending, MachineState::Running));
     }
 }

@@ -132,22 +132,22 @@ impl<A: Api> Cloud<A> {
         loop {
             tokio::time::sleep(PLACING).await;
             // A look that fails says nothing about the machine, nor does one that a machine so young is not in yet.
-            let standing = match self.sight(PLACING).await {
-                Ok(sight) => sight.best(id).map(|machine| machine.standing).ok_or(sight.complete),
+            let state = match self.sight(PLACING).await {
+                Ok(sight) => sight.best(id).map(|machine| machine.state).ok_or(sight.complete),
                 Err(_) => Err(false),
             };
-            let fate = match standing {
+            let fate = match state {
                 Ok(MachineState::Starting | MachineState::Running | MachineState::Stopped) => {
                     LaunchStatus::Confirmed
                 }
-                Ok(MachineState::Asked) => LaunchStatus::Pending,
+                Ok(MachineState::Accepted) => LaunchStatus::Pending,
                 Ok(MachineState::Gone | MachineState::Ending) | Err(true) => {
-                    self.ask(self.api.fate(order)).await.unwrap_or(LaunchStatus::Unknown)
+                    self.ask(self.api.launch_status(order)).await.unwrap_or(LaunchStatus::Unknown)
                 }
                 Err(false) => LaunchStatus::Unknown,
             };
             let now = self.now();
-            let (class, why) = match (fate, standing) {
+            let (class, why) = match (fate, state) {
                 (LaunchStatus::Refused(error), _) => return Err(error),
                 (LaunchStatus::Confirmed, Ok(MachineState::Gone | MachineState::Ending)) => GONE,
                 (LaunchStatus::Confirmed, _) => return Ok(()),
@@ -178,7 +178,7 @@ impl<A: Api> Cloud<A> {
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
         let Common { user, ssh_port, address, .. } = &self.settings;
-        if machine.standing != MachineState::Running {
+        if machine.state != MachineState::Running {
             return Err(ProviderError::new(ErrorClass::Transient, "the instance is not running yet"));
         }
         let address = machine.addresses.of(*address).ok_or_else(|| {
@@ -191,7 +191,7 @@ impl<A: Api> Cloud<A> {
 
     /// Asks for the end of what is not ending yet. What was ending before is no news.
     async fn end(&self, machine: &Machine) -> Result<(), ProviderError> {
-        if machine.standing == MachineState::Ending {
+        if machine.state == MachineState::Ending {
             return Ok(());
         }
         self.ask(self.api.delete(&machine.handle)).await?;
@@ -207,7 +207,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         tags: Some(machine.tags.clone()),
         status: machine.status()?,
         created: machine.created(now),
-        detail: if machine.standing <= MachineState::Stopped {
+        detail: if machine.state <= MachineState::Stopped {
             machine.why.clone()
         } else {
             Some(machine.what.clone())
@@ -254,7 +254,7 @@ impl<A: Api> Provider for Cloud<A> {
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
         let sight = self.sight(WAITING).await?;
         let living: Vec<&Machine> =
-            sight.of(id).filter(|machine| machine.standing != MachineState::Gone).collect();
+            sight.of(id).filter(|machine| machine.state != MachineState::Gone).collect();
         for machine in &living {
             self.end(machine).await?;
         }
@@ -288,15 +288,14 @@ impl<A: Api> Provider for Cloud<A> {
         let now = self.now();
         let mut machines: Vec<&Machine> = sight.machines.iter().collect();
         // One of an instance's, the furthest from its end.
-        machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.standing.cmp(&a.standing)));
+        machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.state.cmp(&a.state)));
         machines.dedup_by(|later, first| later.instance == first.instance);
         if sight.complete {
             self.ledger.sweep(|id| sight.best(id).is_some(), ORDERS_KEPT);
         }
         // A cloud tells for an hour of what has ended: here that ends when all is said of it.
-        let matters = |machine: &&Machine| {
-            machine.standing != MachineState::Gone || self.ledger.knows(&machine.instance)
-        };
+        let matters =
+            |machine: &&Machine| machine.state != MachineState::Gone || self.ledger.knows(&machine.instance);
         let instances =
             machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
         Ok(Listing { begun: sight.begun, complete: sight.complete, instances })
@@ -304,14 +303,14 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
         let runs = |sight: &MachineList| {
-            sight.best(id).is_some_and(|machine| machine.standing == MachineState::Running)
+            sight.best(id).is_some_and(|machine| machine.state == MachineState::Running)
         };
         let mut sight = self.sight(SETTLED).await?;
         if !runs(&sight) {
             sight = self.sight(WAITING).await?;
         }
         let entry = self.entry(id)?;
-        let machine = sight.best(id).filter(|machine| machine.standing != MachineState::Gone);
+        let machine = sight.best(id).filter(|machine| machine.state != MachineState::Gone);
         match (machine, entry) {
             (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
             (None, Some(entry)) if self.is_young(id, &entry) && sight.best(id).is_none() => {
@@ -341,8 +340,8 @@ impl<A: Api> Provider for Cloud<A> {
         }
         let sight = self.sight(Duration::ZERO).await?;
         let now = self.now();
-        let things = self.ask(self.api.things(now)).await?;
-        let living = sight.machines.iter().filter(|machine| machine.standing != MachineState::Gone);
+        let others = self.ask(self.api.resources(now)).await?;
+        let living = sight.machines.iter().filter(|machine| machine.state != MachineState::Gone);
         let machines = living.map(|machine| Resource {
             kind: ResourceKind::Instance,
             name: machine.handle.name.clone(),
@@ -351,14 +350,14 @@ impl<A: Api> Provider for Cloud<A> {
             created: machine.created(now),
             detail: Some(machine.what.clone()),
         });
-        let found = machines.chain(things.all).collect();
-        Ok(Resources { begun: sight.begun, complete: sight.complete && things.complete, found })
+        let found = machines.chain(others.all).collect();
+        Ok(Resources { begun: sight.begun, complete: sight.complete && others.complete, found })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
             (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
-            _ => self.ask(self.api.delete_thing(resource)).await,
+            _ => self.ask(self.api.delete_resource(resource)).await,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
 use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
-use crate::provider::cloud::doctor::by_words;
+use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, fits, shortage};
 
 /// What Compute Engine answered.
@@ -107,7 +107,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     for (purpose, words) in &facts.denied {
         say("gce-denied", Error, format!("pool `{pool}` is not allowed to {purpose}: {words}"), PERMISSIONS);
     }
-    for (offerings, words) in by_words(&facts.refused) {
+    for (offerings, words) in group_by_message(&facts.refused) {
         let what = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {words}");
         say("gce-refused", Error, what, "correct the pool's table, or remove the offering");
     }

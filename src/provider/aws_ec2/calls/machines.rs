@@ -16,13 +16,13 @@ const WORDS: usize = 200;
 /// `None`: it is not ours, though it has our pool's tag.
 pub(super) fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags_of(instance.tags())?;
-    let standing = standing(instance.state().and_then(|state| state.name())?);
+    let state = machine_state(instance.state().and_then(|state| state.name())?);
     let text = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
     Some(Machine {
         handle: Handle { name: instance.instance_id()?.to_owned(), zone: String::new() },
         instance: id,
         tags,
-        standing,
+        state,
         created_ms: instance.launch_time().and_then(|time| time.to_millis().ok()),
         addresses: Addresses {
             private: text(instance.private_ip_address()),
@@ -30,7 +30,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
             ipv6: text(ipv6(instance)),
         },
         what: what(instance),
-        why: why(instance).filter(|_| standing <= MachineState::Stopped),
+        why: why(instance).filter(|_| state <= MachineState::Stopped),
     })
 }
 
@@ -49,7 +49,7 @@ pub(super) fn tags_of(all: &[Tag]) -> Option<(InstanceId, Tags)> {
     tags::read(|name| all.iter().find(|tag| tag.key() == Some(name))?.value())
 }
 
-fn standing(state: &InstanceStateName) -> MachineState {
+fn machine_state(state: &InstanceStateName) -> MachineState {
     match state {
         InstanceStateName::Pending => MachineState::Starting,
         InstanceStateName::Running => MachineState::Running,
@@ -165,7 +165,7 @@ mod tests {
             (Stopped, MachineState::Stopped),
             (ShuttingDown, MachineState::Ending),
         ] {
-            assert_eq!(read(&instance(state, "", "")).unwrap().standing, wanted);
+            assert_eq!(read(&instance(state, "", "")).unwrap().state, wanted);
         }
     }
 

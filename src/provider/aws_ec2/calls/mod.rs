@@ -15,7 +15,7 @@ use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, Machines, Things};
+use crate::provider::cloud::api::{Api, Created, Machines, ResourceList};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
@@ -146,18 +146,18 @@ impl Api for Ec2 {
         Ok(String::from_utf8_lossy(&text[from..]).into_owned())
     }
 
-    async fn things(&self, now: Stamp) -> Result<Things, ProviderError> {
+    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError> {
         let mut pages = self.client().await.describe_volumes().filters(self.ours()).into_paginator().send();
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;
             all.extend(page.volumes().iter().filter_map(|volume| volumes::read(volume, now)));
         }
-        Ok(Things { all, complete: true })
+        Ok(ResourceList { all, complete: true })
     }
 
-    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError> {
-        let answer = self.client().await.delete_volume().volume_id(&thing.name).send().await;
+    async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError> {
+        let answer = self.client().await.delete_volume().volume_id(&resource.name).send().await;
         answer.map(drop).map_err(|error| errors::read(&error, ""))
     }
 

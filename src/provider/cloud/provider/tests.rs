@@ -9,7 +9,7 @@ use crate::core::inventory::{Status, Tags};
 use crate::port::clock::Clock;
 use crate::port::clock::tests::ManualClock;
 use crate::port::provider::InstanceKeys;
-use crate::provider::cloud::api::{Created, LaunchStatus, Machines, Things};
+use crate::provider::cloud::api::{Created, LaunchStatus, Machines, ResourceList};
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offerings::{KeyNames, Offering};
 use crate::provider::cloud::settings::UserData;
@@ -63,7 +63,7 @@ impl Api for Rc<World> {
         Ok(Machines { all, complete: true })
     }
 
-    async fn fate(&self, _order: &String) -> Result<LaunchStatus, ProviderError> {
+    async fn launch_status(&self, _order: &String) -> Result<LaunchStatus, ProviderError> {
         Ok(self.fates.borrow_mut().pop_front().unwrap_or(LaunchStatus::Unknown))
     }
 
@@ -72,7 +72,7 @@ impl Api for Rc<World> {
         let mut machines = self.machines.borrow_mut();
         let found = machines.iter_mut().find(|machine| machine.handle == *handle);
         found
-            .map(|machine| machine.standing = MachineState::Ending)
+            .map(|machine| machine.state = MachineState::Ending)
             .ok_or_else(|| not_found(&InstanceId::new("?")))
     }
 
@@ -80,11 +80,11 @@ impl Api for Rc<World> {
         Ok("booted".to_owned())
     }
 
-    async fn things(&self, _now: Stamp) -> Result<Things, ProviderError> {
-        Ok(Things { all: Vec::new(), complete: true })
+    async fn resources(&self, _now: Stamp) -> Result<ResourceList, ProviderError> {
+        Ok(ResourceList { all: Vec::new(), complete: true })
     }
 
-    async fn delete_thing(&self, _thing: &Resource) -> Result<(), ProviderError> {
+    async fn delete_resource(&self, _resource: &Resource) -> Result<(), ProviderError> {
         Err(not_found(&InstanceId::new("?")))
     }
 
@@ -163,13 +163,9 @@ async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
 }
 
 /// How a launch ends that is accepted like this, by what is told of its order, look by look; and how many looks there were.
-async fn accepted(
-    standing: MachineState,
-    listed: bool,
-    fates: Vec<LaunchStatus>,
-) -> (Option<ErrorClass>, u32) {
+async fn accepted(state: MachineState, listed: bool, fates: Vec<LaunchStatus>) -> (Option<ErrorClass>, u32) {
     let stage = Stage::new();
-    stage.world.accepted.set(Some(standing));
+    stage.world.accepted.set(Some(state));
     stage.world.hidden.set(!listed);
     *stage.world.fates.borrow_mut() = fates.into();
     // Three looks, and it is late.
@@ -180,16 +176,16 @@ async fn accepted(
 
 #[tokio::test]
 async fn what_is_accepted_without_a_place_is_looked_after() {
-    use MachineState::{Asked, Ending, Starting};
+    use MachineState::{Accepted, Ending, Starting};
     let refused = || LaunchStatus::Refused(ProviderError::new(ErrorClass::Quota, "no luck"));
     let (quota, gone) = (Some(ErrorClass::Quota), Some(ErrorClass::Transient));
     let seen = tokio::join!(
         accepted(Starting, true, vec![]),
-        accepted(Asked, false, vec![LaunchStatus::Unknown, refused()]),
-        accepted(Asked, false, vec![LaunchStatus::Unknown, LaunchStatus::Confirmed]),
+        accepted(Accepted, false, vec![LaunchStatus::Unknown, refused()]),
+        accepted(Accepted, false, vec![LaunchStatus::Unknown, LaunchStatus::Confirmed]),
         accepted(Ending, true, vec![refused()]),
         accepted(Ending, true, vec![LaunchStatus::Confirmed]),
-        accepted(Asked, false, [vec![LaunchStatus::Pending; 5], vec![LaunchStatus::Confirmed]].concat()),
+        accepted(Accepted, false, [vec![LaunchStatus::Pending; 5], vec![LaunchStatus::Confirmed]].concat()),
     );
     assert_eq!(seen.0, (None, 1), "the list has its place");
     assert_eq!(seen.1, (quota.clone(), 2), "no list has it, and its order says no");
@@ -197,7 +193,7 @@ async fn what_is_accepted_without_a_place_is_looked_after() {
     assert_eq!(seen.3, (quota, 1), "it is ending, and its order says no");
     assert_eq!(seen.4, (gone.clone(), 1), "it had a place, and was taken away");
     assert_eq!(seen.5, (None, 6), "a place is looked for, and that takes its time");
-    assert_eq!(accepted(Asked, false, vec![]).await, (gone, 3), "nobody ever tells of it");
+    assert_eq!(accepted(Accepted, false, vec![]).await, (gone, 3), "nobody ever tells of it");
 }
 
 #[tokio::test]
@@ -244,7 +240,7 @@ async fn an_end_is_asked_for_once() {
     assert_eq!((stage.world.deletes.get(), stage.world.looks.get()), (1, 1));
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].status, Status::Stopping);
-    stage.world.machines.borrow_mut()[0].standing = MachineState::Gone;
+    stage.world.machines.borrow_mut()[0].state = MachineState::Gone;
     stage.pass(Duration::from_secs(2));
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::NotFound);
@@ -270,7 +266,7 @@ async fn what_has_stopped_by_itself_is_deleted_too() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
-    stage.world.machines.borrow_mut()[0].standing = MachineState::Stopped;
+    stage.world.machines.borrow_mut()[0].state = MachineState::Stopped;
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!((listing.instances[0].status, &listing.instances[0].detail), (Status::Stopping, &None));
     for _ in 0..3 {
@@ -298,11 +294,11 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     let stage = Stage::new();
     let cloud = stage.cloud("i");
     cloud.launch(&request("x", 1)).await.unwrap();
-    stage.world.machines.borrow_mut()[0].standing = MachineState::Stopped;
+    stage.world.machines.borrow_mut()[0].state = MachineState::Stopped;
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].detail, None, "what it was is no reason for its end");
     stage.pass(Duration::from_secs(2));
-    stage.world.machines.borrow_mut()[0].standing = MachineState::Gone;
+    stage.world.machines.borrow_mut()[0].state = MachineState::Gone;
     stage.world.machines.borrow_mut()[0].why = Some("was reclaimed".to_owned());
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].detail.as_deref(), Some("was reclaimed"));

@@ -51,7 +51,10 @@ async fn existing(
     };
     let label = |name: &str| found.labels.get(name).map(String::as_str);
     if made_by(&found) == Some(&order.request_id) {
-        return Ok(Created { capacity_confirmed: machines::standing(&found) > MachineState::Asked, handle });
+        return Ok(Created {
+            capacity_confirmed: machines::machine_state(&found) > MachineState::Accepted,
+            handle,
+        });
     }
     let wanted = tags::read(|name| order.instance.labels.get(name).map(String::as_str));
     if wanted.is_some() && tags::read(label) == wanted {

@@ -12,14 +12,14 @@ use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::time::Stamp;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::api::Things;
+use crate::provider::cloud::api::ResourceList;
 use crate::provider::cloud::machine::moment;
 use crate::provider::cloud::tags;
 
 /// All of them, in all zones of the project.
-pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<Things, ProviderError> {
+pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<ResourceList, ProviderError> {
     let clients = engine.clients().await?;
-    let mut things = Things { all: Vec::new(), complete: true };
+    let mut things = ResourceList { all: Vec::new(), complete: true };
     let mut next = None;
     loop {
         let page = clients.disks.aggregated_list().set_project(&engine.settings.project);

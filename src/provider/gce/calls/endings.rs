@@ -78,7 +78,7 @@ impl Endings {
         let now = self.clock.now();
         let mut all = self.seen.borrow_mut();
         for machine in &machines.all {
-            let placed = machine.standing > MachineState::Asked;
+            let placed = machine.state > MachineState::Accepted;
             let seen = all.entry(key(&machine.handle)).or_insert_with(|| Seen::new(machine.clone()));
             seen.placed |= placed;
             seen.gone = None;
@@ -118,7 +118,7 @@ impl Endings {
         }
         let gone = all.values().filter(|seen| seen.gone.is_some() && seen.why.is_some());
         machines.all.extend(gone.map(|seen| Machine {
-            standing: MachineState::Gone,
+            state: MachineState::Gone,
             why: seen.why.clone(),
             ..seen.machine.clone()
         }));
@@ -131,7 +131,7 @@ impl Seen {
     }
 
     fn is_a_question(&self) -> bool {
-        let ends = self.gone.is_some() || self.machine.standing <= MachineState::Stopped;
+        let ends = self.gone.is_some() || self.machine.state <= MachineState::Stopped;
         ends && self.placed && !self.ours && self.why.is_none() && self.tries < TRIES
     }
 

@@ -56,7 +56,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         handle: Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() },
         instance: id,
         tags,
-        standing: standing(instance),
+        state: machine_state(instance),
         created_ms: made_ms(instance.creation_timestamp.as_deref()),
         addresses: addresses(instance),
         what: what(instance),
@@ -64,10 +64,10 @@ fn read(instance: &Instance) -> Option<Machine> {
     })
 }
 
-pub(super) fn standing(instance: &Instance) -> MachineState {
+pub(super) fn machine_state(instance: &Instance) -> MachineState {
     match &instance.status {
         // Nothing has been found for it yet.
-        Some(Status::Provisioning | Status::Pending) => MachineState::Asked,
+        Some(Status::Provisioning | Status::Pending) => MachineState::Accepted,
         Some(Status::Running) => MachineState::Running,
         Some(Status::Stopping | Status::PendingStop | Status::Suspending | Status::Deprovisioning) => {
             MachineState::Ending
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn each_status_is_a_standing() {
         for (status, wanted) in [
-            ("PENDING", MachineState::Asked),
-            ("PROVISIONING", MachineState::Asked),
+            ("PENDING", MachineState::Accepted),
+            ("PROVISIONING", MachineState::Accepted),
             ("STAGING", MachineState::Starting),
             ("RUNNING", MachineState::Running),
             ("PENDING_STOP", MachineState::Ending),
@@ -186,7 +186,7 @@ mod tests {
             ("REPAIRING", MachineState::Stopped),
             ("SOMETHING_NEW", MachineState::Starting),
         ] {
-            assert_eq!(standing(&instance(status)), wanted, "{status}");
+            assert_eq!(machine_state(&instance(status)), wanted, "{status}");
         }
     }
 

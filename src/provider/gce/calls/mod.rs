@@ -13,7 +13,7 @@ use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, LaunchStatus, Machines, Things};
+use crate::provider::cloud::api::{Api, Created, LaunchStatus, Machines, ResourceList};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
@@ -106,7 +106,7 @@ impl Api for ComputeEngine {
         Ok(machines)
     }
 
-    async fn fate(&self, order: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
+    async fn launch_status(&self, order: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
         self.inserts.fate(self, order).await
     }
 
@@ -127,12 +127,12 @@ impl Api for ComputeEngine {
         Ok(output.contents.unwrap_or_default())
     }
 
-    async fn things(&self, now: Stamp) -> Result<Things, ProviderError> {
+    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError> {
         disks::list(self, now).await
     }
 
-    async fn delete_thing(&self, thing: &Resource) -> Result<(), ProviderError> {
-        disks::delete(self, thing).await
+    async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError> {
+        disks::delete(self, resource).await
     }
 
     async fn examine(&self, demand: &Demand) -> Vec<Finding> {

@@ -8,7 +8,7 @@ use crate::provider::cloud::machine::Addresses;
 
 const ZONE: &str = "us-east1-b";
 
-fn machine(name: &str, standing: MachineState) -> Machine {
+fn machine(name: &str, state: MachineState) -> Machine {
     let tags = Tags {
         pool: PoolName::new("linux"),
         owner: OwnerId::new("owner"),
@@ -19,7 +19,7 @@ fn machine(name: &str, standing: MachineState) -> Machine {
         handle: Handle { name: name.to_owned(), zone: ZONE.to_owned() },
         instance: InstanceId::new(name),
         tags,
-        standing,
+        state,
         created_ms: None,
         addresses: Addresses::default(),
         what: String::new(),
@@ -60,7 +60,7 @@ impl Stage {
             self.endings.hear(zone, operations);
         }
         self.endings.tell(&mut machines);
-        let told = machines.all.into_iter().map(|machine| (machine.standing, machine.why)).collect();
+        let told = machines.all.into_iter().map(|machine| (machine.state, machine.why)).collect();
         (!zones.is_empty(), told)
     }
 }
@@ -90,7 +90,7 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
 #[test]
 fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
     let stage = Stage::new();
-    let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Asked)];
+    let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Accepted)];
     stage.look(both(), &[]);
     stage.endings.expect(&both()[0].handle);
     assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
