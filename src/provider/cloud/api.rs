@@ -1,4 +1,4 @@
-//! What a cloud is asked: one call each, no decision.
+//! The port of a cloud's API: one call each, no decisions.
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -11,80 +11,80 @@ use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 
-/// One look at all machines of a pool.
+/// One list of a pool's machines.
 #[derive(Debug, Clone, Default)]
 pub struct Machines {
     pub all: Vec<Machine>,
-    /// Was nothing cut off? A zone that could not be asked makes it false.
+    /// False if machines may be missing, because a zone could not be listed.
     pub complete: bool,
 }
 
-/// What a pool has beside machines.
+/// A pool's resources other than machines.
 #[derive(Debug, Clone, Default)]
 pub struct ResourceList {
     pub all: Vec<Resource>,
-    /// Was nothing cut off?
+    /// False if some may be missing.
     pub complete: bool,
 }
 
-/// What a cloud answers to a creation.
+/// A cloud's answer to a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
     pub handle: Handle,
-    /// Is it certain that there is a place for it? Some clouds say yes first, and look for one then.
+    /// True if the cloud has capacity for it. Some clouds accept a launch before they look for capacity.
     pub capacity_confirmed: bool,
 }
 
-/// What became of an order that was accepted before there was a place for it.
+/// Status of a launch that the cloud accepted before it found capacity.
 #[derive(Debug, Clone)]
 pub enum LaunchStatus {
-    /// Nobody says.
+    /// The cloud reports nothing.
     Unknown,
-    /// A place is being looked for.
+    /// The cloud is still looking for capacity.
     Pending,
     Confirmed,
     Refused(ProviderError),
 }
 
-/// A cloud's interface, as far as one pool needs it. Errors are `Unknown` where no answer came to a call that makes
-/// something; the cloud's own retries are off, for the engine decides about those.
+/// A cloud's API, as far as one pool needs it. A call that creates something returns `Unknown` if no answer came. The
+/// library's own retries are off, because the engine decides about retries.
 #[async_trait(?Send)]
 pub trait Api {
-    /// All that a creation says, complete: kept before the call, so that a repeat says the same.
+    /// Everything that a launch call sends, stored before the call so that a repeat is identical.
     type LaunchSpec: Serialize + DeserializeOwned;
 
-    /// What a launch will say. Asks nobody.
+    /// The launch spec of a request. Makes no call.
     fn launch_spec(
         &self,
         request: &LaunchRequest,
         offering: &Offering,
     ) -> Result<Self::LaunchSpec, ProviderError>;
 
-    /// Makes one machine. The same order again finds the same machine, never a second one.
+    /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;
 
-    /// Everything with the pool's tag, of any owner; what has ended too, as long as the cloud tells of it.
+    /// All machines with the pool's tag, of any owner, including terminated ones that the cloud still lists.
     async fn machines(&self) -> Result<Machines, ProviderError>;
 
-    /// What became of an order that was accepted, and whose machine no list has, or has as ending. Asked again and again, and for many orders
-    /// at once.
+    /// Status of an accepted launch whose machine is not listed, or listed as terminating. Polled, for many launches
+    /// concurrently.
     async fn launch_status(&self, _spec: &Self::LaunchSpec) -> Result<LaunchStatus, ProviderError> {
         Ok(LaunchStatus::Unknown)
     }
 
-    /// Asks for the end of a machine, with its disks.
+    /// Requests the termination of a machine, with its disks.
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError>;
 
-    /// What it wrote on its console.
+    /// The console output of a machine.
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
 
-    /// Everything else with the pool's tag that bills or counts, of any owner: disks. Their ages are
-    /// seen from `now`.
+    /// All other resources with the pool's tag that bill or count against a quota, of any owner: disks. Their ages are
+    /// relative to `now`.
     async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError>;
 
-    /// Asks for the deletion of one of them; `NotFound` when it is gone, `Transient` as long as a machine uses it.
+    /// Requests the deletion of one of them: `NotFound` if it is gone, `Transient` while a machine uses it.
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;
 
-    /// What can be found out without launching, for `doctor`.
+    /// Checks for `doctor`, without launching anything.
     async fn examine(&self, demand: &Demand) -> Vec<Finding>;
 }

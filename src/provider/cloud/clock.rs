@@ -1,18 +1,18 @@
-//! A cloud's clock, beside ours.
+//! A cloud's clock, compared with the runner host's.
 
 use std::time::SystemTime;
 
-/// A clock that is off by more is worth saying: half of the five minutes after which EC2 refuses what was signed.
+/// The deviation above which `doctor` reports a clock: half of the five minutes that EC2 accepts.
 pub const OFF_S: u64 = 150;
 
-/// The cloud's clock less ours, in seconds, by the `Date` of an answer; `None` if that cannot be read.
+/// The cloud's clock minus the runner host's, in seconds, by the `Date` of an answer; `None` if the date is not valid.
 pub fn ahead_s(date: &str, now: SystemTime) -> Option<i64> {
-    let theirs = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
-    let ours = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
-    Some(theirs.saturating_sub_unsigned(ours))
+    let cloud_s = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
+    let host_s = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+    Some(cloud_s.saturating_sub_unsigned(host_s))
 }
 
-/// How far off our clock is and which way, as what follows on "this machine's clock is"; `None`: it is right.
+/// The runner host's deviation, worded to follow "the runner host's clock is"; `None` within the limit.
 pub fn off(ahead_s: Option<i64>) -> Option<String> {
     let ahead = ahead_s.filter(|ahead| ahead.unsigned_abs() > OFF_S)?;
     Some(format!("{} s {}", ahead.unsigned_abs(), if ahead > 0 { "behind" } else { "ahead of" }))
@@ -34,13 +34,13 @@ mod tests {
 
     #[test]
     fn seconds_that_pass_on_the_way_are_no_matter() {
-        for (ahead, said) in [
+        for (ahead, expected) in [
             (None, None),
             (Some(-150), None),
             (Some(151), Some("151 s behind")),
             (Some(-151), Some("151 s ahead of")),
         ] {
-            assert_eq!(off(ahead).as_deref(), said);
+            assert_eq!(off(ahead).as_deref(), expected);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A cloud whose calls another program makes.
 //!
-//! The vendors' libraries make a program slow to start, and driver calls start a dozen times a job. So `greenroom` checks the
-//! table of a cloud's pool, and knows its offerings; `greenroom-backends` has the calls.
+//! The vendors' libraries make a program slow to start, and a job starts a dozen calls. So `greenroom` only checks the
+//! table of a cloud's pool and reads its offerings; `greenroom-backends` makes the calls.
 
 use async_trait::async_trait;
 
@@ -12,7 +12,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
-/// Knows what a pool may launch, and can ask nobody.
+/// Has a pool's offerings, but no calls.
 #[derive(Debug)]
 pub struct DelegatedCloud {
     capabilities: Capabilities,
@@ -23,7 +23,7 @@ impl DelegatedCloud {
         Self { capabilities: capabilities(offerings) }
     }
 
-    fn nobody<T>() -> Result<T, ProviderError> {
+    fn not_installed<T>() -> Result<T, ProviderError> {
         let why = "this program cannot call clouds: install `greenroom-backends` in the same directory";
         Err(ProviderError::new(ErrorClass::Denied, why))
     }
@@ -32,23 +32,23 @@ impl DelegatedCloud {
 #[async_trait(?Send)]
 impl Provider for DelegatedCloud {
     async fn launch(&self, _request: &LaunchRequest) -> Result<(), ProviderError> {
-        Self::nobody()
+        Self::not_installed()
     }
 
     async fn terminate(&self, _id: &InstanceId) -> Result<(), ProviderError> {
-        Self::nobody()
+        Self::not_installed()
     }
 
     async fn list(&self, _pool: &PoolName) -> Result<Listing, ProviderError> {
-        Self::nobody()
+        Self::not_installed()
     }
 
     async fn endpoint(&self, _id: &InstanceId) -> Result<Endpoint, ProviderError> {
-        Self::nobody()
+        Self::not_installed()
     }
 
     async fn console(&self, _id: &InstanceId) -> Result<String, ProviderError> {
-        Self::nobody()
+        Self::not_installed()
     }
 
     fn capabilities(&self) -> Capabilities {

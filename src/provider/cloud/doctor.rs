@@ -1,4 +1,4 @@
-//! What `doctor` says of every cloud's pool in the same way.
+//! Findings of `doctor` that all clouds share.
 
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
@@ -7,13 +7,13 @@ use crate::provider::keys::KeyError;
 /// The codes of one provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Codes {
-    /// The table has a mistake.
+    /// The table has an error.
     pub table: &'static str,
-    /// The program that makes the calls is not there.
+    /// The program that makes the calls is missing.
     pub program: &'static str,
 }
 
-/// `wrong`: the mistake in its table, if there is one.
+/// `wrong`: the error in its table, if any.
 pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) -> Vec<Finding> {
     let finding = |error: &KeyError| {
         let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
@@ -27,35 +27,30 @@ pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) 
     wrong.map(finding).into_iter().collect()
 }
 
-/// With what else was found, where nobody can ask the cloud.
+/// Adds the finding that the program with the calls is missing.
 pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
-    let what = format!("pool `{}` cannot be served: `greenroom-backends` is missing", context.pool);
+    let message = format!("pool `{}` cannot be served: `greenroom-backends` is missing", context.pool);
     let remedy =
         "install `greenroom-backends` of the same version in the directory of `greenroom`".to_owned();
-    found.push(Finding {
-        code: codes.program,
-        severity: Severity::Error,
-        message: what,
-        remedy: Some(remedy),
-    });
+    found.push(Finding { code: codes.program, severity: Severity::Error, message, remedy: Some(remedy) });
     found
 }
 
-/// Refusals in the same words are one, of several offerings: an image that is not there refuses every one.
+/// Groups refusals by their message: a missing image causes one for every offering.
 #[must_use]
 pub fn group_by_message(refused: &[(String, String)]) -> Vec<(String, &str)> {
     let mut grouped: Vec<(Vec<&str>, &str)> = Vec::new();
-    for (offering, words) in refused {
-        match grouped.iter_mut().find(|(_, known)| known == words) {
+    for (offering, message) in refused {
+        match grouped.iter_mut().find(|(_, known)| known == message) {
             Some((offerings, _)) => offerings.push(offering),
-            None => grouped.push((vec![offering], words)),
+            None => grouped.push((vec![offering], message)),
         }
     }
     let named = |offerings: &[&str]| match offerings {
         [first, rest @ ..] if !rest.is_empty() => format!("{first} and {} more", rest.len()),
         _ => offerings.concat(),
     };
-    grouped.into_iter().map(|(offerings, words)| (named(&offerings), words)).collect()
+    grouped.into_iter().map(|(offerings, message)| (named(&offerings), message)).collect()
 }
 
 #[cfg(test)]
@@ -65,7 +60,7 @@ mod tests {
     #[test]
     fn refusals_in_the_same_words_are_one() {
         let refused = [("a", "no image"), ("b", "no type"), ("c", "no image")];
-        let refused = refused.map(|(offering, words)| (offering.to_owned(), words.to_owned()));
+        let refused = refused.map(|(offering, message)| (offering.to_owned(), message.to_owned()));
         let wanted = [("a and 1 more".to_owned(), "no image"), ("b".to_owned(), "no type")];
         assert_eq!(group_by_message(&refused), wanted);
     }

@@ -1,16 +1,16 @@
-//! How many more machines an account's quotas let in.
+//! The number of further machines that an account's quotas allow.
 
 use crate::core::ids::PoolName;
 
-/// What quotas have left for a pool in one place, or of one kind.
+/// The headroom of a pool's quotas in one place, or for one kind of machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaHeadroom {
     pub machines: u32,
-    /// What follows on that number: `in us-east1 (CPUS)`.
+    /// The text after that number: `in us-east1 (CPUS)`.
     pub of: String,
 }
 
-/// How many machines that take `each` of a quota fit into what is left of it.
+/// The number of machines, `each` using that much of a quota, that fit into the rest of it.
 #[must_use]
 pub fn fits(left: f64, each: u32) -> u32 {
     let machines = (left / f64::from(each.max(1))).floor().clamp(0.0, f64::from(u32::MAX));
@@ -19,7 +19,7 @@ pub fn fits(left: f64, each: u32) -> u32 {
     machines
 }
 
-/// What to say where fewer machines fit than are wanted. No room at all says that no end is known.
+/// The message if fewer machines fit than the pool may launch. An empty `rooms` means that no limit is known.
 #[must_use]
 pub fn shortage(pool: &PoolName, rooms: &[QuotaHeadroom], wanted: u32) -> Option<String> {
     let fit = rooms.iter().fold(0_u32, |sum, room| sum.saturating_add(room.machines));
@@ -52,10 +52,10 @@ mod tests {
         let room = |machines, of: &str| QuotaHeadroom { machines, of: of.to_owned() };
         let rooms = [room(2, "in a (CPUS)"), room(3, "in b (CPUS)")];
         assert_eq!(shortage(&pool, &rooms, 5), None);
-        let said = shortage(&pool, &rooms, 6);
+        let message = shortage(&pool, &rooms, 6);
         let wanted = "quotas allow 5 more instances of pool `linux`, but the pool may launch 6 more: 2 in a \
                       (CPUS), 3 in b (CPUS)";
-        assert_eq!(said.as_deref(), Some(wanted));
+        assert_eq!(message.as_deref(), Some(wanted));
         assert_eq!(shortage(&pool, &[], 6), None, "no end is known");
         let many = [room(u32::MAX, "in a"), room(1, "in b")];
         assert_eq!(shortage(&pool, &many, u32::MAX), None);

@@ -1,11 +1,11 @@
-//! By what a cloud knows a launch that it was asked for before.
+//! The token by which a cloud recognises a repeated launch.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::core::ids::OwnerId;
 
-/// The same bytes for the same launch of the same owner only: two managers in one account who both call a pool `linux`
-/// never meet. Each cloud has a form of its own for them. They are no secret.
+/// The same bytes for the same launch of the same owner only: two managers in one account may both have a pool `linux`.
+/// Each cloud has its own form for them. They are not secret.
 pub fn digest(owner: &OwnerId, token: &str) -> [u8; 32] {
     Sha256::digest(format!("{owner}/{token}")).into()
 }

@@ -5,15 +5,15 @@ use crate::keys::Takes::{Count, HostPath, Map, Size, Tables, Text, Word};
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{Key, Takes, Unset, key};
 
-/// The words of `market`, `address` and `user_data`.
+/// The values of `market`, `address` and `user_data`.
 pub const MARKETS: &[&str] = &["spot", "on-demand"];
 pub const ADDRESSES: &[&str] = &["private", "public", "ipv6"];
 pub const USER_DATA: &[&str] = &["cloud-init", "script"];
 
-/// In the tables of offerings.
+/// Default in the tables of offerings.
 pub const AS_ABOVE: Unset = Words("that of the provider's table");
 
-/// What the sections of clouds say of `[[…offering]]`.
+/// Description of `[[…offering]]`.
 pub const OFFERINGS: &str = "Offerings are tried one table after another, each with all its combinations. Use \
                              these tables where types and images belong together.";
 

@@ -1,7 +1,7 @@
-//! Orders as they were given, one file for each instance that may exist.
+//! Stored launch specs, one file for each instance that may exist.
 //!
-//! `launches/POOL/INSTANCE.json` is on disk before the cloud is asked, so that a repeat after an unknown answer says the
-//! same, byte for byte, whatever the configuration says by then. It holds the instance's host key: private like `keys/`.
+//! `launches/POOL/INSTANCE.json` is on disk before the launch call. A repeat after an unknown answer is then
+//! identical, even if the configuration has changed. The file contains the instance's host key: private like `keys/`.
 
 use std::cmp::Ordering;
 use std::io;
@@ -19,37 +19,37 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::time::Stamp;
 use crate::port::provider::LaunchRequest;
 
-/// One instance's.
+/// One instance's file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry<O> {
     /// The version of these files.
     pub(super) format: u32,
     pub(super) token: String,
-    /// The public half, in OpenSSH form: what the instance answers with.
+    /// The public half, in OpenSSH form, which the instance must present.
     pub(super) host_key: String,
-    /// When it was asked for first.
+    /// When the launch was first requested.
     pub(super) requested_at: Stamp,
-    /// What the cloud is asked; nothing once it has said yes.
+    /// The launch spec; `None` once the cloud has confirmed the launch.
     pub(super) spec: Option<O>,
-    /// What it answered.
+    /// The machine, once confirmed.
     pub(super) made: Option<Handle>,
 }
 
-/// A pool's folder.
+/// A pool's directory.
 #[derive(Debug)]
 pub(super) struct Ledger {
     dir: PathBuf,
 }
 
 impl<O> Entry<O> {
-    pub(super) fn new(request: &LaunchRequest, order: O, requested_at: Stamp) -> Self {
+    pub(super) fn new(request: &LaunchRequest, spec: O, requested_at: Stamp) -> Self {
         let host_key = request.keys.host_key_public.trim().to_owned();
         Self {
             format: FORMAT,
             token: request.token.clone(),
             host_key,
             requested_at,
-            spec: Some(order),
+            spec: Some(spec),
             made: None,
         }
     }
@@ -60,7 +60,7 @@ impl Ledger {
         Self { dir: state_dir.join("launches").join(pool.as_str()) }
     }
 
-    /// `None`: nothing is known of it.
+    /// `None` if the instance has no file.
     pub(super) fn read<O: DeserializeOwned>(&self, id: &InstanceId) -> io::Result<Option<Entry<O>>> {
         let Some(path) = self.file(id) else { return Ok(None) };
         match fs::read(&path) {
@@ -70,7 +70,7 @@ impl Ledger {
         }
     }
 
-    /// Is on disk when this returns: what is asked of a cloud after it outlives a power cut.
+    /// Syncs the file, so that a launch call made afterwards is recorded even after a power cut.
     pub(super) fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
         let path = self
             .file(id)
@@ -86,37 +86,37 @@ impl Ledger {
         fs::File::open(&self.dir)?.sync_all()
     }
 
-    /// Is it still asked for?
-    pub(super) fn knows(&self, id: &InstanceId) -> bool {
+    /// True if the instance has a file.
+    pub(super) fn contains(&self, id: &InstanceId) -> bool {
         self.file(id).is_some_and(|path| path.exists())
     }
 
-    /// It is gone: nobody will ask for it again.
+    /// Removes the file of an instance that is gone.
     pub(super) fn forget(&self, id: &InstanceId) {
         if let Some(path) = self.file(id) {
             fs::remove_file(path).ok();
         }
     }
 
-    /// Removes what is older than `age` and of none of the instances. CRASH: a process that was killed between the last
-    /// answer and `forget` leaves it.
-    pub(super) fn sweep(&self, lives: impl Fn(&InstanceId) -> bool, age: Duration) {
+    /// Removes files older than `age` whose instance does not exist. CRASH: a process that was killed between the last
+    /// answer and `forget` leaves one.
+    pub(super) fn sweep(&self, exists: impl Fn(&InstanceId) -> bool, age: Duration) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.split('.').next()).map(InstanceId::new);
             let old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-            if id.is_some_and(|id| !lives(&id)) && old().is_some_and(|elapsed| elapsed > age) {
+            if id.is_some_and(|id| !exists(&id)) && old().is_some_and(|elapsed| elapsed > age) {
                 fs::remove_file(entry.path()).ok();
             }
         }
     }
 
-    /// Only names that we give: they are file names.
+    /// `None` unless the name has Greenroom's form: it becomes a file name.
     fn file(&self, id: &InstanceId) -> Option<PathBuf> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        let ours = !id.as_str().is_empty() && id.as_str().bytes().all(plain);
-        ours.then(|| self.dir.join(format!("{id}.json")))
+        let valid = !id.as_str().is_empty() && id.as_str().bytes().all(plain);
+        valid.then(|| self.dir.join(format!("{id}.json")))
     }
 }
 
@@ -136,7 +136,7 @@ fn parse<O: DeserializeOwned>(path: &Path, bytes: &[u8]) -> io::Result<Entry<O>>
     }
 }
 
-/// Launch specs had no number then.
+/// The format of launch specs without a number.
 fn before_release() -> u32 {
     1
 }
@@ -215,14 +215,14 @@ mod tests {
     fn only_what_is_old_and_of_nobody_is_swept() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
-        let (lives, dead) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
-        for id in [&lives, &dead] {
+        let (living, dead) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
+        for id in [&living, &dead] {
             ledger.write(id, &entry("a")).unwrap();
         }
-        ledger.sweep(|id| *id == lives, Duration::from_hours(1));
+        ledger.sweep(|id| *id == living, Duration::from_hours(1));
         assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_some(), "it is young");
-        ledger.sweep(|id| *id == lives, Duration::ZERO);
+        ledger.sweep(|id| *id == living, Duration::ZERO);
         assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_none());
-        assert!(ledger.read::<Vec<u8>>(&lives).unwrap().is_some());
+        assert!(ledger.read::<Vec<u8>>(&living).unwrap().is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! A machine as a cloud tells of it.
+//! A machine as a cloud reports it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,31 +7,31 @@ use crate::core::ids::InstanceId;
 use crate::core::inventory::{Status, Tags};
 use crate::core::time::Stamp;
 
-/// By what a cloud knows one machine.
+/// A cloud's identifier of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Handle {
     /// EC2's `i-0abc…`, Compute Engine's name.
     pub name: String,
-    /// Compute Engine's zone; empty where the name says enough.
+    /// Compute Engine's zone; empty if the name is unique.
     pub zone: String,
 }
 
-/// How far it has come.
+/// State of a machine; a greater one is further from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MachineState {
-    /// Gone; the cloud still tells of it.
+    /// Gone, but still listed by the cloud.
     Gone,
     /// Stopping, or being deleted.
     Ending,
-    /// Stopped, and there until somebody asks for its deletion.
+    /// Stopped, and kept until a call deletes it.
     Stopped,
-    /// Accepted, but no place has been found for it yet: it may still be refused.
+    /// Accepted, but without capacity so far: the cloud may still refuse it.
     Accepted,
     Starting,
     Running,
 }
 
-/// Where it can be reached.
+/// Addresses of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
     pub private: Option<String>,
@@ -39,19 +39,19 @@ pub struct Addresses {
     pub ipv6: Option<String>,
 }
 
-/// One machine of a pool's.
+/// One machine of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     pub handle: Handle,
     pub instance: InstanceId,
     pub tags: Tags,
     pub state: MachineState,
-    /// When it was made, by the cloud's clock; milliseconds since 1970.
+    /// Time of creation by the cloud's clock, in milliseconds since 1970.
     pub created_ms: Option<i64>,
     pub addresses: Addresses,
-    /// What it is, in a few words: `m7i.large, spot, eu-west-1b`.
+    /// A short description: `m7i.large, spot, eu-west-1b`.
     pub what: String,
-    /// Why it ended, where that was not our doing: `was reclaimed by EC2 at 14:03:07 (spot)`.
+    /// Why it ended, if Greenroom did not terminate it: `was reclaimed by EC2 at 14:03:07 (spot)`.
     pub why: Option<String>,
 }
 
@@ -66,25 +66,25 @@ impl Addresses {
 }
 
 impl Machine {
-    /// `None`: it is gone, and nobody needs to hear of it any more.
+    /// `None` if the machine is gone and has no reason to report.
     pub fn status(&self) -> Option<Status> {
         match self.state {
             MachineState::Running => Some(Status::Running),
             MachineState::Accepted | MachineState::Starting => Some(Status::Starting),
             MachineState::Ending | MachineState::Stopped => Some(Status::Stopping),
-            // A job of it may want to know why.
+            // Its job reports the reason.
             MachineState::Gone => self.why.as_ref().map(|_| Status::Stopping),
         }
     }
 
-    /// When it was made, seen from `now`.
+    /// Time of creation, relative to `now`.
     pub fn created(&self, now: Stamp) -> Option<Stamp> {
         self.created_ms.map(|at_ms| moment(at_ms, now))
     }
 }
 
-/// A moment of the cloud's, in milliseconds since 1970, seen from `now`. Its clock may be ahead of ours: nothing was made
-/// later than now.
+/// A time of the cloud's, in milliseconds since 1970, relative to `now` and at most `now`: the cloud's clock may be
+/// ahead of the runner host's.
 pub fn moment(at_ms: i64, now: Stamp) -> Stamp {
     let ago = u64::try_from(now.wall_ms.saturating_sub(at_ms)).unwrap_or(0);
     let uptime_ms = now.uptime_ms.saturating_sub(ago);

@@ -1,31 +1,31 @@
-//! What the cloud said last of a pool's machines.
+//! The cloud's last list of a pool's machines.
 
 use super::machine::{Handle, Machine, MachineState};
 use crate::core::ids::InstanceId;
 use crate::core::time::Stamp;
 
-/// One look.
+/// One list.
 #[derive(Debug, Clone)]
 pub(super) struct MachineList {
-    /// Before the call.
+    /// The time before the call.
     pub(super) begun: Stamp,
     pub(super) complete: bool,
     pub(super) machines: Vec<Machine>,
 }
 
 impl MachineList {
-    /// The machines of an instance: one, unless a launch was repeated behind our back.
+    /// The machines of an instance: one, unless a launch was repeated without Greenroom's knowledge.
     pub(super) fn of<'a>(&'a self, id: &'a InstanceId) -> impl Iterator<Item = &'a Machine> {
         self.machines.iter().filter(move |machine| machine.instance == *id)
     }
 
-    /// Of those, the one that is furthest from its end.
+    /// The one of them that is furthest from its end.
     pub(super) fn best(&self, id: &InstanceId) -> Option<&Machine> {
         self.machines.iter().filter(|machine| machine.instance == *id).max_by_key(|machine| machine.state)
     }
 
-    /// The end of a machine has been asked for: until the next look it counts as ending.
-    pub(super) fn ends(&mut self, handle: &Handle) {
+    /// Marks a machine as ending, until the next list, after its termination was requested.
+    pub(super) fn mark_ending(&mut self, handle: &Handle) {
         let known = self.machines.iter_mut().filter(|machine| machine.handle == *handle);
         known.for_each(|machine| machine.state = machine.state.min(MachineState::Ending));
     }
@@ -41,9 +41,9 @@ mod tests {
     fn what_was_asked_to_end_counts_as_ending() {
         let begun = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 1 };
         let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
-        let mut sight = MachineList { begun, complete: true, machines };
-        sight.ends(&machine("a", MachineState::Running).handle);
-        let state = |name| sight.best(&InstanceId::new(name)).unwrap().state;
+        let mut list = MachineList { begun, complete: true, machines };
+        list.mark_ending(&machine("a", MachineState::Running).handle);
+        let state = |name| list.best(&InstanceId::new(name)).unwrap().state;
         assert_eq!((state("a"), state("b")), (MachineState::Ending, MachineState::Running));
     }
 }

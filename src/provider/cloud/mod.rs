@@ -1,7 +1,7 @@
-//! What the providers of clouds have in common.
+//! The common part of the cloud providers.
 //!
-//! A cloud is an `Api`: a few calls, each asked once, without waiting or deciding. `Cloud` makes a `Provider` of it: it keeps
-//! orders as they were given, asks for one list where many want to know, and spares an account that is asked too much.
+//! A cloud is an `Api`: a few calls, each made once, without waits or decisions. `Cloud` makes a `Provider` of it. It
+//! stores launch specs, shares one list among many callers, and backs off when the cloud throttles the account.
 
 pub mod api;
 pub mod clock;

@@ -1,8 +1,8 @@
-//! The ways in which a pool may launch: machine types, places, spot or on demand, images.
+//! A pool's offerings: machine types, places, spot or on demand, images.
 //!
-//! A table lists types, places and markets; all combinations are tried, the first of each list first, and the places of
-//! one type before the next type. `[[offering]]` tables do the same one after another, each with what it does not say
-//! itself taken from the table around it.
+//! A table lists types, places and markets. All combinations are tried, the first of each list first, and all places
+//! of one type before the next type. `[[offering]]` tables do the same one after another; each takes its missing keys
+//! from the provider's table.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +11,15 @@ use crate::core::ids::OfferingName;
 use crate::core::inventory::Capabilities;
 use crate::provider::keys::{KeyError, Keys};
 
-/// More would not be tried in a day, and each is recorded when it is refused.
-const MOST: usize = 200;
+/// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.
+const MAX_OFFERINGS: usize = 200;
 
 /// How a machine is paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Market {
     OnDemand,
-    /// Cheaper, and taken away when the cloud wants it back.
+    /// Cheaper, but the cloud may reclaim the machine.
     Spot,
 }
 
@@ -34,16 +34,16 @@ pub struct Offering {
     pub image: String,
 }
 
-/// What a cloud calls the lists.
+/// A cloud's keys for the lists.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyNames {
     /// `instance_types`, `machine_types`.
     pub types: &'static str,
-    /// Where machines may be: one of these keys names the places.
+    /// The keys of which one lists the places.
     pub places: &'static [&'static str],
 }
 
-/// What a table says, its gaps included.
+/// The content of one table, which may be incomplete.
 #[derive(Debug, Clone, Default)]
 struct Lists {
     types: Option<Vec<String>>,
@@ -53,11 +53,11 @@ struct Lists {
 }
 
 /// Reads all offerings of a provider's table, the preferred one first.
-pub fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Vec<Offering>, KeyError> {
-    let common = Lists::read(keys, words)?;
+pub fn read(keys: &mut Keys<'_>, key_names: &KeyNames) -> Result<Vec<Offering>, KeyError> {
+    let common = Lists::read(keys, key_names)?;
     let mut groups = Vec::new();
     for mut table in keys.tables("offering")? {
-        let group = Lists::read(&mut table, words)?.or(&common);
+        let group = Lists::read(&mut table, key_names)?.or(&common);
         groups.push((group, table.name("")));
         table.finish()?;
     }
@@ -66,26 +66,26 @@ pub fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Vec<Offering>, KeyE
     }
     let mut offerings: Vec<Offering> = Vec::new();
     for (group, name) in &groups {
-        for offering in group.offerings(name, words)? {
-            // None has its name yet, so that equal ones are equal.
+        for offering in group.offerings(name, key_names)? {
+            // The names are still empty, so that equal offerings compare equal.
             if !offerings.contains(&offering) {
                 offerings.push(offering);
             }
         }
     }
-    if offerings.len() > MOST {
-        let why = format!("and places make {} offerings, expected at most {MOST}", offerings.len());
-        return Err(KeyError::new(words.types, why));
+    if offerings.len() > MAX_OFFERINGS {
+        let why = format!("and places make {} offerings, expected at most {MAX_OFFERINGS}", offerings.len());
+        return Err(KeyError::new(key_names.types, why));
     }
     name(&mut offerings);
     Ok(offerings)
 }
 
 impl Lists {
-    fn read(keys: &mut Keys<'_>, words: &KeyNames) -> Result<Self, KeyError> {
-        let types = keys.texts(words.types)?.map(owned);
+    fn read(keys: &mut Keys<'_>, key_names: &KeyNames) -> Result<Self, KeyError> {
+        let types = keys.texts(key_names.types)?.map(owned);
         let mut places: Option<(&str, Vec<String>)> = None;
-        for key in words.places {
+        for key in key_names.places {
             let Some(named) = keys.texts(key)? else { continue };
             if let Some((other, _)) = &places {
                 let why = format!("conflicts with `{other}`: remove one of the two");
@@ -113,15 +113,18 @@ impl Lists {
     }
 
     /// All combinations. `table` is the name of the table with its dot, for messages.
-    fn offerings(&self, table: &str, words: &KeyNames) -> Result<Vec<Offering>, KeyError> {
+    fn offerings(&self, table: &str, key_names: &KeyNames) -> Result<Vec<Offering>, KeyError> {
         let missing =
             |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
         let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
         let image = image.ok_or_else(|| missing("image", "the image that instances boot from"))?;
         let types =
-            self.types.as_ref().ok_or_else(|| missing(words.types, "a list, the preferred one first"))?;
+            self.types.as_ref().ok_or_else(|| missing(key_names.types, "a list, the preferred one first"))?;
         let places = self.places.as_ref().ok_or_else(|| {
-            missing(words.places[0], &format!("where instances may run ({})", words.places.join(" or ")))
+            missing(
+                key_names.places[0],
+                &format!("where instances may run ({})", key_names.places.join(" or ")),
+            )
         })?;
         let markets = self.markets.clone().unwrap_or_else(|| vec![Market::OnDemand]);
         let mut offerings = Vec::new();
@@ -142,13 +145,13 @@ impl Lists {
     }
 }
 
-/// What a provider of these offerings can do.
+/// The capabilities of a provider with these offerings.
 pub fn capabilities(offerings: &[Offering]) -> Capabilities {
     let offerings = offerings.iter().map(|offering| offering.name.clone()).collect();
     Capabilities { offerings, ..Capabilities::default() }
 }
 
-/// Each by what people call it; the image is named only where there are several.
+/// Names each offering; names the image only if the pool has several.
 fn name(offerings: &mut [Offering]) {
     let several = offerings.windows(2).any(|two| two[0].image != two[1].image);
     for offering in offerings {
@@ -175,12 +178,12 @@ fn market(key: &str, text: &str) -> Result<Market, KeyError> {
 mod tests {
     use super::*;
 
-    const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones", "subnets"] };
+    const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones", "subnets"] };
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let table: toml::Table = text.parse().unwrap();
         let mut keys = Keys::of(&table);
-        let offerings = read(&mut keys, &WORDS).and_then(|offerings| keys.finish().map(|()| offerings));
+        let offerings = read(&mut keys, &KEY_NAMES).and_then(|offerings| keys.finish().map(|()| offerings));
         let name = |offering: &Offering| offering.name.to_string();
         offerings.map(|offerings| offerings.iter().map(name).collect()).map_err(|error| error.to_string())
     }
@@ -217,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_named() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "`image` is missing: the image that instances boot from"),
             ("image = \"i\"", "`machine_types` is missing"),
             (
@@ -239,9 +242,9 @@ mod tests {
             ),
         ] {
             let error = names(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
-        let many: Vec<String> = (0..=MOST).map(|n| format!("\"t{n}\"")).collect();
+        let many: Vec<String> = (0..=MAX_OFFERINGS).map(|n| format!("\"t{n}\"")).collect();
         let text = format!("image = \"i\"\nzones = \"a\"\nmachine_types = [{}]", many.join(","));
         assert!(names(&text).unwrap_err().contains("expected at most 200"));
     }

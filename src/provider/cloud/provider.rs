@@ -1,4 +1,4 @@
-//! A provider out of a cloud's calls.
+//! A provider that makes a cloud's calls.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,35 +25,34 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError};
 use crate::provider::BuildContext;
 
-/// How old a look may be for who waits for something: a boot, an end, an answer. A second is little beside a boot in a
-/// cloud, and hundreds that wait ask once in it.
-const WAITING: Duration = Duration::from_secs(1);
-/// How old it may be for an address that was known before: it does not change, and whether anybody answers there is
-/// found out by going there.
-const SETTLED: Duration = Duration::from_secs(10);
-/// How long a list may lack what was made just now: clouds tell of new things late, by seconds as a rule.
-const VISIBLE: Duration = Duration::from_secs(20);
-/// From one look to the next, for a machine that was accepted and has no place yet.
-const PLACING: Duration = Duration::from_millis(500);
-/// What was accepted had a place, and lost it before anybody saw it there; or nobody ever tells.
-const GONE: (ErrorClass, &str) =
+/// The maximum age of a list for a caller that waits for a boot or a termination. A second is short compared with a
+/// boot, and hundreds of callers share one list in it.
+const WAIT_AGE: Duration = Duration::from_secs(1);
+/// The maximum age of a list for an address. Addresses do not change, and a probe shows whether the instance answers.
+const ADDRESS_AGE: Duration = Duration::from_secs(10);
+/// How long a list may lack a new machine: clouds usually list new machines seconds late.
+const LIST_LAG: Duration = Duration::from_secs(20);
+/// The interval between polls for the capacity of an accepted launch.
+const CAPACITY_POLL: Duration = Duration::from_millis(500);
+/// The machine of an accepted launch is gone, or neither lists nor its status show it in time.
+const DISAPPEARED: (ErrorClass, &str) =
     (ErrorClass::Transient, "the cloud accepted the launch, but the instance disappeared");
-const UNHEARD: (ErrorClass, &str) =
+const UNCONFIRMED: (ErrorClass, &str) =
     (ErrorClass::Unknown, "the cloud accepted the launch, but its outcome is unknown");
-/// When an order that nobody needs any more is removed at last.
-const ORDERS_KEPT: Duration = Duration::from_hours(24);
+/// How long the launch spec of an instance that no longer exists is kept.
+const SPEC_RETENTION: Duration = Duration::from_hours(24);
 
 /// One pool's machines in a cloud.
 pub struct Cloud<A> {
     context: BuildContext,
     settings: Common,
-    /// Asked for several times in each pass, and as large as the table.
+    /// Stored because each pass reads it several times, and it is as large as the table.
     capabilities: Capabilities,
     api: A,
-    budget: Rc<AccountThrottle>,
+    throttle: Rc<AccountThrottle>,
     ledger: Ledger,
     last: Shared<MachineList>,
-    /// Instances with machines that were seen, and whose end was asked for: a list without them is no late one.
+    /// Instances that were listed and whose termination was requested: if a list lacks them, they are gone.
     ended: RefCell<BTreeSet<InstanceId>>,
 }
 
@@ -64,7 +63,7 @@ impl<A> std::fmt::Debug for Cloud<A> {
 }
 
 impl<A: Api> Cloud<A> {
-    /// `account`: all pools with the same one share its budget of calls.
+    /// Pools with the same `account` share its API back-off.
     pub fn new(context: &BuildContext, settings: Common, account: &str, api: A) -> Self {
         Self {
             ledger: Ledger::new(&context.state_dir, &context.pool),
@@ -72,7 +71,7 @@ impl<A: Api> Cloud<A> {
             capabilities: capabilities(&settings.offerings),
             settings,
             api,
-            budget: AccountThrottle::of(account),
+            throttle: AccountThrottle::of(account),
             last: Shared::default(),
             ended: RefCell::default(),
         }
@@ -82,26 +81,29 @@ impl<A: Api> Cloud<A> {
         self.context.clock.now()
     }
 
-    /// One call, on the account's budget.
-    async fn ask<T>(&self, call: impl Future<Output = Result<T, ProviderError>>) -> Result<T, ProviderError> {
-        self.budget.admit(self.now())?;
-        self.budget.heard(call.await, self.now())
+    /// Makes one call, unless the account is backing off.
+    async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        self.throttle.admit(self.now())?;
+        self.throttle.record(call.await, self.now())
     }
 
-    /// All machines, as they were at most `age` ago.
-    async fn sight(&self, age: Duration) -> Result<Rc<MachineList>, ProviderError> {
-        let look = async |begun| {
-            let machines = self.ask(self.api.machines()).await?;
+    /// All machines, from a list at most `age` old.
+    async fn machine_list(&self, age: Duration) -> Result<Rc<MachineList>, ProviderError> {
+        let list = async |begun| {
+            let machines = self.call(self.api.machines()).await?;
             Ok(MachineList { begun, complete: machines.complete, machines: machines.all })
         };
-        self.last.within(age, &*self.context.clock, look).await
+        self.last.within(age, &*self.context.clock, list).await
     }
 
     fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::LaunchSpec>>, ProviderError> {
-        self.ledger.read(id).map_err(|error| unwritten(id, &error))
+        self.ledger.read(id).map_err(|error| store_error(id, &error))
     }
 
-    /// What an order says, kept before it is given. A repeat says what was kept.
+    /// The launch spec, stored before the call. A repeat uses the stored one.
     fn launch_spec(&self, request: &LaunchRequest) -> Result<Entry<A::LaunchSpec>, ProviderError> {
         let id = &request.instance;
         match self.entry(id)? {
@@ -122,58 +124,58 @@ impl<A: Api> Cloud<A> {
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
         let entry = Entry::new(request, self.api.launch_spec(request, offering)?, self.now());
-        self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))?;
+        self.ledger.write(id, &entry).map_err(|error| store_error(id, &error))?;
         Ok(entry)
     }
 
-    /// Waits until the machine has a place: some clouds say yes first, and learn then that they have none left.
-    async fn placed(&self, id: &InstanceId, order: &A::LaunchSpec) -> Result<(), ProviderError> {
-        let mut told = self.now();
+    /// Waits until the machine has capacity: some clouds accept a launch before they look for it.
+    async fn wait_for_capacity(&self, id: &InstanceId, spec: &A::LaunchSpec) -> Result<(), ProviderError> {
+        let mut last_report = self.now();
         loop {
-            tokio::time::sleep(PLACING).await;
-            // A look that fails says nothing about the machine, nor does one that a machine so young is not in yet.
-            let state = match self.sight(PLACING).await {
-                Ok(sight) => sight.best(id).map(|machine| machine.state).ok_or(sight.complete),
+            tokio::time::sleep(CAPACITY_POLL).await;
+            // A failed list proves nothing about the machine, nor does a list that lacks so new a machine.
+            let state = match self.machine_list(CAPACITY_POLL).await {
+                Ok(list) => list.best(id).map(|machine| machine.state).ok_or(list.complete),
                 Err(_) => Err(false),
             };
-            let fate = match state {
+            let status = match state {
                 Ok(MachineState::Starting | MachineState::Running | MachineState::Stopped) => {
                     LaunchStatus::Confirmed
                 }
                 Ok(MachineState::Accepted) => LaunchStatus::Pending,
                 Ok(MachineState::Gone | MachineState::Ending) | Err(true) => {
-                    self.ask(self.api.launch_status(order)).await.unwrap_or(LaunchStatus::Unknown)
+                    self.call(self.api.launch_status(spec)).await.unwrap_or(LaunchStatus::Unknown)
                 }
                 Err(false) => LaunchStatus::Unknown,
             };
             let now = self.now();
-            let (class, why) = match (fate, state) {
+            let (class, why) = match (status, state) {
                 (LaunchStatus::Refused(error), _) => return Err(error),
-                (LaunchStatus::Confirmed, Ok(MachineState::Gone | MachineState::Ending)) => GONE,
+                (LaunchStatus::Confirmed, Ok(MachineState::Gone | MachineState::Ending)) => DISAPPEARED,
                 (LaunchStatus::Confirmed, _) => return Ok(()),
                 (LaunchStatus::Pending, _) => {
-                    told = now;
+                    last_report = now;
                     continue;
                 }
-                (LaunchStatus::Unknown, _) if now.since(told) <= VISIBLE => continue,
-                (LaunchStatus::Unknown, Err(false)) => UNHEARD,
-                (LaunchStatus::Unknown, _) => GONE,
+                (LaunchStatus::Unknown, _) if now.since(last_report) <= LIST_LAG => continue,
+                (LaunchStatus::Unknown, Err(false)) => UNCONFIRMED,
+                (LaunchStatus::Unknown, _) => DISAPPEARED,
             };
             return Err(ProviderError::new(class, why));
         }
     }
 
-    /// A machine that exists, by what was answered or seen.
+    /// The machine of an instance, as listed, or as the launch call returned it.
     async fn handle(&self, id: &InstanceId) -> Result<Handle, ProviderError> {
-        let sight = self.sight(SETTLED).await?;
-        let seen = sight.best(id).map(|machine| machine.handle.clone());
+        let listed = self.machine_list(ADDRESS_AGE).await?;
+        let seen = listed.best(id).map(|machine| machine.handle.clone());
         let answered = || Ok::<_, ProviderError>(self.entry(id)?.and_then(|entry| entry.made));
         seen.map_or_else(answered, |seen| Ok(Some(seen)))?.ok_or_else(|| not_found(id))
     }
 
-    /// Was it asked for so lately that a list may not tell of it yet?
-    fn is_young(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
-        self.now().since(entry.requested_at) < VISIBLE && !self.ended.borrow().contains(id)
+    /// True if the launch is so recent that a list may still lack the instance.
+    fn is_recent(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
+        self.now().since(entry.requested_at) < LIST_LAG && !self.ended.borrow().contains(id)
     }
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
@@ -189,13 +191,13 @@ impl<A: Api> Cloud<A> {
         Ok(Endpoint { address, port: *ssh_port, user, host_key, key: None, jump: None })
     }
 
-    /// Asks for the end of what is not ending yet. What was ending before is no news.
-    async fn end(&self, machine: &Machine) -> Result<(), ProviderError> {
+    /// Requests the termination of a machine that is not ending yet.
+    async fn terminate_machine(&self, machine: &Machine) -> Result<(), ProviderError> {
         if machine.state == MachineState::Ending {
             return Ok(());
         }
-        self.ask(self.api.delete(&machine.handle)).await?;
-        self.last.amend(|sight| sight.ends(&machine.handle)).await;
+        self.call(self.api.delete(&machine.handle)).await?;
+        self.last.amend(|list| list.mark_ending(&machine.handle)).await;
         self.ended.borrow_mut().insert(machine.instance.clone());
         Ok(())
     }
@@ -216,7 +218,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
     })
 }
 
-fn unwritten(id: &InstanceId, error: &io::Error) -> ProviderError {
+fn store_error(id: &InstanceId, error: &io::Error) -> ProviderError {
     ProviderError::new(ErrorClass::Transient, format!("cannot store the launch spec of `{id}`: {error}"))
 }
 
@@ -229,18 +231,18 @@ impl<A: Api> Provider for Cloud<A> {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let id = &request.instance;
         let mut entry = self.launch_spec(request)?;
-        let (None, Some(order)) = (&entry.made, &entry.spec) else { return Ok(()) };
-        let answer = match self.ask(self.api.create(order)).await {
+        let (None, Some(spec)) = (&entry.made, &entry.spec) else { return Ok(()) };
+        let answer = match self.call(self.api.create(spec)).await {
             Ok(created) if created.capacity_confirmed => Ok(created.handle),
-            Ok(created) => self.placed(id, order).await.map(|()| created.handle),
+            Ok(created) => self.wait_for_capacity(id, spec).await.map(|()| created.handle),
             Err(error) => Err(error),
         };
         match answer {
             Ok(made) => {
-                // The end of a call that the engine gave up would be unknown to it, but not to us.
+                // Stored here, because the engine may have given up this call.
                 entry.made = Some(made);
                 entry.spec = None;
-                self.ledger.write(id, &entry).map_err(|error| unwritten(id, &error))
+                self.ledger.write(id, &entry).map_err(|error| store_error(id, &error))
             }
             Err(error) => {
                 if error.class().is_definite() {
@@ -252,24 +254,25 @@ impl<A: Api> Provider for Cloud<A> {
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
-        let sight = self.sight(WAITING).await?;
+        let list = self.machine_list(WAIT_AGE).await?;
         let living: Vec<&Machine> =
-            sight.of(id).filter(|machine| machine.state != MachineState::Gone).collect();
+            list.of(id).filter(|machine| machine.state != MachineState::Gone).collect();
         for machine in &living {
-            self.end(machine).await?;
+            self.terminate_machine(machine).await?;
         }
         if !living.is_empty() {
             return Ok(());
         }
         let entry = self.entry(id)?;
-        if let Some(young) = entry.filter(|entry| self.is_young(id, entry) && sight.of(id).next().is_none()) {
-            // No list tells of it yet. Asked again until one does, or it is no longer young.
-            return match &young.made {
-                Some(handle) => self.ask(self.api.delete(handle)).await,
+        if let Some(recent) = entry.filter(|entry| self.is_recent(id, entry) && list.of(id).next().is_none())
+        {
+            // No list has it yet. The engine repeats the call until one has it, or the launch is no longer recent.
+            return match &recent.made {
+                Some(handle) => self.call(self.api.delete(handle)).await,
                 None => Ok(()),
             };
         }
-        if !sight.complete {
+        if !list.complete {
             return Err(ProviderError::new(
                 ErrorClass::Transient,
                 "the list of the pool's instances is incomplete",
@@ -284,39 +287,39 @@ impl<A: Api> Provider for Cloud<A> {
         if *pool != self.context.pool {
             return Ok(Listing { begun: self.now(), complete: true, instances: Vec::new() });
         }
-        let sight = self.sight(Duration::ZERO).await?;
+        let latest = self.machine_list(Duration::ZERO).await?;
         let now = self.now();
-        let mut machines: Vec<&Machine> = sight.machines.iter().collect();
-        // One of an instance's, the furthest from its end.
+        let mut machines: Vec<&Machine> = latest.machines.iter().collect();
+        // One machine of each instance, the furthest from its end.
         machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.state.cmp(&a.state)));
         machines.dedup_by(|later, first| later.instance == first.instance);
-        if sight.complete {
-            self.ledger.sweep(|id| sight.best(id).is_some(), ORDERS_KEPT);
+        if latest.complete {
+            self.ledger.sweep(|id| latest.best(id).is_some(), SPEC_RETENTION);
         }
-        // A cloud tells for an hour of what has ended: here that ends when all is said of it.
-        let matters =
-            |machine: &&Machine| machine.state != MachineState::Gone || self.ledger.knows(&machine.instance);
+        // A cloud lists terminated machines for an hour. Greenroom drops them once they are reported.
+        let matters = |machine: &&Machine| {
+            machine.state != MachineState::Gone || self.ledger.contains(&machine.instance)
+        };
         let instances =
             machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
-        Ok(Listing { begun: sight.begun, complete: sight.complete, instances })
+        Ok(Listing { begun: latest.begun, complete: latest.complete, instances })
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
-        let runs = |sight: &MachineList| {
-            sight.best(id).is_some_and(|machine| machine.state == MachineState::Running)
-        };
-        let mut sight = self.sight(SETTLED).await?;
-        if !runs(&sight) {
-            sight = self.sight(WAITING).await?;
+        let runs =
+            |list: &MachineList| list.best(id).is_some_and(|machine| machine.state == MachineState::Running);
+        let mut list = self.machine_list(ADDRESS_AGE).await?;
+        if !runs(&list) {
+            list = self.machine_list(WAIT_AGE).await?;
         }
         let entry = self.entry(id)?;
-        let machine = sight.best(id).filter(|machine| machine.state != MachineState::Gone);
+        let machine = list.best(id).filter(|machine| machine.state != MachineState::Gone);
         match (machine, entry) {
             (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
-            (None, Some(entry)) if self.is_young(id, &entry) && sight.best(id).is_none() => {
+            (None, Some(entry)) if self.is_recent(id, &entry) && list.best(id).is_none() => {
                 Err(ProviderError::new(ErrorClass::Transient, "the cloud does not list the instance yet"))
             }
-            (None, _) if !sight.complete => Err(ProviderError::new(
+            (None, _) if !list.complete => Err(ProviderError::new(
                 ErrorClass::Transient,
                 "the list of the pool's instances is incomplete",
             )),
@@ -331,17 +334,17 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn console(&self, id: &InstanceId) -> Result<String, ProviderError> {
         let handle = self.handle(id).await?;
-        self.ask(self.api.console(&handle)).await
+        self.call(self.api.console(&handle)).await
     }
 
     async fn resources(&self, pool: &PoolName) -> Result<Resources, ProviderError> {
         if *pool != self.context.pool {
             return Ok(self.list(pool).await?.into());
         }
-        let sight = self.sight(Duration::ZERO).await?;
+        let list = self.machine_list(Duration::ZERO).await?;
         let now = self.now();
-        let others = self.ask(self.api.resources(now)).await?;
-        let living = sight.machines.iter().filter(|machine| machine.state != MachineState::Gone);
+        let others = self.call(self.api.resources(now)).await?;
+        let living = list.machines.iter().filter(|machine| machine.state != MachineState::Gone);
         let machines = living.map(|machine| Resource {
             kind: ResourceKind::Instance,
             name: machine.handle.name.clone(),
@@ -351,13 +354,13 @@ impl<A: Api> Provider for Cloud<A> {
             detail: Some(machine.what.clone()),
         });
         let found = machines.chain(others.all).collect();
-        Ok(Resources { begun: sight.begun, complete: sight.complete && others.complete, found })
+        Ok(Resources { begun: list.begun, complete: list.complete && others.complete, found })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
             (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
-            _ => self.ask(self.api.delete_resource(resource)).await,
+            _ => self.call(self.api.delete_resource(resource)).await,
         }
     }
 

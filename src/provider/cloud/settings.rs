@@ -9,7 +9,7 @@ use super::offerings::{self, KeyNames, Offering};
 use super::tags;
 use crate::provider::keys::{KeyError, Keys};
 
-/// Which of a machine's addresses is used.
+/// The address of a machine that Greenroom connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AddressKind {
     Private,
@@ -17,11 +17,11 @@ pub enum AddressKind {
     Ipv6,
 }
 
-/// Who reads what we tell a machine at its first boot.
+/// The program that reads the user data at the first boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserData {
     CloudInit,
-    /// A script for `/bin/sh`, as root: for images that run one, and know nothing of cloud-init.
+    /// A script for `/bin/sh`, as root: for images that run one and have no cloud-init.
     Script,
 }
 
@@ -30,31 +30,31 @@ pub enum UserData {
 pub struct Common {
     /// The preferred one first; never empty.
     pub offerings: Vec<Offering>,
-    /// Who logs in. Default `ci`.
+    /// The Linux user that logs in. Default `ci`.
     pub user: String,
     /// Default 22.
     pub ssh_port: u16,
     /// Default private.
     pub address: AddressKind,
     pub user_data: UserData,
-    /// Of the root disk, in GiB; `None`: as large as the image's.
+    /// Size of the root disk in GiB; `None`: the size of the image.
     pub disk_gib: Option<u32>,
     /// The cloud's own name for a kind of disk; `None`: the cloud's default.
     pub disk_type: Option<String>,
     /// The operator's own tags.
     pub tags: Vec<(String, String)>,
-    /// Where the cloud's interface is, if not at its usual address.
+    /// Address of the cloud's API; `None`: the public one.
     pub endpoint: Option<String>,
     /// A file with credentials; `None`: the usual places.
     pub credentials_file: Option<PathBuf>,
 }
 
 impl Common {
-    /// `user_data` is who reads it in most images of this cloud.
-    pub fn read(keys: &mut Keys<'_>, words: &KeyNames, user_data: UserData) -> Result<Self, KeyError> {
+    /// `user_data`: the default, which fits most images of this cloud.
+    pub fn read(keys: &mut Keys<'_>, key_names: &KeyNames, user_data: UserData) -> Result<Self, KeyError> {
         let disk_gib = keys.size("disk")?.map(|bytes| gib(&keys.name("disk"), bytes)).transpose()?;
         Ok(Self {
-            offerings: offerings::read(keys, words)?,
+            offerings: offerings::read(keys, key_names)?,
             user: user(keys)?,
             ssh_port: port(keys)?,
             address: match keys.choice("address", ADDRESSES)? {
@@ -81,7 +81,7 @@ fn gib(key: &str, bytes: u64) -> Result<u32, KeyError> {
     whole.ok_or_else(|| KeyError::new(key, "must be in whole GiB, such as \"50G\""))
 }
 
-/// Goes into a script and a configuration: a plain name.
+/// A plain name, because it goes into a script and a configuration.
 fn user(keys: &mut Keys<'_>) -> Result<String, KeyError> {
     let user = keys.text("user")?.unwrap_or("ci");
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
@@ -100,9 +100,9 @@ fn port(keys: &mut Keys<'_>) -> Result<u16, KeyError> {
 
 fn own_tags(keys: &mut Keys<'_>) -> Result<Vec<(String, String)>, KeyError> {
     let named = keys.map_of_texts("tags")?;
-    if let Some((ours, _)) = named.iter().find(|(name, _)| name.starts_with(tags::PREFIX)) {
+    if let Some((reserved, _)) = named.iter().find(|(name, _)| name.starts_with(tags::PREFIX)) {
         let why = format!("begins with `{}`, which is reserved for Greenroom", tags::PREFIX);
-        return Err(KeyError::new(keys.name(&format!("tags.{ours}")), why));
+        return Err(KeyError::new(keys.name(&format!("tags.{reserved}")), why));
     }
     Ok(named)
 }
@@ -128,13 +128,13 @@ fn credentials(keys: &mut Keys<'_>) -> Result<Option<PathBuf>, KeyError> {
 mod tests {
     use super::*;
 
-    const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
-    const LEAST: &str = "image = \"i\"\nmachine_types = \"t\"\nzones = \"a\"\n";
+    const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
+    const MINIMAL: &str = "image = \"i\"\nmachine_types = \"t\"\nzones = \"a\"\n";
 
     fn read(text: &str) -> Result<Common, String> {
-        let table: toml::Table = format!("{LEAST}{text}").parse().unwrap();
+        let table: toml::Table = format!("{MINIMAL}{text}").parse().unwrap();
         let mut keys = Keys::of(&table);
-        let common = Common::read(&mut keys, &WORDS, UserData::CloudInit);
+        let common = Common::read(&mut keys, &KEY_NAMES, UserData::CloudInit);
         common.and_then(|common| keys.finish().map(|()| common)).map_err(|error| error.to_string())
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        for (text, said) in [
+        for (text, expected) in [
             ("user = \"a b\"", "`user` is \"a b\", expected the name of a Linux user"),
             ("user = \"$(id)\"", "expected the name of a Linux user"),
             ("ssh_port = 0", "`ssh_port` is 0, expected 1 to 65535"),
@@ -166,7 +166,7 @@ mod tests {
             ("usre = \"ci\"", "did you mean `user`?"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The last answer to a question, shared by all who ask it.
+//! The last answer of a call, shared by all callers.
 //!
-//! Hundreds of instances may boot, end and be looked after at once. Each question names the age that it can bear; what is
-//! older is asked anew, once for all who wait.
+//! Hundreds of instances may boot, end and be probed concurrently. Each caller states the oldest answer that it
+//! accepts. An older one is replaced by one new call for all waiting callers.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
 
-/// An answer and the moment before it was asked for.
+/// An answer, and the time before its call.
 type Cached<T> = (Stamp, Rc<T>);
 
 #[derive(Debug)]
@@ -25,32 +25,32 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Clone> Shared<T> {
-    /// An answer that was asked for at most `age` before this question. With no age at all, only what is asked after the
-    /// question serves.
+    /// An answer whose call began at most `age` ago; if `age` is zero, that of a call that begins after this request.
     pub async fn within<F: Future<Output = Result<T, ProviderError>>>(
         &self,
         age: Duration,
         clock: &dyn Clock,
-        ask: impl FnOnce(Stamp) -> F,
+        fetch: impl FnOnce(Stamp) -> F,
     ) -> Result<Rc<T>, ProviderError> {
-        let asked = clock.now();
+        let requested = clock.now();
         let mut last = self.0.lock().await;
-        // Another may have asked while we waited.
-        let serves =
-            |begun: Stamp| asked.since(begun) <= age && (!age.is_zero() || begun.uptime_ms > asked.uptime_ms);
+        // Another caller may have fetched it while this one waited.
+        let serves = |begun: Stamp| {
+            requested.since(begun) <= age && (!age.is_zero() || begun.uptime_ms > requested.uptime_ms)
+        };
         if let Some((_, answer)) = last.as_ref().filter(|(begun, _)| serves(*begun)) {
             return Ok(Rc::clone(answer));
         }
         let begun = clock.now();
-        let fresh = Rc::new(ask(begun).await?);
+        let fresh = Rc::new(fetch(begun).await?);
         *last = Some((begun, Rc::clone(&fresh)));
         Ok(fresh)
     }
 
-    /// Puts into the last answer what was learned otherwise.
-    pub async fn amend(&self, learn: impl FnOnce(&mut T)) {
+    /// Changes the last answer by what Greenroom learned otherwise.
+    pub async fn amend(&self, change: impl FnOnce(&mut T)) {
         if let Some((_, answer)) = self.0.lock().await.as_mut() {
-            learn(Rc::make_mut(answer));
+            change(Rc::make_mut(answer));
         }
     }
 }
@@ -89,7 +89,7 @@ mod tests {
         shared.amend(|answer| *answer = 1).await;
         shared.within(Duration::ZERO, &clock, async |_| Ok(2)).await.unwrap();
         shared.amend(|answer| *answer = 3).await;
-        let nobody = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
-        assert_eq!(*shared.within(Duration::from_secs(1), &clock, nobody).await.unwrap(), 3);
+        let unused = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        assert_eq!(*shared.within(Duration::from_secs(1), &clock, unused).await.unwrap(), 3);
     }
 }

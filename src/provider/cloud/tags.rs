@@ -1,20 +1,20 @@
-//! The tags on everything that is made in a cloud.
+//! The tags on everything that Greenroom creates in a cloud.
 //!
-//! Names and values keep to what the strictest cloud takes (Compute Engine's labels): lower-case letters, digits, hyphens.
+//! Names and values fit the strictest cloud (Compute Engine's labels): lower-case letters, digits, hyphens.
 
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
 
-/// By this tag a pool's things are listed.
+/// The tag by which a pool's resources are listed.
 pub const POOL: &str = "greenroom-pool";
 const OWNER: &str = "greenroom-owner";
 const GENERATION: &str = "greenroom-generation";
 const NUMBER: &str = "greenroom-number";
 
-/// An operator's own tags may not begin like this.
+/// The reserved prefix of tags.
 pub const PREFIX: &str = "greenroom-";
 
-/// As the cloud keeps them.
+/// The tags as names and values for the cloud.
 pub fn written(tags: &Tags) -> [(&'static str, String); 4] {
     [
         (POOL, tags.pool.to_string()),
@@ -24,7 +24,7 @@ pub fn written(tags: &Tags) -> [(&'static str, String); 4] {
     ]
 }
 
-/// As we know them, and the instance that they name; `None`: these are not ours.
+/// The tags, and the instance that they name; `None` if they are not Greenroom's.
 pub fn read<'a>(value_of: impl Fn(&str) -> Option<&'a str>) -> Option<(InstanceId, Tags)> {
     let tags = Tags {
         pool: PoolName::parse(value_of(POOL)?).ok()?,

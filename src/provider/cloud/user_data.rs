@@ -1,7 +1,7 @@
-//! What a machine is told at its first boot: its host key, who logs in, and when it ends by itself.
+//! User data for a machine's first boot: its host key, the authorized key, and its lifetime.
 //!
-//! So the host key is ours from the first byte, and a machine whose manager is gone for good ends all the same. Nothing
-//! here is secret from the jobs of the machine: they are root on it.
+//! So Greenroom knows the host key before the first connection, and a machine whose manager is lost still shuts
+//! itself down. Nothing here is secret from the jobs of the machine: they are root on it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use serde_json::json;
 use super::settings::UserData;
 use crate::port::provider::LaunchRequest;
 
-/// The text, for the image's own first-boot program. `lifetime`: the machine powers itself off after it; `None` where
-/// the cloud sees to that, or nobody shall.
+/// The text for the image's own first-boot program. After `lifetime`, the machine powers itself off; `None` if the
+/// cloud terminates it, or if its lifetime is unlimited.
 pub fn text(kind: UserData, request: &LaunchRequest, user: &str, lifetime: Option<Duration>) -> String {
     match kind {
         UserData::CloudInit => cloud_config(request, user, lifetime),
@@ -20,7 +20,7 @@ pub fn text(kind: UserData, request: &LaunchRequest, user: &str, lifetime: Optio
     }
 }
 
-/// JSON is YAML: nothing in a key has to be quoted for it.
+/// JSON is valid YAML, so keys need no further quoting.
 fn cloud_config(request: &LaunchRequest, user: &str, lifetime: Option<Duration>) -> String {
     let keys = &request.keys;
     let authorized = json!([keys.authorized_key.trim()]);
@@ -37,7 +37,7 @@ fn cloud_config(request: &LaunchRequest, user: &str, lifetime: Option<Duration>)
         "ssh_keys": { "ed25519_private": keys.host_key, "ed25519_public": keys.host_key_public.trim() },
     });
     if let Some(lifetime) = lifetime {
-        config["bootcmd"] = json!([end_after(lifetime)]);
+        config["bootcmd"] = json!([power_off_after(lifetime)]);
     }
     format!("#cloud-config\n{config}\n")
 }
@@ -46,7 +46,7 @@ fn script(request: &LaunchRequest, user: &str, lifetime: Option<Duration>) -> St
     let keys = &request.keys;
     let (private, public) = (keys.host_key.trim(), keys.host_key_public.trim());
     let authorized = keys.authorized_key.trim();
-    let end = lifetime.map(|lifetime| end_after(lifetime) + "\n").unwrap_or_default();
+    let end = lifetime.map(|lifetime| power_off_after(lifetime) + "\n").unwrap_or_default();
     format!(
         r#"#!/bin/sh
 set -u
@@ -78,9 +78,9 @@ systemctl try-restart ssh.service sshd.service 2>/dev/null || rc-service sshd re
     )
 }
 
-/// Powers off after a while, by whatever the image has for that. Each boot counts anew: a machine that jobs reboot lives
-/// longer, but never without an end.
-fn end_after(lifetime: Duration) -> String {
+/// Powers off after `lifetime`, by whichever means the image has. The time starts anew with each boot: a machine that
+/// jobs reboot lives longer, but not forever.
+fn power_off_after(lifetime: Duration) -> String {
     let seconds = lifetime.as_secs().max(1);
     let mut line = format!("systemd-run --on-active={seconds}s systemctl poweroff 2>/dev/null || ");
     let minutes = seconds.div_ceil(60);

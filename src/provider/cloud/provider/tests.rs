@@ -1,4 +1,4 @@
-//! The common provider over a cloud that does what a test says.
+//! The common provider on a cloud that a test controls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,21 +15,23 @@ use crate::provider::cloud::offerings::{KeyNames, Offering};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::keys::Keys;
 
-const WORDS: KeyNames = KeyNames { types: "types", places: &["zones"] };
+const KEY_NAMES: KeyNames = KeyNames { types: "types", places: &["zones"] };
 
 #[derive(Debug, Default)]
 struct World {
     machines: RefCell<Vec<Machine>>,
-    /// Orders as they came, and what is answered to the next ones, instead of a machine.
-    orders: RefCell<Vec<String>>,
-    answers: RefCell<Vec<ErrorClass>>,
-    looks: Cell<u32>,
+    /// The received launch specs.
+    specs: RefCell<Vec<String>>,
+    /// Errors for the next launches.
+    errors: RefCell<Vec<ErrorClass>>,
+    lists: Cell<u32>,
     deletes: Cell<u32>,
     hidden: Cell<bool>,
-    /// A machine is accepted like this, which says nothing of a place; and what is told of its order, look by look.
+    /// The state in which a launch is accepted without capacity.
     accepted: Cell<Option<MachineState>>,
-    fates: RefCell<VecDeque<LaunchStatus>>,
-    /// What passes with each look.
+    /// The status of its launch, poll by poll.
+    statuses: RefCell<VecDeque<LaunchStatus>>,
+    /// The time that passes with each list.
     passing: RefCell<Option<(Rc<ManualClock>, Duration)>>,
 }
 
@@ -41,12 +43,12 @@ impl Api for Rc<World> {
         Ok(format!("{} {} {}", request.token, offering.machine_type, offering.image))
     }
 
-    async fn create(&self, order: &String) -> Result<Created, ProviderError> {
-        self.orders.borrow_mut().push(order.clone());
-        if let Some(class) = self.answers.borrow_mut().pop() {
+    async fn create(&self, spec: &String) -> Result<Created, ProviderError> {
+        self.specs.borrow_mut().push(spec.clone());
+        if let Some(class) = self.errors.borrow_mut().pop() {
             return Err(ProviderError::new(class, "as the test says"));
         }
-        let id = order.split('/').next().unwrap();
+        let id = spec.split('/').next().unwrap();
         let made = machine(id, self.accepted.get().unwrap_or(MachineState::Running));
         if !self.machines.borrow().contains(&made) {
             self.machines.borrow_mut().push(made.clone());
@@ -55,16 +57,16 @@ impl Api for Rc<World> {
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
-        self.looks.set(self.looks.get() + 1);
-        if let Some((hands, time)) = &*self.passing.borrow() {
-            hands.pass(*time);
+        self.lists.set(self.lists.get() + 1);
+        if let Some((clock, time)) = &*self.passing.borrow() {
+            clock.pass(*time);
         }
         let all = if self.hidden.get() { Vec::new() } else { self.machines.borrow().clone() };
         Ok(Machines { all, complete: true })
     }
 
-    async fn launch_status(&self, _order: &String) -> Result<LaunchStatus, ProviderError> {
-        Ok(self.fates.borrow_mut().pop_front().unwrap_or(LaunchStatus::Unknown))
+    async fn launch_status(&self, _spec: &String) -> Result<LaunchStatus, ProviderError> {
+        Ok(self.statuses.borrow_mut().pop_front().unwrap_or(LaunchStatus::Unknown))
     }
 
     async fn delete(&self, handle: &Handle) -> Result<(), ProviderError> {
@@ -95,35 +97,35 @@ impl Api for Rc<World> {
 
 struct Stage {
     world: Rc<World>,
-    hands: Rc<ManualClock>,
+    clock: Rc<ManualClock>,
     state: tempfile::TempDir,
 }
 
 impl Stage {
     fn new() -> Self {
-        Self { world: Rc::default(), hands: Rc::default(), state: tempfile::tempdir().unwrap() }
+        Self { world: Rc::default(), clock: Rc::default(), state: tempfile::tempdir().unwrap() }
     }
 
     fn cloud(&self, image: &str) -> Cloud<Rc<World>> {
         let table =
             format!("image = \"{image}\"\ntypes = [\"big\", \"small\"]\nzones = \"a\"\n").parse().unwrap();
-        let settings = Common::read(&mut Keys::of(&table), &WORDS, UserData::CloudInit).unwrap();
+        let settings = Common::read(&mut Keys::of(&table), &KEY_NAMES, UserData::CloudInit).unwrap();
         let context = BuildContext {
             pool: PoolName::new("linux"),
             state_dir: self.state.path().to_owned(),
             program: "/bin/true".into(),
-            clock: Rc::clone(&self.hands) as Rc<dyn Clock>,
+            clock: Rc::clone(&self.clock) as Rc<dyn Clock>,
         };
         let account = self.state.path().display().to_string();
         Cloud::new(&context, settings, &account, Rc::clone(&self.world))
     }
 
     fn pass(&self, time: Duration) {
-        self.hands.pass(time);
+        self.clock.pass(time);
     }
 
-    fn answer(&self, class: ErrorClass) {
-        self.world.answers.borrow_mut().push(class);
+    fn fail_next(&self, class: ErrorClass) {
+        self.world.errors.borrow_mut().push(class);
     }
 }
 
@@ -151,27 +153,31 @@ fn class<T: std::fmt::Debug>(answer: Result<T, ProviderError>) -> ErrorClass {
 #[tokio::test]
 async fn a_repeat_says_what_was_said_whatever_the_configuration_says_by_then() {
     let stage = Stage::new();
-    stage.answer(ErrorClass::Unknown);
+    stage.fail_next(ErrorClass::Unknown);
     assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Unknown);
     stage.cloud("new").launch(&request("x", 1)).await.unwrap();
     stage.cloud("new").launch(&request("x", 1)).await.unwrap();
     assert_eq!(
-        *stage.world.orders.borrow(),
+        *stage.world.specs.borrow(),
         ["x/1 small old", "x/1 small old"],
         "once it is made, nobody is asked"
     );
 }
 
-/// How a launch ends that is accepted like this, by what is told of its order, look by look; and how many looks there were.
-async fn accepted(state: MachineState, listed: bool, fates: Vec<LaunchStatus>) -> (Option<ErrorClass>, u32) {
+/// The result of a launch that is accepted in this state, given the statuses of its polls; and the number of lists.
+async fn accepted(
+    state: MachineState,
+    listed: bool,
+    statuses: Vec<LaunchStatus>,
+) -> (Option<ErrorClass>, u32) {
     let stage = Stage::new();
     stage.world.accepted.set(Some(state));
     stage.world.hidden.set(!listed);
-    *stage.world.fates.borrow_mut() = fates.into();
-    // Three looks, and it is late.
-    *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.hands), VISIBLE / 2));
+    *stage.world.statuses.borrow_mut() = statuses.into();
+    // The third list is past the lag.
+    *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.clock), LIST_LAG / 2));
     let answer = stage.cloud("i").launch(&request("x", 1)).await;
-    (answer.err().map(|error| error.class().clone()), stage.world.looks.get())
+    (answer.err().map(|error| error.class().clone()), stage.world.lists.get())
 }
 
 #[tokio::test]
@@ -199,10 +205,10 @@ async fn what_is_accepted_without_a_place_is_looked_after() {
 #[tokio::test]
 async fn after_a_refusal_the_next_attempt_is_another_order() {
     let stage = Stage::new();
-    stage.answer(ErrorClass::Quota);
+    stage.fail_next(ErrorClass::Quota);
     assert_eq!(class(stage.cloud("old").launch(&request("x", 1)).await), ErrorClass::Quota);
     stage.cloud("new").launch(&request("x", 2)).await.unwrap();
-    assert_eq!(stage.world.orders.borrow()[1], "x/2 small new");
+    assert_eq!(stage.world.specs.borrow()[1], "x/2 small new");
     assert_eq!(class(stage.cloud("new").launch(&request("x", 3)).await), ErrorClass::Invalid);
     let gone = LaunchRequest { offering: Some(OfferingName::new("b huge")), ..request("y", 1) };
     assert_eq!(class(stage.cloud("new").launch(&gone).await), ErrorClass::Invalid);
@@ -222,9 +228,9 @@ async fn many_that_wait_are_one_list_and_a_list_is_always_new() {
             ("10.0.0.7", "ssh-ed25519 AAAAhost")
         );
     }
-    assert_eq!(stage.world.looks.get(), 1);
+    assert_eq!(stage.world.lists.get(), 1);
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
-    assert_eq!((listing.instances.len(), stage.world.looks.get()), (5, 2));
+    assert_eq!((listing.instances.len(), stage.world.lists.get()), (5, 2));
     assert_eq!(cloud.list(&PoolName::new("other")).await.unwrap().instances, []);
 }
 
@@ -237,7 +243,7 @@ async fn an_end_is_asked_for_once() {
     for _ in 0..3 {
         cloud.terminate(&id).await.unwrap();
     }
-    assert_eq!((stage.world.deletes.get(), stage.world.looks.get()), (1, 1));
+    assert_eq!((stage.world.deletes.get(), stage.world.lists.get()), (1, 1));
     let listing = cloud.list(&PoolName::new("linux")).await.unwrap();
     assert_eq!(listing.instances[0].status, Status::Stopping);
     stage.world.machines.borrow_mut()[0].state = MachineState::Gone;
@@ -255,7 +261,7 @@ async fn a_machine_that_was_seen_is_gone_with_the_first_list_without_it() {
     let id = InstanceId::new("x");
     cloud.terminate(&id).await.unwrap();
     stage.world.machines.borrow_mut().clear();
-    stage.pass(WAITING * 2);
+    stage.pass(WAIT_AGE * 2);
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::NotFound, "it is young, but it was there");
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
     assert_eq!(stage.world.deletes.get(), 1);
@@ -285,7 +291,7 @@ async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::Transient);
     cloud.terminate(&id).await.unwrap();
     assert_eq!(stage.world.deletes.get(), 1, "it is known by its answer");
-    stage.pass(VISIBLE);
+    stage.pass(LIST_LAG);
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
 }
 
@@ -305,8 +311,8 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     stage.pass(Duration::from_secs(2));
     assert_eq!(class(cloud.terminate(&InstanceId::new("x")).await), ErrorClass::NotFound);
     assert_eq!(cloud.list(&PoolName::new("linux")).await.unwrap().instances, [], "all is said");
-    stage.answer(ErrorClass::Throttled { until: None });
+    stage.fail_next(ErrorClass::Throttled { until: None });
     assert!(matches!(class(cloud.launch(&request("y", 1)).await), ErrorClass::Throttled { until: Some(_) }));
     assert!(matches!(class(cloud.launch(&request("z", 1)).await), ErrorClass::Throttled { .. }));
-    assert_eq!(stage.world.orders.borrow().len(), 2, "the third was not asked");
+    assert_eq!(stage.world.specs.borrow().len(), 2, "the third was not asked");
 }
