@@ -1,4 +1,4 @@
-//! What EC2's answers mean for a pool, as findings of `doctor`.
+//! Findings of `doctor` from EC2's answers.
 
 use crate::core::ids::PoolName;
 use crate::port::finding::{Finding, Severity};
@@ -7,112 +7,117 @@ use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};
 
-/// What EC2 answered.
+/// EC2's answers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
-    /// Nothing else could be asked, in EC2's words.
+    /// EC2's error, if no further call was possible.
     pub(super) unreachable: Option<String>,
-    /// Offerings that the account may not launch, in EC2's words.
+    /// Offerings that the account may not launch, with EC2's error.
     pub(super) denied: Vec<(String, String)>,
-    /// Offerings that would be refused for another reason.
+    /// Offerings that EC2 would refuse for another reason, with its error.
     pub(super) refused: Vec<(String, String)>,
-    /// IPv4 addresses left in all subnets together; `None`: EC2 does not tell.
+    /// Free IPv4 addresses of all subnets; `None` if EC2 does not report them.
     pub(super) free_addresses: Option<u32>,
-    /// How many more machines the quotas let in; none: no end is known.
+    /// The number of further machines that the quotas allow; empty if no limit is known.
     pub(super) room: Vec<QuotaHeadroom>,
-    /// Why quotas could not be looked at: only `doctor` asks.
-    pub(super) unseen: Option<String>,
-    /// Groups that let nobody in on the SSH port, by the kind of address that is used.
+    /// Why the quotas could not be checked; only `doctor` needs them.
+    pub(super) not_checked: Option<String>,
+    /// Groups that allow no inbound SSH, if none of the pool's groups does.
     pub(super) closed_groups: Vec<String>,
-    /// EC2's clock less ours, in seconds.
+    /// EC2's clock minus the runner host's, in seconds.
     pub(super) clock_ahead_s: Option<i64>,
-    /// Other calls that failed, by what they are needed for.
+    /// Other failed calls, by their purpose.
     pub(super) failed: Vec<(&'static str, String)>,
 }
 
-/// What to say about it.
+/// The findings.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
     const PERMISSIONS: &str = "grant the account the permissions of docs/providers/aws-ec2.md";
     let mut found = Vec::new();
-    let mut say = |code, severity, what: String, remedy: &str| {
-        found.push(Finding { code, severity, message: what, remedy: Some(remedy.to_owned()) });
+    let mut add = |code, severity, message: String, remedy: &str| {
+        found.push(Finding { code, severity, message, remedy: Some(remedy.to_owned()) });
     };
     if demand.max_lifetime.is_none() {
-        let what = format!(
+        let message = format!(
             "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
              running and cost money"
         );
-        say("aws-ec2-no-lifetime", Warning, what, "set `max_lifetime`: instances then shut themselves down");
+        add(
+            "aws-ec2-no-lifetime",
+            Warning,
+            message,
+            "set `max_lifetime`: instances then shut themselves down",
+        );
     }
-    if let Some(words) = &facts.unreachable {
-        let what = format!("cannot query EC2 for pool `{pool}`: {words}");
-        say(
+    if let Some(error) = &facts.unreachable {
+        let message = format!("cannot query EC2 for pool `{pool}`: {error}");
+        add(
             "aws-ec2-unreachable",
             Error,
-            what,
+            message,
             "check credentials, region and network; docs/providers/aws-ec2.md lists the permissions",
         );
         return found;
     }
-    for (offerings, words) in group_by_message(&facts.denied) {
-        say(
+    for (offerings, error) in group_by_message(&facts.denied) {
+        add(
             "aws-ec2-denied",
             Error,
-            format!("pool `{pool}` is not allowed to launch {offerings}: {words}"),
+            format!("pool `{pool}` is not allowed to launch {offerings}: {error}"),
             PERMISSIONS,
         );
     }
-    for (offerings, words) in group_by_message(&facts.refused) {
-        let what = format!("EC2 would refuse {offerings} of pool `{pool}`: {words}");
-        say("aws-ec2-refused", Error, what, "correct the pool's table, or remove the offering");
+    for (offerings, error) in group_by_message(&facts.refused) {
+        let message = format!("EC2 would refuse {offerings} of pool `{pool}`: {error}");
+        add("aws-ec2-refused", Error, message, "correct the pool's table, or remove the offering");
     }
-    for (purpose, words) in &facts.failed {
-        say(
+    for (purpose, error) in &facts.failed {
+        add(
             "aws-ec2-denied",
             Error,
-            format!("pool `{pool}` is not allowed to {purpose}: {words}"),
+            format!("pool `{pool}` is not allowed to {purpose}: {error}"),
             PERMISSIONS,
         );
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
     if let Some(free) = facts.free_addresses.filter(|free| *free < wanted) {
-        let what = format!(
+        let message = format!(
             "the subnets of pool `{pool}` have {free} free addresses, but the pool may launch {wanted} more \
              instances"
         );
-        say("aws-ec2-addresses", Warning, what, "add subnets or zones, or lower `max_instances`");
+        add("aws-ec2-addresses", Warning, message, "add subnets or zones, or lower `max_instances`");
     }
-    if let Some(what) = shortage(pool, &facts.room, wanted) {
-        say(
+    if let Some(message) = shortage(pool, &facts.room, wanted) {
+        add(
             "aws-ec2-quota",
             Warning,
-            what,
+            message,
             "request an increase (Service Quotas, service `ec2`), add types of other classes, or lower \
              `max_instances`",
         );
     }
-    if let Some(words) = &facts.unseen {
-        let what = format!(
-            "doctor cannot check the quotas for pool `{pool}` (the pool itself works without): {words}"
+    if let Some(error) = &facts.not_checked {
+        let message = format!(
+            "doctor cannot check the quotas for pool `{pool}` (the pool itself works without): {error}"
         );
         let remedy = "grant the account the permissions for doctor in docs/providers/aws-ec2.md, and allow \
                       the runner host to reach Service Quotas";
-        say("aws-ec2-not-checked", Note, what, remedy);
+        add("aws-ec2-not-checked", Note, message, remedy);
     }
     for group in &facts.closed_groups {
-        let what =
+        let message =
             format!("security group {group} of pool `{pool}` allows no inbound traffic on the SSH port");
         let remedy =
             "allow TCP to `ssh_port` from the runner host (from its IPv6 range if `address` is \"ipv6\")";
-        say("aws-ec2-group-closed", Error, what, remedy);
+        add("aws-ec2-group-closed", Error, message, remedy);
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {
-        let what = format!(
+        let message = format!(
             "the runner host's clock is {off} EC2's, and EC2 rejects requests that are signed five minutes \
              off"
         );
-        say("aws-ec2-clock", Error, what, "synchronize the clock with NTP: `timedatectl set-ntp true`");
+        add("aws-ec2-clock", Error, message, "synchronize the clock with NTP: `timedatectl set-ntp true`");
     }
     found
 }
@@ -150,7 +155,7 @@ mod tests {
             refused: vec![("c".to_owned(), "no such type".to_owned())],
             free_addresses: Some(0),
             room: vec![QuotaHeadroom { machines: 0, of: "of m5.large (On-Demand Standard)".to_owned() }],
-            unseen: Some("AccessDeniedException".to_owned()),
+            not_checked: Some("AccessDeniedException".to_owned()),
             closed_groups: vec!["sg-1".to_owned()],
             clock_ahead_s: Some(400),
             failed: vec![("list volumes", "UnauthorizedOperation".to_owned())],

@@ -1,4 +1,4 @@
-//! Instances that are machines of Amazon EC2.
+//! The provider `aws-ec2`: instances of Amazon EC2.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ mod settings;
 
 use settings::Settings;
 
-/// Checks tables, and makes no calls.
+/// Checks tables, without the calls.
 pub const REGISTRATION: Registration = Registration {
     kind: "aws-ec2",
     summary: "instances of Amazon EC2, spot or on demand, in any number of types and zones",

@@ -1,9 +1,9 @@
-//! EC2's limits of vCPUs, and how many more machines they let in.
+//! EC2's limits of vCPUs, and the number of further machines that they allow.
 //!
 //! Classes and codes are those of Amazon's EC2 user guide, where each limit is linked to its page in Service Quotas:
-//! "On-Demand Instance quotas" (`ec2-on-demand-instances.html`) and "Spot Instance quotas" (`using-spot-limits.html`). The
-//! family of a type is the letters before its first digit, and its class the one that the guide to instance types puts it
-//! in: `i4i`, `im4gn` and `is4gen` are all of I.
+//! "On-Demand Instance quotas" (`ec2-on-demand-instances.html`) and "Spot Instance quotas"
+//! (`using-spot-limits.html`). The family of a type is the letters before its first digit, and its class the one that
+//! the guide to instance types puts it in: `i4i`, `im4gn` and `is4gen` are all of I.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -18,7 +18,7 @@ struct Class {
     families: &'static [&'static str],
     /// Codes of Service Quotas.
     on_demand: &'static str,
-    /// `None`: there are no spot machines of it.
+    /// `None` if the class has no spot machines.
     spot: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ const CLASSES: [Class; 10] = [
 /// One limit: vCPUs of a class of families, by how they are paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Quota {
-    /// As Service Quotas knows it.
+    /// Its code in Service Quotas.
     pub(super) code: &'static str,
     class: &'static str,
     market: Market,
@@ -64,7 +64,7 @@ impl Display for Quota {
     }
 }
 
-/// What one machine takes of a limit.
+/// The share of a limit that one machine uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QuotaUse<'a> {
     pub(super) machine_type: &'a str,
@@ -73,7 +73,7 @@ pub(super) struct QuotaUse<'a> {
 }
 
 impl QuotaUse<'_> {
-    /// Under which limit it counts; `None`: no limit is known.
+    /// The limit that it counts against; `None` if no limit is known.
     pub(super) fn quota(&self) -> Option<Quota> {
         let end = self.machine_type.find(|c: char| !c.is_ascii_lowercase())?;
         let family = &self.machine_type[..end];
@@ -86,10 +86,10 @@ impl QuotaUse<'_> {
     }
 }
 
-/// How many more machines each limit lets in, each by the smallest of the pool's types under it; none where one of the
-/// types has no limit that is known: there is no end to that one.
+/// The number of further machines that each limit allows, by the smallest of the pool's types under it. Empty if the
+/// limit of one of the types is unknown.
 ///
-/// `limits`: vCPUs by code; `running`: everything in the account and region, of whomever.
+/// `limits`: vCPUs by code; `running`: all machines of the account and region, of any owner.
 pub(super) fn rooms(
     pool: &[QuotaUse<'_>],
     running: &[QuotaUse<'_>],
@@ -146,12 +146,12 @@ mod tests {
             ("m", "none", "none"),
             ("", "none", "none"),
         ] {
-            let said = |market| {
+            let shown = |market| {
                 take(machine_type, market, 2)
                     .quota()
                     .map_or("none".to_owned(), |quota| format!("{quota} {}", quota.code))
             };
-            assert_eq!((said(OnDemand).as_str(), said(Spot).as_str()), (on_demand, spot), "{machine_type}");
+            assert_eq!((shown(OnDemand).as_str(), shown(Spot).as_str()), (on_demand, spot), "{machine_type}");
         }
     }
 

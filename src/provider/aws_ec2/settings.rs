@@ -1,33 +1,33 @@
-//! What a pool's table says about EC2.
+//! The table of a pool on EC2.
 
 use crate::provider::cloud::offerings::{KeyNames, Market};
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
-const WORDS: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"] };
+const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"] };
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) common: Common,
-    /// `None`: what the usual places say (`AWS_REGION`, the profile).
+    /// `None`: from `AWS_REGION` or the profile.
     pub(super) region: Option<String>,
     /// A profile of the credentials; `None`: the default one.
     pub(super) profile: Option<String>,
     /// Empty: the default group of the network.
     pub(super) security_groups: Vec<String>,
-    /// What the machine itself may do in the account; `None`: nothing.
+    /// The permissions of the machine itself; `None`: no permissions.
     pub(super) instance_profile: Option<String>,
-    /// Does it get a public address? `None`: as the subnet says.
+    /// Whether the machine gets a public address; `None`: as the subnet sets.
     pub(super) public_ip: Option<bool>,
-    /// The most that an hour of a spot machine may cost, in dollars; `None`: the price on demand.
+    /// Maximum price of a spot machine, in dollars per hour; `None`: the on-demand price.
     pub(super) spot_price: Option<String>,
 }
 
 impl Settings {
     pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
         let mut keys = Keys::of(table);
-        let common = Common::read(&mut keys, &WORDS, UserData::CloudInit)?;
+        let common = Common::read(&mut keys, &KEY_NAMES, UserData::CloudInit)?;
         let texts =
             |list: Option<Vec<&str>>| list.unwrap_or_default().into_iter().map(str::to_owned).collect();
         let settings = Self {
@@ -86,11 +86,11 @@ mod tests {
     use super::*;
     use crate::provider::key_tables;
 
-    const LEAST: &str =
+    const MINIMAL: &str =
         "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n";
 
     fn read(text: &str) -> Result<Settings, String> {
-        Settings::read(&format!("{LEAST}{text}").parse().unwrap()).map_err(|error| error.to_string())
+        Settings::read(&format!("{MINIMAL}{text}").parse().unwrap()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        for (text, said) in [
+        for (text, expected) in [
             ("security_groups = \"default\"", "`security_groups` contains \"default\", expected IDs"),
             (
                 "address = \"public\"\npublic_ip = false",
@@ -116,7 +116,7 @@ mod tests {
             ),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let image =
             Settings::read(&"image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap());
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
-        key_tables::hold(super::super::keys::TABLES, &format!("{LEAST}[[offering]]\n"), Settings::read);
+        key_tables::hold(super::super::keys::TABLES, &format!("{MINIMAL}[[offering]]\n"), Settings::read);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The clients of EC2 and of Service Quotas: where they go, who they are, how long they wait.
+//! The clients of EC2 and of Service Quotas: endpoint, credentials, timeouts.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,32 +16,33 @@ use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError
 
 use super::super::settings::Settings;
 
-/// To an open connection. EC2 is asked from anywhere in the world.
+/// Limit for a connection. The runner host may be anywhere in the world.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For a whole answer. RunInstances takes seconds when EC2 looks for a place; the libraries have no limit of their own.
+/// Limit for a whole call. RunInstances takes seconds when EC2 looks for capacity; the libraries have no limit of
+/// their own.
 const ANSWER: Duration = Duration::from_secs(30);
-/// What this program was tested with: later versions of the libraries keep these habits.
-fn habits() -> BehaviorVersion {
+/// The behaviour that this program was tested with; later versions of the libraries keep it.
+fn behaviour() -> BehaviorVersion {
     BehaviorVersion::v2026_01_12()
 }
 
-/// Of one account and region.
+/// The clients for one account and region.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) ec2: Client,
-    /// What the account may have at once; only `doctor` asks.
+    /// For the account's limits; used by `doctor` only.
     pub(super) quotas: aws_sdk_servicequotas::Client,
 }
 
-/// Looks up the credentials, and is quick otherwise.
+/// Finds the credentials, which may take a while, and creates the clients.
 pub(super) async fn open(settings: &Settings) -> Clients {
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_with_resolver(Names);
     let region = settings.region.clone().map(Region::new);
-    let mut loader = aws_config::defaults(habits())
+    let mut loader = aws_config::defaults(behaviour())
         .http_client(http.clone())
         .timeout_config(TimeoutConfig::builder().connect_timeout(CONNECT).operation_timeout(ANSWER).build())
-        // Whether a call is made again, and with which offering, is decided by its answer: InsufficientInstanceCapacity is
-        // a 500, which the libraries would repeat.
+        // The engine decides by the answer whether to repeat a call, and with which offering: the libraries would
+        // repeat InsufficientInstanceCapacity, because it is a 500.
         .retry_config(RetryConfig::disabled());
     if let Some(region) = region.clone() {
         loader = loader.region(region);
@@ -71,7 +72,7 @@ pub(super) async fn open(settings: &Settings) -> Clients {
     }
 }
 
-/// Names are looked up as everywhere in this program.
+/// Resolves names like the rest of this program.
 #[derive(Debug, Clone)]
 struct Names;
 

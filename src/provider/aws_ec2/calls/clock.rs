@@ -1,4 +1,4 @@
-//! What time EC2 says it is, from the head of an answer.
+//! EC2's clock, from the header of an answer.
 
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -11,12 +11,12 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 
 use crate::provider::cloud::clock;
 
-/// Remembers the date of the last answer.
+/// Stores the date of the last answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClockOf(Arc<Mutex<Option<String>>>);
 
 impl ClockOf {
-    /// EC2's clock less ours, in seconds; `None` if it did not say.
+    /// EC2's clock minus the runner host's, in seconds; `None` if the answer had no date.
     pub(super) fn ahead_s(&self, now: SystemTime) -> Option<i64> {
         clock::ahead_s(self.0.lock().ok()?.as_ref()?, now)
     }

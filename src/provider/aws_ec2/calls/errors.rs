@@ -1,4 +1,4 @@
-//! What EC2's errors mean.
+//! EC2's errors and their classes.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -11,37 +11,37 @@ use crate::core::failure::ErrorClass;
 use crate::core::text::clean_line;
 use crate::port::provider::ProviderError;
 
-/// The most of EC2's own words that is told, in characters: a denial carries a kilobyte of encoded reasons.
-const WORDS: usize = 300;
+/// Maximum length of a reported message, in characters: a denial contains a kilobyte of encoded reasons.
+const MAX_MESSAGE: usize = 300;
 
-/// A token was used before, with another order.
+/// The token was used before, with other parameters.
 pub(super) const MISMATCH: &str = "IdempotentParameterMismatch";
 
-/// An error of a call, by its class. `place`: what has no capacity where that is the answer.
+/// The error of a call, with its class. `place`: what has no capacity, if that is the error.
 pub(super) fn read<E>(error: &SdkError<E, HttpResponse>, place: &str) -> ProviderError
 where
     E: ProvideErrorMetadata + Error + Debug + 'static,
 {
     if let SdkError::ServiceError(answer) = error {
         let status = answer.raw().status().as_u16();
-        let (code, words) = (answer.err().code(), answer.err().message().unwrap_or_default());
-        let words = words.split("Encoded authorization failure message").next().unwrap_or_default();
-        let told = format!("{}: {}", code.unwrap_or("unknown error"), words.trim());
-        return ProviderError::new(class(code, status, place), clean_line(told.as_bytes(), WORDS));
+        let (code, message) = (answer.err().code(), answer.err().message().unwrap_or_default());
+        let message = message.split("Encoded authorization failure message").next().unwrap_or_default();
+        let line = format!("{}: {}", code.unwrap_or("unknown error"), message.trim());
+        return ProviderError::new(class(code, status, place), clean_line(line.as_bytes(), MAX_MESSAGE));
     }
     let causes = chain(error);
-    let told = |causes: &[String]| clean_line(causes.join(": ").as_bytes(), WORDS);
+    let line = |causes: &[String]| clean_line(causes.join(": ").as_bytes(), MAX_MESSAGE);
     if has_no_credentials(error) {
-        return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {}", told(&causes)));
+        return ProviderError::new(ErrorClass::Denied, format!("no credentials for EC2: {}", line(&causes)));
     }
     match error {
-        SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, told(&causes)),
-        // Whether it was carried out, nobody knows.
-        _ => ProviderError::new(ErrorClass::Unknown, told(&causes)),
+        SdkError::ConstructionFailure(_) => ProviderError::new(ErrorClass::Invalid, line(&causes)),
+        // EC2 may have carried out the call or not.
+        _ => ProviderError::new(ErrorClass::Unknown, line(&causes)),
     }
 }
 
-/// The code of an answer that is an error.
+/// The code of an error that EC2 returned.
 pub(super) fn code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Option<&str> {
     error.as_service_error()?.code()
 }
@@ -70,7 +70,7 @@ fn has_no_credentials(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// By code, from EC2's reference ("Error codes for the Amazon EC2 API"); by status where there is none that we know.
+/// By code, from EC2's reference ("Error codes for the Amazon EC2 API"); by status if the code is unknown.
 fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
     let scope = || place.to_owned();
     match code.unwrap_or_default() {
@@ -102,7 +102,7 @@ fn class(code: Option<&str>, status: u16, place: &str) -> ErrorClass {
         | "RequestExpired"
         | "UnrecognizedClientException" => ErrorClass::Denied,
         "InvalidInstanceID.NotFound" | "InvalidVolume.NotFound" => ErrorClass::NotFound,
-        // Its machine is on its way out.
+        // Its machine is still terminating.
         "VolumeInUse" | "IncorrectState" => ErrorClass::Transient,
         "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => ErrorClass::Unknown,
         other if other.ends_with("LimitExceeded") || other == "MaxSpotInstanceCountExceeded" => {

@@ -1,4 +1,4 @@
-//! Asks EC2, and Service Quotas, what `doctor` wants to know; launches nothing.
+//! Calls of EC2 and Service Quotas for `doctor`; they launch nothing.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -24,9 +24,9 @@ use crate::provider::cloud::offerings::Offering;
 mod groups;
 mod quotas;
 
-/// More offerings than this are not rehearsed: each is a call.
+/// Maximum number of rehearsed offerings: each is a call.
 const REHEARSED: usize = 12;
-/// EC2's answer to a dry run that would be carried out.
+/// EC2's answer to a dry run that would succeed.
 const WOULD_SUCCEED: &str = "DryRunOperation";
 
 pub(super) async fn examine(
@@ -38,16 +38,16 @@ pub(super) async fn examine(
     let client = &clients.ec2;
     let mut facts = Facts::default();
     let clock = ClockOf::default();
-    // Without a list nothing works: who may not have it need not be asked about the rest.
+    // A pool cannot work without this list, so a failure ends the examination.
     let first =
         client.describe_instances().max_results(5).customize().interceptor(clock.clone()).send().await;
     facts.clock_ahead_s = clock.ahead_s(SystemTime::now());
     match first {
         Ok(_) => {
             let room = Box::pin(quotas::look_up(clients, settings));
-            match join(look(client, settings, pool, &mut facts), room).await.1 {
+            match join(check(client, settings, pool, &mut facts), room).await.1 {
                 Ok(room) => facts.room = room,
-                Err(error) => facts.unseen = Some(error.failure.message),
+                Err(error) => facts.not_checked = Some(error.failure.message),
             }
         }
         Err(error) => facts.unreachable = Some(errors::read(&error, "").failure.message),
@@ -55,12 +55,12 @@ pub(super) async fn examine(
     judge(pool, &facts, demand)
 }
 
-async fn look(client: &Client, settings: &Settings, pool: &PoolName, facts: &mut Facts) {
+async fn check(client: &Client, settings: &Settings, pool: &PoolName, facts: &mut Facts) {
     let images = Images::default();
     for offering in settings.common.offerings.iter().take(REHEARSED) {
         let Err(error) = rehearse(client, settings, pool, &images, offering).await else { continue };
         match error.class() {
-            // That there is none left just now is no fault of the table.
+            // A temporary lack of capacity is not an error in the table.
             ErrorClass::NoCapacity { .. } => {}
             ErrorClass::Denied => facts.denied.push((offering.name.to_string(), error.failure.message)),
             _ => facts.refused.push((offering.name.to_string(), error.failure.message)),
@@ -81,17 +81,17 @@ async fn rehearse(
     images: &Images,
     offering: &Offering,
 ) -> Result<(), ProviderError> {
-    let order = LaunchSpec::new(settings, &nobody(pool, offering), offering)?;
-    let disks = images.disks(client, &order.image).await?;
-    match order.call(client, &disks).dry_run(true).send().await {
+    let spec = LaunchSpec::new(settings, &sample_request(pool, offering), offering)?;
+    let disks = images.disks(client, &spec.image).await?;
+    match spec.call(client, &disks).dry_run(true).send().await {
         Ok(_) => Ok(()),
         Err(error) if errors::code(&error) == Some(WOULD_SUCCEED) => Ok(()),
-        Err(error) => Err(errors::read(&error, &order.scope())),
+        Err(error) => Err(errors::read(&error, &spec.scope())),
     }
 }
 
-/// A launch that is never carried out.
-fn nobody(pool: &PoolName, offering: &Offering) -> LaunchRequest {
+/// A launch request for dry runs.
+fn sample_request(pool: &PoolName, offering: &Offering) -> LaunchRequest {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let (generation, owner) = (Generation::new("doctor"), OwnerId::new("doctor"));
     let instance = InstanceId::launched(pool, &generation, 0);
@@ -110,7 +110,7 @@ fn nobody(pool: &PoolName, offering: &Offering) -> LaunchRequest {
     }
 }
 
-/// Of the subnets that are named, and of the default ones of the zones that are named. `None`: EC2 does not tell.
+/// Free addresses of the pool's subnets and of the default subnets of its zones. `None` if EC2 does not report them.
 async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts) -> Option<u32> {
     let places: BTreeSet<&str> =
         settings.common.offerings.iter().map(|offering| offering.place.as_str()).collect();
@@ -129,7 +129,7 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
                 let left = answer.subnets().iter().filter_map(Subnet::available_ip_address_count);
                 free += left.filter_map(|left| u32::try_from(left).ok()).sum::<u32>();
             }
-            // A subnet that does not exist is found by the rehearsal.
+            // The rehearsal reports a missing subnet.
             Err(error) => {
                 let error = errors::read(&error, "");
                 if *error.class() == ErrorClass::Denied {

@@ -1,4 +1,4 @@
-//! The disks of images: asked once for each, since images do not change.
+//! The disks of images: read once for each image, because images do not change.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::errors;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 
-/// A disk that an image brings.
+/// A disk of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Disk {
     /// `/dev/xvda`.
@@ -18,14 +18,14 @@ pub(super) struct Disk {
     pub(super) is_root: bool,
 }
 
-/// What is known of images.
+/// The images read so far.
 #[derive(Debug, Default)]
 pub(super) struct Images(Mutex<BTreeMap<String, Rc<[Disk]>>>);
 
 impl Images {
-    /// The disks of an image. `Invalid` if there is no such image; never `Unknown`: nothing was asked for yet.
+    /// The disks of an image. `Invalid` if the image is missing. Never `Unknown`, because no launch was requested yet.
     pub(super) async fn disks(&self, client: &Client, image: &str) -> Result<Rc<[Disk]>, ProviderError> {
-        // Launches that come together ask once.
+        // Concurrent launches share one call.
         let mut known = self.0.lock().await;
         if let Some(disks) = known.get(image) {
             return Ok(Rc::clone(disks));

@@ -1,4 +1,4 @@
-//! What RunInstances is asked, complete.
+//! The launch spec of RunInstances.
 
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::operation::run_instances::builders::RunInstancesFluentBuilder;
@@ -19,13 +19,13 @@ use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::AddressKind;
 use crate::provider::cloud::{idempotency, tags, user_data};
 
-/// EC2 takes no more, in bytes before the encoding.
+/// EC2's maximum, in bytes before the encoding.
 const MOST_USER_DATA: usize = 16 << 10;
 
-/// Everything that a launch says, but what follows from the image.
+/// Everything that a launch call sends, except for the image's disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::provider::aws_ec2) struct LaunchSpec {
-    /// Idempotency: EC2 takes 64 characters at most.
+    /// For idempotency, at most 64 characters.
     pub(super) token: String,
     pub(super) image: String,
     instance_type: String,
@@ -51,11 +51,11 @@ impl LaunchSpec {
         offering: &Offering,
     ) -> Result<Self, ProviderError> {
         let common = &settings.common;
-        let told = user_data::text(common.user_data, request, &common.user, request.lifetime);
-        if told.len() > MOST_USER_DATA {
+        let user_data = user_data::text(common.user_data, request, &common.user, request.lifetime);
+        if user_data.len() > MOST_USER_DATA {
             return Err(ProviderError::new(ErrorClass::Invalid, "the user data is longer than 16 KiB"));
         }
-        let ours = tags::written(&request.tags).into_iter().map(|(name, value)| (name.to_owned(), value));
+        let own = tags::written(&request.tags).into_iter().map(|(name, value)| (name.to_owned(), value));
         let name = std::iter::once(("Name".to_owned(), request.instance.to_string()));
         Ok(Self {
             token: token(request),
@@ -64,8 +64,8 @@ impl LaunchSpec {
             place: offering.place.clone(),
             market: offering.market,
             spot_price: settings.spot_price.clone().filter(|_| offering.market == Market::Spot),
-            user_data: Base64::encode_string(told.as_bytes()),
-            tags: name.chain(ours).chain(common.tags.iter().cloned()).collect(),
+            user_data: Base64::encode_string(user_data.as_bytes()),
+            tags: name.chain(own).chain(common.tags.iter().cloned()).collect(),
             security_groups: settings.security_groups.clone(),
             instance_profile: settings.instance_profile.clone(),
             public_ip: settings.public_ip,
@@ -75,12 +75,12 @@ impl LaunchSpec {
         })
     }
 
-    /// Where it would be, for people.
+    /// Type and place, for messages.
     pub(super) fn scope(&self) -> String {
         format!("{} in {}", self.instance_type, self.place)
     }
 
-    /// The call. The disks are the image's: each goes with its machine, whatever the image says.
+    /// The call. Each of the image's `disks` is deleted with its machine, whatever the image sets.
     pub(super) fn call(&self, client: &Client, disks: &[Disk]) -> RunInstancesFluentBuilder {
         let mut call = client
             .run_instances()
@@ -90,7 +90,7 @@ impl LaunchSpec {
             .image_id(&self.image)
             .instance_type(InstanceType::from(self.instance_type.as_str()))
             .user_data(&self.user_data)
-            // Switched off from inside is gone: that is how a machine ends whose manager is gone.
+            // A machine that shuts itself down is terminated, so that it ends even if its manager is lost.
             .instance_initiated_shutdown_behavior(ShutdownBehavior::Terminate)
             .metadata_options(
                 InstanceMetadataOptionsRequest::builder().http_tokens(HttpTokensState::Required).build(),
@@ -107,10 +107,10 @@ impl LaunchSpec {
         if self.market == Market::Spot {
             call = call.instance_market_options(self.spot());
         }
-        self.placed(call)
+        self.with_network(call)
     }
 
-    fn placed(&self, call: RunInstancesFluentBuilder) -> RunInstancesFluentBuilder {
+    fn with_network(&self, call: RunInstancesFluentBuilder) -> RunInstancesFluentBuilder {
         let subnet = self.place.starts_with("subnet-").then(|| self.place.clone());
         let call = match subnet {
             Some(_) => call,
@@ -151,7 +151,7 @@ impl LaunchSpec {
         BlockDeviceMapping::builder().device_name(&disk.device).ebs(ebs.build()).build()
     }
 
-    /// From the creation itself, on everything that it makes.
+    /// The tags of everything that the launch creates, set by the launch call itself.
     fn tag_specifications(&self) -> Vec<TagSpecification> {
         let tags: Vec<Tag> =
             self.tags.iter().map(|(name, value)| Tag::builder().key(name).value(value).build()).collect();
@@ -164,7 +164,7 @@ impl LaunchSpec {
     }
 }
 
-/// Three quarters of the digest: all of it would be too long.
+/// Three quarters of the digest: the whole would be too long.
 fn token(request: &LaunchRequest) -> String {
     let digest = idempotency::digest(&request.tags.owner, &request.token);
     digest.iter().take(24).fold("greenroom-".to_owned(), |text, byte| format!("{text}{byte:02x}"))

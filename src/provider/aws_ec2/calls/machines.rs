@@ -1,4 +1,4 @@
-//! Instances as EC2 tells of them.
+//! Instances as EC2 lists them.
 
 use aws_sdk_ec2::types::{
     Instance, InstanceIpv6Address, InstanceLifecycleType, InstanceNetworkInterface, InstanceStateName, Tag,
@@ -10,10 +10,10 @@ use crate::core::text::clean_line;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 
-/// The most of EC2's own words, in characters.
-const WORDS: usize = 200;
+/// Maximum length of EC2's message in a reason, in characters.
+const MAX_MESSAGE: usize = 200;
 
-/// `None`: it is not ours, though it has our pool's tag.
+/// `None` if one of Greenroom's tags is missing.
 pub(super) fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags_of(instance.tags())?;
     let state = machine_state(instance.state().and_then(|state| state.name())?);
@@ -34,7 +34,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
     })
 }
 
-/// Nothing promises that the first of the interface's addresses stands with the instance too.
+/// EC2 does not promise to show the first address of an interface with the instance, too.
 fn ipv6(instance: &Instance) -> Option<&str> {
     let of_interfaces = || {
         let mut addresses =
@@ -44,7 +44,7 @@ fn ipv6(instance: &Instance) -> Option<&str> {
     instance.ipv6_address().or_else(of_interfaces)
 }
 
-/// Whose something with these tags is; `None`: not ours.
+/// The instance and tags of a resource; `None` if one of Greenroom's tags is missing.
 pub(super) fn tags_of(all: &[Tag]) -> Option<(InstanceId, Tags)> {
     tags::read(|name| all.iter().find(|tag| tag.key() == Some(name))?.value())
 }
@@ -54,7 +54,7 @@ fn machine_state(state: &InstanceStateName) -> MachineState {
         InstanceStateName::Pending => MachineState::Starting,
         InstanceStateName::Running => MachineState::Running,
         InstanceStateName::Terminated => MachineState::Gone,
-        // It ends only if somebody asks for it, and costs its disks until then.
+        // It stays until a call terminates it, and its disks cost money until then.
         InstanceStateName::Stopped => MachineState::Stopped,
         _ => MachineState::Ending,
     }
@@ -75,13 +75,14 @@ fn is_spot(instance: &Instance) -> bool {
     instance.instance_lifecycle() == Some(&InstanceLifecycleType::Spot)
 }
 
-/// Why it ended, as what follows on "instance X"; `None` where somebody asked for it, or nothing is said.
+/// Why it ended, worded to follow "instance X"; `None` if a call requested it, or EC2 reports no reason.
 fn why(instance: &Instance) -> Option<String> {
     let reason = instance.state_reason()?;
-    let (code, words) = (reason.code()?, reason.message().unwrap_or_default());
+    let (code, message) = (reason.code()?, reason.message().unwrap_or_default());
     let at = instance.state_transition_reason().and_then(time).map(|time| format!(" at {time} UTC"));
     let at = at.unwrap_or_default();
-    let words = clean_line(words.trim_start_matches(code).trim_start_matches(": ").as_bytes(), WORDS);
+    let message =
+        clean_line(message.trim_start_matches(code).trim_start_matches(": ").as_bytes(), MAX_MESSAGE);
     match code {
         "Client.UserInitiatedShutdown" | "Client.UserInitiatedHibernate" => None,
         "Client.InstanceInitiatedShutdown" => Some(format!("shut itself down{at}")),
@@ -89,9 +90,9 @@ fn why(instance: &Instance) -> Option<String> {
             Some(format!("was reclaimed by EC2{at} (spot)"))
         }
         server if server.starts_with("Server.") => {
-            Some(format!("was terminated by EC2{at} ({server}: {words})"))
+            Some(format!("was terminated by EC2{at} ({server}: {message})"))
         }
-        client => Some(format!("could not be started by EC2 ({client}: {words})")),
+        client => Some(format!("could not be started by EC2 ({client}: {message})")),
     }
 }
 
@@ -127,7 +128,7 @@ mod tests {
     fn an_end_is_told_in_words_that_follow_its_name() {
         use InstanceStateName::{Running, Terminated};
         let spot = "Server.SpotInstanceTermination";
-        for (state, code, transition, said) in [
+        for (state, code, transition, expected) in [
             (
                 Terminated,
                 spot,
@@ -152,7 +153,7 @@ mod tests {
             ),
         ] {
             let machine = read(&instance(state, code, transition)).unwrap();
-            assert_eq!(machine.why.as_deref(), said, "{code}");
+            assert_eq!(machine.why.as_deref(), expected, "{code}");
             assert_eq!(machine.instance.as_str(), "linux-c0ffee-7");
         }
     }

@@ -1,4 +1,4 @@
-//! EC2's calls, through the vendor's own library.
+//! EC2's calls, through the vendor's library.
 
 use std::rc::Rc;
 
@@ -34,12 +34,12 @@ use client::Clients;
 use images::Images;
 use launch_spec::LaunchSpec;
 
-/// The most of a console that is told, in bytes: its end says why a boot failed.
+/// Maximum length of a console, in bytes, from its end: the last lines show why a boot failed.
 const CONSOLE: usize = 64 << 10;
 
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(table)?;
-    // One budget for all pools of an account and region, as far as they can be told apart from here.
+    // Pools of one account and region share their API back-off, as far as these keys identify the account.
     let place = [&settings.region, &settings.profile, &settings.common.endpoint];
     let account = place
         .iter()
@@ -50,7 +50,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
-/// One pool's.
+/// The calls of one pool.
 #[derive(Debug)]
 struct Ec2 {
     pool: PoolName,
@@ -68,13 +68,13 @@ impl Ec2 {
         &self.clients().await.ec2
     }
 
-    /// Everything of our pool.
-    fn ours(&self) -> Filter {
+    /// The filter for the pool's resources.
+    fn pool_filter(&self) -> Filter {
         Filter::builder().name(format!("tag:{}", tags::POOL)).values(self.pool.as_str()).build()
     }
 
-    /// The machine that an order has made, asked by its token.
-    async fn made_by(&self, token: &str) -> Result<Option<Handle>, ProviderError> {
+    /// The machine that a launch created, found by its token.
+    async fn created_by(&self, token: &str) -> Result<Option<Handle>, ProviderError> {
         let by_token = Filter::builder().name("client-token").values(token).build();
         let answer = self.client().await.describe_instances().filters(by_token).send().await;
         let answer = answer.map_err(|error| errors::read(&error, ""))?;
@@ -95,17 +95,18 @@ impl Api for Ec2 {
         LaunchSpec::new(&self.settings, request, offering)
     }
 
-    async fn create(&self, order: &LaunchSpec) -> Result<Created, ProviderError> {
+    async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
         let client = self.client().await;
-        let disks = self.images.disks(client, &order.image).await?;
-        let answer = order.call(client, &disks).send().await;
+        let disks = self.images.disks(client, &spec.image).await?;
+        let answer = spec.call(client, &disks).send().await;
         let made = match answer {
             Ok(answer) => answer.instances().first().and_then(|instance| instance.instance_id()).map(handle),
-            // The image's disks were told differently last time, or an older version of us asked: it was made then.
+            // The earlier call listed the image's disks differently, or came from an older version. It created the
+            // machine.
             Err(error) if errors::code(&error) == Some(errors::MISMATCH) => {
-                self.made_by(&order.token).await?
+                self.created_by(&spec.token).await?
             }
-            Err(error) => return Err(errors::read(&error, &order.scope())),
+            Err(error) => return Err(errors::read(&error, &spec.scope())),
         };
         let handle = made.ok_or_else(|| {
             ProviderError::new(ErrorClass::Unknown, "EC2 accepted the launch but named no instance")
@@ -114,7 +115,8 @@ impl Api for Ec2 {
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
-        let mut pages = self.client().await.describe_instances().filters(self.ours()).into_paginator().send();
+        let mut pages =
+            self.client().await.describe_instances().filters(self.pool_filter()).into_paginator().send();
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;
@@ -147,7 +149,8 @@ impl Api for Ec2 {
     }
 
     async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError> {
-        let mut pages = self.client().await.describe_volumes().filters(self.ours()).into_paginator().send();
+        let mut pages =
+            self.client().await.describe_volumes().filters(self.pool_filter()).into_paginator().send();
         let mut all = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| errors::read(&error, ""))?;

@@ -1,4 +1,4 @@
-//! Disks that bear a pool's tags.
+//! Disks with a pool's tags.
 
 use aws_sdk_ec2::types::{Volume, VolumeState, VolumeType};
 
@@ -7,7 +7,7 @@ use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::time::Stamp;
 use crate::provider::cloud::machine::moment;
 
-/// `None`: it is being deleted, or is nobody's.
+/// `None` if it is being deleted.
 pub(super) fn read(volume: &Volume, now: Stamp) -> Option<Resource> {
     if matches!(volume.state(), Some(VolumeState::Deleting | VolumeState::Deleted)) {
         return None;
@@ -15,13 +15,13 @@ pub(super) fn read(volume: &Volume, now: Stamp) -> Option<Resource> {
     let (instance, tags) = tags_of(volume.tags()).unzip();
     let made = volume.create_time().and_then(|time| time.to_millis().ok());
     let size = volume.size().map(|gib| format!("{gib} GiB"));
-    let words = [size.as_deref(), volume.volume_type().map(VolumeType::as_str), volume.availability_zone()];
+    let details = [size.as_deref(), volume.volume_type().map(VolumeType::as_str), volume.availability_zone()];
     Some(Resource {
         kind: ResourceKind::Volume,
         name: volume.volume_id()?.to_owned(),
         instance,
         tags,
         created: made.map(|at_ms| moment(at_ms, now)),
-        detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+        detail: Some(details.into_iter().flatten().collect::<Vec<_>>().join(", ")),
     })
 }

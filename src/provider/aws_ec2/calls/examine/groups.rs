@@ -1,4 +1,4 @@
-//! Does any of the pool's security groups let SSH in?
+//! Checks whether any of the pool's security groups allows inbound SSH.
 
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::IpPermission;
@@ -9,14 +9,14 @@ use super::super::errors;
 use crate::core::failure::ErrorClass;
 use crate::provider::cloud::settings::AddressKind;
 
-/// The groups that are named, where none of them lets anybody in.
+/// The pool's groups, if none of them allows inbound SSH; otherwise empty.
 pub(super) async fn closed(client: &Client, settings: &Settings, facts: &mut Facts) -> Vec<String> {
     if settings.security_groups.is_empty() {
         return Vec::new();
     }
-    let asked =
+    let reply =
         client.describe_security_groups().set_group_ids(Some(settings.security_groups.clone())).send().await;
-    let answer = match asked {
+    let answer = match reply {
         Ok(answer) => answer,
         Err(error) => {
             let error = errors::read(&error, "");
@@ -27,15 +27,15 @@ pub(super) async fn closed(client: &Client, settings: &Settings, facts: &mut Fac
         }
     };
     let groups = answer.security_groups();
-    // One that lets us in is enough: a machine has all of them.
-    if groups.iter().any(|group| group.ip_permissions().iter().any(|one| lets_in(one, settings))) {
+    // One group is enough: a machine has all of them.
+    if groups.iter().any(|group| group.ip_permissions().iter().any(|one| allows_ssh(one, settings))) {
         return Vec::new();
     }
     groups.iter().filter_map(|group| group.group_id().map(str::to_owned)).collect()
 }
 
-/// From wherever, but to the kind of address that is used: a range of IPv4 lets nobody in by IPv6.
-fn lets_in(permission: &IpPermission, settings: &Settings) -> bool {
+/// True if the permission allows inbound SSH, from any source with the kind of address that `address` sets.
+fn allows_ssh(permission: &IpPermission, settings: &Settings) -> bool {
     let of_its_kind = match settings.common.address {
         AddressKind::Private | AddressKind::Public => !permission.ip_ranges().is_empty(),
         AddressKind::Ipv6 => !permission.ipv6_ranges().is_empty(),
@@ -90,7 +90,7 @@ mod tests {
         ] {
             let permission = permission.build();
             for (address, wanted) in [("private", by_ipv4), ("public", by_ipv4), ("ipv6", by_ipv6)] {
-                assert_eq!(lets_in(&permission, &settings(address)), wanted, "{address}: {permission:?}");
+                assert_eq!(allows_ssh(&permission, &settings(address)), wanted, "{address}: {permission:?}");
             }
         }
     }

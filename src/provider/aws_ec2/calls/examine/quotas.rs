@@ -1,4 +1,4 @@
-//! What the account's limits of vCPUs have left for a pool: EC2 says what is in use, Service Quotas what may be.
+//! The headroom of the account's vCPU limits for a pool: EC2 reports the usage, Service Quotas the limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -19,43 +19,44 @@ use crate::port::provider::ProviderError;
 use crate::provider::cloud::headroom::QuotaHeadroom;
 use crate::provider::cloud::offerings::Market;
 
-/// EC2 may be in reach where Service Quotas is not, and the account be a large one: what else was found is told all the same.
+/// Service Quotas may be unreachable, or the account large: `doctor` then reports its other findings without this one.
 const WITHIN: Duration = Duration::from_secs(10);
-/// EC2, as Service Quotas calls it.
+/// Service Quotas' name of EC2.
 const SERVICE: &str = "ec2";
 /// The account has no limit of its own, only the default; or there is no such limit.
 const NO_SUCH: &str = "NoSuchResourceException";
-/// EC2 takes no more values of a filter in one call.
+/// Maximum number of a filter's values in one call.
 const VALUES: usize = 200;
 
-/// One that is there or on its way.
+/// A pending or running instance.
 struct Running {
     machine_type: String,
     market: Market,
-    /// `None`: EC2 does not say.
+    /// `None` if EC2 does not report them.
     vcpus: Option<u32>,
 }
 
-/// How many more machines there is room for, by limit; none: no end is known.
+/// The number of further machines, by limit; empty if no limit is known.
 pub(super) async fn look_up(
     clients: &Clients,
     settings: &Settings,
 ) -> Result<Vec<QuotaHeadroom>, ProviderError> {
-    timeout(WITHIN, ask(clients, settings)).await.unwrap_or_else(|_| {
+    timeout(WITHIN, headroom(clients, settings)).await.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", WITHIN.as_secs());
         Err(ProviderError::new(ErrorClass::Unknown, why))
     })
 }
 
-async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<QuotaHeadroom>, ProviderError> {
+async fn headroom(clients: &Clients, settings: &Settings) -> Result<Vec<QuotaHeadroom>, ProviderError> {
     let offerings = &settings.common.offerings;
     let running = running(clients).await?;
-    let untold = running.iter().filter(|one| one.vcpus.is_none()).map(|one| &one.machine_type);
-    let types = offerings.iter().map(|offering| &offering.machine_type).chain(untold).cloned().collect();
+    let without_vcpus = running.iter().filter(|one| one.vcpus.is_none()).map(|one| &one.machine_type);
+    let types =
+        offerings.iter().map(|offering| &offering.machine_type).chain(without_vcpus).cloned().collect();
     let vcpus = default_vcpus(clients, types).await?;
 
     let take = |machine_type, market, vcpus| QuotaUse { machine_type, market, vcpus };
-    // A type that does not exist is found by the rehearsal.
+    // The rehearsal reports a missing type.
     let pool = offerings.iter().filter_map(|offering| {
         Some(take(&offering.machine_type, offering.market, *vcpus.get(&offering.machine_type)?))
     });
@@ -76,7 +77,7 @@ async fn ask(clients: &Clients, settings: &Settings) -> Result<Vec<QuotaHeadroom
     Ok(rooms(&pool, &in_use, &limits))
 }
 
-/// All machines of the account in this region, of whomever.
+/// All machines of the account in this region, of any owner.
 async fn running(clients: &Clients) -> Result<Vec<Running>, ProviderError> {
     let states = Filter::builder().name("instance-state-name").values("pending").values("running").build();
     let mut pages = clients.ec2.describe_instances().filters(states).into_paginator().page_size(1000).send();
@@ -88,7 +89,7 @@ async fn running(clients: &Clients) -> Result<Vec<Running>, ProviderError> {
     Ok(all)
 }
 
-/// `None`: it counts under none of these limits, as what runs in a reserved block of capacity.
+/// `None` if it counts against none of these limits, such as one in a reserved block of capacity.
 fn read(instance: &Instance) -> Option<Running> {
     let market = match instance.instance_lifecycle() {
         None => Market::OnDemand,
@@ -103,7 +104,7 @@ fn read(instance: &Instance) -> Option<Running> {
     Some(Running { machine_type, market, vcpus: threads.filter(|threads| *threads > 0) })
 }
 
-/// vCPUs by type, without those that do not exist.
+/// vCPUs by type, without missing types.
 async fn default_vcpus(
     clients: &Clients,
     types: BTreeSet<String>,
@@ -124,7 +125,7 @@ async fn default_vcpus(
     Ok(found)
 }
 
-/// The account's own limit in vCPUs, or the default; `None`: Service Quotas knows no such limit.
+/// The account's own limit in vCPUs, or the default; `None` if Service Quotas has no such limit.
 async fn limit(clients: &Clients, code: &str) -> Result<Option<f64>, ProviderError> {
     let own = clients.quotas.get_service_quota().service_code(SERVICE).quota_code(code).send().await;
     if let Some(quota) = known(own)?.and_then(|answer| answer.quota) {

@@ -1,4 +1,4 @@
-//! Orders, as they would be said to EC2.
+//! Launch specs, as calls of EC2.
 
 use super::*;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
@@ -28,7 +28,7 @@ fn request(owner: &str) -> LaunchRequest {
     LaunchRequest { token: format!("{instance}/1"), instance, tags, offering: None, keys, lifetime: None }
 }
 
-fn order(more: &str) -> LaunchSpec {
+fn spec(more: &str) -> LaunchSpec {
     let settings = settings(more);
     LaunchSpec::new(&settings, &request("owner"), &settings.common.offerings[0]).unwrap()
 }
@@ -52,7 +52,7 @@ fn everything_that_is_made_has_the_tags_and_goes_with_its_machine() {
         Disk { device: "/dev/xvda".to_owned(), is_root: true },
         Disk { device: "/dev/sdb".to_owned(), is_root: false },
     ];
-    let call = order("market = \"spot\"\ndisk = \"50G\"\nspot_price = \"0.05\"\ntags = { team = \"ci\" }")
+    let call = spec("market = \"spot\"\ndisk = \"50G\"\nspot_price = \"0.05\"\ntags = { team = \"ci\" }")
         .call(&client(), &disks);
     let input = call.as_input();
     let kinds: Vec<&str> = input
@@ -81,19 +81,19 @@ fn everything_that_is_made_has_the_tags_and_goes_with_its_machine() {
 
 #[test]
 fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placement() {
-    let plain = order("security_groups = \"sg-0a1b2c3d\"");
+    let plain = spec("security_groups = \"sg-0a1b2c3d\"");
     let call = plain.call(&client(), &[]);
     let input = call.as_input();
     assert_eq!(input.get_subnet_id().as_deref(), Some("subnet-1"));
     assert_eq!(input.get_security_group_ids().as_deref(), Some(["sg-0a1b2c3d".to_owned()].as_slice()));
-    let public = order("public_ip = true").call(&client(), &[]);
+    let public = spec("public_ip = true").call(&client(), &[]);
     let interface = &public.as_input().get_network_interfaces().as_deref().unwrap()[0];
     assert_eq!(
         (interface.subnet_id(), interface.associate_public_ip_address()),
         (Some("subnet-1"), Some(true))
     );
     assert_eq!(public.as_input().get_subnet_id(), &None);
-    let ipv6 = order("address = \"ipv6\"\nsecurity_groups = \"sg-0a1b2c3d\"").call(&client(), &[]);
+    let ipv6 = spec("address = \"ipv6\"\nsecurity_groups = \"sg-0a1b2c3d\"").call(&client(), &[]);
     let interface = &ipv6.as_input().get_network_interfaces().as_deref().unwrap()[0];
     assert_eq!((interface.ipv6_address_count(), interface.associate_public_ip_address()), (Some(1), None));
     assert_eq!(
