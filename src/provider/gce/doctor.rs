@@ -1,4 +1,4 @@
-//! What can be said of a pool on Compute Engine without asking Compute Engine.
+//! Findings about a pool on Compute Engine that need no calls.
 
 use super::settings::Settings;
 use crate::port::finding::Finding;
@@ -11,7 +11,7 @@ pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Findi
     doctor::of_table(CODES, context, Settings::read(table).err().as_ref())
 }
 
-/// In a program without the calls.
+/// For a program without the calls.
 pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
     doctor::without_calls(CODES, context, of_table(context, table))
 }

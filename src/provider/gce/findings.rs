@@ -1,4 +1,4 @@
-//! What Compute Engine's answers mean for a pool, as findings of `doctor`.
+//! Findings of `doctor` from Compute Engine's answers.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, fits, shortage};
 
-/// What Compute Engine answered.
+/// Compute Engine's answers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
-    /// Nothing else could be asked, in its words.
+    /// Its error, if no further call was possible.
     pub(super) unreachable: Option<String>,
-    /// Calls that a pool needs and that are not allowed, by what they are needed for.
+    /// Calls that a pool needs but is not allowed to make, by their purpose.
     pub(super) denied: Vec<(&'static str, String)>,
-    /// Offerings that would be refused, and why.
+    /// Offerings that Compute Engine would refuse, and why.
     pub(super) refused: Vec<(String, String)>,
-    /// How many more machines the quotas of each region let in.
+    /// The number of further machines that the quotas of each region allow.
     pub(super) room: Vec<QuotaHeadroom>,
-    /// The network in which no firewall rule lets anybody in on the SSH port.
+    /// The network, if none of its firewall rules allows inbound SSH.
     pub(super) closed: Option<String>,
-    /// Compute Engine's clock less ours, in seconds.
+    /// Compute Engine's clock minus the runner host's, in seconds.
     pub(super) clock_ahead_s: Option<i64>,
-    /// What only `doctor` asks, and may not.
-    pub(super) unseen: Vec<&'static str>,
+    /// Calls that only `doctor` needs but is not allowed to make.
+    pub(super) not_checked: Vec<&'static str>,
 }
 
-/// What one machine takes of the quotas of a region, in one way of launching it.
+/// The share of a region's quotas that one machine of an offering uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QuotaUse<'a> {
     pub(super) machine_type: &'a str,
@@ -37,8 +37,8 @@ pub(super) struct QuotaUse<'a> {
     pub(super) public_ip: bool,
 }
 
-/// How many machines fit into what is left of each quota, each by the way that has the most room; quotas that are not
-/// named have no end.
+/// The number of machines that the rest of the quotas allows, by the offering with the most headroom; quotas that the
+/// region does not list have no limit.
 pub(super) fn room(
     region: &str,
     left: &BTreeMap<String, f64>,
@@ -58,8 +58,8 @@ fn tightest(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> Option<(u32, S
     known.min_by_key(|(machines, _)| *machines)
 }
 
-/// Under which quota processors are counted: spot ones under their own where the region has one, others under that of
-/// their family, or the common one.
+/// The quota that processors count against: for spot, its own if the region has one; otherwise that of the family, or
+/// the common one.
 fn processors(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> String {
     let family = take.machine_type.split('-').next().unwrap_or_default().to_ascii_uppercase();
     let known = |metric: String| left.contains_key(&metric).then_some(metric);
@@ -67,74 +67,74 @@ fn processors(left: &BTreeMap<String, f64>, take: &QuotaUse<'_>) -> String {
     spot.or_else(|| known(format!("{family}_CPUS"))).unwrap_or_else(|| "CPUS".to_owned())
 }
 
-/// What to say about it.
+/// The findings.
 pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Finding> {
     use Severity::{Error, Note, Warning};
     const PERMISSIONS: &str = "grant the account the role of docs/providers/gce.md";
     let mut found = Vec::new();
-    let mut say = |code, severity, what: String, remedy: &str| {
-        found.push(Finding { code, severity, message: what, remedy: Some(remedy.to_owned()) });
+    let mut add = |code, severity, message: String, remedy: &str| {
+        found.push(Finding { code, severity, message, remedy: Some(remedy.to_owned()) });
     };
     if demand.max_lifetime.is_none() {
-        let what = format!(
+        let message = format!(
             "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
              running and cost money"
         );
-        say(
+        add(
             "gce-no-lifetime",
             Warning,
-            what,
+            message,
             "set `max_lifetime`: Compute Engine then terminates instances by itself",
         );
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {
-        let what = format!(
+        let message = format!(
             "the runner host's clock is {off} Compute Engine's: ages of instances are wrong, and requests \
              signed with a key may be rejected"
         );
-        say("gce-clock", Warning, what, "synchronize the clock with NTP: `timedatectl set-ntp true`");
+        add("gce-clock", Warning, message, "synchronize the clock with NTP: `timedatectl set-ntp true`");
     }
-    if let Some(words) = &facts.unreachable {
-        let what = format!("cannot query Compute Engine for pool `{pool}`: {words}");
-        say(
+    if let Some(error) = &facts.unreachable {
+        let message = format!("cannot query Compute Engine for pool `{pool}`: {error}");
+        add(
             "gce-unreachable",
             Error,
-            what,
+            message,
             "check credentials, project and network; docs/providers/gce.md lists the role's permissions",
         );
         return found;
     }
-    for (purpose, words) in &facts.denied {
-        say("gce-denied", Error, format!("pool `{pool}` is not allowed to {purpose}: {words}"), PERMISSIONS);
+    for (purpose, error) in &facts.denied {
+        add("gce-denied", Error, format!("pool `{pool}` is not allowed to {purpose}: {error}"), PERMISSIONS);
     }
-    for (offerings, words) in group_by_message(&facts.refused) {
-        let what = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {words}");
-        say("gce-refused", Error, what, "correct the pool's table, or remove the offering");
+    for (offerings, error) in group_by_message(&facts.refused) {
+        let message = format!("Compute Engine would refuse {offerings} of pool `{pool}`: {error}");
+        add("gce-refused", Error, message, "correct the pool's table, or remove the offering");
     }
     let wanted = demand.max_instances.saturating_sub(demand.recorded);
-    if let Some(what) = shortage(pool, &facts.room, wanted) {
-        say(
+    if let Some(message) = shortage(pool, &facts.room, wanted) {
+        add(
             "gce-quota",
             Warning,
-            what,
+            message,
             "request more quota from Google, add zones of other regions, or lower `max_instances`",
         );
     }
     if let Some(network) = &facts.closed {
-        let what = format!(
+        let message = format!(
             "no firewall rule of network `{network}` allows inbound traffic to pool `{pool}` on the SSH port"
         );
-        say(
+        add(
             "gce-firewall",
             Warning,
-            what,
+            message,
             "allow TCP to `ssh_port` from the runner host, unless a firewall policy does",
         );
     }
-    for purpose in &facts.unseen {
-        let what =
+    for purpose in &facts.not_checked {
+        let message =
             format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
-        say("gce-not-checked", Note, what, PERMISSIONS);
+        add("gce-not-checked", Note, message, PERMISSIONS);
     }
     found
 }
@@ -171,7 +171,7 @@ mod tests {
             refused: vec![("a".to_owned(), "no such type".to_owned())],
             closed: Some("default".to_owned()),
             clock_ahead_s: Some(400),
-            unseen: vec!["list firewall rules"],
+            not_checked: vec!["list firewall rules"],
             ..Facts::default()
         };
         let wanted =

@@ -1,4 +1,4 @@
-//! Instances that are machines of Google Compute Engine.
+//! The provider `gce`: instances of Google Compute Engine.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ mod settings;
 
 use settings::Settings;
 
-/// Checks tables, and makes no calls.
+/// Checks tables, without the calls.
 pub const REGISTRATION: Registration = Registration {
     kind: "gce",
     summary: "instances of Google Compute Engine, spot or on demand, in any number of types and zones",

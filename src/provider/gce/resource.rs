@@ -1,6 +1,6 @@
-//! Compute Engine's names of things, as people shorten them.
+//! Names of Compute Engine's resources, in full or shortened.
 
-/// Before a path, in what the console and other tools show.
+/// Prefixes of a path that the console and other tools show.
 const ADDRESSES: [&str; 2] =
     ["https://www.googleapis.com/compute/v1/", "https://compute.googleapis.com/compute/v1/"];
 
@@ -18,13 +18,13 @@ pub(super) struct Image {
 pub(super) struct Net {
     /// `None`: the pool's own project.
     pub(super) project: Option<String>,
-    /// `None` for a network, and for a subnetwork that has one of its name in each region.
+    /// `None` for a network, and for a subnetwork that exists under its name in each region.
     pub(super) region: Option<String>,
     pub(super) name: String,
 }
 
 impl Image {
-    /// `projects/P/global/images/NAME`, `…/family/FAMILY`; without the project, or without `global/images/` too.
+    /// `projects/P/global/images/NAME`, `…/family/FAMILY`; optionally without the project and `global/images/`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (project, rest) = project(text)?;
         let rest = match (rest.strip_prefix("global/images/"), project) {
@@ -87,27 +87,27 @@ impl Net {
     }
 }
 
-/// The region of a zone; `None`: this is no zone. `us-east1-b` is one, `us-east1` is not.
+/// The region of a zone; `None` if the text is not a zone: `us-east1-b` is one, `us-east1` is not.
 pub(super) fn region(zone: &str) -> Option<&str> {
     let (region, last) = zone.rsplit_once('-')?;
     let fits = region.contains('-') && is_name(region) && is_name(last);
     (fits && region.ends_with(|c: char| c.is_ascii_digit())).then_some(region)
 }
 
-/// Is it a name as Compute Engine gives and takes them (RFC 1035)?
+/// True for a name in Compute Engine's form (RFC 1035).
 pub(super) fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let fits = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
     fits && text.len() <= 63 && text.chars().all(plain)
 }
 
-/// Is it the id of a project? An old one has its company's domain before it.
+/// True for the id of a project. An old id begins with its company's domain.
 pub(super) fn is_project(text: &str) -> bool {
     let id = text.rsplit_once(':').map_or(text, |(_, id)| id);
     is_name(id) && id.len() >= 6 && id.len() <= 30
 }
 
-/// The project of a path and what follows it; `None`: the project is none.
+/// The project of a path, and the rest; `None` if the project is not valid.
 fn project(text: &str) -> Option<(Option<&str>, &str)> {
     let path = ADDRESSES.iter().find_map(|address| text.strip_prefix(address)).unwrap_or(text);
     let Some(rest) = path.strip_prefix("projects/") else { return Some((None, path)) };

@@ -1,12 +1,12 @@
-//! What a pool's table says about Compute Engine.
+//! The table of a pool on Compute Engine.
 
 use super::resource::{Image, Net, is_name, is_project, region};
 use crate::provider::cloud::offerings::KeyNames;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
 use crate::provider::keys::{KeyError, Keys};
 
-const WORDS: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
-/// What a service account may do is said by its roles; this scope is no limit of its own.
+const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
+/// The roles of a service account set its permissions; this scope does not limit them further.
 const ALL_THAT_ITS_ROLES_ALLOW: &str = "cloud-platform";
 const SCOPES: &str = "https://www.googleapis.com/auth/";
 
@@ -14,21 +14,21 @@ const SCOPES: &str = "https://www.googleapis.com/auth/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) common: Common,
-    /// Where machines are made, and paid for.
+    /// The project that the machines belong to and that pays for them.
     pub(super) project: String,
-    /// `None`: what the subnetwork says.
+    /// `None`: that of the subnetwork.
     pub(super) network: Option<Net>,
     pub(super) subnetwork: Option<Net>,
-    /// Has a machine an address that the internet knows: of IPv6 where `address` says so, of IPv4 else? Default: only where
-    /// `address` wants it.
+    /// Whether a machine has an external address: of IPv6 if `address` is "ipv6", otherwise of IPv4. Default: only if
+    /// `address` is "public".
     pub(super) public_ip: bool,
-    /// What the machine itself may do in the project; `None`: nothing.
+    /// The permissions of the machine itself; `None`: no permissions.
     pub(super) service_account: Option<ServiceAccount>,
-    /// By them firewall rules are applied.
+    /// Firewall rules refer to them.
     pub(super) network_tags: Vec<String>,
 }
 
-/// Whose rights a machine has.
+/// The service account of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceAccount {
     pub(super) email: String,
@@ -39,7 +39,7 @@ pub(super) struct ServiceAccount {
 impl Settings {
     pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
         let mut keys = Keys::of(table);
-        let common = Common::read(&mut keys, &WORDS, UserData::Script)?;
+        let common = Common::read(&mut keys, &KEY_NAMES, UserData::Script)?;
         let subnetwork = net(&mut keys, "subnetwork", Net::subnetwork)?;
         let network = net(&mut keys, "network", Net::network)?;
         let settings = Self {
@@ -69,11 +69,11 @@ impl Settings {
             if !is_name(&offering.machine_type) {
                 let why =
                     format!("contains {:?}, expected types such as \"e2-standard-4\"", offering.machine_type);
-                return Err(KeyError::new(WORDS.types, why));
+                return Err(KeyError::new(KEY_NAMES.types, why));
             }
             let Some(region) = region(&offering.place) else {
                 let why = format!("contains {:?}, expected zones such as \"us-east1-b\"", offering.place);
-                return Err(KeyError::new(WORDS.places[0], why));
+                return Err(KeyError::new(KEY_NAMES.places[0], why));
             };
             let fixed = self.subnetwork.as_ref().and_then(|subnetwork| subnetwork.region.as_deref());
             if let Some(fixed) = fixed.filter(|fixed| *fixed != region) {
@@ -131,7 +131,7 @@ fn public_ip(keys: &mut Keys<'_>, address: AddressKind) -> Result<bool, KeyError
         Some(false) if wanted => {
             Err(KeyError::new("public_ip", "is false, but `address` requires a public one"))
         }
-        said => Ok(said.unwrap_or(wanted)),
+        configured => Ok(configured.unwrap_or(wanted)),
     }
 }
 
@@ -160,7 +160,7 @@ fn network_tags(keys: &mut Keys<'_>) -> Result<Vec<String>, KeyError> {
     Ok(tags.into_iter().map(str::to_owned).collect())
 }
 
-/// Compute Engine's labels are narrower than what other clouds take as tags.
+/// Compute Engine's labels are more restricted than other clouds' tags.
 fn label(name: &str, value: &str) -> Result<(), KeyError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -180,10 +180,10 @@ mod tests {
     use super::*;
     use crate::provider::key_tables;
 
-    const LEAST: &str = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
+    const MINIMAL: &str = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
 
     fn read(text: &str) -> Result<Settings, String> {
-        let mut table: toml::Table = LEAST.parse().unwrap();
+        let mut table: toml::Table = MINIMAL.parse().unwrap();
         table.extend(text.parse::<toml::Table>().unwrap());
         Settings::read(&table).map_err(|error| error.to_string())
     }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        for (text, said) in [
+        for (text, expected) in [
             ("project = \"My Project\"", "`project` is \"My Project\", expected the ID of a project"),
             (
                 "image = \"debian-cloud/debian-12\"",
@@ -257,7 +257,7 @@ mod tests {
             ),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let text = "image = \"ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"";
         let error = Settings::read(&text.parse().unwrap()).unwrap_err().to_string();
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
-        key_tables::hold(super::super::keys::TABLES, &format!("{LEAST}[[offering]]\n"), Settings::read);
+        key_tables::hold(super::super::keys::TABLES, &format!("{MINIMAL}[[offering]]\n"), Settings::read);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The clients of Compute Engine: where they go, who they are, how long they wait.
+//! The clients of Compute Engine: endpoint, credentials, timeouts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use super::super::settings::Settings;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 
-/// For a whole answer. The libraries have no limit of their own.
+/// Limit for a whole call. The libraries have no limit of their own.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For a call with the credentials that it needs first: a metadata server that is not there is asked several times.
+/// Additional limit for the credentials: the libraries try a missing metadata server several times.
 const WITH_CREDENTIALS: Duration = Duration::from_secs(15);
 
-/// What a pool's calls go by.
+/// The clients for a pool's calls.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) instances: Instances,
@@ -29,7 +29,7 @@ pub(super) struct Clients {
     pub(super) disks: Disks,
 }
 
-/// What else `doctor` asks.
+/// The clients for further calls of `doctor`.
 #[derive(Debug)]
 pub(super) struct Catalogue {
     pub(super) machine_types: MachineTypes,
@@ -39,37 +39,49 @@ pub(super) struct Catalogue {
     pub(super) firewalls: Firewalls,
 }
 
-/// Reads the credentials and asks them for their part of Google's cloud; asks Compute Engine nothing.
+/// Reads the credentials and creates the clients. Makes no call of Compute Engine.
 pub(super) async fn open(settings: &Settings) -> Result<Clients, ProviderError> {
     in_time(async {
-        let way = Way::new(settings)?;
+        let access = Access::new(settings)?;
         Ok(Clients {
-            instances: way.with(Instances::builder()).build().await.map_err(|error| unopened(&error))?,
-            operations: way
+            instances: access
+                .with(Instances::builder())
+                .build()
+                .await
+                .map_err(|error| client_error(&error))?,
+            operations: access
                 .with(ZoneOperations::builder())
                 .build()
                 .await
-                .map_err(|error| unopened(&error))?,
-            disks: way.with(Disks::builder()).build().await.map_err(|error| unopened(&error))?,
+                .map_err(|error| client_error(&error))?,
+            disks: access.with(Disks::builder()).build().await.map_err(|error| client_error(&error))?,
         })
     })
     .await
 }
 
-/// The same for what `doctor` asks.
+/// The same for the clients of `doctor`.
 pub(super) async fn open_catalogue(settings: &Settings) -> Result<Catalogue, ProviderError> {
     in_time(async {
-        let way = Way::new(settings)?;
+        let access = Access::new(settings)?;
         Ok(Catalogue {
-            machine_types: way
+            machine_types: access
                 .with(MachineTypes::builder())
                 .build()
                 .await
-                .map_err(|error| unopened(&error))?,
-            images: way.with(Images::builder()).build().await.map_err(|error| unopened(&error))?,
-            regions: way.with(Regions::builder()).build().await.map_err(|error| unopened(&error))?,
-            subnetworks: way.with(Subnetworks::builder()).build().await.map_err(|error| unopened(&error))?,
-            firewalls: way.with(Firewalls::builder()).build().await.map_err(|error| unopened(&error))?,
+                .map_err(|error| client_error(&error))?,
+            images: access.with(Images::builder()).build().await.map_err(|error| client_error(&error))?,
+            regions: access.with(Regions::builder()).build().await.map_err(|error| client_error(&error))?,
+            subnetworks: access
+                .with(Subnetworks::builder())
+                .build()
+                .await
+                .map_err(|error| client_error(&error))?,
+            firewalls: access
+                .with(Firewalls::builder())
+                .build()
+                .await
+                .map_err(|error| client_error(&error))?,
         })
     })
     .await
@@ -81,29 +93,29 @@ async fn in_time<T>(made: impl Future<Output = Result<T, ProviderError>>) -> Res
     tokio::time::timeout(WITH_CREDENTIALS, made).await.unwrap_or_else(late)
 }
 
-/// The answer to one call. The libraries limit their own attempt, but not how long they look for credentials.
+/// The answer of one call. The libraries limit the attempt, but not the time until they have credentials.
 pub(super) async fn answer<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
     within(ANSWER + WITH_CREDENTIALS, call).await
 }
 
-/// The same with a limit of the caller's.
+/// The same with the caller's limit.
 async fn within<T>(limit: Duration, call: impl Future<Output = Answer<T>>) -> Answer<T> {
     tokio::time::timeout(limit, call).await.unwrap_or_else(|late| Err(Error::timeout(late)))
 }
 
-/// How Compute Engine is reached, and by whom.
-struct Way {
+/// Endpoint and credentials.
+struct Access {
     credentials: Credentials,
     endpoint: Option<String>,
 }
 
-impl Way {
+impl Access {
     fn new(settings: &Settings) -> Result<Self, ProviderError> {
         let credentials = credentials(settings.common.credentials_file.as_deref())?;
         Ok(Self { credentials, endpoint: settings.common.endpoint.clone() })
     }
 
-    /// Whether a call is made again, and with which offering, is decided by its answer: not by the library.
+    /// Configures a client without retries: the engine decides by the answer whether to repeat a call.
     fn with<F>(&self, builder: ClientBuilder<F, Credentials>) -> ClientBuilder<F, Credentials> {
         let builder = builder.with_credentials(self.credentials.clone());
         let builder = builder.with_retry_policy(NeverRetry).with_attempt_timeout(ANSWER);
@@ -114,9 +126,9 @@ impl Way {
     }
 }
 
-/// From the file, or from where Google's own tools look.
+/// From the file, or from the default sources of Google's own tools.
 fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
-    // The libraries take whatever provider of cryptography the process has; the first one counts.
+    // The libraries use the process's provider of cryptography; the first installation counts.
     rustls::crypto::ring::default_provider().install_default().ok();
     let denied = |why: String| ProviderError::new(ErrorClass::Denied, why);
     let Some(path) = file else {
@@ -139,7 +151,7 @@ fn credentials(file: Option<&Path>) -> Result<Credentials, ProviderError> {
     }
 }
 
-fn unopened(error: &client_builder::Error) -> ProviderError {
+fn client_error(error: &client_builder::Error) -> ProviderError {
     let class = if error.is_default_credentials() { ErrorClass::Denied } else { ErrorClass::Transient };
     ProviderError::new(class, format!("cannot create the Compute Engine client: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Disks that bear a pool's labels.
+//! Disks with a pool's labels.
 
 use google_cloud_compute_v1::model::Disk;
 use google_cloud_compute_v1::model::disk::Status;
@@ -6,8 +6,8 @@ use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
 
 use super::ComputeEngine;
 use super::client::answer;
-use super::errors::{self, Asked};
-use super::machines::{PAGE, last, made_ms};
+use super::errors::{self, CallKind};
+use super::machines::{PAGE, created_ms, last};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::time::Stamp;
@@ -16,25 +16,25 @@ use crate::provider::cloud::api::ResourceList;
 use crate::provider::cloud::machine::moment;
 use crate::provider::cloud::tags;
 
-/// All of them, in all zones of the project.
+/// All disks of the pool, in all zones of the project.
 pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<ResourceList, ProviderError> {
     let clients = engine.clients().await?;
-    let mut things = ResourceList { all: Vec::new(), complete: true };
+    let mut disks = ResourceList { all: Vec::new(), complete: true };
     let mut next = None;
     loop {
         let page = clients.disks.aggregated_list().set_project(&engine.settings.project);
-        let page = page.set_filter(engine.ours()).set_max_results(PAGE);
+        let page = page.set_filter(engine.pool_filter()).set_max_results(PAGE);
         let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
-        let page = page.map_err(|error| errors::read(&error, Asked::Known, ""))?;
-        things.complete &= page.unreachables.is_empty();
+        let page = page.map_err(|error| errors::read(&error, CallKind::Existing, ""))?;
+        disks.complete &= page.unreachables.is_empty();
         for scope in page.items.values() {
             let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
-            things.complete &= code.is_none_or(|code| *code == Code::NoResultsOnPage);
-            things.all.extend(scope.disks.iter().filter_map(|disk| read(disk, now)));
+            disks.complete &= code.is_none_or(|code| *code == Code::NoResultsOnPage);
+            disks.all.extend(scope.disks.iter().filter_map(|disk| read(disk, now)));
         }
         next = page.next_page_token.filter(|token| !token.is_empty());
         if next.is_none() {
-            return Ok(things);
+            return Ok(disks);
         }
     }
 }
@@ -45,11 +45,11 @@ pub(super) async fn delete(engine: &ComputeEngine, disk: &Resource) -> Result<()
         return Err(ProviderError::new(ErrorClass::Invalid, why));
     };
     let delete = engine.clients().await?.disks.delete().set_project(&engine.settings.project);
-    let asked = answer(delete.set_zone(zone).set_disk(name).send()).await;
-    asked.map(drop).map_err(|error| errors::read(&error, Asked::Known, ""))
+    let reply = answer(delete.set_zone(zone).set_disk(name).send()).await;
+    reply.map(drop).map_err(|error| errors::read(&error, CallKind::Existing, ""))
 }
 
-/// `None`: it is being deleted. Names are unique in their zone only.
+/// `None` if it is being deleted. The name includes the zone, because names are unique in their zone only.
 fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
     if disk.status == Some(Status::Deleting) {
         return None;
@@ -57,14 +57,14 @@ fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
     let zone = last(disk.zone.as_deref()?);
     let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
     let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
-    let words = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
+    let details = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
     Some(Resource {
         kind: ResourceKind::Volume,
         name: format!("{zone}/{}", disk.name.as_deref()?),
         instance,
         tags,
-        created: made_ms(disk.creation_timestamp.as_deref()).map(|at_ms| moment(at_ms, now)),
-        detail: Some(words.into_iter().flatten().collect::<Vec<_>>().join(", ")),
+        created: created_ms(disk.creation_timestamp.as_deref()).map(|at_ms| moment(at_ms, now)),
+        detail: Some(details.into_iter().flatten().collect::<Vec<_>>().join(", ")),
     })
 }
 

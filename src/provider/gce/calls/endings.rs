@@ -1,8 +1,8 @@
-//! Why machines ended that nobody here has ended.
+//! Reasons why machines ended without a request of Greenroom.
 //!
-//! Compute Engine says it in the operations of a zone, which are asked for only when a machine that was seen before stops or
-//! is gone. A machine that is reclaimed is deleted soon after, so what was found out is remembered for a while: the job that
-//! ran on it may ask late.
+//! Compute Engine records them in the operations of a zone. Greenroom lists those only when a machine that was listed
+//! before stops or is gone. A reclaimed machine is deleted soon after, so Greenroom keeps the reason for a while: its
+//! job may need it late.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,17 +17,17 @@ use crate::port::clock::Clock;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{Handle, Machine, MachineState};
 
-/// How long the end of a machine that is gone is told.
-const TOLD: Duration = Duration::from_mins(10);
-/// How often the operations are asked for one machine's end: they may come a little later than the end itself.
+/// How long a machine that is gone is listed with its reason.
+const RETENTION: Duration = Duration::from_mins(10);
+/// How often the operations are listed for one machine: they may appear slightly after its end.
 const TRIES: u32 = 3;
-/// The cloud's own operations, told from those that somebody asked for.
+/// Selects the cloud's own operations, as opposed to requested ones.
 pub(super) const FILTER: &str = "operationType eq \"compute[.]instances[.].*\"";
 const OWN: &str = "compute.instances.";
-/// Of these, a machine goes on.
+/// Operations that a machine survives.
 const HARMLESS: [&str; 2] = ["automaticRestart", "migrateOnHostMaintenance"];
 
-/// What is known of the machines that were seen.
+/// The machines that were listed.
 pub(super) struct Endings {
     clock: Rc<dyn Clock>,
     seen: RefCell<BTreeMap<Key, Seen>>,
@@ -38,15 +38,15 @@ type Key = (String, String);
 
 #[derive(Debug)]
 struct Seen {
-    /// As it was listed last.
+    /// The machine, as last listed.
     machine: Machine,
-    /// Did it have a place once? What had none is refused, not ended.
-    placed: bool,
-    /// Somebody here asked for its end.
-    ours: bool,
+    /// True if it has had capacity. A machine without capacity is refused and has no reason.
+    had_capacity: bool,
+    /// True if Greenroom requested its termination.
+    requested: bool,
     tries: u32,
     why: Option<String>,
-    /// Since when no list has it.
+    /// The time since which lists lack it.
     gone: Option<Stamp>,
 }
 
@@ -61,26 +61,26 @@ impl Endings {
         Self { clock, seen: RefCell::default() }
     }
 
-    /// An end that is our own doing.
-    pub(super) fn expect(&self, handle: &Handle) {
+    /// Records that Greenroom requests the termination.
+    pub(super) fn expect_end(&self, handle: &Handle) {
         if let Some(seen) = self.seen.borrow_mut().get_mut(&key(handle)) {
-            seen.ours = true;
+            seen.requested = true;
         }
     }
 
-    /// May there be machines in this zone?
-    pub(super) fn saw(&self, zone: &str) -> bool {
+    /// True if machines were listed in this zone and are not gone.
+    pub(super) fn has_machines(&self, zone: &str) -> bool {
         self.seen.borrow().values().any(|seen| seen.gone.is_none() && seen.machine.handle.zone == zone)
     }
 
-    /// Takes note of a look. Gives the zones whose operations may say why something ended.
-    pub(super) fn note(&self, machines: &Machines) -> BTreeSet<String> {
+    /// Records a list. Returns the zones whose operations may contain reasons.
+    pub(super) fn update(&self, machines: &Machines) -> BTreeSet<String> {
         let now = self.clock.now();
         let mut all = self.seen.borrow_mut();
         for machine in &machines.all {
-            let placed = machine.state > MachineState::Accepted;
+            let had_capacity = machine.state > MachineState::Accepted;
             let seen = all.entry(key(&machine.handle)).or_insert_with(|| Seen::new(machine.clone()));
-            seen.placed |= placed;
+            seen.had_capacity |= had_capacity;
             seen.gone = None;
             seen.machine = machine.clone();
         }
@@ -90,15 +90,15 @@ impl Endings {
                 seen.gone.get_or_insert(now);
             }
         }
-        all.retain(|_, seen| seen.is_of_interest(now));
-        let questions = all.values().filter(|seen| seen.is_a_question());
-        questions.map(|seen| seen.machine.handle.zone.clone()).collect()
+        all.retain(|_, seen| seen.is_kept(now));
+        let open = all.values().filter(|seen| seen.needs_reason());
+        open.map(|seen| seen.machine.handle.zone.clone()).collect()
     }
 
-    /// What the operations of a zone say, the last ones first.
-    pub(super) fn hear(&self, zone: &str, operations: &[Operation]) {
+    /// Reads the reasons from a zone's operations, which are ordered from the latest.
+    pub(super) fn read_reasons(&self, zone: &str, operations: &[Operation]) {
         for seen in self.seen.borrow_mut().values_mut() {
-            if seen.machine.handle.zone != zone || !seen.is_a_question() {
+            if seen.machine.handle.zone != zone || !seen.needs_reason() {
                 continue;
             }
             seen.tries += 1;
@@ -110,8 +110,8 @@ impl Endings {
         }
     }
 
-    /// Puts the reasons into a look, and the machines back that went for a reason.
-    pub(super) fn tell(&self, machines: &mut Machines) {
+    /// Adds the reasons to a list, and the machines that are gone for a reason.
+    pub(super) fn add_reasons(&self, machines: &mut Machines) {
         let all = self.seen.borrow();
         for machine in &mut machines.all {
             machine.why = all.get(&key(&machine.handle)).and_then(|seen| seen.why.clone());
@@ -127,19 +127,19 @@ impl Endings {
 
 impl Seen {
     fn new(machine: Machine) -> Self {
-        Self { machine, placed: false, ours: false, tries: 0, why: None, gone: None }
+        Self { machine, had_capacity: false, requested: false, tries: 0, why: None, gone: None }
     }
 
-    fn is_a_question(&self) -> bool {
+    fn needs_reason(&self) -> bool {
         let ends = self.gone.is_some() || self.machine.state <= MachineState::Stopped;
-        ends && self.placed && !self.ours && self.why.is_none() && self.tries < TRIES
+        ends && self.had_capacity && !self.requested && self.why.is_none() && self.tries < TRIES
     }
 
-    fn is_of_interest(&self, now: Stamp) -> bool {
+    fn is_kept(&self, now: Stamp) -> bool {
         match self.gone {
             None => true,
-            Some(gone) if self.why.is_some() => now.since(gone) < TOLD,
-            Some(_) => self.is_a_question(),
+            Some(gone) if self.why.is_some() => now.since(gone) < RETENTION,
+            Some(_) => self.needs_reason(),
         }
     }
 }
@@ -148,7 +148,7 @@ fn key(handle: &Handle) -> Key {
     (handle.zone.clone(), handle.name.clone())
 }
 
-/// What an operation of the cloud's own did, as what follows on "instance X"; `None`: the machine went on.
+/// The effect of an operation of the cloud's own, worded to follow "instance X"; `None` if the machine survived it.
 fn why(operation: &Operation) -> Option<String> {
     let kind = operation.operation_type.as_deref()?.strip_prefix(OWN)?;
     if HARMLESS.contains(&kind) {

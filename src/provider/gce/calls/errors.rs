@@ -1,4 +1,4 @@
-//! What Compute Engine's errors mean.
+//! Compute Engine's errors and their classes.
 
 use std::error::Error as _;
 
@@ -12,73 +12,73 @@ use crate::core::failure::ErrorClass;
 use crate::core::text::clean_line;
 use crate::port::provider::ProviderError;
 
-/// The most of Compute Engine's own words that is told, in characters.
-const WORDS: usize = 300;
+/// Maximum length of a reported message, in characters.
+const MAX_MESSAGE: usize = 300;
 
-/// What was asked, as far as its errors mean different things.
+/// The kind of a call, which decides the class of some errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// To make something: what is not found is something that it names.
-    New,
-    /// About something, or for its end: asking again does no harm.
-    Known,
+pub(super) enum CallKind {
+    /// Creates a resource: "not found" concerns something that the request names.
+    Create,
+    /// Reads or deletes a resource: a repeat does no harm.
+    Existing,
 }
 
-/// An error of a call. `place`: what has no capacity where that is the answer.
-pub(super) fn read(error: &Error, asked: Asked, place: &str) -> ProviderError {
-    let told = |words: &str| clean_line(words.as_bytes(), WORDS);
+/// The error of a call. `place`: what has no capacity, if that is the error.
+pub(super) fn read(error: &Error, kind: CallKind, place: &str) -> ProviderError {
+    let line = |message: &str| clean_line(message.as_bytes(), MAX_MESSAGE);
     if error.is_authentication() {
-        return no_credentials(error.source().and_then(|source| source.downcast_ref()), &told(&chain(error)));
+        return no_credentials(error.source().and_then(|source| source.downcast_ref()), &line(&chain(error)));
     }
     if let Some(status) = error.http_status_code() {
-        let (reason, words) = (reason(error), error.status().map_or("", |status| status.message.as_str()));
-        let said = if words.is_empty() { "not an answer of Compute Engine" } else { words };
-        let class = class(&reason, status, asked, place);
-        return ProviderError::new(class, told(&format!("{}: {said}", label(&reason, status))));
+        let (reason, text) = (reason(error), error.status().map_or("", |status| status.message.as_str()));
+        let text = if text.is_empty() { "not an answer of Compute Engine" } else { text };
+        let class = class(&reason, status, kind, place);
+        return ProviderError::new(class, line(&format!("{}: {text}", label(&reason, status))));
     }
     let class = if error.is_connect() {
         ErrorClass::Transient
     } else if error.is_binding() || error.is_serialization() {
         ErrorClass::Invalid
     } else {
-        no_answer(asked)
+        no_answer(kind)
     };
-    ProviderError::new(class, told(&chain(error)))
+    ProviderError::new(class, line(&chain(error)))
 }
 
-/// How an operation that is done has failed; `None`: it has not.
+/// The error of an operation that is done; `None` if it succeeded.
 pub(super) fn of_operation(operation: &Operation, place: &str) -> Option<ProviderError> {
-    // Only this looks for an error: the state `DONE` alone says nothing.
+    // Only `to_result` checks for an error: the state `DONE` does not imply success.
     let OperationError::Generic(error) = operation.clone().to_result().err()? else { return None };
     let first = error.details.as_ref().and_then(|details| details.errors.first());
     let code = first.and_then(|first| first.code.as_deref()).unwrap_or_default();
     let status = error.status_code.and_then(|status| u16::try_from(status).ok()).unwrap_or(400);
-    let words = first.and_then(|first| first.message.as_deref()).or(error.message.as_deref());
-    let class = match class(code, status, Asked::New, place) {
-        // An operation that is done is an answer.
+    let message = first.and_then(|first| first.message.as_deref()).or(error.message.as_deref());
+    let class = match class(code, status, CallKind::Create, place) {
+        // An operation that is done is a definite answer.
         ErrorClass::Unknown => ErrorClass::Transient,
         class => class,
     };
-    let told = format!("{}: {}", label(code, status), words.unwrap_or_default());
-    Some(ProviderError::new(class, clean_line(told.as_bytes(), WORDS)))
+    let line = format!("{}: {}", label(code, status), message.unwrap_or_default());
+    Some(ProviderError::new(class, clean_line(line.as_bytes(), MAX_MESSAGE)))
 }
 
-/// Is it this reason, however it is written? Requests say `rateLimitExceeded`, operations `RATE_LIMIT_EXCEEDED`.
+/// True for this reason in any spelling: `rateLimitExceeded` of requests, `RATE_LIMIT_EXCEEDED` of operations.
 pub(super) fn is(error: &Error, wanted: &str) -> bool {
     plain(&reason(error)) == plain(wanted)
 }
 
-fn no_answer(asked: Asked) -> ErrorClass {
-    match asked {
-        Asked::New => ErrorClass::Unknown,
-        Asked::Known => ErrorClass::Transient,
+fn no_answer(kind: CallKind) -> ErrorClass {
+    match kind {
+        CallKind::Create => ErrorClass::Unknown,
+        CallKind::Existing => ErrorClass::Transient,
     }
 }
 
-fn no_credentials(cause: Option<&CredentialsError>, told: &str) -> ProviderError {
+fn no_credentials(cause: Option<&CredentialsError>, message: &str) -> ProviderError {
     let passes = cause.is_some_and(CredentialsError::is_transient);
     let class = if passes { ErrorClass::Transient } else { ErrorClass::Denied };
-    ProviderError::new(class, format!("no credentials for Compute Engine: {told}"))
+    ProviderError::new(class, format!("no credentials for Compute Engine: {message}"))
 }
 
 fn chain(error: &Error) -> String {
@@ -86,7 +86,7 @@ fn chain(error: &Error) -> String {
     let mut source = error.source();
     while let Some(cause) = source {
         let text = cause.to_string();
-        // The libraries' own texts have their causes at the end as a rule.
+        // The libraries' messages usually end with their causes.
         if causes.iter().all(|known| !known.contains(&text)) {
             causes.push(text);
         }
@@ -95,7 +95,7 @@ fn chain(error: &Error) -> String {
     causes.join(": ")
 }
 
-/// Compute Engine's own word for what is wrong; empty where it has none.
+/// Compute Engine's reason for the error; empty if it gives none.
 fn reason(error: &Error) -> String {
     let details = error.status().map(|status| status.details.as_slice()).unwrap_or_default();
     let reason = details.iter().find_map(|detail| match detail {
@@ -113,8 +113,8 @@ fn plain(reason: &str) -> String {
     reason.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// By the reason of a request or the code of an operation; by status where there is none that we know.
-fn class(reason: &str, status: u16, asked: Asked, place: &str) -> ErrorClass {
+/// By the reason of a request or the code of an operation; by status if that is unknown.
+fn class(reason: &str, status: u16, kind: CallKind, place: &str) -> ErrorClass {
     match plain(reason).as_str() {
         "ratelimitexceeded" | "userratelimitexceeded" => ErrorClass::Throttled { until: None },
         "resourcenotready" | "resourceinusebyanotherresource" | "conditionnotmet" => ErrorClass::Transient,
@@ -125,10 +125,10 @@ fn class(reason: &str, status: u16, asked: Asked, place: &str) -> ErrorClass {
         "forbidden" | "permissionserror" => ErrorClass::Denied,
         _ => match status {
             401 | 403 => ErrorClass::Denied,
-            404 | 410 if asked == Asked::Known => ErrorClass::NotFound,
+            404 | 410 if kind == CallKind::Existing => ErrorClass::NotFound,
             409 | 412 => ErrorClass::Transient,
             429 => ErrorClass::Throttled { until: None },
-            408 | 500.. => no_answer(asked),
+            408 | 500.. => no_answer(kind),
             _ => ErrorClass::Invalid,
         },
     }
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn each_answer_has_the_class_that_decides_what_happens_next() {
-        use Asked::{Known, New};
+        use CallKind::{Create, Existing};
         let throttled = ErrorClass::Throttled { until: None };
-        for (reason, status, asked, wanted) in [
-            ("rateLimitExceeded", 403, Known, throttled.clone()),
-            ("RATE_LIMIT_EXCEEDED", 403, New, throttled.clone()),
-            ("", 429, New, throttled),
-            ("quotaExceeded", 403, New, ErrorClass::Quota),
-            ("limitExceeded", 403, New, ErrorClass::Quota),
-            ("forbidden", 403, New, ErrorClass::Denied),
-            ("accessNotConfigured", 403, Known, ErrorClass::Denied),
-            ("authError", 401, Known, ErrorClass::Denied),
-            ("invalid", 400, New, ErrorClass::Invalid),
-            ("notFound", 404, New, ErrorClass::Invalid),
-            ("notFound", 404, Known, ErrorClass::NotFound),
-            ("resourceNotReady", 400, Known, ErrorClass::Transient),
-            ("conditionNotMet", 412, Known, ErrorClass::Transient),
-            ("backendError", 503, New, ErrorClass::Unknown),
-            ("backendError", 503, Known, ErrorClass::Transient),
-            ("", 502, New, ErrorClass::Unknown),
+        for (reason, status, kind, wanted) in [
+            ("rateLimitExceeded", 403, Existing, throttled.clone()),
+            ("RATE_LIMIT_EXCEEDED", 403, Create, throttled.clone()),
+            ("", 429, Create, throttled),
+            ("quotaExceeded", 403, Create, ErrorClass::Quota),
+            ("limitExceeded", 403, Create, ErrorClass::Quota),
+            ("forbidden", 403, Create, ErrorClass::Denied),
+            ("accessNotConfigured", 403, Existing, ErrorClass::Denied),
+            ("authError", 401, Existing, ErrorClass::Denied),
+            ("invalid", 400, Create, ErrorClass::Invalid),
+            ("notFound", 404, Create, ErrorClass::Invalid),
+            ("notFound", 404, Existing, ErrorClass::NotFound),
+            ("resourceNotReady", 400, Existing, ErrorClass::Transient),
+            ("conditionNotMet", 412, Existing, ErrorClass::Transient),
+            ("backendError", 503, Create, ErrorClass::Unknown),
+            ("backendError", 503, Existing, ErrorClass::Transient),
+            ("", 502, Create, ErrorClass::Unknown),
         ] {
-            assert_eq!(class(reason, status, asked, PLACE), wanted, "{reason} {status}");
+            assert_eq!(class(reason, status, kind, PLACE), wanted, "{reason} {status}");
         }
     }
 
@@ -202,14 +202,18 @@ mod tests {
 
     #[test]
     fn silence_is_unknown_only_for_what_makes_something() {
-        let class = |error: &Error, asked| read(error, asked, PLACE).class().clone();
-        assert_eq!(class(&Error::io("reset"), Asked::New), ErrorClass::Unknown);
-        assert_eq!(class(&Error::timeout("late"), Asked::New), ErrorClass::Unknown);
-        assert_eq!(class(&Error::deser("odd"), Asked::New), ErrorClass::Unknown);
-        assert_eq!(class(&Error::io("reset"), Asked::Known), ErrorClass::Transient);
-        assert_eq!(class(&Error::connect("refused"), Asked::New), ErrorClass::Transient, "nothing was said");
-        let nobody = Error::authentication(CredentialsError::from_msg(false, "no key"));
-        assert_eq!(class(&nobody, Asked::New), ErrorClass::Denied);
-        assert!(read(&nobody, Asked::New, PLACE).to_string().contains("no key"));
+        let class = |error: &Error, kind| read(error, kind, PLACE).class().clone();
+        assert_eq!(class(&Error::io("reset"), CallKind::Create), ErrorClass::Unknown);
+        assert_eq!(class(&Error::timeout("late"), CallKind::Create), ErrorClass::Unknown);
+        assert_eq!(class(&Error::deser("odd"), CallKind::Create), ErrorClass::Unknown);
+        assert_eq!(class(&Error::io("reset"), CallKind::Existing), ErrorClass::Transient);
+        assert_eq!(
+            class(&Error::connect("refused"), CallKind::Create),
+            ErrorClass::Transient,
+            "nothing was said"
+        );
+        let denied = Error::authentication(CredentialsError::from_msg(false, "no key"));
+        assert_eq!(class(&denied, CallKind::Create), ErrorClass::Denied);
+        assert!(read(&denied, CallKind::Create, PLACE).to_string().contains("no key"));
     }
 }

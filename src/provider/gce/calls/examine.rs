@@ -1,7 +1,7 @@
-//! Asks Compute Engine what `doctor` wants to know; makes nothing.
+//! Calls of Compute Engine for `doctor`; they create nothing.
 //!
-//! Compute Engine has no dry run: what an insert names is looked up piece by piece, and whether the account may make a machine
-//! is known only after one was made (`greenroom doctor --boot`).
+//! Compute Engine has no dry run, so each part of an insert is looked up separately. Whether the account may create a
+//! machine shows only when one is created (`greenroom doctor --boot`).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::super::resource::region;
 use super::super::settings::Settings;
 use super::ComputeEngine;
 use super::client::{self, answer};
-use super::errors::{self, Asked};
+use super::errors::{self, CallKind};
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, ProviderError};
 use crate::provider::cloud::offerings::Offering;
@@ -25,14 +25,14 @@ mod subnetworks;
 
 pub(super) async fn examine(engine: &ComputeEngine, demand: &Demand) -> Vec<Finding> {
     let mut facts = Facts { clock_ahead_s: clock::ahead_s(engine).await, ..Facts::default() };
-    if let Err(error) = look(engine, &mut facts).await {
+    if let Err(error) = check(engine, &mut facts).await {
         facts.unreachable = Some(error.failure.message);
     }
     judge(&engine.pool, &facts, demand)
 }
 
-/// An error: Compute Engine cannot be asked at all.
-async fn look(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
+/// Fails if no call is possible.
+async fn check(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
     needed(engine, facts).await?;
     let catalogue = client::open_catalogue(&engine.settings).await?;
     let types = offerings::look_up(engine, &catalogue, facts).await;
@@ -42,29 +42,29 @@ async fn look(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderE
     Ok(())
 }
 
-/// The lists that a pool needs: the calls of every pass.
+/// Tries the lists that each pass needs.
 async fn needed(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), ProviderError> {
     let clients = engine.clients().await?;
     let project = &engine.settings.project;
-    let machines = clients.instances.aggregated_list().set_project(project).set_filter(engine.ours());
+    let machines = clients.instances.aggregated_list().set_project(project).set_filter(engine.pool_filter());
     allowed(facts, "list instances", answer(machines.set_max_results(1_u32).send()).await)?;
-    let disks = clients.disks.aggregated_list().set_project(project).set_filter(engine.ours());
+    let disks = clients.disks.aggregated_list().set_project(project).set_filter(engine.pool_filter());
     allowed(facts, "list disks", answer(disks.set_max_results(1_u32).send()).await)?;
     let zone = &engine.settings.common.offerings[0].place;
     let operations = clients.operations.list().set_project(project).set_zone(zone).set_max_results(1_u32);
-    // A zone that does not exist is found with its offerings.
+    // The check of the offerings reports a missing zone.
     if let Some(error) = answer(operations.send()).await.err().filter(is_forbidden) {
-        facts.denied.push(("list operations", words(&error)));
+        facts.denied.push(("list operations", message(&error)));
     }
     Ok(())
 }
 
-/// Notes what is forbidden; anything else that is wrong is wrong for all calls.
+/// Records a call that is not allowed. Any other error would affect all calls.
 fn allowed<T>(facts: &mut Facts, purpose: &'static str, answer: Answer<T>) -> Result<(), ProviderError> {
     match answer {
         Ok(_) => {}
-        Err(error) if is_forbidden(&error) => facts.denied.push((purpose, words(&error))),
-        Err(error) => return Err(errors::read(&error, Asked::Known, "")),
+        Err(error) if is_forbidden(&error) => facts.denied.push((purpose, message(&error))),
+        Err(error) => return Err(errors::read(&error, CallKind::Existing, "")),
     }
     Ok(())
 }
@@ -84,6 +84,6 @@ fn is_forbidden(error: &Error) -> bool {
     error.http_status_code() == Some(403)
 }
 
-fn words(error: &Error) -> String {
-    errors::read(error, Asked::Known, "").failure.message
+fn message(error: &Error) -> String {
+    errors::read(error, CallKind::Existing, "").failure.message
 }

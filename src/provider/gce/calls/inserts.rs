@@ -1,7 +1,7 @@
-//! What became of inserts: the operations behind them.
+//! Status of launches: the operations of inserts.
 //!
-//! Compute Engine accepts a machine before it has looked for a place. The operation says in the end whether there was one;
-//! all launches of a zone read it in one list.
+//! Compute Engine accepts a launch before it looks for capacity. The operation then shows whether there was any. All
+//! launches of a zone share one list of operations.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::LaunchStatus;
 use crate::provider::cloud::shared::Shared;
 
-/// How old a list may be: little beside the seconds that a refusal takes.
+/// Maximum age of a list: short compared with the seconds that a refusal takes.
 const AGE: Duration = Duration::from_millis(500);
 const FILTER: &str = "operationType = \"insert\"";
 
-/// The last inserts of each zone, as they were listed last.
+/// The latest inserts of each zone, as last listed.
 pub(super) struct Inserts {
     clock: Rc<dyn Clock>,
     zones: RefCell<BTreeMap<String, Rc<Shared<Vec<Operation>>>>>,
@@ -39,24 +39,27 @@ impl Inserts {
         Self { clock, zones: RefCell::default() }
     }
 
-    /// What became of an order.
-    pub(super) async fn fate(
+    /// Status of a launch.
+    pub(super) async fn launch_status(
         &self,
         engine: &ComputeEngine,
-        order: &LaunchSpec,
+        spec: &LaunchSpec,
     ) -> Result<LaunchStatus, ProviderError> {
-        let zone = Rc::clone(self.zones.borrow_mut().entry(order.zone.clone()).or_default());
-        let list = async |_| engine.operations(&order.zone, FILTER).await;
+        let zone = Rc::clone(self.zones.borrow_mut().entry(spec.zone.clone()).or_default());
+        let list = async |_| engine.operations(&spec.zone, FILTER).await;
         let last = zone.within(AGE, &*self.clock, list).await?;
-        let of_order =
-            |operation: &&Operation| operation.client_operation_id.as_ref() == Some(&order.request_id);
-        Ok(last.iter().find(of_order).map_or(LaunchStatus::Unknown, |operation| fate(operation, order)))
+        let of_launch =
+            |operation: &&Operation| operation.client_operation_id.as_ref() == Some(&spec.request_id);
+        Ok(last
+            .iter()
+            .find(of_launch)
+            .map_or(LaunchStatus::Unknown, |operation| launch_status(operation, spec)))
     }
 }
 
-/// As its operation says.
-pub(super) fn fate(operation: &Operation, order: &LaunchSpec) -> LaunchStatus {
-    match errors::of_operation(operation, &order.place) {
+/// Status of a launch, by its operation.
+pub(super) fn launch_status(operation: &Operation, spec: &LaunchSpec) -> LaunchStatus {
+    match errors::of_operation(operation, &spec.place) {
         Some(error) => LaunchStatus::Refused(error),
         None if operation.status == Some(operation::Status::Done) => LaunchStatus::Confirmed,
         None => LaunchStatus::Pending,

@@ -1,4 +1,4 @@
-//! All that an insert says.
+//! The launch spec of an insert.
 
 use std::collections::HashMap;
 use std::time::Duration as Time;
@@ -22,19 +22,19 @@ use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::UserData;
 use crate::provider::cloud::{idempotency, tags, user_data};
 
-/// Which order has made a machine: its request id, in the machine's metadata.
-const MADE_BY: &str = "greenroom-request";
-/// Limits of Compute Engine for a machine that ends by itself.
+/// The metadata key for the request id of the launch that created a machine.
+const CREATED_BY: &str = "greenroom-request";
+/// Compute Engine's limits for a maximum run duration.
 const SHORTEST_LIFE: Time = Time::from_secs(30);
 const LONGEST_LIFE: Time = Time::from_hours(120 * 24);
 
-/// One machine, as it is asked for.
+/// Everything that a launch call sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct LaunchSpec {
     pub(super) zone: String,
-    /// A UUID: Compute Engine takes a request with the same one for the same.
+    /// A UUID, by which Compute Engine recognises a repeat.
     pub(super) request_id: String,
-    /// What there may be no capacity of, in words.
+    /// Type and zone, for messages about capacity.
     pub(super) place: String,
     pub(super) instance: Instance,
 }
@@ -94,14 +94,14 @@ fn request_id(request: &LaunchRequest) -> String {
     let digest = idempotency::digest(&request.tags.owner, &request.token);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
-    // Version 8 is for ids made in a way of one's own (RFC 9562).
+    // Version 8 is for custom ids (RFC 9562).
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let text = format!("{:032x}", u128::from_be_bytes(bytes));
     [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-")
 }
 
-/// Goes with its machine, and has the same labels, by which it is found if it does not.
+/// The boot disk. It is deleted with its machine, and has the same labels, by which it is listed if that fails.
 fn boot_disk(
     settings: &Settings,
     zone: &str,
@@ -131,14 +131,14 @@ fn interface(settings: &Settings, region: &str) -> NetworkInterface {
         (true, false) => interface.set_stack_type(StackType::Ipv4Ipv6),
         (true, true) => {
             let direct = access("external-ipv6", access_config::Type::DirectIpv6);
-            // There is no other tier for IPv6.
+            // IPv6 has no other tier.
             let direct = direct.set_network_tier(access_config::NetworkTier::Premium);
             interface.set_stack_type(StackType::Ipv4Ipv6).set_ipv_6_access_configs([direct])
         }
     }
 }
 
-/// Its keys for the first boot, and who has made it. Compute Engine itself sees to its end, so nothing is said of that.
+/// User data and request id. The user data has no lifetime, because Compute Engine itself limits the run duration.
 fn metadata(settings: &Settings, request: &LaunchRequest, request_id: &str) -> Metadata {
     let kind = settings.common.user_data;
     let key = match kind {
@@ -147,13 +147,13 @@ fn metadata(settings: &Settings, request: &LaunchRequest, request_id: &str) -> M
     };
     let text = user_data::text(kind, request, &settings.common.user, None);
     let item = |key: &str, value: &str| Items::new().set_key(key).set_value(value);
-    Metadata::new().set_items([item(key, &text), item(MADE_BY, request_id)])
+    Metadata::new().set_items([item(key, &text), item(CREATED_BY, request_id)])
 }
 
-/// The request id of the order that has made a machine.
-pub(super) fn made_by(instance: &Instance) -> Option<&str> {
+/// The request id of the launch that created a machine.
+pub(super) fn created_by(instance: &Instance) -> Option<&str> {
     let mut items = instance.metadata.iter().flat_map(|metadata| &metadata.items);
-    items.find(|item| item.key.as_deref() == Some(MADE_BY))?.value.as_deref()
+    items.find(|item| item.key.as_deref() == Some(CREATED_BY))?.value.as_deref()
 }
 
 fn scheduling(market: Market, lifetime: Option<Time>) -> Scheduling {
@@ -161,7 +161,7 @@ fn scheduling(market: Market, lifetime: Option<Time>) -> Scheduling {
         Market::Spot => ProvisioningModel::Spot,
         Market::OnDemand => ProvisioningModel::Standard,
     };
-    // A machine that was started again has lost its job, and looks as if it had not.
+    // A restarted machine has lost its job, but would be listed as if it had not.
     let mut scheduling = Scheduling::new().set_provisioning_model(model).set_automatic_restart(false);
     if let Some(lifetime) = lifetime {
         let seconds = lifetime.clamp(SHORTEST_LIFE, LONGEST_LIFE).as_secs();
@@ -169,7 +169,7 @@ fn scheduling(market: Market, lifetime: Option<Time>) -> Scheduling {
         scheduling = scheduling.set_max_run_duration(Duration::new().set_seconds(seconds));
     }
     if lifetime.is_some() || market == Market::Spot {
-        // Others may not say what happens at an end that does not come.
+        // Compute Engine allows an action only if the run has an end.
         scheduling = scheduling.set_instance_termination_action(InstanceTerminationAction::Delete);
     }
     scheduling

@@ -1,4 +1,4 @@
-//! Instances as Compute Engine tells of them.
+//! Instances as Compute Engine lists them.
 
 use google_cloud_compute_v1::model::instance::Status;
 use google_cloud_compute_v1::model::instances_scoped_list::warning::Code;
@@ -8,17 +8,17 @@ use jiff::Timestamp;
 
 use super::ComputeEngine;
 use super::client::answer;
-use super::errors::{self, Asked};
+use super::errors::{self, CallKind};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 
-/// The most that Compute Engine gives at once.
+/// Compute Engine's maximum size of a page.
 pub(super) const PAGE: u32 = 500;
 
-/// All machines of the pool, in all zones of the project: a pool's may be where an older configuration wanted them.
-/// `matters`: is a zone one in which there may be some?
+/// All machines of the pool, in all zones of the project: some may be in zones of an earlier configuration.
+/// `matters`: whether a zone may have machines of the pool.
 pub(super) async fn list(
     engine: &ComputeEngine,
     matters: impl Fn(&str) -> bool,
@@ -28,10 +28,10 @@ pub(super) async fn list(
     let mut next = None;
     loop {
         let page = clients.instances.aggregated_list().set_project(&engine.settings.project);
-        let page = page.set_filter(engine.ours()).set_max_results(PAGE);
+        let page = page.set_filter(engine.pool_filter()).set_max_results(PAGE);
         let page = answer(page.set_or_clear_page_token(next.take()).send()).await;
-        let page = page.map_err(|error| errors::read(&error, Asked::Known, ""))?;
-        machines.complete &= !cut_off(&page).any(|scope| matters(last(scope)));
+        let page = page.map_err(|error| errors::read(&error, CallKind::Existing, ""))?;
+        machines.complete &= !not_listed(&page).any(|scope| matters(last(scope)));
         machines.all.extend(page.items.values().flat_map(|scope| &scope.instances).filter_map(read));
         next = page.next_page_token.filter(|token| !token.is_empty());
         if next.is_none() {
@@ -40,8 +40,8 @@ pub(super) async fn list(
     }
 }
 
-/// The zones that could not be asked.
-fn cut_off(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
+/// The zones that could not be listed.
+fn not_listed(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
     let warned = page.items.iter().filter(|(_, scope)| {
         let code = scope.warning.as_ref().and_then(|warning| warning.code.as_ref());
         code.is_some_and(|code| *code != Code::NoResultsOnPage)
@@ -49,7 +49,7 @@ fn cut_off(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
     warned.map(|(scope, _)| scope.as_str()).chain(page.unreachables.iter().map(String::as_str))
 }
 
-/// `None`: it is not ours, though it has our pool's label.
+/// `None` if one of Greenroom's labels is missing.
 fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags::read(|name| instance.labels.get(name).map(String::as_str))?;
     Some(Machine {
@@ -57,7 +57,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         instance: id,
         tags,
         state: machine_state(instance),
-        created_ms: made_ms(instance.creation_timestamp.as_deref()),
+        created_ms: created_ms(instance.creation_timestamp.as_deref()),
         addresses: addresses(instance),
         what: what(instance),
         why: None,
@@ -66,13 +66,13 @@ fn read(instance: &Instance) -> Option<Machine> {
 
 pub(super) fn machine_state(instance: &Instance) -> MachineState {
     match &instance.status {
-        // Nothing has been found for it yet.
+        // Without capacity so far.
         Some(Status::Provisioning | Status::Pending) => MachineState::Accepted,
         Some(Status::Running) => MachineState::Running,
         Some(Status::Stopping | Status::PendingStop | Status::Suspending | Status::Deprovisioning) => {
             MachineState::Ending
         }
-        // What is being repaired has lost what ran on it.
+        // A machine under repair has lost its processes.
         Some(Status::Terminated | Status::Stopped | Status::Suspended | Status::Repairing) => {
             MachineState::Stopped
         }
@@ -86,7 +86,7 @@ fn addresses(instance: &Instance) -> Addresses {
     Addresses {
         private: text(&interface.network_ip),
         public: interface.access_configs.iter().find_map(|access| text(&access.nat_ip)),
-        // One that the internet knows stands with its access, an internal one with the interface.
+        // An external address is part of the access configuration, an internal one of the interface.
         ipv6: interface
             .ipv_6_access_configs
             .iter()
@@ -102,8 +102,8 @@ fn what(instance: &Instance) -> String {
     format!("{kind}{spot}, {}", last(instance.zone.as_deref().unwrap_or("unknown zone")))
 }
 
-/// When something was made, by its `creationTimestamp`: milliseconds since 1970.
-pub(super) fn made_ms(created: Option<&str>) -> Option<i64> {
+/// The `creationTimestamp` in milliseconds since 1970.
+pub(super) fn created_ms(created: Option<&str>) -> Option<i64> {
     created?.parse().ok().map(Timestamp::as_millisecond)
 }
 
@@ -198,6 +198,6 @@ mod tests {
             ("zones/us-east1-c".to_owned(), warned(Code::Unreachable)),
         ]);
         let page = InstanceAggregatedList::new().set_items(items).set_unreachables(["zones/us-east1-d"]);
-        assert_eq!(cut_off(&page).map(last).collect::<Vec<_>>(), ["us-east1-c", "us-east1-d"]);
+        assert_eq!(not_listed(&page).map(last).collect::<Vec<_>>(), ["us-east1-c", "us-east1-d"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What Compute Engine is asked.
+//! Compute Engine's calls, through the vendor's library.
 
 use std::rc::Rc;
 
@@ -31,14 +31,14 @@ mod machines;
 
 use client::{Clients, answer};
 use endings::Endings;
-use errors::Asked;
+use errors::CallKind;
 use inserts::Inserts;
 use launch_spec::LaunchSpec;
 
-/// How much of a console is read, from its end: bytes.
+/// Maximum length of a console, in bytes, from its end.
 const CONSOLE: i64 = 64 * 1024;
 
-/// A provider that makes its calls. All pools of a project share the project's budget of calls.
+/// A provider that makes its calls. All pools of a project share its API back-off.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(table)?;
     let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
@@ -49,7 +49,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
-/// One pool's.
+/// The calls of one pool.
 #[derive(Debug)]
 struct ComputeEngine {
     pool: PoolName,
@@ -64,17 +64,17 @@ impl ComputeEngine {
         self.clients.get_or_try_init(|| client::open(&self.settings)).await
     }
 
-    /// Everything of our pool, as a filter of lists.
-    fn ours(&self) -> String {
+    /// The filter for the pool's resources.
+    fn pool_filter(&self) -> String {
         format!("labels.{} = \"{}\"", tags::POOL, self.pool)
     }
 
-    /// The last operations of a zone that a filter lets through, the latest first.
+    /// The operations of a zone that match a filter, the latest first.
     async fn operations(&self, zone: &str, filter: &str) -> Result<Vec<Operation>, ProviderError> {
         let list = self.clients().await?.operations.list().set_project(&self.settings.project).set_zone(zone);
         let list = list.set_filter(filter).set_order_by("creationTimestamp desc").set_max_results(500_u32);
         let last: Answer<_> = answer(list.send()).await;
-        Ok(last.map_err(|error| errors::read(&error, Asked::Known, ""))?.items)
+        Ok(last.map_err(|error| errors::read(&error, CallKind::Existing, ""))?.items)
     }
 }
 
@@ -86,44 +86,46 @@ impl Api for ComputeEngine {
         LaunchSpec::new(&self.settings, request, offering)
     }
 
-    async fn create(&self, order: &LaunchSpec) -> Result<Created, ProviderError> {
-        // Requests are large, and many may be under way.
-        Box::pin(create::create(self, order)).await
+    async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
+        // Boxed, because requests are large and many may be concurrent.
+        Box::pin(create::create(self, spec)).await
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
         let offerings = &self.settings.common.offerings;
-        let matters =
-            |zone: &str| offerings.iter().any(|offering| offering.place == zone) || self.endings.saw(zone);
+        let matters = |zone: &str| {
+            offerings.iter().any(|offering| offering.place == zone) || self.endings.has_machines(zone)
+        };
         let mut machines = machines::list(self, matters).await?;
-        for zone in self.endings.note(&machines) {
-            // A reason that nobody tells is no reason to know nothing.
+        for zone in self.endings.update(&machines) {
+            // Without the reasons, the list is still useful.
             if let Ok(operations) = self.operations(&zone, endings::FILTER).await {
-                self.endings.hear(&zone, &operations);
+                self.endings.read_reasons(&zone, &operations);
             }
         }
-        self.endings.tell(&mut machines);
+        self.endings.add_reasons(&mut machines);
         Ok(machines)
     }
 
-    async fn launch_status(&self, order: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
-        self.inserts.fate(self, order).await
+    async fn launch_status(&self, spec: &LaunchSpec) -> Result<LaunchStatus, ProviderError> {
+        self.inserts.launch_status(self, spec).await
     }
 
-    /// Without a request id: a machine has one end however often it is asked for, and an id would bring back the answer of
-    /// an operation that has failed.
+    /// Without a request id: a repeated request does no harm, and an id would return the answer of an earlier
+    /// operation that has failed.
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {
         let delete = self.clients().await?.instances.delete().set_project(&self.settings.project);
-        self.endings.expect(machine);
-        let asked = answer(delete.set_zone(&machine.zone).set_instance(&machine.name).send()).await;
-        asked.map(drop).map_err(|error| errors::read(&error, Asked::Known, ""))
+        self.endings.expect_end(machine);
+        let reply = answer(delete.set_zone(&machine.zone).set_instance(&machine.name).send()).await;
+        reply.map(drop).map_err(|error| errors::read(&error, CallKind::Existing, ""))
     }
 
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError> {
         let output =
             self.clients().await?.instances.get_serial_port_output().set_project(&self.settings.project);
         let output = output.set_zone(&machine.zone).set_instance(&machine.name).set_start(-CONSOLE);
-        let output = answer(output.send()).await.map_err(|error| errors::read(&error, Asked::Known, ""))?;
+        let output =
+            answer(output.send()).await.map_err(|error| errors::read(&error, CallKind::Existing, ""))?;
         Ok(output.contents.unwrap_or_default())
     }
 

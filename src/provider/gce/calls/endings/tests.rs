@@ -1,4 +1,4 @@
-//! Ends of machines, as lists and operations show them one after another.
+//! Ends of machines, as successive lists and operations show them.
 
 use super::*;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
@@ -27,7 +27,7 @@ fn machine(name: &str, state: MachineState) -> Machine {
     }
 }
 
-fn look(all: Vec<Machine>) -> Machines {
+fn list(all: Vec<Machine>) -> Machines {
     Machines { all, complete: true }
 }
 
@@ -38,30 +38,30 @@ fn operation(kind: &str, name: &str) -> Operation {
 }
 
 struct Stage {
-    hands: Rc<ManualClock>,
+    clock: Rc<ManualClock>,
     endings: Endings,
 }
 
 impl Stage {
     fn new() -> Self {
-        let hands = Rc::new(ManualClock::default());
-        Self { endings: Endings::new(Rc::clone(&hands) as Rc<dyn Clock>), hands }
+        let clock = Rc::new(ManualClock::default());
+        Self { endings: Endings::new(Rc::clone(&clock) as Rc<dyn Clock>), clock }
     }
 
-    /// One look: whether operations are asked for, and what is told in the end.
-    fn look(
+    /// One list: whether operations are listed, and the resulting machines.
+    fn list(
         &self,
         all: Vec<Machine>,
         operations: &[Operation],
     ) -> (bool, Vec<(MachineState, Option<String>)>) {
-        let mut machines = look(all);
-        let zones = self.endings.note(&machines);
+        let mut machines = list(all);
+        let zones = self.endings.update(&machines);
         for zone in &zones {
-            self.endings.hear(zone, operations);
+            self.endings.read_reasons(zone, operations);
         }
-        self.endings.tell(&mut machines);
-        let told = machines.all.into_iter().map(|machine| (machine.state, machine.why)).collect();
-        (!zones.is_empty(), told)
+        self.endings.add_reasons(&mut machines);
+        let reported = machines.all.into_iter().map(|machine| (machine.state, machine.why)).collect();
+        (!zones.is_empty(), reported)
     }
 }
 
@@ -70,55 +70,55 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
     let stage = Stage::new();
     let preempted = [operation("preempted", "a")];
     assert_eq!(
-        stage.look(vec![machine("a", MachineState::Running)], &preempted),
+        stage.list(vec![machine("a", MachineState::Running)], &preempted),
         (false, vec![(MachineState::Running, None)])
     );
     let why = Some("was reclaimed by Compute Engine at 14:03:07 UTC (spot)".to_owned());
-    let stopping = stage.look(vec![machine("a", MachineState::Ending)], &preempted);
+    let stopping = stage.list(vec![machine("a", MachineState::Ending)], &preempted);
     assert_eq!(stopping, (true, vec![(MachineState::Ending, why.clone())]));
     assert_eq!(
-        stage.look(Vec::new(), &[]),
+        stage.list(Vec::new(), &[]),
         (false, vec![(MachineState::Gone, why.clone())]),
         "nobody is asked again"
     );
-    stage.hands.pass(Duration::from_secs(599));
-    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![(MachineState::Gone, why)]));
-    stage.hands.pass(Duration::from_secs(2));
-    assert_eq!(stage.look(Vec::new(), &[]), (false, vec![]));
+    stage.clock.pass(Duration::from_secs(599));
+    assert_eq!(stage.list(Vec::new(), &[]), (false, vec![(MachineState::Gone, why)]));
+    stage.clock.pass(Duration::from_secs(2));
+    assert_eq!(stage.list(Vec::new(), &[]), (false, vec![]));
 }
 
 #[test]
 fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
     let stage = Stage::new();
     let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Accepted)];
-    stage.look(both(), &[]);
-    stage.endings.expect(&both()[0].handle);
-    assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+    stage.list(both(), &[]);
+    stage.endings.expect_end(&both()[0].handle);
+    assert_eq!(stage.list(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
 }
 
 #[test]
 fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
     let stage = Stage::new();
-    stage.look(vec![machine("a", MachineState::Running)], &[]);
+    stage.list(vec![machine("a", MachineState::Running)], &[]);
     let cut = Machines { all: Vec::new(), complete: false };
-    assert!(stage.endings.note(&cut).is_empty() && stage.endings.saw(ZONE));
+    assert!(stage.endings.update(&cut).is_empty() && stage.endings.has_machines(ZONE));
     for _ in 0..TRIES {
-        assert_eq!(stage.look(Vec::new(), &[operation("preempted", "other")]), (true, vec![]));
+        assert_eq!(stage.list(Vec::new(), &[operation("preempted", "other")]), (true, vec![]));
     }
-    assert_eq!(stage.look(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
-    assert!(!stage.endings.saw(ZONE));
+    assert_eq!(stage.list(Vec::new(), &[operation("preempted", "a")]), (false, vec![]));
+    assert!(!stage.endings.has_machines(ZONE));
 }
 
 #[test]
 fn an_end_is_told_in_words_that_follow_its_name() {
-    for (kind, told) in [
+    for (kind, reported) in [
         ("hostError", Some("was terminated by Compute Engine at 14:03:07 UTC (its host failed)")),
         ("guestTerminate", Some("shut itself down at 14:03:07 UTC")),
         ("somethingNew", Some("was terminated by Compute Engine at 14:03:07 UTC (somethingNew)")),
         ("migrateOnHostMaintenance", None),
         ("automaticRestart", None),
     ] {
-        assert_eq!(why(&operation(kind, "a")).as_deref(), told, "{kind}");
+        assert_eq!(why(&operation(kind, "a")).as_deref(), reported, "{kind}");
     }
     let life = why(&operation("terminateOnMaxRunDuration", "a")).unwrap();
     assert!(life.ends_with("it reached its maximum run duration"), "{life}");

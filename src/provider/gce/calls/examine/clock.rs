@@ -1,4 +1,4 @@
-//! What time Compute Engine says it is.
+//! Compute Engine's clock.
 
 use std::time::SystemTime;
 
@@ -6,10 +6,10 @@ use super::super::ComputeEngine;
 use super::super::client::answer;
 use crate::provider::cloud::clock;
 
-/// There is no such operation: the libraries show the head of an answer for errors only, whichever it is.
+/// An operation that does not exist, because the libraries return headers only with errors.
 const NONE: &str = "greenroom-doctor-asks-the-time";
 
-/// Compute Engine's clock less ours, in seconds; `None` if it did not say.
+/// Compute Engine's clock minus the runner host's, in seconds; `None` if the answer had no date.
 pub(super) async fn ahead_s(engine: &ComputeEngine) -> Option<i64> {
     let operations = &engine.clients().await.ok()?.operations;
     let zone = &engine.settings.common.offerings[0].place;

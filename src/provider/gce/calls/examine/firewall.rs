@@ -1,6 +1,6 @@
-//! Does any firewall rule let SSH in?
+//! Checks whether any firewall rule allows inbound SSH.
 //!
-//! Rules of the network only: what firewall policies of the organisation say, nobody here can see, so what is said is a warning.
+//! Only rules of the network: the organisation's firewall policies are not visible, so the finding is a warning.
 
 use google_cloud_compute_v1::Result as Answer;
 use google_cloud_compute_v1::model::Firewall;
@@ -12,7 +12,7 @@ use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
 use super::super::machines::{PAGE, last};
-use super::{is_forbidden, subnetworks, words};
+use super::{is_forbidden, message, subnetworks};
 
 const PURPOSE: &str = "list firewall rules";
 
@@ -21,17 +21,17 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
     let (project, network) = match network(settings, catalogue).await {
         Ok(Some(found)) => found,
         Ok(None) => return,
-        Err(error) if is_forbidden(&error) => return facts.unseen.push(PURPOSE),
-        Err(error) => return facts.refused.push(("every offering".to_owned(), words(&error))),
+        Err(error) if is_forbidden(&error) => return facts.not_checked.push(PURPOSE),
+        Err(error) => return facts.refused.push(("every offering".to_owned(), message(&error))),
     };
     let mut next = None;
     loop {
         let page = catalogue.firewalls.list().set_project(&project).set_max_results(PAGE);
         let Ok(page) = answer(page.set_or_clear_page_token(next.take()).send()).await else {
-            return facts.unseen.push(PURPOSE);
+            return facts.not_checked.push(PURPOSE);
         };
         let mut rules = page.items.iter().filter(|rule| rule.network.as_deref().map(last) == Some(&network));
-        if rules.any(|rule| lets_in(rule, settings)) {
+        if rules.any(|rule| allows_ssh(rule, settings)) {
             return;
         }
         next = page.next_page_token.filter(|token| !token.is_empty());
@@ -42,7 +42,7 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
     }
 }
 
-/// Project and name of the pool's network; where only a subnetwork is named, it is asked.
+/// Project and name of the pool's network, read from the subnetwork if the table has no network.
 async fn network(settings: &Settings, catalogue: &Catalogue) -> Answer<Option<(String, String)>> {
     let owner = |net: &Net| net.project.clone().unwrap_or_else(|| settings.project.clone());
     if let Some(network) = &settings.network {
@@ -54,9 +54,9 @@ async fn network(settings: &Settings, catalogue: &Catalogue) -> Answer<Option<(S
     Ok(settings.subnetwork.as_ref().map(owner).zip(network))
 }
 
-/// From wherever: whether this machine is among a rule's sources cannot be judged from here, only whether those have
-/// addresses of the kind that is used.
-fn lets_in(rule: &Firewall, settings: &Settings) -> bool {
+/// True if the rule allows inbound SSH, from any source with the kind of address that `address` sets. Whether the
+/// runner host is among the sources is not known here.
+fn allows_ssh(rule: &Firewall, settings: &Settings) -> bool {
     let account = settings.service_account.as_ref().map(|account| &account.email);
     let applies = (rule.target_tags.is_empty() && rule.target_service_accounts.is_empty())
         || rule.target_tags.iter().any(|tag| settings.network_tags.contains(tag))
@@ -66,12 +66,12 @@ fn lets_in(rule: &Firewall, settings: &Settings) -> bool {
     applies && inward && opens && has_sources(rule, settings.has_ipv6()) && rule.disabled != Some(true)
 }
 
-/// A rule that names no sources is for all of IPv4.
+/// True if sources have this kind of address. A rule without sources applies to all of IPv4.
 fn has_sources(rule: &Firewall, ipv6: bool) -> bool {
     let machines = !rule.source_tags.is_empty() || !rule.source_service_accounts.is_empty();
-    let nobody_named = !machines && rule.source_ranges.is_empty();
+    let unrestricted = !machines && rule.source_ranges.is_empty();
     let of_its_kind = rule.source_ranges.iter().any(|range| range.contains(':') == ipv6);
-    machines || of_its_kind || (nobody_named && !ipv6)
+    machines || of_its_kind || (unrestricted && !ipv6)
 }
 
 fn opens(allowed: &Allowed, port: u16) -> bool {
@@ -135,7 +135,7 @@ mod tests {
             (json!({ "allowed": [{ "IPProtocol": "tcp" }] }), true),
             (json!({ "allowed": [{ "IPProtocol": "all" }] }), true),
         ] {
-            assert_eq!(lets_in(&rule(&more), &settings), wanted, "{more}");
+            assert_eq!(allows_ssh(&rule(&more), &settings), wanted, "{more}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the offerings name: is it there, and does it fit together?
+//! Checks that the images and machine types of the offerings exist and fit together.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::super::super::findings::Facts;
 use super::super::super::resource;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
-use super::{is_forbidden, words};
+use super::{is_forbidden, message};
 
-/// More offerings than this are not looked up: each is a call.
-const MOST: usize = 24;
+/// Maximum number of offerings to look up: each is a call.
+const MAX_OFFERINGS: usize = 24;
 
-/// The machine types that there are, by zone and name.
+/// Existing machine types, by zone and name.
 pub(super) type Types = BTreeMap<(String, String), MachineType>;
 
-/// Looks up images and types of the offerings; gives the types.
+/// Looks up images and types of the offerings; returns the types.
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) -> Types {
     let mut types: BTreeMap<_, Answer<MachineType>> = BTreeMap::new();
     let mut images: BTreeMap<_, Answer<Image>> = BTreeMap::new();
-    for offering in engine.settings.common.offerings.iter().take(MOST) {
+    for offering in engine.settings.common.offerings.iter().take(MAX_OFFERINGS) {
         let key = (offering.place.clone(), offering.machine_type.clone());
         if !images.contains_key(&offering.image) {
             images.insert(offering.image.clone(), image(engine, catalogue, &offering.image).await);
@@ -34,9 +34,9 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts
         let (image, kind) = (&images[&offering.image], &types[&key]);
         if let Some(error) = image.as_ref().err().or(kind.as_ref().err()) {
             if is_forbidden(error) {
-                facts.denied.push(("get its images and machine types", words(error)));
+                facts.denied.push(("get its images and machine types", message(error)));
             } else {
-                facts.refused.push((offering.name.to_string(), words(error)));
+                facts.refused.push((offering.name.to_string(), message(error)));
             }
         } else if let (Ok(image), Ok(kind)) = (image, kind) {
             let wrong = mismatch(image, kind, engine.settings.common.disk_gib);
@@ -84,9 +84,9 @@ mod tests {
         let x86 = MachineType::new().set_architecture(machine_type::Architecture::X8664);
         assert_eq!(mismatch(&image, &arm, None), None);
         assert_eq!(mismatch(&image, &MachineType::new(), Some(10)), None);
-        let told = mismatch(&image, &x86, None);
-        assert_eq!(told.as_deref(), Some("the image is for ARM64, but the machine type is X86_64"));
-        let told = mismatch(&image, &arm, Some(8));
-        assert_eq!(told.as_deref(), Some("`disk` is 8 GiB, but the image needs 10"));
+        let reason = mismatch(&image, &x86, None);
+        assert_eq!(reason.as_deref(), Some("the image is for ARM64, but the machine type is X86_64"));
+        let reason = mismatch(&image, &arm, Some(8));
+        assert_eq!(reason.as_deref(), Some("`disk` is 8 GiB, but the image needs 10"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the quotas of the pool's regions have left.
+//! The headroom of the quotas in the pool's regions.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +17,19 @@ pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, types
         let region = match answer(get.send()).await {
             Ok(region) => region,
             Err(error) if is_forbidden(&error) => {
-                facts.unseen.push("get quotas");
+                facts.not_checked.push("get quotas");
                 continue;
             }
-            // A region that does not exist is found with its zones.
+            // The check of the offerings reports a missing region.
             Err(_) => continue,
         };
-        // Addresses of IPv6 are under no quota.
+        // IPv6 addresses count against no quota.
         let public_ip = engine.settings.public_ip && !engine.settings.has_ipv6();
         let takes: Vec<_> =
             here.into_iter().filter_map(|offering| take(offering, types, public_ip)).collect();
         facts.room.extend(room(name, &left(&region), &takes));
     }
-    facts.unseen.dedup();
+    facts.not_checked.dedup();
 }
 
 fn take<'a>(offering: &'a Offering, types: &Types, public_ip: bool) -> Option<QuotaUse<'a>> {

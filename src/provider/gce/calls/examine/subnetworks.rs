@@ -1,4 +1,4 @@
-//! Have the pool's subnetworks addresses of the kind that `address` wants?
+//! Checks that the pool's subnetworks have the kind of address that `address` sets.
 
 use google_cloud_compute_v1::Result as Answer;
 use google_cloud_compute_v1::model::Subnetwork;
@@ -8,31 +8,31 @@ use super::super::super::findings::Facts;
 use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
-use super::{by_region, is_forbidden, words};
+use super::{by_region, is_forbidden, message};
 
-/// Only IPv6 addresses depend on the subnetwork.
+/// Does nothing without IPv6: only IPv6 addresses depend on the subnetwork.
 pub(super) async fn look_up(engine: &ComputeEngine, catalogue: &Catalogue, facts: &mut Facts) {
     let settings = &engine.settings;
     if !settings.has_ipv6() {
         return;
     }
     for (region, here) in by_region(settings) {
-        let trouble = match of_region(settings, catalogue, region).await {
+        let problem = match of_region(settings, catalogue, region).await {
             None => None,
-            Some(Ok(found)) => trouble(&found, settings.public_ip),
+            Some(Ok(found)) => problem(&found, settings.public_ip),
             Some(Err(error)) if is_forbidden(&error) => {
-                facts.unseen.push("get subnetworks");
+                facts.not_checked.push("get subnetworks");
                 None
             }
-            Some(Err(error)) => Some(words(&error)),
+            Some(Err(error)) => Some(message(&error)),
         };
-        let Some(why) = trouble else { continue };
+        let Some(why) = problem else { continue };
         facts.refused.extend(here.iter().map(|offering| (offering.name.to_string(), why.clone())));
     }
-    facts.unseen.dedup();
+    facts.not_checked.dedup();
 }
 
-/// The subnetwork of the table, as machines of a region get it; `None`: the table names none.
+/// The table's subnetwork for machines of a region; `None` if the table has none.
 pub(super) async fn of_region(
     settings: &Settings,
     catalogue: &Catalogue,
@@ -45,8 +45,8 @@ pub(super) async fn of_region(
     Some(answer(get.send()).await)
 }
 
-/// Why machines get no IPv6 address in it, or one of the other kind.
-fn trouble(found: &Subnetwork, public_ip: bool) -> Option<String> {
+/// Why machines in it get no IPv6 address, or one of the wrong kind.
+fn problem(found: &Subnetwork, public_ip: bool) -> Option<String> {
     let name = found.name.as_deref().unwrap_or_default();
     match (&found.stack_type, &found.ipv_6_access_type) {
         (Some(StackType::Ipv4Ipv6), Some(Ipv6AccessType::External)) if !public_ip => {
@@ -80,9 +80,16 @@ mod tests {
             let shown = json!({ "name": "ci", "stackType": stack, "ipv6AccessType": access });
             let found: Subnetwork = serde_json::from_value(shown).unwrap();
             for (public_ip, wanted) in [(false, internal), (true, external)] {
-                let said = trouble(&found, public_ip);
-                assert_eq!(said.is_some(), wanted.is_some(), "{stack} {access:?} {public_ip}: {said:?}");
-                assert!(said.unwrap_or_default().contains(wanted.unwrap_or_default()), "{stack} {access:?}");
+                let problem = problem(&found, public_ip);
+                assert_eq!(
+                    problem.is_some(),
+                    wanted.is_some(),
+                    "{stack} {access:?} {public_ip}: {problem:?}"
+                );
+                assert!(
+                    problem.unwrap_or_default().contains(wanted.unwrap_or_default()),
+                    "{stack} {access:?}"
+                );
             }
         }
     }

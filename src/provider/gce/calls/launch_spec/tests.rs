@@ -1,4 +1,4 @@
-//! What an order says, as JSON.
+//! Launch specs as JSON.
 
 use serde_json::{Value, json};
 
@@ -24,23 +24,23 @@ fn request(pool: &str, lifetime: Option<Time>) -> LaunchRequest {
     LaunchRequest { instance, token, tags, offering: Some(OfferingName::new("")), keys, lifetime }
 }
 
-fn order(text: &str, request: &LaunchRequest) -> LaunchSpec {
-    let least = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
-    let mut table: toml::Table = least.parse().unwrap();
+fn spec(text: &str, request: &LaunchRequest) -> LaunchSpec {
+    let minimal = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
+    let mut table: toml::Table = minimal.parse().unwrap();
     table.extend(text.parse::<toml::Table>().unwrap());
     let settings = Settings::read(&table).unwrap();
     LaunchSpec::new(&settings, request, &settings.common.offerings[0]).unwrap()
 }
 
-fn body(order: &LaunchSpec) -> Value {
-    serde_json::to_value(&order.instance).unwrap()
+fn body(spec: &LaunchSpec) -> Value {
+    serde_json::to_value(&spec.instance).unwrap()
 }
 
 #[test]
 fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
-    let order = order("", &request("linux", None));
-    let mut said = body(&order);
-    let script = said["metadata"]["items"][0]["value"].take();
+    let spec = spec("", &request("linux", None));
+    let mut sent = body(&spec);
+    let script = sent["metadata"]["items"][0]["value"].take();
     assert!(script.as_str().unwrap().starts_with("#!/bin/sh"), "{script}");
     let labels = json!({
         "greenroom-pool": "linux", "greenroom-owner": "0123456789abcdef", "greenroom-generation": "c0ffee",
@@ -57,12 +57,12 @@ fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
         "networkInterfaces": [{ "network": "global/networks/default" }],
         "metadata": { "items": [
             { "key": "startup-script", "value": null },
-            { "key": "greenroom-request", "value": order.request_id },
+            { "key": "greenroom-request", "value": spec.request_id },
         ] },
         "scheduling": { "provisioningModel": "STANDARD", "automaticRestart": false },
     });
-    assert_eq!(said, wanted);
-    assert_eq!(made_by(&order.instance), Some(order.request_id.as_str()));
+    assert_eq!(sent, wanted);
+    assert_eq!(created_by(&spec.instance), Some(spec.request_id.as_str()));
 }
 
 #[test]
@@ -70,34 +70,34 @@ fn every_key_is_said() {
     let text = "network = \"projects/host-1/global/networks/n\"\nsubnetwork = \"s\"\naddress = \"public\"\n\
                 service_account = \"ci@x\"\nnetwork_tags = [\"ci\"]\ndisk = \"50G\"\ndisk_type = \"pd-ssd\"\n\
                 tags = { team = \"a\" }\nmarket = \"spot\"\nuser_data = \"cloud-init\"\n";
-    let said = body(&order(text, &request("linux", Some(Time::from_hours(2)))));
+    let sent = body(&spec(text, &request("linux", Some(Time::from_hours(2)))));
     let scheduling = json!({
         "provisioningModel": "SPOT", "automaticRestart": false, "instanceTerminationAction": "DELETE",
         "maxRunDuration": { "seconds": "7200" },
     });
-    assert_eq!(said["scheduling"], scheduling);
+    assert_eq!(sent["scheduling"], scheduling);
     let interface = json!([{
         "network": "projects/host-1/global/networks/n", "subnetwork": "regions/us-east1/subnetworks/s",
         "accessConfigs": [{ "name": "external-nat", "type": "ONE_TO_ONE_NAT" }],
     }]);
-    assert_eq!(said["networkInterfaces"], interface);
-    let params = &said["disks"][0]["initializeParams"];
+    assert_eq!(sent["networkInterfaces"], interface);
+    let params = &sent["disks"][0]["initializeParams"];
     assert_eq!(
         (&params["diskSizeGb"], &params["diskType"]),
         (&json!("50"), &json!("zones/us-east1-b/diskTypes/pd-ssd"))
     );
-    assert_eq!((&params["labels"]["team"], &said["labels"]["team"]), (&json!("a"), &json!("a")));
-    assert_eq!(said["tags"], json!({ "items": ["ci"] }));
+    assert_eq!((&params["labels"]["team"], &sent["labels"]["team"]), (&json!("a"), &json!("a")));
+    assert_eq!(sent["tags"], json!({ "items": ["ci"] }));
     let account = json!([{ "email": "ci@x", "scopes": ["https://www.googleapis.com/auth/cloud-platform"] }]);
-    assert_eq!(said["serviceAccounts"], account);
-    assert_eq!(said["metadata"]["items"][0]["key"], "user-data");
+    assert_eq!(sent["serviceAccounts"], account);
+    assert_eq!(sent["metadata"]["items"][0]["key"], "user-data");
 }
 
 #[test]
 fn an_ipv6_address_is_beside_the_private_one_and_public_only_if_that_is_said() {
     let interface = |more: &str| {
         let text = format!("address = \"ipv6\"\nsubnetwork = \"s\"\n{more}");
-        body(&order(&text, &request("linux", None)))["networkInterfaces"][0].clone()
+        body(&spec(&text, &request("linux", None)))["networkInterfaces"][0].clone()
     };
     let internal = json!({ "subnetwork": "regions/us-east1/subnetworks/s", "stackType": "IPV4_IPV6" });
     assert_eq!(interface(""), internal);
@@ -110,7 +110,7 @@ fn an_ipv6_address_is_beside_the_private_one_and_public_only_if_that_is_said() {
 #[test]
 fn a_life_is_within_the_limits_and_an_end_is_said_only_where_there_is_one() {
     let scheduling =
-        |text: &str, lifetime| body(&order(text, &request("linux", lifetime)))["scheduling"].clone();
+        |text: &str, lifetime| body(&spec(text, &request("linux", lifetime)))["scheduling"].clone();
     assert_eq!(scheduling("", Some(Time::from_secs(1)))["maxRunDuration"]["seconds"], "30");
     assert_eq!(scheduling("", Some(Time::MAX))["maxRunDuration"]["seconds"], "10368000");
     assert_eq!(scheduling("market = \"spot\"", None)["instanceTerminationAction"], "DELETE");
@@ -119,17 +119,17 @@ fn a_life_is_within_the_limits_and_an_end_is_said_only_where_there_is_one() {
 
 #[test]
 fn an_order_is_kept_and_given_again_as_it_was() {
-    let first = order("", &request("linux", None));
-    let kept = serde_json::to_string(&first).unwrap();
-    assert_eq!(serde_json::from_str::<LaunchSpec>(&kept).unwrap(), first);
+    let first = spec("", &request("linux", None));
+    let stored = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<LaunchSpec>(&stored).unwrap(), first);
 }
 
 #[test]
 fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
-    assert_eq!(order("", &request("64bit", None)).handle().name, "greenroom-64bit-c0ffee-7");
-    let (ours, mut theirs) = (request("linux", None), request("linux", None));
+    assert_eq!(spec("", &request("64bit", None)).handle().name, "greenroom-64bit-c0ffee-7");
+    let (own, mut other) = (request("linux", None), request("linux", None));
     // Version 8, variant 2.
-    assert_eq!(request_id(&ours), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
-    theirs.tags.owner = OwnerId::new("fedcba9876543210");
-    assert_ne!(request_id(&ours), request_id(&theirs), "another owner's is another");
+    assert_eq!(request_id(&own), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
+    other.tags.owner = OwnerId::new("fedcba9876543210");
+    assert_ne!(request_id(&own), request_id(&other), "another owner's is another");
 }
