@@ -1,7 +1,7 @@
-//! What a key of the configuration is, as data: for the code that reads keys and for docs/configuration.md.
+//! Configuration keys as data: for the code that reads keys and for docs/configuration.md.
 //!
-//! `config` and each provider have tables of their keys in this shape. Tests hold every table to the code that reads
-//! it, in both directions.
+//! `config` and each provider have tables of their keys in this form. Tests compare every table with the code that
+//! reads it, in both directions.
 
 pub mod page;
 
@@ -10,11 +10,11 @@ use std::fmt;
 /// A kind of table in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyTable {
-    /// How it is opened: `[timing]`.
+    /// Its header: `[timing]`.
     pub header: &'static str,
-    /// What it is for, as Markdown.
+    /// Its purpose, as Markdown.
     pub about: &'static str,
-    /// In the order in which they are explained.
+    /// In the order of the page.
     pub keys: &'static [Key],
 }
 
@@ -25,30 +25,30 @@ pub struct Key {
     pub takes: Takes,
     pub unset: Unset,
     pub applies: Applies,
-    /// What a number counts; empty where there is nothing to count.
+    /// The unit of a number; empty if it has none.
     pub unit: &'static str,
-    /// What the key means: a sentence, as Markdown.
+    /// The meaning of the key: a sentence, as Markdown.
     pub means: &'static str,
-    /// What it depends on and acts on: other keys, GitLab Runner's keys, the provider. Sentences; may be empty.
+    /// Interactions with other keys, GitLab Runner's keys, the provider. Sentences; may be empty.
     pub interacts: &'static str,
 }
 
-/// What a key takes.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// A whole number, this or more.
     Count(u32),
     /// A number, 0 or more.
     Factor,
-    /// A duration, so many milliseconds or more.
+    /// A duration of at least so many milliseconds.
     Duration(u64),
-    /// A size in bytes, more than nothing.
+    /// A size in bytes, greater than 0.
     Size,
     Text,
     Flag,
-    /// One of these words.
+    /// One of these values.
     Word(&'static [&'static str]),
-    /// One of these words, or a list of them.
+    /// One of these values, or a list of them.
     Words(&'static [&'static str]),
     /// A list of strings, not empty.
     Texts,
@@ -68,31 +68,31 @@ pub enum Takes {
     Tables,
 }
 
-/// What holds where a key is not given.
+/// The default of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unset {
-    /// The key must be given.
+    /// No default: the key is required.
     Required,
-    /// A value, as it would stand in the file.
+    /// A value, as written in the file.
     Value(&'static str),
-    /// In words, as Markdown.
+    /// A description, as Markdown.
     Words(&'static str),
 }
 
 /// When a change takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applies {
-    /// With the keeper's next pass, to instances and waiting jobs alike.
+    /// With the keeper's next pass, for instances and waiting jobs.
     Pass,
-    /// To instances that are launched after the keeper's next pass.
+    /// For instances that are launched after the keeper's next pass.
     Launch,
-    /// To jobs that begin after the keeper's next pass.
+    /// For jobs that begin after the keeper's next pass.
     Request,
-    /// To jobs that begin afterwards: their calls read the file.
+    /// For jobs that begin afterwards: their calls read the file.
     Job,
-    /// To processes that start afterwards.
+    /// For processes that start afterwards.
     Start,
-    /// As the keys in the table say.
+    /// As set for the keys in the table.
     Within,
 }
 
@@ -117,13 +117,13 @@ impl Key {
         Self { interacts, ..self }
     }
 
-    /// The same key in another table, where something else holds if it is not given.
+    /// The same key in another table, with another default.
     #[must_use]
     pub const fn or(self, unset: Unset) -> Self {
         Self { unset, ..self }
     }
 
-    /// As it would stand in the file; `None`: the key is required, or its default is no plain value.
+    /// The default as written in the file; `None` if the key is required or its default is only described.
     pub const fn default(&self) -> Option<&'static str> {
         match self.unset {
             Unset::Value(value) => Some(value),
@@ -131,7 +131,7 @@ impl Key {
         }
     }
 
-    /// Does a table stand behind it?
+    /// True if the value is a table or a list of tables.
     pub const fn opens_table(&self) -> bool {
         matches!(self.takes, Takes::Table | Takes::Tables)
     }

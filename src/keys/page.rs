@@ -1,4 +1,4 @@
-//! docs/configuration.md, made from the tables of keys.
+//! docs/configuration.md, generated from the tables of keys.
 
 use super::{Applies, Key, KeyTable, Takes, Unset};
 
@@ -19,7 +19,7 @@ pub fn render(file: &[&KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
     page.join("\n\n") + "\n"
 }
 
-/// A header as it stands in the file is code; words are not.
+/// A header from the file is formatted as code; a description is not.
 fn title(header: &str) -> String {
     if header.starts_with('[') { format!("`{header}`") } else { capital(header) }
 }
