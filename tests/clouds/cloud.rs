@@ -1,6 +1,6 @@
-//! The two clouds: what a pool of each says, and how each calls what it does.
+//! The two clouds: the table of a pool in each, and the names of their operations.
 //!
-//! Names that the providers chose stand here and nowhere else in these tests.
+//! In these tests, only this file contains names that the vendors chose.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub enum Cloud {
     Gce,
 }
 
-/// A launch, as its cloud was asked for it.
+/// A launch call that the emulator received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Our name of the instance.
+    /// Greenroom's name of the instance.
     pub instance: String,
-    /// By which the cloud knows a repeat: EC2's client token, Compute Engine's request id.
+    /// The token by which the cloud recognises a repeat: EC2's client token, Compute Engine's request id.
     pub token: String,
 }
 
@@ -55,7 +55,7 @@ impl Cloud {
         }
     }
 
-    /// As job authors read it.
+    /// Its name in the job log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ec2 => "EC2",
@@ -63,7 +63,7 @@ impl Cloud {
         }
     }
 
-    /// The provider's table of a pool, with three places to launch in, at `url`: the lab, or a gate before it.
+    /// The provider's table of a pool, with three places to launch in. `url` is the emulator, or a gate in front of it.
     pub fn table(self, lab: &Taken, url: &str, buy: Buy) -> Table {
         let mut table = match self {
             Self::Ec2 => ec2(lab),
@@ -82,7 +82,7 @@ impl Cloud {
         table
     }
 
-    /// The key of machine types, and two of them; `table` has the first.
+    /// The key of machine types, and two types; `table` has the first.
     pub fn two_types(self) -> (&'static str, toml::Value) {
         let (key, types) = match self {
             Self::Ec2 => ("instance_types", ["m5.large", "m5a.large"]),
@@ -107,7 +107,7 @@ impl Cloud {
         }
     }
 
-    /// The operations whose answers tell of many instances at once, however many want to know.
+    /// The operations whose answers many instances share.
     pub fn shared(self) -> &'static [&'static str] {
         match self {
             Self::Ec2 => &["DescribeImages", "DescribeInstances"],
@@ -115,7 +115,7 @@ impl Cloud {
         }
     }
 
-    /// The operation that reads what an instance has printed.
+    /// The operation that reads an instance's console.
     pub fn console(self) -> &'static str {
         match self {
             Self::Ec2 => "GetConsoleOutput",
@@ -123,23 +123,23 @@ impl Cloud {
         }
     }
 
-    /// The call that says what became of a launch, where its own answer does not.
-    pub fn fates(self) -> Option<&'static str> {
+    /// The call that returns the status of a launch; `None` if the launch call itself does.
+    pub fn launch_status_call(self) -> Option<&'static str> {
         match self {
             Self::Ec2 => None,
             Self::Gce => Some("compute.zoneOperations.list (of inserts)"),
         }
     }
 
-    /// The call that says why an instance is gone, where that is not in the list of instances.
-    pub fn endings(self) -> Option<&'static str> {
+    /// The call that returns why an instance is gone; `None` if the list of instances shows it.
+    pub fn end_reason_call(self) -> Option<&'static str> {
         match self {
             Self::Ec2 => None,
             Self::Gce => Some("compute.zoneOperations.list (of ends)"),
         }
     }
 
-    /// Every call that a keeper makes in the life of an instance: operations, and in parentheses what is asked of them.
+    /// Every call that a keeper makes in the life of an instance: the operation, with its subject in parentheses.
     pub fn calls(self) -> &'static [&'static str] {
         match self {
             Self::Ec2 => &[
@@ -160,7 +160,7 @@ impl Cloud {
         }
     }
 
-    /// The fault of one launch that its provider must give this class; `None` where the cloud has no such refusal.
+    /// The fault that makes one launch fail with this class; `None` if the cloud has no such error.
     pub fn refusal(self, class: &ErrorClass) -> Option<Value> {
         let invalid = if self == Self::Ec2 { "InvalidParameterValue" } else { "invalid" };
         let mut fault = match class {
@@ -169,8 +169,8 @@ impl Cloud {
             ErrorClass::Denied => json!({ "mode": "denied" }),
             ErrorClass::Invalid => json!({ "mode": "rejected", "code": invalid }),
             ErrorClass::Throttled { .. } => json!({ "mode": "throttled" }),
-            // Their own errors leave open what became of a launch, but not those of the question before it, nor of the
-            // operation behind it.
+            // An internal error of the launch call leaves the result unknown. An error of the preceding call, or of the
+            // launch's operation, does not.
             ErrorClass::Transient => match self {
                 Self::Ec2 => {
                     json!({ "operation": "DescribeImages", "mode": "rejected", "code": "InternalError" })
@@ -185,7 +185,7 @@ impl Cloud {
         Some(fault)
     }
 
-    /// Why an instance that is no spot instance is taken away: the cloud's own failure.
+    /// The reason why the cloud ends an on-demand instance: its own failure.
     pub fn host_failure(self) -> &'static str {
         match self {
             Self::Ec2 => "Server.InternalError",
@@ -193,7 +193,7 @@ impl Cloud {
         }
     }
 
-    /// The places of `table`, in its order, as the lab's setting `capacity` names them.
+    /// The places of `table`, in its order, as named in the emulator's setting `capacity`.
     pub fn places(self) -> [&'static str; 3] {
         match self {
             Self::Ec2 => ["m5.large/eu-west-1a", "m5.large/eu-west-1b", "m5.large/eu-west-1c"],
@@ -205,15 +205,15 @@ impl Cloud {
 }
 
 impl Launch {
-    /// `None`: the request is for something else.
+    /// `None` if the request is not a launch.
     pub fn read(request: &Request) -> Option<Self> {
-        let asked = &request.parameters;
+        let parameters = &request.parameters;
         let (token, tags) = if request.operation == Cloud::Ec2.launch() {
-            let tags = asked["TagSpecifications"][0]["Tags"].as_array().into_iter().flatten();
-            (&asked["ClientToken"], tags.map(|tag| (text(&tag["Key"]), text(&tag["Value"]))).collect())
+            let tags = parameters["TagSpecifications"][0]["Tags"].as_array().into_iter().flatten();
+            (&parameters["ClientToken"], tags.map(|tag| (text(&tag["Key"]), text(&tag["Value"]))).collect())
         } else if request.operation == Cloud::Gce.launch() {
-            let labels = asked["resource"]["labels"].as_object().into_iter().flatten();
-            (&asked["requestId"], labels.map(|(name, value)| (name.clone(), text(value))).collect())
+            let labels = parameters["resource"]["labels"].as_object().into_iter().flatten();
+            (&parameters["requestId"], labels.map(|(name, value)| (name.clone(), text(value))).collect())
         } else {
             return None;
         };
@@ -221,8 +221,8 @@ impl Launch {
     }
 }
 
-/// Our name of an instance, by its tags.
-pub fn our_name(machine: &Machine) -> String {
+/// Greenroom's name of an instance, by its tags.
+pub fn instance_name(machine: &Machine) -> String {
     named(&machine.tags)
 }
 
@@ -231,9 +231,9 @@ fn named(tags: &BTreeMap<String, String>) -> String {
     format!("{}-{}-{}", tag("pool"), tag("generation"), tag("number"))
 }
 
-/// The instance that lives under one of our names.
+/// The live instance with one of Greenroom's names.
 pub fn machine(truth: &Truth, name: &str) -> Option<Machine> {
-    truth.live().find(|machine| our_name(machine) == name).cloned()
+    truth.live().find(|machine| instance_name(machine) == name).cloned()
 }
 
 fn text(value: &Value) -> String {

@@ -1,16 +1,16 @@
-//! Credentials that open nothing, in the files in which each cloud's tools keep theirs.
+//! Fake credentials, in the file formats of each cloud's tools.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
 
-/// In the form of `~/.aws/credentials`.
+/// In the format of `~/.aws/credentials`.
 pub const EC2: &str = "aws-credentials";
 /// A service account's key.
 pub const GCE: &str = "service-account.json";
 
-/// Writes both into a directory; `lab` is host and port of the lab.
+/// Writes both into a directory; `lab` is the emulator's host and port.
 pub fn write(dir: &Path, lab: &str) {
     let text = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = secret\n";
     std::fs::write(dir.join(EC2), text).expect("a file");
@@ -27,7 +27,7 @@ pub fn write(dir: &Path, lab: &str) {
     std::fs::write(dir.join(GCE), account.to_string()).expect("a file");
 }
 
-/// With it tokens are made here: nobody is asked for one.
+/// A key with which the client signs tokens itself, without a token server.
 fn private_key() -> String {
     let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-quiet"];
     let made = Command::new("openssl").args(arguments).output().expect("openssl runs");

@@ -1,4 +1,4 @@
-//! What `greenroom doctor` finds out from a cloud without launching anything.
+//! `greenroom doctor` on clouds, without launching anything.
 
 #![cfg(test)]
 
@@ -26,9 +26,9 @@ fn a_pool_that_the_limits_of_ec2_cannot_hold_is_told() {
     assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new(), "just enough");
 
     site.lab.set(&json!({ "quotas": { "on-demand": 8, "spot": 1000 } }));
-    let said = "quotas allow 3 more instances of pool `pool`, but the pool may launch 7 more: 3 of m5.large \
+    let message = "quotas allow 3 more instances of pool `pool`, but the pool may launch 7 more: 3 of m5.large \
                 (On-Demand Standard: 2 of 8 vCPUs used)";
-    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", message]]);
 }
 
 #[test]
@@ -37,9 +37,9 @@ fn a_pool_that_may_buy_both_ways_has_the_room_of_both_limits_of_ec2() {
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 12 } }));
     assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "on-demand": 5, "spot": 0 } }));
-    let said = "quotas allow 2 more instances of pool `pool`, but the pool may launch 8 more: 0 of m5.large \
+    let message = "quotas allow 2 more instances of pool `pool`, but the pool may launch 8 more: 0 of m5.large \
                 (Spot Standard: 0 of 0 vCPUs used), 2 of m5.large (On-Demand Standard: 0 of 5 vCPUs used)";
-    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Ec2)), [["aws-ec2-quota", "warning", message]]);
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn a_pool_that_the_quotas_of_its_region_cannot_hold_is_told() {
     let site = Site::open(Cloud::Gce, pool().pool("max_instances", 8), Buy::OnDemand);
     assert_eq!(site.findings(Cloud::Gce), Vec::<[String; 3]>::new());
     site.lab.set(&json!({ "quotas": { "CPUS": 7 } }));
-    let said =
+    let message =
         "quotas allow 3 more instances of pool `pool`, but the pool may launch 8 more: 3 in us-east1 (CPUS)";
-    assert_eq!(as_texts(&site.findings(Cloud::Gce)), [["gce-quota", "warning", said]]);
+    assert_eq!(as_texts(&site.findings(Cloud::Gce)), [["gce-quota", "warning", message]]);
 }
 
 #[test]
 fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
     let site = Site::open(Cloud::Ec2, pool(), Buy::OnDemand);
-    for (fault, words) in [
+    for (fault, error) in [
         (json!({ "mode": "denied" }), "AccessDeniedException: "),
         (json!({ "mode": "throttled" }), "TooManyRequestsException: "),
         (json!({ "mode": "hang", "seconds": 60 }), "no answer within 10 s"),
@@ -64,10 +64,10 @@ fn limits_of_ec2_that_cannot_be_seen_are_a_note() {
         fault["operation"] = "GetServiceQuota".into();
         site.lab.fault(&fault);
         let found = site.findings(Cloud::Ec2);
-        let [[code, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
+        let [[code, severity, message]] = as_texts(&found)[..] else { panic!("{found:#?}") };
         assert_eq!([code, severity], ["aws-ec2-not-checked", "note"]);
         let begin = "doctor cannot check the quotas for pool `pool` (the pool itself works without): ";
-        assert!(what.starts_with(&format!("{begin}{words}")), "{what}");
+        assert!(message.starts_with(&format!("{begin}{error}")), "{message}");
     }
 }
 
@@ -79,9 +79,9 @@ fn one_wrong_image_is_one_finding() {
     ] {
         let site = Site::with(cloud, pool(), &[("image", image)]);
         let found = site.findings(cloud);
-        let [[said, severity, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
-        assert_eq!([said, severity], [code, "error"]);
-        assert!(what.contains(" and 2 more of pool `pool`: ") && what.contains(image), "{what}");
+        let [[reported, severity, message]] = as_texts(&found)[..] else { panic!("{found:#?}") };
+        assert_eq!([reported, severity], [code, "error"]);
+        assert!(message.contains(" and 2 more of pool `pool`: ") && message.contains(image), "{message}");
     }
 }
 
@@ -101,8 +101,8 @@ fn a_clock_that_is_off_is_told() {
         let site = Site::open(cloud, pool(), Buy::OnDemand);
         site.lab.set(&json!({ "clock_ahead": 400 }));
         let found = site.findings(cloud);
-        let [[code, said, what]] = as_texts(&found)[..] else { panic!("{found:#?}") };
-        assert_eq!([code, said], [format!("{}-clock", cloud.kind()).as_str(), severity]);
-        assert!(what.contains(" s behind "), "{what}");
+        let [[code, reported, message]] = as_texts(&found)[..] else { panic!("{found:#?}") };
+        assert_eq!([code, reported], [format!("{}-clock", cloud.kind()).as_str(), severity]);
+        assert!(message.contains(" s behind "), "{message}");
     }
 }

@@ -1,11 +1,11 @@
-//! What a machine is told at its first boot: its key, and who logs in.
+//! User data for a machine's first boot: its host key, and the user that logs in.
 
 use crate::cloud::Cloud;
 use crate::site::{Site, pool};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// A whole job, as a user that has to be made: no key but ours is ever accepted on the way.
+/// A whole job, with a user that the first boot creates. Only the host key from Greenroom is accepted.
 fn a_job_runs(cloud: Cloud, user_data: &str) {
     let home = |folder: &str| format!("/home/greenroom-ci/{folder}");
     let setting = pool().pool("builds_dir", home("builds")).pool("cache_dir", home("cache"));

@@ -1,4 +1,4 @@
-//! A cloud under the provider contract: behaving badly is the lab's part, and counting what exists.
+//! A cloud under the provider contract: the emulator injects faults and lists what exists.
 
 #![cfg(test)]
 
@@ -14,7 +14,7 @@ use greenroom::provider::{BuildContext, WITH_BACKENDS};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::cloud::{Buy, Cloud, machine, our_name};
+use crate::cloud::{Buy, Cloud, instance_name, machine};
 use crate::here::{HereAndNow, make_keys, read_keys};
 use crate::lab::Taken;
 use crate::provider::{Behaviour, Fixture};
@@ -33,7 +33,7 @@ impl CloudFixture {
         Self { cloud, lab, keys: read_keys(state.path()), state }
     }
 
-    /// A provider; it remembers nothing of those before.
+    /// A new provider without the memory of earlier ones.
     fn build(&self) -> Rc<dyn Provider> {
         let context = BuildContext {
             pool: self.pool(),
@@ -53,7 +53,7 @@ impl Fixture for CloudFixture {
         PoolName::new("linux")
     }
 
-    /// How it behaves is the lab's matter, from this call on and for every provider.
+    /// The emulator behaves this way from this call on, for every provider.
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>> {
         match behaviour {
             Behaviour::Good => {}
@@ -92,7 +92,7 @@ impl Fixture for CloudFixture {
     fn living(&self) -> BTreeSet<String> {
         let truth = self.lab.truth();
         let living: Vec<_> = truth.live().filter(|machine| machine.runs()).collect();
-        let names: BTreeSet<String> = living.iter().map(|machine| our_name(machine)).collect();
+        let names: BTreeSet<String> = living.iter().map(|machine| instance_name(machine)).collect();
         assert_eq!(names.len(), living.len(), "two live under one name: {living:?}");
         names
     }

@@ -1,7 +1,7 @@
-//! A gate between a pool and the lab: it lets requests through, and holds one of them where a test says.
+//! A gate between a pool and the emulator: it forwards requests, and holds one of them for a test.
 //!
-//! The lab closes each connection after its answer, so each connection is one request. What the lab does to a
-//! connection (an answer, a reset without one) is what the pool sees.
+//! The emulator closes each connection after its answer, so each connection is one request. The pool sees what the
+//! emulator does to a connection: an answer, or a reset without one.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,42 +13,42 @@ use crate::operation;
 /// Where a request is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// The lab has not seen it.
+    /// The emulator has not received it.
     Request,
-    /// The lab has answered, or dropped the connection; the pool does not know.
+    /// The emulator has answered, or dropped the connection; the pool has received nothing.
     Answer,
 }
 
-/// What becomes of a held request.
+/// The continuation of a held request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It goes on its way, or its answer does.
+    /// The request, or its answer, is forwarded.
     Go,
     /// Both connections end without another byte.
     Drop,
 }
 
 #[derive(Debug, Default)]
-struct Orders {
+struct State {
     /// The operation to hold, and where.
     hold: Option<(String, At)>,
-    /// One is held now.
+    /// True while a request is held.
     held: bool,
-    /// What becomes of the held one, once that is said.
+    /// The continuation of the held one, once decided.
     then: Option<Then>,
-    /// Requests that have come so far.
+    /// The number of requests so far.
     seen: u64,
-    /// Nobody is let through any more.
+    /// True if no more requests are forwarded.
     closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    orders: Mutex<Orders>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
-/// It serves until it is dropped.
+/// A gate, which serves until it is dropped.
 #[derive(Debug)]
 pub struct Gate {
     pub url: String,
@@ -56,31 +56,31 @@ pub struct Gate {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds the caller, if it is meant, until it is told what becomes of it.
+    /// Holds the request, if it is the one to hold, until its release.
     fn pass(&self, operation: &str, at: At) -> Then {
-        let mut orders = self.lock();
-        if !orders.hold.as_ref().is_some_and(|(name, place)| name == operation && *place == at) {
+        let mut state = self.lock();
+        if !state.hold.as_ref().is_some_and(|(name, place)| name == operation && *place == at) {
             return Then::Go;
         }
-        orders.hold = None;
-        orders.held = true;
+        state.hold = None;
+        state.held = true;
         self.changed.notify_all();
         loop {
-            if let Some(then) = orders.then.take() {
-                orders.held = false;
+            if let Some(then) = state.then.take() {
+                state.held = false;
                 return then;
             }
-            orders = self.changed.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl Gate {
-    /// A gate to the lab at `lab` (host and port).
+    /// A gate in front of the emulator at `lab` (host and port).
     pub fn before(lab: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -92,42 +92,42 @@ impl Gate {
                     return;
                 }
                 let (shared, lab) = (Arc::clone(&shared), lab.clone());
-                // Either end may go at any moment: that is what it is there for.
+                // Either end may close at any moment; the tests rely on it.
                 std::thread::spawn(move || drop(serve(&shared, &lab, stream)));
             }
         });
         gate
     }
 
-    /// The next request for this operation is held there.
+    /// Holds the next request for this operation there.
     pub fn hold(&self, operation: &str, at: At) {
-        let mut orders = self.shared.lock();
-        assert!(!orders.held && orders.hold.is_none(), "one at a time");
-        orders.hold = Some((operation.to_owned(), at));
+        let mut state = self.shared.lock();
+        assert!(!state.held && state.hold.is_none(), "one at a time");
+        state.hold = Some((operation.to_owned(), at));
     }
 
-    /// Waits until the request has come; false if it has not in time.
+    /// Waits until the request is held; false after `within`.
     #[must_use]
     pub fn wait_held(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
-        let mut orders = self.shared.lock();
-        while !orders.held {
+        let mut state = self.shared.lock();
+        while !state.held {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            orders = self.shared.changed.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
 
-    /// What becomes of the request that is held.
+    /// Releases the held request.
     pub fn release(&self, then: Then) {
         self.shared.lock().then = Some(then);
         self.shared.changed.notify_all();
     }
 
-    /// How many requests have come so far.
+    /// The number of requests so far.
     pub fn seen(&self) -> u64 {
         self.shared.lock().seen
     }
@@ -136,7 +136,7 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        // It waits for a connection.
+        // The listener waits for a connection.
         drop(TcpStream::connect(self.url.trim_start_matches("http://")));
     }
 }
@@ -156,7 +156,7 @@ fn serve(shared: &Shared, lab: &str, mut pool: TcpStream) -> io::Result<()> {
         return Ok(());
     }
     if ended.is_err() || answer.is_empty() {
-        // As the lab did: no answer, and the connection gone.
+        // As the emulator did: no answer, and the connection closed.
         return pool.shutdown(Shutdown::Both);
     }
     pool.write_all(&answer)
@@ -192,11 +192,11 @@ mod tests {
     fn what_is_held_reaches_the_lab_or_does_not_and_is_answered_or_is_not() {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
-        let ask = || {
+        let send = || {
             let host = gate.url.trim_start_matches("http://").to_owned();
             std::thread::spawn(move || http::call(&host, "GET", PATH, None))
         };
-        assert_eq!(ask().join().expect("no panic").expect("an answer").0, 200);
+        assert_eq!(send().join().expect("no panic").expect("an answer").0, 200);
         for (at, then, reaches, answered) in [
             (At::Request, Then::Drop, 0, false),
             (At::Request, Then::Go, 1, true),
@@ -205,14 +205,14 @@ mod tests {
         ] {
             let (before, seen) = (lab.requests().len(), gate.seen());
             gate.hold(LIST, at);
-            let asked = ask();
+            let sent = send();
             assert!(gate.wait_held(SOON));
             gate.release(then);
-            assert_eq!(asked.join().expect("no panic").is_ok(), answered, "{at:?} {then:?}");
+            assert_eq!(sent.join().expect("no panic").is_ok(), answered, "{at:?} {then:?}");
             assert_eq!((lab.requests().len() - before, gate.seen() - seen), (reaches, 1), "{at:?} {then:?}");
         }
         lab.fault(&serde_json::json!({ "operation": LIST, "mode": "lost" }));
-        assert!(ask().join().expect("no panic").is_err(), "a lost answer is lost");
+        assert!(send().join().expect("no panic").is_err(), "a lost answer is lost");
         assert_eq!(lab.faults_left(), [Some(0)]);
     }
 }

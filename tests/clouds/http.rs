@@ -1,4 +1,4 @@
-//! One HTTP request on loopback, JSON both ways: all that talking to the lab takes.
+//! One HTTP request on loopback, with JSON both ways: a client for the emulator.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The lab answers its own operations within milliseconds, on a busy machine within seconds.
+/// The emulator answers its own operations within milliseconds, on a busy machine within seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sends a request to `host` (name and port) and reads the whole answer: its status and its body.

@@ -1,7 +1,7 @@
-//! The cloud lab of tests/lab: one process for each test that runs at the same time, wiped between them.
+//! The cloud emulator of tests/lab: one process for each concurrent test, reset between tests.
 //!
-//! Starting one takes two seconds of processor time, wiping it a hundredth of one: a test takes one that is idle, or
-//! starts one. Each ends with its standard input, which is to say with this process, however that ends.
+//! A start takes two seconds of processor time, a reset a hundredth of one. So a test takes an idle process, or
+//! starts one. Each exits when its standard input closes, thus with this process, however that ends.
 
 use std::io::{BufRead as _, BufReader};
 use std::ops::Deref;
@@ -17,26 +17,26 @@ use crate::http;
 use crate::support::dice::number;
 use crate::truth::{Request, Truth};
 
-/// Labs that no test has now.
+/// Emulators that no test uses.
 static IDLE: Mutex<Vec<Lab>> = Mutex::new(Vec::new());
 
-/// A lab process and where it is.
+/// A process of the emulator.
 #[derive(Debug)]
 pub struct Lab {
     child: Child,
-    /// The lab lives until this is closed.
+    /// The emulator runs until this is closed.
     _life: Option<ChildStdin>,
     /// Host and port.
     host: String,
-    /// Credentials, and what the lab says of its own failures.
+    /// Credentials, and the emulator's log.
     home: tempfile::TempDir,
 }
 
-/// A lab that one test has to itself. Given back, the judge in it must have found nothing.
+/// An emulator that one test has to itself. At the end of the test, it must have no violations.
 #[derive(Debug)]
 pub struct Taken {
     lab: Option<Lab>,
-    /// What the accounts hold from the start; other ids after each wiping.
+    /// The accounts' initial content; its ids change with each reset.
     pub world: Value,
 }
 
@@ -57,19 +57,19 @@ impl Lab {
         let mut line = String::new();
         let output = child.stdout.take().expect("its output is a pipe");
         BufReader::new(output).read_line(&mut line).expect("the lab says where it is");
-        let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
+        let hello: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
             let log = std::fs::read_to_string(home.path().join("log")).unwrap_or_default();
             panic!("the lab does not start: {log}")
         });
-        let url = said["url"].as_str().expect("the lab has an address");
+        let url = hello["url"].as_str().expect("the lab has an address");
         let host = url.trim_start_matches("http://").to_owned();
         credentials::write(home.path(), &host);
         Self { _life: child.stdin.take(), child, host, home }
     }
 
-    /// One of the lab's own operations, which must succeed.
+    /// Calls one of the emulator's own operations, which must succeed.
     #[track_caller]
-    fn ask<T: DeserializeOwned>(&self, method: &str, operation: &str, body: Option<&Value>) -> T {
+    fn call<T: DeserializeOwned>(&self, method: &str, operation: &str, body: Option<&Value>) -> T {
         let answer = http::call(&self.host, method, &format!("/_lab/{operation}"), body);
         let (status, answer) = answer.unwrap_or_else(|error| panic!("{operation}: {error}"));
         assert_eq!(status, 200, "{operation}: {answer}");
@@ -89,55 +89,55 @@ impl Lab {
         self.home.path().join(file)
     }
 
-    /// Delays, quotas, capacity: tests/lab/shared/settings.py has all of them.
+    /// Sets delays, quotas, capacity; tests/lab/shared/settings.py lists all settings.
     #[track_caller]
     pub fn set(&self, settings: &Value) {
-        self.ask::<Value>("POST", "settings", Some(settings));
+        self.call::<Value>("POST", "settings", Some(settings));
     }
 
-    /// One fault, as tests/lab/README.md describes it.
+    /// Adds one fault; tests/lab/README.md describes its form.
     #[track_caller]
     pub fn fault(&self, fault: &Value) {
-        self.ask::<Value>("POST", "faults", Some(fault));
+        self.call::<Value>("POST", "faults", Some(fault));
     }
 
-    /// How often each fault can still happen; `None`: for ever.
+    /// How often each fault can still happen; `None`: without limit.
     #[track_caller]
     pub fn faults_left(&self) -> Vec<Option<u64>> {
-        let said: Value = self.ask("GET", "faults", None);
-        said["faults"].as_array().into_iter().flatten().map(|fault| fault["count"].as_u64()).collect()
+        let reply: Value = self.call("GET", "faults", None);
+        reply["faults"].as_array().into_iter().flatten().map(|fault| fault["count"].as_u64()).collect()
     }
 
-    /// The same seed and the same calls in the same order give the same faults.
+    /// Resets the emulator. The same seed and the same calls in the same order give the same faults.
     #[track_caller]
-    pub fn wipe(&self, seed: u64) {
-        self.ask::<Value>("POST", "reset", Some(&json!({ "seed": seed })));
+    pub fn reset(&self, seed: u64) {
+        self.call::<Value>("POST", "reset", Some(&json!({ "seed": seed })));
     }
 
-    /// Every request since the wiping, in the order in which they came.
+    /// Every request since the reset, in order of arrival.
     #[track_caller]
     pub fn requests(&self) -> Vec<Request> {
-        let mut said: Value = self.ask("GET", "requests", None);
-        serde_json::from_value(said["log"].take()).expect("the log has the form of requests")
+        let mut reply: Value = self.call("GET", "requests", None);
+        serde_json::from_value(reply["log"].take()).expect("the log has the form of requests")
     }
 
-    /// What there really is.
+    /// All instances and volumes that exist.
     #[track_caller]
     pub fn truth(&self) -> Truth {
-        self.ask("GET", "instances", None)
+        self.call("GET", "instances", None)
     }
 
-    /// The cloud takes an instance away, by the lab's id; without `why` as spot capacity.
+    /// Ends an instance, by the emulator's id; without `why`, as a reclaimed spot instance.
     #[track_caller]
     pub fn interrupt(&self, id: &str, why: Option<&str>) {
-        self.ask::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
+        self.call::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
     }
 
-    /// What no correct client would have sent.
+    /// Requests that no correct client would have sent.
     #[track_caller]
     pub fn violations(&self) -> Vec<Value> {
-        let said: Value = self.ask("GET", "violations", None);
-        said["violations"].as_array().cloned().unwrap_or_default()
+        let reply: Value = self.call("GET", "violations", None);
+        reply["violations"].as_array().cloned().unwrap_or_default()
     }
 }
 
@@ -149,13 +149,13 @@ impl Drop for Lab {
 }
 
 impl Taken {
-    /// A lab as at its start; `GREENROOM_SEED` is the seed of its faults' dice.
+    /// An emulator in its initial state; `GREENROOM_SEED` is the seed of its random faults.
     #[track_caller]
     pub fn take() -> Self {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let lab = idle.unwrap_or_else(Lab::start);
-        lab.wipe(number("GREENROOM_SEED", 1));
-        let world = lab.ask("GET", "world", None);
+        lab.reset(number("GREENROOM_SEED", 1));
+        let world = lab.call("GET", "world", None);
         Self { lab: Some(lab), world }
     }
 }

@@ -1,8 +1,8 @@
-//! The two cloud providers against the cloud lab of tests/lab: their contract, whole jobs, and everything that may go
-//! wrong with a call.
+//! The two cloud providers against the cloud emulator of tests/lab: their contract, whole jobs, and all faults of
+//! calls.
 //!
-//! `GREENROOM_SEED` replays the faults of a seed, `GREENROOM_KILLS` says how often `jobs/kills.rs` kills, and
-//! `GREENROOM_MATRIX=all` runs the whole of `matrix` instead of every pair.
+//! `GREENROOM_SEED` replays the faults of a seed, `GREENROOM_KILLS` sets how often `jobs/kills.rs` kills, and
+//! `GREENROOM_MATRIX=all` runs all of `matrix` instead of every pair.
 #![expect(clippy::print_stderr, reason = "figures, and what a failed test leaves to read")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]

@@ -1,4 +1,4 @@
-//! Where in a cloud's network machines are, and at which address: default subnets of zones, IPv6.
+//! Networks and addresses of machines: default subnets of zones, IPv6.
 
 use std::net::{Ipv6Addr, TcpListener};
 
@@ -21,7 +21,7 @@ fn by_zones(table: &mut Table, _world: &Value) {
     table.insert("zones".to_owned(), toml::Value::Array(zones.to_vec()));
 }
 
-/// Addresses of IPv6: of the only kind that EC2 has, or of one of Compute Engine's two.
+/// IPv6 addresses: EC2 has one kind, Compute Engine two.
 fn by_ipv6(access: &'static str) -> impl FnOnce(&mut Table, &Value) {
     move |table, world| {
         table.insert("address".to_owned(), "ipv6".into());
@@ -33,7 +33,7 @@ fn by_ipv6(access: &'static str) -> impl FnOnce(&mut Table, &Value) {
     }
 }
 
-/// Whether this machine has an address of IPv6; without one, the test is skipped.
+/// Whether this machine has an IPv6 address; without one, the test is skipped.
 fn has_ipv6() -> bool {
     let tried = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     if let Err(why) = &tried {
@@ -42,7 +42,7 @@ fn has_ipv6() -> bool {
     tried.is_ok()
 }
 
-/// The address at which the only instance was reached.
+/// The address of the only instance.
 #[track_caller]
 fn reached(site: &Site) -> String {
     let address = site.events().into_iter().find_map(|event| match event.change {
@@ -52,7 +52,7 @@ fn reached(site: &Site) -> String {
     address.expect("an instance was reached")
 }
 
-/// What `doctor` says beyond the account's quotas.
+/// The findings of `doctor`, except for quotas.
 #[track_caller]
 fn findings(cloud: Cloud, site: &Site) -> Vec<[String; 3]> {
     let beyond = |[code, ..]: &[String; 3]| !code.ends_with("-quota");
@@ -86,7 +86,7 @@ fn doctor_rehearses_zones_and_counts_their_addresses() {
     assert_eq!(rehearsed.count(), 2, "{requests:#?}");
 }
 
-/// A whole job over IPv6, and what is said of its instance's address.
+/// A whole job over IPv6, and the reported address of its instance.
 fn a_job_goes_over_ipv6(cloud: Cloud, access: &'static str) {
     if !has_ipv6() {
         return;
@@ -99,9 +99,9 @@ fn a_job_goes_over_ipv6(cloud: Cloud, access: &'static str) {
     assert!(connection.lines().any(|line| line.ends_with(&format!(" ::1 {port}"))), "{connection}");
     assert_eq!(reached(&site), "::1");
     let instance = site.grants().pop().expect("it was granted one").1;
-    let told = site.order(&["explain", instance.as_str()]);
-    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains(&format!("reachable at [::1]:{port}")), "{told}");
+    let output = site.order(&["explain", instance.as_str()]);
+    let sentence = output.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(sentence.contains(&format!("reachable at [::1]:{port}")), "{output}");
     site.expect_nothing_left(0);
 }
 
@@ -120,7 +120,7 @@ fn a_job_goes_over_external_ipv6_on_compute_engine() {
     a_job_goes_over_ipv6(Cloud::Gce, "EXTERNAL");
 }
 
-/// What `doctor` says of a pool whose table is as `edit` leaves it.
+/// The findings of `doctor` for a pool with an edited table.
 fn examined(cloud: Cloud, edit: impl FnOnce(&mut Table, &Value)) -> Vec<[String; 3]> {
     findings(cloud, &Site::edited(cloud, pool().pool("max_lifetime", "12h"), edit))
 }
@@ -138,8 +138,8 @@ fn doctor_finds_subnets_without_ipv6() {
         by_ipv6("")(table, world);
         table.insert("subnets".to_owned(), world["ec2"]["small_subnet"].as_str().expect("an id").into());
     });
-    let [[code, _, what]] = &found[..] else { panic!("{found:#?}") };
-    assert!(code == "aws-ec2-refused" && what.contains("has no IPv6 CIDR block"), "{what}");
+    let [[code, _, message]] = &found[..] else { panic!("{found:#?}") };
+    assert!(code == "aws-ec2-refused" && message.contains("has no IPv6 CIDR block"), "{message}");
     for (name, public_ip, wanted) in [
         ("default", false, "subnetwork `default` has no IPv6 addresses"),
         ("dual-internal", true, "subnetwork `dual-internal` has only internal IPv6 addresses"),
@@ -150,7 +150,7 @@ fn doctor_finds_subnets_without_ipv6() {
             table.insert("subnetwork".to_owned(), name.into());
             table.insert("public_ip".to_owned(), public_ip.into());
         });
-        let [[code, _, what]] = &found[..] else { panic!("{found:#?}") };
-        assert!(code == "gce-refused" && what.contains(wanted), "{what}");
+        let [[code, _, message]] = &found[..] else { panic!("{found:#?}") };
+        assert!(code == "gce-refused" && message.contains(wanted), "{message}");
     }
 }

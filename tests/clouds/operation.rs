@@ -1,6 +1,6 @@
-//! Which operation a request is for, in the lab's words.
+//! The operation of a request, as the emulator names it.
 
-/// The body so far, and how long it will be; `None` while the head is not complete.
+/// The body so far, and its expected length; `None` while the header is incomplete.
 pub fn body(request: &[u8]) -> Option<(&[u8], usize)> {
     let end = request.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&request[..end]).ok()?;
@@ -10,19 +10,19 @@ pub fn body(request: &[u8]) -> Option<(&[u8], usize)> {
     Some((&request[end + 4..], length))
 }
 
-/// EC2 names it in the body, Compute Engine by method and path.
+/// The operation: from the body for EC2, from method and path for Compute Engine.
 pub fn of(request: &[u8]) -> String {
     let text = String::from_utf8_lossy(request);
-    let mut words = text.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut parts = text.split(' ');
+    let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
     let Some((_, below)) = path.split_once("/compute/v1/projects/") else {
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let action = body.split('&').find_map(|field| field.strip_prefix("Action="));
         return action.unwrap_or_default().to_owned();
     };
-    let parts: Vec<&str> = below.split('/').skip(1).collect();
-    let verb = match (method, parts.as_slice()) {
+    let segments: Vec<&str> = below.split('/').skip(1).collect();
+    let verb = match (method, segments.as_slice()) {
         (_, ["aggregated", kind]) => return format!("compute.{kind}.aggregatedList"),
         ("GET", [kind]) => return format!("compute.{kind}.list"),
         (_, ["zones", _, "operations", _, "wait"]) => return "compute.zoneOperations.wait".to_owned(),

@@ -1,4 +1,4 @@
-//! A pool in a cloud, with the lab behind it: where whole jobs run.
+//! A pool in an emulated cloud, on which whole jobs run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use greenroom::core::pool::PoolState;
 use serde_json::Value;
 use toml::Table;
 
-use crate::cloud::{Buy, Cloud, Launch, machine, our_name};
+use crate::cloud::{Buy, Cloud, Launch, instance_name, machine};
 use crate::lab::Taken;
 use crate::place::Place;
 use crate::setting::Setting;
@@ -18,10 +18,10 @@ use crate::support::job::Job;
 use crate::support::record::{CallRecord, Outcome};
 use crate::truth::Machine;
 
-/// For anything in a cloud that boots in half a second, on a machine that may be busy with more than this.
+/// Limit for any wait: an emulated instance boots in half a second, but this machine may be busy.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Timings for a cloud that is a hundred times faster than a real one.
+/// Timings for an emulated cloud, which is a hundred times faster than a real one.
 const TIMING: [(&str, &str); 6] = [
     ("list_interval", "300ms"),
     ("quota_backoff", "500ms"),
@@ -31,7 +31,7 @@ const TIMING: [(&str, &str); 6] = [
     ("waiter_poll_interval", "500ms"),
 ];
 
-/// Fields are dropped in this order: nothing of the place may talk to a lab that another test has.
+/// Fields are dropped in this order: no process of the place may reach an emulator that the next test uses.
 #[derive(Debug)]
 pub struct Site {
     place: Place,
@@ -46,7 +46,7 @@ impl Deref for Site {
     }
 }
 
-/// A pool of a cloud: two instances at most, none kept ready.
+/// A pool of a cloud: at most two instances, none kept idle.
 pub fn pool() -> Setting {
     let mut setting = Setting::new().pool("max_instances", 2).timing("launch_timeout", "30s");
     for (key, value) in TIMING {
@@ -56,7 +56,7 @@ pub fn pool() -> Setting {
     setting
 }
 
-/// With the provider's table of a cloud.
+/// Adds the provider's table of a cloud.
 fn in_cloud(cloud: Cloud, setting: Setting, table: Table) -> Setting {
     let setting = setting.provider("kind", cloud.kind());
     table.into_iter().fold(setting, |setting, (key, value)| setting.provider(&key, value))
@@ -69,13 +69,13 @@ impl Site {
         Self::at(cloud, setting, buy, lab, &url)
     }
 
-    /// The same, with something between the pool and the lab.
+    /// The same, with a gate between the pool and the emulator.
     pub fn at(cloud: Cloud, setting: Setting, buy: Buy, lab: Taken, url: &str) -> Self {
         let table = cloud.table(&lab, url, buy);
         Self { place: in_cloud(cloud, setting, table).open(), lab }
     }
 
-    /// With the provider's table as `edit` leaves it; `edit` is told what the lab's accounts hold.
+    /// With an edited table of the provider; `edit` also gets the accounts' initial content.
     pub fn edited(cloud: Cloud, setting: Setting, edit: impl FnOnce(&mut Table, &Value)) -> Self {
         let lab = Taken::take();
         let mut table = cloud.table(&lab, &lab.url(), Buy::OnDemand);
@@ -90,7 +90,7 @@ impl Site {
         })
     }
 
-    /// A second type of instance in each place, behind the first.
+    /// With a second machine type, after the first.
     pub fn with_a_second_type(cloud: Cloud, setting: Setting) -> Self {
         let (key, types) = cloud.two_types();
         Self::edited(cloud, setting, |table, _| {
@@ -98,70 +98,71 @@ impl Site {
         })
     }
 
-    /// A first job, which brings the keeper to work; then waits for so many idle instances.
+    /// Runs a first job, which starts the keeper; then waits for so many idle instances.
     #[track_caller]
     pub fn warm_up_to(&self, idle: usize) {
         self.run(&Job::new(1_000_000)).expect_outcome(&Outcome::Success);
         self.expect_nothing_left(idle);
     }
 
-    /// What `doctor` says of the cloud: code, severity, sentence. That there is no `max_lifetime` is left out.
+    /// The findings of `doctor` on the cloud: code, severity, message. Omits the one on a missing `max_lifetime`.
     #[track_caller]
     pub fn findings(&self, cloud: Cloud) -> Vec<[String; 3]> {
-        let said = self.greenroom(&["doctor", "--json"]).stdout;
-        let said: Value = serde_json::from_slice(&said).expect("it is JSON");
+        let findings = self.greenroom(&["doctor", "--json"]).stdout;
+        let findings: Value = serde_json::from_slice(&findings).expect("it is JSON");
         let texts = |one: &Value| {
             ["code", "severity", "message"].map(|key| one[key].as_str().expect("a text").to_owned())
         };
-        let all = said["findings"].as_array().expect("a list").iter().map(texts);
+        let all = findings["findings"].as_array().expect("a list").iter().map(texts);
         all.filter(|[code, ..]| code.starts_with(cloud.kind()) && !code.ends_with("-no-lifetime")).collect()
     }
 
-    /// What the cloud has under one of our names.
+    /// The live machine of an instance.
     #[track_caller]
     pub fn machine(&self, instance: &InstanceId) -> Machine {
         let found = machine(&self.lab.truth(), instance.as_str());
         found.unwrap_or_else(|| panic!("{instance} does not live: {:#?}", self.lab.truth()))
     }
 
-    /// How often the lab was asked for something.
-    pub fn asked(&self, operation: &str) -> usize {
+    /// How often the emulator received a call of this operation.
+    pub fn calls(&self, operation: &str) -> usize {
         self.lab.requests().iter().filter(|request| request.operation == operation).count()
     }
 
-    /// Every launch that the lab was asked for, in this order, repeats among them.
+    /// Every launch call that the emulator received, in order, including repeats.
     pub fn launches(&self) -> Vec<Launch> {
         self.lab.requests().iter().filter_map(Launch::read).collect()
     }
 
-    /// The instances that `pool status` tells of.
+    /// The instances that `pool status` lists.
     #[track_caller]
-    pub fn believed(&self) -> BTreeSet<String> {
-        let said = self.order(&["pool", "status", "--json"]);
-        let said: Value = serde_json::from_str(&said).expect("it is JSON");
-        let instances = said["pools"][0]["instances"].as_array().cloned().unwrap_or_default();
+    pub fn recorded(&self) -> BTreeSet<String> {
+        let status = self.order(&["pool", "status", "--json"]);
+        let status: Value = serde_json::from_str(&status).expect("it is JSON");
+        let instances = status["pools"][0]["instances"].as_array().cloned().unwrap_or_default();
         let name = |instance: &Value| instance["instance"].as_str().map(str::to_owned);
         instances.iter().filter_map(name).collect()
     }
 
-    /// Our names of what lives in the cloud. Two under one name are two.
+    /// Greenroom's names of all live machines. Two machines with one name count twice.
     pub fn living(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.lab.truth().live().map(our_name).collect();
+        let mut names: Vec<_> = self.lab.truth().live().map(instance_name).collect();
         names.sort();
         names
     }
 
-    /// No launch has ever made two, though its call was repeated: EC2 tells of what has ended, too.
+    /// Expects that no repeated launch created a second machine. EC2 lists terminated machines, too.
     #[track_caller]
     fn expect_each_made_once(&self) {
         let mut made = BTreeSet::new();
         for machine in self.lab.truth().instances {
-            assert!(made.insert(our_name(&machine)), "a second one: {machine:?}");
+            assert!(made.insert(instance_name(&machine)), "a second one: {machine:?}");
         }
         self.expect_one_token_for_each_attempt();
     }
 
-    /// However often a cloud was asked for a launch: only after a refusal is there a further attempt, with its own token.
+    /// Expects at most one token for each launch attempt: a repeat uses the same token, and only a refusal leads to a
+    /// new one.
     #[track_caller]
     fn expect_one_token_for_each_attempt(&self) {
         let mut attempts: BTreeMap<String, usize> = BTreeMap::new();
@@ -180,8 +181,8 @@ impl Site {
         }
     }
 
-    /// Waits for peace with so many idle instances; then what lives in the cloud is what we believe in, each once, and
-    /// no volume is left of others.
+    /// Waits until the pool is quiet with so many idle instances. Then the cloud has exactly the recorded instances,
+    /// each once, and no orphaned volume.
     #[track_caller]
     pub fn expect_nothing_left(&self, idle: usize) {
         let settled = || {
@@ -200,7 +201,7 @@ impl Site {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(self.living(), self.believed().into_iter().collect::<Vec<_>>());
+        assert_eq!(self.living(), self.recorded().into_iter().collect::<Vec<_>>());
         self.expect_each_made_once();
         self.expect_sound();
     }
@@ -210,8 +211,8 @@ fn is_quiet(state: &PoolState) -> bool {
     state.granted.is_empty() && state.waiting.is_empty()
 }
 
-/// Our own words in the output of a call, without the prefix, one sentence a line.
-pub fn told(call: &CallRecord) -> Vec<String> {
+/// Greenroom's own lines in the output of a call, without the prefix.
+pub fn messages(call: &CallRecord) -> Vec<String> {
     let text = call.stderr_text();
     text.lines().filter_map(|line| line.strip_prefix("greenroom: ")).map(str::to_owned).collect()
 }

@@ -1,11 +1,11 @@
-//! What the lab tells of what really exists, and of what it was asked.
+//! The emulator's reports: what really exists, and the requests it received.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Everything in the accounts, whatever lists say.
+/// Everything in the accounts, whatever the clouds' lists show.
 #[derive(Debug, Deserialize)]
 pub struct Truth {
     pub instances: Vec<Machine>,
@@ -17,9 +17,9 @@ pub struct Truth {
 pub struct Machine {
     /// EC2's id, or Compute Engine's name.
     pub id: String,
-    /// In the words of its cloud.
+    /// As its cloud names it.
     pub state: String,
-    /// Is it paid for, or about to be?
+    /// True if it costs money, or soon will.
     pub live: bool,
     /// Tags, or labels.
     pub tags: BTreeMap<String, String>,
@@ -31,27 +31,27 @@ pub struct Machine {
 pub struct Volume {
     pub id: String,
     pub tags: BTreeMap<String, String>,
-    /// The instance that has it, by the cloud's id.
+    /// The instance that it is attached to, by the cloud's id.
     pub instance: Option<String>,
 }
 
-/// One request that the lab got.
+/// One request that the emulator received.
 #[derive(Debug, Clone, Deserialize)]
 #[expect(dead_code, reason = "for messages of failed tests")]
 pub struct Request {
     pub operation: String,
     pub parameters: Value,
-    /// Zero while it is on its way, or where no answer was sent.
+    /// Zero until an answer is sent.
     pub status: u16,
     pub code: Option<String>,
-    /// The mode of the fault that it met.
+    /// The mode of the fault that affected it.
     pub fault: Option<String>,
-    /// Seconds since the lab began.
+    /// Seconds since the emulator's start.
     pub at: f64,
 }
 
 impl Machine {
-    /// Does it run, or is it about to?
+    /// True if it runs, or soon will.
     pub fn runs(&self) -> bool {
         matches!(self.state.as_str(), "pending" | "running" | "PROVISIONING" | "STAGING" | "RUNNING")
     }
@@ -62,7 +62,7 @@ impl Truth {
         self.instances.iter().filter(|machine| machine.live)
     }
 
-    /// Volumes that no living instance has.
+    /// Volumes without a live instance.
     pub fn orphans(&self) -> impl Iterator<Item = &Volume> {
         let living: BTreeSet<&str> = self.live().map(|machine| machine.id.as_str()).collect();
         let has_owner =

@@ -1,4 +1,4 @@
-//! Crowds: the cloud is asked as often as for one, and one "too many calls" is one.
+//! Many jobs or launches: they share lists, and one throttled call counts once.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ on_both_clouds![
 
 /// The pool's `list_interval`.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long is counted.
+/// How long lists are counted.
 const COUNTED: Duration = Duration::from_secs(10);
 
-/// Waits for the one instance, which another job has.
+/// Attempts of jobs that will wait for the one instance, which another job has.
 fn waiting(site: &Site, jobs: u64) -> Vec<Attempt> {
     let runner = site.runner();
     let attempts: Vec<_> = (1..=jobs).map(|id| runner.attempt(&Job::new(id))).collect();
@@ -56,7 +56,7 @@ fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
         let apart = pair[1].at - pair[0].at;
         assert!(apart >= INTERVAL.as_secs_f64() * 0.95, "{apart} s apart: {pair:#?}");
     }
-    assert_eq!(site.asked(cloud.launch()), 1);
+    assert_eq!(site.calls(cloud.launch()), 1);
     for prepare in &prepares {
         prepare.signal_group(Signal::TERM);
     }
@@ -69,7 +69,7 @@ fn two_hundred_waiting_jobs_cause_one_list_per_interval(cloud: Cloud) {
     site.expect_nothing_left(0);
 }
 
-/// The default of `breaker_failures`, and more than that.
+/// The default of `breaker_failures`, and a number above it.
 const BREAKER: usize = 5;
 const MANY: u8 = 8;
 
@@ -77,16 +77,16 @@ fn a_crowd_that_is_asked_to_wait_is_one_failure(cloud: Cloud) {
     let setting =
         pool().pool("idle_count", MANY).pool("max_instances", MANY).timing("launch_backoff_max", "1h");
     let site = Site::open(cloud, setting, Buy::OnDemand);
-    // The keeper's first question; all launches that it has ready are held back with it.
+    // The keeper's first call; its planned launches are held back, too.
     site.lab.fault(&json!({ "operation": cloud.list(), "mode": "throttled" }));
     let service = site.keep();
     site.expect_nothing_left(MANY.into());
-    assert_eq!(site.asked(cloud.launch()), usize::from(MANY));
+    assert_eq!(site.calls(cloud.launch()), usize::from(MANY));
     let history = site.events();
     let refused = |event: &&Event| {
         matches!(&event.change, Change::LaunchAnswered { answer: Answer::Refused { .. }, .. })
     };
-    // All of them, unless this machine takes a second for what is milliseconds elsewhere.
+    // All of them, unless this machine is so slow that the back-off has ended.
     let held = history.iter().filter(refused).count();
     eprintln!("{}: {held} of {MANY} launches were held back", cloud.name());
     assert!(held >= BREAKER, "fewer prove nothing");

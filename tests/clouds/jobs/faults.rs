@@ -1,21 +1,21 @@
-//! Sixty jobs while one call in twenty goes wrong, in every way that the lab knows.
+//! Sixty jobs while one call in twenty fails, with every fault of the emulator.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::cloud::{Buy, Cloud};
-use crate::site::{PATIENCE, Site, pool, told};
+use crate::site::{PATIENCE, Site, messages, pool};
 use crate::support::dice::number;
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
 on_both_clouds![sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong];
 
-/// How often a request goes wrong, an offering cannot be had, an instance never runs, and one is taken away.
+/// The probability of each: a failed request, an unavailable offering, an instance that never runs, a reclaimed one.
 const OFTEN: f64 = 0.05;
 
-/// One rule for each mode; those for the same thing share how often it happens.
+/// One rule for each mode; the modes of one kind share its probability.
 fn faults(cloud: Cloud) -> Value {
     let (internal, launch) = match cloud {
         Cloud::Ec2 => ("InternalError", cloud.launch()),
@@ -49,15 +49,15 @@ fn faults(cloud: Cloud) -> Value {
     json!({ "faults": all })
 }
 
-/// A job ends well, or it says that its spot instance was taken away.
+/// Expects success, or a message that the spot instance was reclaimed; true for the latter.
 #[track_caller]
 fn judge(result: &JobResult) -> bool {
     if result.outcome == Outcome::Success {
         return false;
     }
     result.expect_outcome(&Outcome::RunnerSystemFailure);
-    let said: Vec<String> = result.calls.iter().flat_map(told).collect();
-    assert!(said.iter().any(|line| line.contains("was reclaimed by")), "{}", result.describe());
+    let lines: Vec<String> = result.calls.iter().flat_map(messages).collect();
+    assert!(lines.iter().any(|line| line.contains("was reclaimed by")), "{}", result.describe());
     true
 }
 
@@ -67,7 +67,7 @@ fn sixty_jobs_end_right_though_one_call_in_twenty_goes_wrong(cloud: Cloud) {
     let setting = setting.timing("relaunch_after", "200ms");
     let site = Site::open(cloud, setting, Buy::Spot);
     eprintln!("replay: GREENROOM_SEED={} cargo test --test clouds sixty", number("GREENROOM_SEED", 1));
-    // Lists do not tell of new instances for a while: long enough for a launch that was not answered to be repeated.
+    // Lists lack new instances long enough that a launch without an answer is repeated.
     site.lab.set(&json!({ "visible": 1.5 }));
     site.lab.fault(&faults(cloud));
     let mut runner = site.runner();

@@ -1,4 +1,4 @@
-//! Whole jobs on pools in clouds: the real binary under a played GitLab Runner.
+//! Whole jobs on pools in clouds: the real binary, called by a simulated GitLab Runner.
 
 /// The same tests for each cloud.
 macro_rules! on_both_clouds {

@@ -20,10 +20,10 @@ fn a_pool_that_moves_to_a_cloud_needs_no_new_keeper(cloud: Cloud) {
     site.write_config(&in_cloud);
     let program = format!("/proc/{}/exe", site.of_kind(Kind::Keeper)[0].pid);
     let has_calls = || std::fs::read_link(&program).is_ok_and(|path| path.ends_with("greenroom-backends"));
-    // A job in the moment between would start a keeper of its own.
+    // A job during the exec would start a keeper of its own.
     wait_for("the other program", SOON, || (has_calls() && keeps()).then_some(()));
     site.run(&Job::new(1)).expect_outcome(&Outcome::Success);
-    assert_eq!(site.asked(cloud.launch()), 1);
+    assert_eq!(site.calls(cloud.launch()), 1);
     assert!(service.ended().is_none(), "the same process");
     site.expect_nothing_left(0);
     service.kill();

@@ -7,13 +7,13 @@ use greenroom::core::instance::Answer;
 use serde_json::json;
 
 use crate::cloud::Cloud;
-use crate::site::{Site, pool, told};
+use crate::site::{Site, messages, pool};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
 on_both_clouds![three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds];
 
-/// The pauses of real life: short ones would prove nothing.
+/// The default delays: shorter ones would prove nothing.
 const DEFAULTS: [(&str, &str); 7] = [
     ("launch_backoff", "5s"),
     ("launch_backoff_max", "5m"),
@@ -24,7 +24,7 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("probe_interval", "1s"),
 ];
 
-/// From the first launch that was intended to the first that was accepted.
+/// The time from the first intended launch to the first accepted one.
 fn launching(events: &[Event]) -> Duration {
     let first = events.iter().find(|event| matches!(event.change, Change::LaunchIntended { .. }));
     let accepted = |event: &&Event| {
@@ -45,12 +45,12 @@ fn three_offerings_out_of_stock_cost_a_launch_less_than_five_seconds(cloud: Clou
     site.lab.set(&json!({ "capacity": none }));
     let result = site.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
-    let (took, refused) = (launching(&site.events()), site.asked(cloud.launch()) - 1);
+    let (took, refused) = (launching(&site.events()), site.calls(cloud.launch()) - 1);
     eprintln!("{}: {refused} offerings without capacity cost a launch {took:?}", cloud.name());
     assert_eq!(refused, 3);
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let said = told(result.call("prepare"));
-    assert!(said.iter().any(|line| line.contains("no capacity")), "{said:#?}");
+    let lines = messages(result.call("prepare"));
+    assert!(lines.iter().any(|line| line.contains("no capacity")), "{lines:#?}");
     let status = site.order(&["pool", "status"]);
     assert_eq!(status.matches("no capacity").count(), 3, "{status}");
     site.expect_nothing_left(0);

@@ -1,9 +1,9 @@
-//! Jobs that nothing happens to: on demand, and on an instance that waits for them.
+//! Jobs without faults: on demand, and on an idle instance.
 
 use std::collections::BTreeMap;
 
 use crate::cloud::{Buy, Cloud};
-use crate::site::{Site, pool, told};
+use crate::site::{Site, messages, pool};
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
@@ -22,10 +22,10 @@ fn a_job_boots_an_instance_and_leaves_nothing(cloud: Cloud) {
     result.expect_outcome(&Outcome::Success);
     let after = result.call("after_script").stdout_text();
     assert!(after.contains("produced\n") && after.contains("status success"), "{}", result.describe());
-    let prepare = told(result.call("prepare"));
+    let prepare = messages(result.call("prepare"));
     assert!(prepare.last().is_some_and(|line| line.contains("booted on demand")), "{prepare:#?}");
     site.expect_nothing_left(0);
-    assert_eq!(site.asked(cloud.launch()), 1);
+    assert_eq!(site.calls(cloud.launch()), 1);
 }
 
 fn an_instance_costs_two_calls_of_its_own(cloud: Cloud) {
@@ -34,14 +34,14 @@ fn an_instance_costs_two_calls_of_its_own(cloud: Cloud) {
         Site::open(cloud, pool().pool("idle_count", COUNT).pool("max_instances", COUNT), Buy::OnDemand);
     site.warm_up_to(COUNT.into());
     site.order(&["pool", "drain", "--wait"]);
-    let asked = site.lab.requests().into_iter().map(|request| request.operation);
-    let own: Vec<_> = asked.filter(|operation| !cloud.shared().contains(&operation.as_str())).collect();
-    let made = site.asked(cloud.launch());
+    let operations = site.lab.requests().into_iter().map(|request| request.operation);
+    let own: Vec<_> = operations.filter(|operation| !cloud.shared().contains(&operation.as_str())).collect();
+    let made = site.calls(cloud.launch());
     assert!(made >= COUNT.into() && own.len() <= 2 * made, "{made} instances: {own:#?}");
 }
 
-/// Those by which things are found again.
-fn ours(tags: &BTreeMap<String, String>) -> [Option<&String>; 4] {
+/// The tags by which Greenroom finds its resources.
+fn own_tags(tags: &BTreeMap<String, String>) -> [Option<&String>; 4] {
     ["pool", "owner", "generation", "number"].map(|name| tags.get(&format!("greenroom-{name}")))
 }
 
@@ -51,17 +51,17 @@ fn a_warm_job_needs_no_call(cloud: Cloud) {
     let (instance, before) = (site.idle().remove(0), site.lab.requests().len());
     let (machine, truth) = (site.machine(&instance), site.lab.truth());
     assert!(machine.runs() && !machine.spot, "{machine:?}");
-    assert!(ours(&machine.tags).iter().all(Option::is_some), "{machine:?}");
+    assert!(own_tags(&machine.tags).iter().all(Option::is_some), "{machine:?}");
     assert!(!truth.volumes.is_empty());
     for volume in &truth.volumes {
-        assert_eq!(ours(&volume.tags), ours(&machine.tags), "{volume:?}");
+        assert_eq!(own_tags(&volume.tags), own_tags(&machine.tags), "{volume:?}");
     }
     let attempt = site.prepared(1);
     assert_eq!(site.instance_of(&attempt), instance);
-    // What the keeper asks meanwhile is for the next one.
-    let asked = site.lab.requests().split_off(before);
-    let of_this = asked.iter().filter(|request| request.parameters.to_string().contains(&machine.id));
-    assert_eq!(of_this.count(), 0, "{asked:#?}");
+    // The keeper's calls meanwhile are for the next instance.
+    let requests = site.lab.requests().split_off(before);
+    let of_this = requests.iter().filter(|request| request.parameters.to_string().contains(&machine.id));
+    assert_eq!(of_this.count(), 0, "{requests:#?}");
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();

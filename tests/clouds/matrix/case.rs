@@ -1,4 +1,4 @@
-//! One thing that may go wrong: which call, how, and when the keeper dies.
+//! One case: the call that fails, its fault, and when the keeper is killed.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use serde_json::{Value, json};
 
 use crate::cloud::Cloud;
 
-/// How a call goes wrong.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Rejected,
     Throttled,
     Denied,
-    /// Applied, and the answer lost.
+    /// The call takes effect, and its answer is lost.
     Lost,
     /// No answer for a while, then a reset.
     Hang,
-    /// The same, but applied.
+    /// The same, but the call takes effect.
     HangApplied,
     Slow,
     Capacity,
     Quota,
-    /// The launch is taken, and the instance never runs.
+    /// The launch is accepted, but the instance never runs.
     EndsInError,
-    /// The instance runs, and is taken away.
+    /// The instance runs, and is reclaimed.
     Reclaimed,
 }
 
 /// When the keeper is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crash {
-    /// Its intent is recorded, the call has not reached the cloud.
+    /// Its intent is recorded, but the call has not reached the cloud.
     Before,
-    /// The cloud has done what it does; nothing is recorded of it.
+    /// The call has taken effect, but its answer is not recorded.
     Answered,
-    /// The keeper has the answer, and has recorded what it records.
+    /// The keeper has recorded the answer.
     Recorded,
 }
 
@@ -46,10 +46,10 @@ pub struct Case {
     pub crash: Crash,
 }
 
-/// What any call may meet.
+/// The faults of any call.
 const OF_CALLS: [Mode; 7] =
     [Mode::Rejected, Mode::Throttled, Mode::Denied, Mode::Lost, Mode::Hang, Mode::HangApplied, Mode::Slow];
-/// What only a launch may.
+/// The further faults of a launch.
 const OF_LAUNCHES: [Mode; 4] = [Mode::Capacity, Mode::Quota, Mode::EndsInError, Mode::Reclaimed];
 const CRASHES: [Crash; 3] = [Crash::Before, Crash::Answered, Crash::Recorded];
 
@@ -57,32 +57,33 @@ impl Case {
     /// Every call with every mode and every crash.
     pub fn all(cloud: Cloud) -> Vec<Self> {
         let mut cases = Vec::new();
-        for (call, mode, _) in met(cloud) {
+        for (call, mode, _) in combinations(cloud) {
             cases.extend(CRASHES.map(|crash| Self { cloud, call, mode, crash }));
         }
         cases
     }
 
-    /// Every pair of two of the three, at the least: the crash takes turns along calls and modes.
+    /// At least every pair of two of the three: the crash alternates along calls and modes.
     pub fn pairs(cloud: Cloud) -> Vec<Self> {
         let turn = |(call, mode, turn): (_, _, usize)| Self { cloud, call, mode, crash: CRASHES[turn % 3] };
-        let of_calls = met(cloud).into_iter().filter(|(_, mode, _)| OF_CALLS.contains(mode)).map(turn);
+        let of_calls =
+            combinations(cloud).into_iter().filter(|(_, mode, _)| OF_CALLS.contains(mode)).map(turn);
         let of_launches = Self::all(cloud).into_iter().filter(|case| OF_LAUNCHES.contains(&case.mode));
         of_calls.chain(of_launches).collect()
     }
 
-    /// Does the cloud see a launch, and the pool never a definite answer to it?
+    /// True if the cloud receives a launch, but the pool never gets a definite answer.
     pub fn repeats_launch(&self) -> bool {
         let is_open = matches!(self.mode, Mode::Rejected | Mode::Lost | Mode::Hang | Mode::HangApplied);
         self.call == self.cloud.launch() && (is_open || self.crash == Crash::Answered)
     }
 
-    /// The operation that it goes wrong with.
+    /// The operation that fails.
     pub fn operation(&self) -> &'static str {
         self.call.split_once(' ').map_or(self.call, |(operation, _)| operation)
     }
 
-    /// The lab's fault.
+    /// The emulator's fault.
     pub fn fault(&self) -> Value {
         let internal = if self.cloud == Cloud::Ec2 { "InternalError" } else { "backendError" };
         let mut fault = match self.mode {
@@ -103,15 +104,15 @@ impl Case {
     }
 }
 
-/// Each call with each mode that it may meet, and whose turn it is: neighbours have different ones.
-fn met(cloud: Cloud) -> Vec<(&'static str, Mode, usize)> {
-    let mut met = Vec::new();
+/// Each call with each of its modes, and the number of its crash: neighbours have different ones.
+fn combinations(cloud: Cloud) -> Vec<(&'static str, Mode, usize)> {
+    let mut combinations = Vec::new();
     for (row, call) in cloud.calls().iter().enumerate() {
         let of_launches = if *call == cloud.launch() { &OF_LAUNCHES[..] } else { &[] };
         let modes = OF_CALLS.iter().chain(of_launches);
-        met.extend(modes.enumerate().map(|(column, mode)| (*call, *mode, row + column)));
+        combinations.extend(modes.enumerate().map(|(column, mode)| (*call, *mode, row + column)));
     }
-    met
+    combinations
 }
 
 impl fmt::Display for Case {

@@ -1,6 +1,6 @@
-//! Every call × everything that may go wrong with it × every moment at which the keeper may die.
+//! Every call × each of its faults × every moment at which the keeper may be killed.
 //!
-//! After each, when the grace is over and a pass has been made: what lives in the cloud is what we believe in.
+//! After each, once the grace is over and a pass has run, the cloud has exactly the recorded instances.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -13,7 +13,7 @@ mod scene;
 use case::Case;
 use scene::Scene;
 
-/// Scenes side by side for each cloud: most of a case is waiting.
+/// Concurrent scenes for each cloud: a case mostly waits.
 const SIDE_BY_SIDE: usize = 3;
 
 /// The cases of a cloud, a few at a time.

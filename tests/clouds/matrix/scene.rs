@@ -13,34 +13,34 @@ use crate::site::{PATIENCE, Site, pool};
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
-/// The call must come within this; a job takes seconds.
+/// Limit for the call to arrive; a job takes seconds.
 const SOON: Duration = Duration::from_mins(1);
 
-/// From running until sshd listens, in seconds: the lab's default, and for instances whose boot shall fail.
+/// From running until sshd listens, in seconds: the emulator's default, and a value for boots that must fail.
 const SSH: f64 = 0.1;
-const NEVER: f64 = 3600.0;
+const SSH_NEVER: f64 = 3600.0;
 
-/// How long no list tells of what was made just now, in seconds: as a rule, where a launch has to be asked after, and where
-/// it has to come again.
-const UNSEEN: f64 = 0.6;
-const UNSEEN_FOR_A_WHILE: f64 = 3.0;
-const UNSEEN_FOR_LONG: f64 = 3600.0;
+/// How long lists lack a new instance, in seconds: as a rule, if the pool must poll for the launch, and if it must
+/// repeat the launch.
+const LAG: f64 = 0.6;
+const LONGER_LAG: f64 = 3.0;
+const ENDLESS_LAG: f64 = 3600.0;
 
-/// The pool is dropped before what it talks to.
+/// A pool behind a gate. The pool is dropped before the gate.
 #[derive(Debug)]
 pub struct Scene {
     site: Site,
     gate: Gate,
 }
 
-/// What a list tells of is not asked for again, nor asked after.
-fn unseen(case: &Case) -> f64 {
+/// How long lists lack a new instance in this case: a listed instance is neither polled for nor launched again.
+fn lag(case: &Case) -> f64 {
     let is = |call: Option<&str>| call == Some(case.call);
     match () {
-        () if case.repeats_launch() => UNSEEN_FOR_LONG,
-        () if is(case.cloud.fates()) => UNSEEN_FOR_A_WHILE,
-        () if is(case.cloud.endings()) => 0.0,
-        () => UNSEEN,
+        () if case.repeats_launch() => ENDLESS_LAG,
+        () if is(case.cloud.launch_status_call()) => LONGER_LAG,
+        () if is(case.cloud.end_reason_call()) => 0.0,
+        () => LAG,
     }
 }
 
@@ -48,12 +48,12 @@ impl Scene {
     pub fn open(case: &Case) -> Self {
         let lab = Taken::take();
         let gate = Gate::before(lab.host());
-        lab.set(&json!({ "visible": unseen(case) }));
+        lab.set(&json!({ "visible": lag(case) }));
         let mut setting = pool().pool("idle_time", "1s").pool("max_instances", 3);
         setting = setting.timing("relaunch_after", "200ms");
         if case.call == case.cloud.console() {
-            // It is asked for when a boot fails.
-            lab.set(&json!({ "ssh": NEVER }));
+            // The keeper reads the console when a boot fails.
+            lab.set(&json!({ "ssh": SSH_NEVER }));
             for (key, value) in [("launch_timeout", "5s"), ("connect_timeout", "4s"), ("ready_timeout", "4s")]
             {
                 setting = setting.timing(key, value);
@@ -63,11 +63,11 @@ impl Scene {
         Self { site, gate }
     }
 
-    /// A job during which one call goes wrong, and the keeper that makes the call is killed.
+    /// Runs a job during which one call fails, and kills the keeper that makes the call.
     pub fn play(self, case: &Case) {
         eprintln!("{case}");
-        let asks_why = Some(case.call) == case.cloud.endings();
-        if asks_why {
+        let needs_reason = Some(case.call) == case.cloud.end_reason_call();
+        if needs_reason {
             self.site
                 .lab
                 .fault(&json!({ "operation": case.cloud.launch(), "mode": "spot-reclaim", "seconds": 1 }));
@@ -76,7 +76,7 @@ impl Scene {
         let at = if case.crash == Crash::Before { At::Request } else { At::Answer };
         self.gate.hold(case.operation(), at);
         let mut handle =
-            self.site.runner().start(&Job::new(1).script([if asks_why { "sleep 3" } else { "true" }]));
+            self.site.runner().start(&Job::new(1).script([if needs_reason { "sleep 3" } else { "true" }]));
         if !self.gate.wait_held(SOON) {
             handle.abort();
             panic!("{case}: the call never came\n{}", handle.finish().describe());
@@ -94,12 +94,12 @@ impl Scene {
         }
         if case.repeats_launch() {
             self.expect_repeat(case);
-            self.site.lab.set(&json!({ "visible": UNSEEN }));
+            self.site.lab.set(&json!({ "visible": LAG }));
         }
         self.judge(case, &handle.finish());
     }
 
-    /// The launch that the pool has no answer of comes again, and is the same.
+    /// Expects that the launch without an answer is repeated, and that the repeat is identical.
     fn expect_repeat(&self, case: &Case) {
         let launches = wait_for(&format!("{case}: the launch again"), SOON, || {
             let launches = self.site.launches();
@@ -108,7 +108,7 @@ impl Scene {
         assert_eq!(launches[0], launches[1], "{case}: another launch came instead of a repeat");
     }
 
-    /// Hands the answer over, and waits until something is recorded, or the next call is made: then this one is done.
+    /// Releases the answer, and waits until an event is recorded or the next call is made: then this one is done.
     fn let_it_record(&self) {
         let before = (self.site.state().revision, self.gate.seen());
         self.gate.release(Then::Go);
@@ -125,20 +125,20 @@ impl Scene {
         wait_for("their end", SOON, || (!keepers.iter().any(Process::is_alive)).then_some(()));
     }
 
-    /// The job ended right; then, with the passes that an operator's timer makes, nothing is left anywhere.
+    /// Expects that the job ended correctly and that `greenroom reap` leaves nothing behind.
     fn judge(&self, case: &Case, result: &JobResult) {
-        let may_be_lost = case.mode == Mode::Reclaimed || Some(case.call) == case.cloud.endings();
+        let may_be_lost = case.mode == Mode::Reclaimed || Some(case.call) == case.cloud.end_reason_call();
         let lost = may_be_lost && result.outcome == Outcome::RunnerSystemFailure;
         assert!(lost || result.outcome == Outcome::Success, "{case}\n{}", result.describe());
         wait_for(&format!("{case}: nothing in the cloud, nothing recorded"), PATIENCE, || {
-            // It may meet the fault, and say so.
+            // The fault may affect it, so its result is ignored.
             self.site.greenroom(&["reap"]);
             let truth = self.site.lab.truth();
             let nothing = truth.live().next().is_none() && truth.volumes.is_empty();
             (nothing && self.site.state().instances.is_empty()).then_some(())
         });
         self.site.expect_nothing_left(0);
-        // Whoever finds an instance by its token or tags needs no second call.
+        // A keeper that finds an instance by its token or tags needs no second call.
         let left = self.site.lab.faults_left();
         let happened = left.iter().all(|count| *count == Some(0));
         assert!(happened || case.crash == Crash::Before, "{case}: it never happened: {left:?}");
