@@ -1,4 +1,4 @@
-"""Runs the cloud lab until its standard input ends or SIGTERM comes; see README.md."""
+"""Runs the emulator until its standard input ends or SIGTERM comes; see README.md."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 
-sys.dont_write_bytecode = True  # The checkout stays as it is.
+sys.dont_write_bytecode = True  # Do not write into the checkout.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from shared.machines import Unusable, check
@@ -21,7 +21,7 @@ def main():
         check()
     except Unusable as error:
         sys.exit(f"cloud lab: {error}")
-    from lab import Lab  # Takes seconds, so that a machine that cannot run it is told at once.
+    from lab import Lab  # Takes seconds, so the check comes first.
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))

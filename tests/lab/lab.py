@@ -1,4 +1,4 @@
-"""The cloud lab: all its parts put together, and its settings wiped between tests."""
+"""The cloud emulator: combines all its parts, and resets them between tests."""
 
 import dataclasses
 import tempfile
@@ -19,10 +19,10 @@ from shared.timeline import Timeline
 
 
 class Lab:
-    """Two clouds, one account each, and the machines behind them. Made, it serves; `end` leaves nothing behind."""
+    """Two clouds, one account each, and their machines. Serves from its creation; `end` removes everything."""
 
     def __init__(self, seed):
-        # Held by whoever reads or changes a cloud's state: requests, and what happens later.
+        # Held by requests and timeline actions while they read or change a cloud's state.
         self.lock = threading.RLock()
         self.settings, self.judge, self.rules = Settings(), Judge(), Faults(seed)
         self.exchanges = Exchanges(self.rules, self.lock)
@@ -33,7 +33,7 @@ class Lab:
         self.ec2, self.gce = Ec2(*shared), Gce(*shared)
         self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
-        # Beside EC2 on the same path, told apart by the head of a request: so it is asked first.
+        # On the same path as EC2, distinguished by a header: so it comes first.
         quotas = ServiceQuotas(self.settings, self.exchanges, self.judge)
         self.server = Server(
             [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, quotas, *self.front_ends)],
@@ -43,7 +43,7 @@ class Lab:
         self.server.start()
 
     def described(self):
-        """Where the lab is, and what its clouds hold from the start."""
+        """The emulator's addresses, and the clouds' initial content."""
         return {
             "url": self.server.url,
             "ssh_port": self.machines.port,
@@ -53,7 +53,7 @@ class Lab:
         }
 
     def reset(self, seed=None):
-        """Ends every instance and forgets everything that a test did; the lab's lock is held."""
+        """Ends every instance and restores the initial state. The caller holds the emulator's lock."""
         self.timeline.clear()
         self.exchanges.clear()
         self.machines.clear()

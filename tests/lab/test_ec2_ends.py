@@ -1,4 +1,4 @@
-"""Tests how EC2's instances end, and that they can be logged in to while they live."""
+"""Tests how EC2's instances end, and logins while they run."""
 
 import os
 import textwrap

@@ -1,4 +1,4 @@
-"""Tests faults and the judge on EC2: what a client sees, what has happened, and who is accused."""
+"""Tests faults and violations on EC2: the client's view, the effect, and the violations."""
 
 import time
 import unittest
@@ -96,10 +96,10 @@ class Faults(Ec2Trial):
 
 
 class Judge(Ec2Trial):
-    """Each of these is what no correct client sends; the lab must say so."""
+    """Requests that no correct client sends: each must be a violation."""
 
     def send(self, status=400, version="2016-11-15", authorization=None, **form):
-        """A request as a client that knows nothing of the model would make it."""
+        """A request of a client without the model."""
         scope = "Credential=AKIAIOSFODNN7EXAMPLE/20260101/eu-west-1/ec2/aws4_request"
         authorization = authorization or f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=00"
         body = urllib.parse.urlencode(

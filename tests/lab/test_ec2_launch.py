@@ -1,4 +1,4 @@
-"""Tests launches on EC2: tokens, boot, what is checked, capacity and quotas, dry runs."""
+"""Tests launches on EC2: tokens, boot, checks, capacity and quotas, dry runs."""
 
 import unittest
 
@@ -193,8 +193,8 @@ class DefaultNetwork(Ec2Trial):
 
 
 class Ipv6(Ec2Trial):
-    def asked(self, subnet=None, count=1, **more):
-        """A launch whose interface asks for IPv6 addresses."""
+    def ipv6_launch(self, subnet=None, count=1, **more):
+        """A launch whose interface requests IPv6 addresses."""
         wanted = self.wanted(**more)
         subnet = subnet or wanted["SubnetId"]
         del wanted["SubnetId"]
@@ -203,7 +203,7 @@ class Ipv6(Ec2Trial):
 
     def test_an_address_is_shown_and_answers(self):
         self.need_ipv6()
-        got = self.ec2.run_instances(**self.asked())["Instances"][0]
+        got = self.ec2.run_instances(**self.ipv6_launch())["Instances"][0]
         shown = self.until_state(got["InstanceId"], "running")
         for one in (got, shown):
             inside = one["NetworkInterfaces"][0]["Ipv6Addresses"]
@@ -213,7 +213,7 @@ class Ipv6(Ec2Trial):
         self.ec2.terminate_instances(InstanceIds=[got["InstanceId"]])
         self.assertNotIn("Ipv6Address", self.until_state(got["InstanceId"], "terminated"))
         self.assertFalse(self.listening("::1"))
-        self.ec2.run_instances(**self.asked())
+        self.ec2.run_instances(**self.ipv6_launch())
 
     def test_nobody_gets_one_unasked(self):
         one = self.launch()[0]
@@ -221,19 +221,20 @@ class Ipv6(Ec2Trial):
         self.assertEqual(one["NetworkInterfaces"][0].get("Ipv6Addresses", []), [])
 
     def test_only_one_instance_has_it(self):
-        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **self.asked(MinCount=2, MaxCount=2))
-        self.ec2.run_instances(**self.asked(MaxCount=2))
-        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **self.asked(zone="b"))
+        both = self.ipv6_launch(MinCount=2, MaxCount=2)
+        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **both)
+        self.ec2.run_instances(**self.ipv6_launch(MaxCount=2))
+        self.refused("InsufficientFreeAddressesInSubnet", self.ec2.run_instances, **self.ipv6_launch(zone="b"))
         self.launch()
 
     def test_a_subnet_needs_a_block(self):
         for subnet in (self.aws["small_subnet"], self.aws["default"]["subnets"]["eu-west-1a"]):
             for dry in (True, False):
                 self.refused(
-                    "InvalidParameterValue", self.ec2.run_instances, 400, **self.asked(subnet=subnet, DryRun=dry)
+                    "InvalidParameterValue", self.ec2.run_instances, 400, **self.ipv6_launch(subnet=subnet, DryRun=dry)
                 )
-        self.refused("DryRunOperation", self.ec2.run_instances, **self.asked(DryRun=True))
-        self.refused("UnsupportedOperation", self.ec2.run_instances, **self.asked(count=2))
+        self.refused("DryRunOperation", self.ec2.run_instances, **self.ipv6_launch(DryRun=True))
+        self.refused("UnsupportedOperation", self.ec2.run_instances, **self.ipv6_launch(count=2))
         self.accused("one IPv6 address at the most")
 
     def test_subnets_and_groups_tell_of_it(self):

@@ -1,4 +1,4 @@
-"""Tests EC2's lists and what hangs on an instance: filters, pages, tags, volumes, the console."""
+"""Tests EC2's lists and an instance's resources: filters, pages, tags, volumes, the console."""
 
 import base64
 import unittest

@@ -1,4 +1,4 @@
-"""Tests limits of vCPUs: what Service Quotas tells, and that launches are held to just that."""
+"""Tests vCPU limits: Service Quotas reports them, and launches obey the same ones."""
 
 import unittest
 
@@ -56,14 +56,14 @@ class Quotas(Ec2Trial):
         scope = f"20260101/{self.aws['region']}/servicequotas/aws4_request"
         signed = {"Authorization": f"AWS4-HMAC-SHA256 Credential=A/{scope}"}
         as_json = {"Content-Type": "application/x-amz-json-1.1"}
-        for headers, body, said in [
+        for headers, body, expected in [
             ({**target, **as_json}, {}, "must be signed for servicequotas"),
             ({**target, **signed}, {}, "the content is application/json"),
             ({**target, **signed, **as_json}, {"ServiceCode": "ec2"}, "QuotaCode"),
             ({**target, **signed, **as_json}, {"ServiceCode": "ec2", "QuotaCode": STANDARD, "Code": 1}, "Code"),
         ]:
             self.assertEqual(http("POST", self.url + "/", body, headers)[0], 400)
-            self.accused(said)
+            self.accused(expected)
 
 
 if __name__ == "__main__":

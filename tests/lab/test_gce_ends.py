@@ -178,7 +178,7 @@ class Ends(GceTrial):
 
 class Credentials(GceTrial):
     def ask(self, path, flavour=True):
-        """Status, headers and body of a question to the metadata server."""
+        """Status, headers and body of a request to the metadata server."""
         host = urllib.parse.urlparse(shared_lab()["url"]).netloc
         connection = http.client.HTTPConnection(host, timeout=10)
         connection.request("GET", path, headers={"Metadata-Flavor": "Google"} if flavour else {})

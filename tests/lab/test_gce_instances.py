@@ -1,4 +1,4 @@
-"""Tests Compute Engine's instances: operations, request ids, states, disks, lists, what is refused."""
+"""Tests Compute Engine's instances: operations, request ids, states, disks, lists, refusals."""
 
 import unittest
 import uuid
@@ -270,7 +270,7 @@ class Refusals(GceTrial):
             "one", status=501, networkInterfaces=[{"network": "global/networks/default", "networkIP": "127.78.1.9"}]
         )
         self.accused("does not play networkIP of networkInterfaces")
-        # What every client of Google's sends is fine.
+        # Parameters that all of Google's clients send are valid.
         self.call("GET", f"zones/{ZONE}/instances", _alt="json", _apiVersion="2026-09-01")
 
     def test_another_project(self):

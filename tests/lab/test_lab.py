@@ -1,4 +1,4 @@
-"""Tests the lab as a process: how it ends, two side by side, and what happens when it fails itself."""
+"""Tests the emulator as a process: its end, two concurrent processes, and its own failures."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ class Process(Ec2Trial):
     """Here each test has a lab of its own, in place of the shared one."""
 
     def setUp(self):
-        # A lab that is killed leaves its files.
+        # A killed emulator leaves its files.
         folder = tempfile.TemporaryDirectory(prefix="lab-test-")
         self.addCleanup(folder.cleanup)
         self.process, world = start_lab(TMPDIR=folder.name)
@@ -64,7 +64,7 @@ class Process(Ec2Trial):
 
 
 class InProcess(unittest.TestCase):
-    """What goes wrong inside the lab, provoked in a lab of this process."""
+    """Errors inside the emulator, provoked in an emulator in this process."""
 
     @classmethod
     def setUpClass(cls):
@@ -74,7 +74,7 @@ class InProcess(unittest.TestCase):
         cls.addClassCleanup(cls.lab.end)
 
     def accused(self):
-        """The only violation; taken."""
+        """Removes and returns the only violation."""
         found = self.lab.judge.found()
         self.lab.judge.clear()
         self.assertEqual(len(found), 1)
@@ -103,7 +103,7 @@ class InProcess(unittest.TestCase):
         timeline = Timeline(lock)
         timeline.after(0.05, happened.append, 1)
         with lock:
-            # Its time comes while the lock is held: it waits, and finds itself forgotten.
+            # It becomes due while the lock is held: it waits, and is cancelled.
             timeline.after(0.0, happened.append, 1)
             time.sleep(0.05)
             timeline.clear()

@@ -1,4 +1,4 @@
-"""What the lab's own tests share: one lab process for all, a client of each cloud, a look inside, a login."""
+"""The common part of the emulator's own tests: one process for all, a client of each cloud, its control API, logins."""
 
 import atexit
 import base64
@@ -23,7 +23,7 @@ _shared = {}
 
 
 def shared_lab():
-    """The lab that all tests use, started by the first of them and ended with the process."""
+    """The emulator that all tests share, started by the first of them and stopped with the process."""
     if "lab" not in _shared:
         process, world = start_lab("--seed", "7")
         atexit.register(end_lab, process)
@@ -32,7 +32,7 @@ def shared_lab():
 
 
 def start_lab(*arguments, **environment):
-    """A lab of one's own: the process, and the line it prints when it is ready."""
+    """A separate emulator: the process, and the line that it prints when it is ready."""
     environment = {**os.environ, **environment}
     process = subprocess.Popen(
         [sys.executable, HERE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -75,7 +75,7 @@ class Keys:
 
 
 class Trial(unittest.TestCase):
-    """A test against the shared lab. Violations at its end fail it, but for those that it took with `accused`."""
+    """A test with the shared emulator. Violations at its end fail it, except for those removed with `accused`."""
 
     def setUp(self):
         shared_lab()
@@ -95,13 +95,13 @@ class Trial(unittest.TestCase):
         self.assertEqual(left, [], "the judge found violations")
 
     def lab(self, method, operation, body=None, status=200):
-        """One of the lab's own operations."""
+        """One of the emulator's own operations."""
         got, answer = http(method, f"{_shared['lab']['url']}/_lab/{operation}", body)
         self.assertEqual(got, status, answer)
         return answer
 
     def accused(self, text, count=1):
-        """Expects `count` new violations, each with `text` in it, and takes them."""
+        """Expects `count` new violations, each with `text` in it, and removes them."""
         found = self.lab("GET", "violations")["violations"][self._accused :]
         self.assertEqual(len(found), count, found)
         for one in found:
@@ -115,25 +115,25 @@ class Trial(unittest.TestCase):
         self.lab("POST", "faults", {"operation": operation, "mode": mode, **more})
 
     def truth(self, live=True):
-        """What instances there really are, by id."""
+        """All existing instances, by id."""
         found = self.lab("GET", "instances")["instances"]
         return {one["id"]: one for one in found if one["live"] or not live}
 
     def counts(self, operation):
         return self.lab("GET", "requests")["counts"].get(operation, 0)
 
-    def until(self, look, within=10.0):
-        """Looks until what is seen is true, and gives it."""
+    def until(self, check, within=10.0):
+        """Polls until `check` returns a true value, and returns it."""
         end = time.monotonic() + within
         while True:
-            seen = look()
+            seen = check()
             if seen:
                 return seen
             self.assertLess(time.monotonic(), end, f"not within {within} s")
             time.sleep(0.02)
 
     def listening(self, address):
-        """Whether sshd answers there, as it does: with its version."""
+        """Whether sshd answers there, with its version."""
         try:
             with socket.create_connection((address, self.ssh_port), 2) as connection:
                 connection.settimeout(2)
@@ -149,7 +149,7 @@ class Trial(unittest.TestCase):
             self.skipTest(f"no IPv6 on this machine's loopback: {error}")
 
     def ssh(self, keys, address, command, user="root", host_key=None):
-        """Logs in as OpenSSH does. With `host_key`, no other is accepted."""
+        """Logs in with OpenSSH. With `host_key`, no other host key is accepted."""
         known = pathlib.Path(self.home) / "known_hosts"
         known.write_text(f"[{address}]:{self.ssh_port} {host_key}\n" if host_key else "")
         strict = "yes" if host_key else "no"
@@ -195,7 +195,7 @@ class Ec2Trial(Trial):
         )
 
     def wanted(self, zone="a", kind="m5.large", **more):
-        """A launch that nothing is wrong with."""
+        """The parameters of a valid launch."""
         return {
             "ImageId": self.aws["images"]["x86_64"],
             "InstanceType": kind,
@@ -206,7 +206,7 @@ class Ec2Trial(Trial):
         }
 
     def launch(self, **wanted):
-        """Launches, and gives the instances of the answer."""
+        """Launches, and returns the instances of the answer."""
         return self.ec2.run_instances(**self.wanted(**wanted))["Instances"]
 
     def refused(self, code, call, status=None, **wanted):
@@ -230,5 +230,5 @@ class Ec2Trial(Trial):
 
 
 def encoded(text):
-    """Text as user data travels where no client encodes it."""
+    """User data as sent without a client that encodes it."""
     return base64.b64encode(text.encode()).decode()

@@ -1,4 +1,4 @@
-"""What the tests of the Compute Engine front end share: a client of bare HTTP."""
+"""The common part of the Compute Engine tests: a plain HTTP client."""
 
 import urllib.parse
 import uuid
@@ -12,7 +12,7 @@ class GceTrial(Trial):
     """A test of the Compute Engine front end."""
 
     def call(self, method, path, body=None, status=200, **query):
-        """One request below the project. Query names are given with `_` for `$`."""
+        """One request below the project's path. Query names have `_` instead of `$`."""
         query = {name.replace("_", "$", 1) if name.startswith("_") else name: value for name, value in query.items()}
         url = f"{shared_lab()['url']}/compute/v1/projects/{self.gcp['project']}"
         url += f"/{path}" if path else ""
@@ -22,7 +22,7 @@ class GceTrial(Trial):
         return answer
 
     def wanted(self, name, kind="n2d-standard-2", zone=ZONE, **more):
-        """An instance that nothing is wrong with."""
+        """A valid instance."""
         disk = {"sourceImage": self.gcp["images"]["x86_64"], "diskSizeGb": "20"}
         return {
             "name": name,
@@ -33,7 +33,7 @@ class GceTrial(Trial):
         }
 
     def insert(self, name, zone=ZONE, status=200, request_id=None, **more):
-        """Asks for an instance and gives the operation."""
+        """Inserts an instance and returns the operation."""
         query = {"requestId": request_id or str(uuid.uuid4())}
         return self.call("POST", f"zones/{zone}/instances", self.wanted(name, zone=zone, **more), status, **query)
 
@@ -55,7 +55,7 @@ class GceTrial(Trial):
         self.until(lambda: name not in self.truth())
 
     def failure(self, operation):
-        """The first error of an operation, waited for."""
+        """Waits for an operation and returns its first error."""
         done = self.wait(operation)
         self.assertEqual(done["status"], "DONE")
         return done["error"]["errors"][0], done["httpErrorStatusCode"]

@@ -1,1 +1,1 @@
-"""The EC2 front end: moto's store and XML behind a layer that behaves as EC2 does where moto does not."""
+"""The EC2 front end: moto's store and XML, behind a layer that adds EC2's behavior where moto differs."""

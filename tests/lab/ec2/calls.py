@@ -1,4 +1,4 @@
-"""The operations that the lab plays itself, in front of moto's own."""
+"""The operations that the emulator implements itself, in front of moto's own."""
 
 import base64
 import datetime
@@ -14,9 +14,9 @@ from .lives import visible
 
 
 class Calls(EC2Response):
-    """One request. `lab` has the account and everything else; `values` are the parameters, read by the model."""
+    """One request. `lab` has the account and everything else; `values` are the parsed parameters."""
 
-    # moto calls every instance of a launch's answer pending, which is wrong for a repeated token.
+    # moto reports every instance in a launch's answer as pending, which is wrong for a repeated token.
     RESPONSE_KEY_PATH_TO_TRANSFORMER = {
         path: change
         for path, change in EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER.items()
@@ -26,7 +26,7 @@ class Calls(EC2Response):
     def __init__(self, lab, values):
         super().__init__()
         self._lab, self._values = lab, values
-        # The id of the reservation that this call has made.
+        # The id of the reservation that this call created.
         self.reserved = None
 
     def run_instances(self):
@@ -123,13 +123,13 @@ class Calls(EC2Response):
         )
 
     def reservation(self, identity):
-        """A reservation as it is now: what a repeated token answers too, be its instances terminated."""
+        """A reservation in its current state. A repeated token returns it even if its instances are terminated."""
         account = self._lab.world
         inside = account.backend.reservations[identity].instances
         return ActionResult(views.reservations(account, inside)[0])
 
     def _named(self, wanted=None):
-        """The instances that a request names. Raises `Refused` if one is unknown, or too young to be known."""
+        """The instances that a request names. Raises `Refused` if one is unknown, or not visible yet."""
         account = self._lab.world
         known = {one.id: one for one in account.instances() if visible(account.records[one.id], self._lab.settings)}
         wanted = self._values.get("InstanceIds", []) if wanted is None else wanted

@@ -1,11 +1,11 @@
-"""EC2's errors: which code comes with which HTTP status, and the XML they arrive in."""
+"""EC2's errors: code, HTTP status and XML."""
 
 import uuid
 import xml.sax.saxutils
 
 from shared.exchange import Answer
 
-# Everything else is 400. That a lack of capacity is a server error is EC2's own doing.
+# Everything else is 400. EC2 itself reports a lack of capacity as a server error.
 STATUS = {
     "AuthFailure": 401,
     "DryRunOperation": 412,
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def of_fault(rule, **words):
-    """The refusal that a fault means; `words` are put into its message."""
+    """The refusal for a fault; `words` fill its message."""
     code, message = OF_FAULTS[rule.mode]
     if rule.mode == "quota" and words.get("spot"):
         code, message = SPOT_QUOTA
@@ -58,7 +58,7 @@ def of_fault(rule, **words):
 
 
 def answer(refused):
-    """A refusal as EC2 sends it."""
+    """A refusal in EC2's XML."""
     code, message = (xml.sax.saxutils.escape(text) for text in (refused.code, refused.message))
     body = (
         '<?xml version="1.0" encoding="UTF-8"?>\n'

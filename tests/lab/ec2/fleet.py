@@ -1,4 +1,4 @@
-"""CreateFleet of type instant: spreads a target over overrides, launches what there is room for, tells what failed."""
+"""CreateFleet of type instant: spreads a target over overrides, launches what fits, reports what failed."""
 
 import copy
 import uuid
@@ -6,14 +6,14 @@ import uuid
 from .errors import Refused
 from .launch import Spec, Unsupported
 
-# How overrides are walked: all at once in turn, or one until it is full. Prices are not played.
+# The order of overrides: in turn, or one until it is full. Prices are not emulated.
 IN_TURN = {"diversified"}
 BY_PRIORITY = {"prioritized", "capacity-optimized-prioritized", "capacityOptimizedPrioritized"}
 OVERRIDABLE = {"ImageId", "InstanceType", "MaxPrice", "Priority", "SubnetId"}
 
 
 class Override:
-    """One way in which a fleet may get an instance, and what came of it."""
+    """One override of a fleet, and its result."""
 
     def __init__(self, template, version, wanted, spot):
         strange = sorted(set(wanted) - OVERRIDABLE)
@@ -24,7 +24,7 @@ class Override:
         self.error = None
 
     def request(self, tags):
-        """The launch that this override means."""
+        """The launch parameters of this override."""
         launch = data_of(self.version)
         for key in ("ImageId", "InstanceType", "SubnetId"):
             if key in self.wanted:
@@ -37,7 +37,7 @@ class Override:
         return launch
 
     def shown(self):
-        """As it stands in the answer."""
+        """The override as shown in the answer."""
         specification = {"LaunchTemplateId": self.template.id, "Version": str(self.version.number)}
         return {"LaunchTemplateSpecification": specification, "Overrides": self.wanted}
 
@@ -55,7 +55,7 @@ def merged(base, over):
 
 
 def create(account, launcher, wanted):
-    """Launches a fleet and gives its answer. Raises `Refused` or `Unsupported` where nothing is tried."""
+    """Launches a fleet and returns its answer. Raises `Refused` or `Unsupported` if nothing can be launched."""
     if wanted.get("Type") != "instant":
         raise Unsupported("the lab plays fleets of type `instant` only")
     target = wanted["TargetCapacitySpecification"]
@@ -116,7 +116,7 @@ def _overrides(account, wanted, spot, options):
 
 
 def template_of(account, specification):
-    """A launch template and its version. Raises `Refused` where there is none."""
+    """A launch template and its version. Raises `Refused` if it does not exist."""
     name, identity = specification.get("LaunchTemplateName"), specification.get("LaunchTemplateId")
     for template in account.backend.launch_templates.values():
         if identity == template.id or (name and name == template.name):
@@ -133,7 +133,7 @@ def template_of(account, specification):
 
 
 def data_of(version):
-    """What a version of a launch template says, as a request would say it."""
+    """The data of a launch template's version, in the form of a request."""
     data = copy.deepcopy(dict(version.data))
     return {**data, "UserData": str(data["UserData"])} if data.get("UserData") else data
 

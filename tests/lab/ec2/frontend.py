@@ -1,4 +1,4 @@
-"""EC2 over HTTP: reads a request, judges it, lets faults and tokens have their say, and answers."""
+"""EC2 over HTTP: parses a request, validates it, applies faults and tokens, and answers."""
 
 import sys
 import traceback
@@ -19,7 +19,7 @@ from .played import BY_MOTO, SUPPORTED, check_filters
 
 
 class Ec2:
-    """The front end, its account, and everything that a request needs of the lab."""
+    """The front end, its account, and the parts of the emulator that requests use."""
 
     def __init__(self, settings, rules, exchanges, judge, timeline, machines, lock):
         self.settings, self.machines = settings, machines
@@ -52,9 +52,9 @@ class Ec2:
         return self._exchanges.pass_through("ec2", action, values, act, _of_fault)
 
     def interrupt(self, name, why=None):
-        """Takes an instance away, with `why` as its state reason's code, else as a spot instance.
+        """Ends an instance, with `why` as its state reason's code, otherwise as a reclaimed spot instance.
 
-        Raises `KeyError` if there is none that lives, `ValueError` if it cannot be reclaimed.
+        Raises `KeyError` if no live instance has this name, `ValueError` if it cannot be reclaimed.
         """
         instance = next((one for one in self.world.live() if one.id == name), None)
         if instance is None:
@@ -93,13 +93,13 @@ class Ec2:
         except Unsupported as unsupported:
             self._judge.accuse("ec2", action, str(unsupported))
             return errors.answer(Refused("UnsupportedOperation", str(unsupported)))
-        except Exception as error:  # What moto cannot do must be loud: EC2 would have answered.
+        except Exception as error:  # A crash of moto must fail the test: EC2 would have answered.
             traceback.print_exc(file=sys.stderr)
             self._judge.accuse("ec2", action, f"moto failed: {error!r}")
             return errors.answer(Refused("InternalError", f"moto failed: {error!r}"))
 
     def _idempotent(self, calls, action, values):
-        """A call with a token: a repeated one makes nothing, and tells what became of what the first one made."""
+        """A call with a token: a repeat creates nothing and returns the current state of the first call's result."""
         before = self._tokens.recall(action, values)
         if before is None:
             answer = self._answered(calls)
@@ -119,7 +119,7 @@ def _of_fault(rule):
 
 def _answer(status, headers, body):
     text = body.decode() if isinstance(body, bytes) else body
-    # moto's serializer gives every answer the same id.
+    # moto's serializer uses the same id in every answer.
     text = text.replace("<requestId>request-id</requestId>", f"<requestId>{uuid.uuid4()}</requestId>")
     code = text.partition("<Code>")[2].partition("</Code>")[0] if status != 200 else None
     return Answer(status, text.encode(), headers.get("Content-Type", "text/xml"), code)

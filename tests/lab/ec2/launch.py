@@ -1,4 +1,4 @@
-"""Launches instances: checks that EC2 makes and moto does not, capacity and quotas, tokens' records, boot."""
+"""Launches instances: EC2's checks that moto lacks, capacity and quotas, records of tokens, boot."""
 
 import time
 
@@ -10,7 +10,7 @@ from . import errors, quotas, world
 from .errors import Refused
 from .model import user_data
 
-# What of a launch the lab passes on or acts on.
+# Parameters of a launch that the emulator passes on or acts on.
 SUPPORTED = {
     "BlockDeviceMappings",
     "ClientToken",
@@ -41,10 +41,10 @@ GIB_OF_ROOT = 8
 
 
 class Unsupported(Exception):
-    """A correct request that the lab does not play; the text says what."""
+    """A correct request that the emulator does not support; the text names the reason."""
 
 
-# The same, one level down: other fields would be left aside without a word.
+# The same, one level down: other fields would be ignored silently.
 SUPPORTED_INSIDE = {
     "InstanceMarketOptions": {"MarketType", "SpotOptions"},
     "NetworkInterfaces": {
@@ -61,7 +61,7 @@ SUPPORTED_INSIDE = {
 
 
 class Spec:
-    """One launch's wishes, checked against the account. Raises `Refused` or `Unsupported`."""
+    """One launch's parameters, checked against the account. Raises `Refused` or `Unsupported`."""
 
     def __init__(self, wanted, account):
         strange = sorted(set(wanted) - SUPPORTED)
@@ -113,7 +113,7 @@ class Spec:
         return interfaces[0]
 
     def _subnet(self):
-        """The one that is named, or the default one of a zone: of any, where none is named."""
+        """The named subnet, or the default one of the named zone, or of any zone."""
         name = self._wanted.get("SubnetId") or self.interface.get("SubnetId")
         defaults = self._world.default_subnets
         zone = self._wanted.get("Placement", {}).get("AvailabilityZone") or next(iter(defaults))
@@ -178,7 +178,7 @@ class Spec:
             )
 
     def candidate(self):
-        """What rules of the fault engine match on, for a launch and for each override of a fleet."""
+        """The values that fault rules match, for a launch and for each override of a fleet."""
         return {
             "InstanceType": self.kind,
             "AvailabilityZone": self.zone,
@@ -188,7 +188,7 @@ class Spec:
         }
 
     def arguments(self):
-        """What moto's launch takes."""
+        """The arguments of moto's launch."""
         tags = {
             one["ResourceType"]: {tag["Key"]: tag.get("Value", "") for tag in one.get("Tags", ())}
             for one in self._wanted.get("TagSpecifications", ())
@@ -216,8 +216,8 @@ class Spec:
         }
 
     def public(self):
-        asked = self.interface.get("AssociatePublicIpAddress")
-        return self.subnet.map_public_ip_on_launch is True if asked is None else asked
+        requested = self.interface.get("AssociatePublicIpAddress")
+        return self.subnet.map_public_ip_on_launch is True if requested is None else requested
 
     def interface_tags(self):
         return [
@@ -228,13 +228,13 @@ class Spec:
         ]
 
     def _disks(self):
-        """The disks asked for, and the root disk of the image where they leave it out."""
+        """The requested disks, and the image's root disk if it is missing from them."""
         disks = []
         for disk in self._wanted.get("BlockDeviceMappings", ()):
             if "Ebs" not in disk or "SnapshotId" in disk["Ebs"]:
                 raise Unsupported("the lab's disks are EBS volumes without a snapshot")
             root = disk.get("DeviceName") == self.image.root_device_name
-            # The image's root disk is marked to go with its instance; another one made at launch is not, unless asked.
+            # By default, only the image's root disk is deleted with its instance.
             ebs = {"VolumeSize": GIB_OF_ROOT, "VolumeType": "gp3", "DeleteOnTermination": root, **disk["Ebs"]}
             disks.append({"DeviceName": disk["DeviceName"], "Ebs": ebs})
         if not any(disk["DeviceName"] == self.image.root_device_name for disk in disks):
@@ -250,7 +250,7 @@ class Launcher:
         self.world, self._settings, self._rules, self._lives = account, settings, rules, lives
 
     def room(self, operation, spec, least, most):
-        """How many of `least` to `most` instances there is room for. Raises `Refused` where it is fewer."""
+        """How many of `least` to `most` instances fit. Raises `Refused` if fewer than `least` fit."""
         words = {"type": spec.kind, "zone": spec.zone, "spot": spec.spot}
         rule = self._rules.take(operation, spec.candidate(), faults.OF_CANDIDATES)
         if rule:
@@ -277,7 +277,7 @@ class Launcher:
         return min(room, free)
 
     def launch(self, operation, spec, count, token, tags=None):
-        """Makes `count` instances and starts their lives; gives moto's reservation."""
+        """Creates `count` instances and boots them; returns moto's reservation."""
         reservation = self.world.backend.run_instances(count=count, **spec.arguments())
         fates = faults.OF_INSTANCES if spec.spot else faults.OF_LASTING_INSTANCES
         fate = self._rules.take(operation, spec.candidate(), fates)
@@ -293,7 +293,7 @@ class Launcher:
             instance.root_device_name = spec.image.root_device_name
             instance.add_tags(tags or {})
             for disk in instance.block_device_mapping.values():
-                # moto shows this with the instance, and not with the volume.
+                # moto shows this with the instance only, not with the volume.
                 self.world.backend.volumes[disk.volume_id].attachment.delete_on_termination = disk.delete_on_termination
             for interface in instance.nics.values():
                 interface.public_ip = record.public
@@ -305,5 +305,5 @@ class Launcher:
         return reservation
 
     def undo(self, instance):
-        """Ends an instance of a fleet that did not come to its minimum."""
+        """Ends an instance of a fleet that missed its minimum."""
         self._lives.end(instance)

@@ -1,4 +1,4 @@
-"""Filters and pages, as EC2's lists have them."""
+"""Filters and pages of EC2's lists."""
 
 import base64
 import re
@@ -7,10 +7,10 @@ from .errors import Refused
 
 
 def select(items, filters, values):
-    """The items that every filter lets through.
+    """The items that match all filters.
 
-    `values` maps a filter's name to a function from an item to one value or several; `tag:KEY` and `tag-key` ask the
-    function named `tags`, which gives a dict. Raises `Refused` for a name that EC2 does not know.
+    `values` maps a filter's name to a function from an item to one value or several; `tag:KEY` and `tag-key` use
+    the function named `tags`, which returns a dict. Raises `Refused` for a filter that EC2 does not have.
     """
     for one in filters or ():
         name, wanted = one.get("Name", ""), one.get("Values", [])
@@ -39,7 +39,7 @@ def _text(value):
 
 
 def _like(text, pattern):
-    """`*` and `?` match, a backslash takes their meaning; nothing else is special."""
+    """`*` and `?` are wildcards, a backslash escapes them; no other character is special."""
     parts = re.split(r"(\\.|\*|\?)", pattern)
     meaning = {"*": ".*", "?": "."}
     return (
@@ -49,7 +49,7 @@ def _like(text, pattern):
 
 
 def page(items, most, token, identify):
-    """At most `most` items from `token` on, and the next page's token. Raises `Refused` for a token never given."""
+    """At most `most` items from `token` on, and the next page's token. Raises `Refused` for an unknown token."""
     start = 0
     if token:
         try:

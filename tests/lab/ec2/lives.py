@@ -1,4 +1,4 @@
-"""The lives of instances: pending, running, reclaimed, shut down, gone, and the machine behind each."""
+"""The states of instances: pending, running, reclaimed, shut down, gone; and the machine of each."""
 
 import time
 
@@ -12,14 +12,14 @@ BY_ERROR = ("Server.InternalError", "Server.InternalError: Internal error on lau
 
 
 class Lives:
-    """Moves instances from state to state. Everything here runs under the lab's lock."""
+    """Moves instances from state to state. All methods run under the emulator's lock."""
 
     def __init__(self, account, settings, timeline, machines, judge, lock):
         self._world, self._settings, self._timeline = account, settings, timeline
         self._machines, self._judge, self._lock = machines, judge, lock
 
     def begin(self, instance, key, fate):
-        """Boots an instance, or lets it fail or be reclaimed as the fault says."""
+        """Boots an instance, or makes it fail or be reclaimed if a fault requires it."""
         if fate and fate.mode == "ends-in-error":
             code = fate.code or BY_ERROR[0]
             reason = (code, fate.message or f"{code}: the launch failed")
@@ -31,7 +31,7 @@ class Lives:
             self._timeline.after(after, self.end, instance, BY_SPOT)
 
     def end(self, instance, reason=BY_USER):
-        """Begins the end of an instance; the machine is gone at once, the record a little later."""
+        """Begins to terminate an instance; the machine is gone immediately, the record a little later."""
         if instance.state not in ("pending", "running", "stopped"):
             return
         record = self._world.records[instance.id]
@@ -61,7 +61,7 @@ class Lives:
         self._machines.start(instance.id, [one for one in addresses if one], inside, self._powered_off)
 
     def _powered_off(self, name):
-        """An instance has ended itself: its shutdown behaviour says what that means."""
+        """Handles an instance that powered itself off: its shutdown behavior decides its state."""
         with self._lock:
             instance = next((one for one in self._world.instances() if one.id == name), None)
             if instance is None or instance.state != "running":
@@ -75,7 +75,7 @@ class Lives:
 
     def _gone(self, instance):
         subnet = self._world.backend.get_subnet(instance.subnet_id)
-        # Gives the volumes that go with the instance back, and detaches the others.
+        # Deletes the volumes that are marked for deletion, and detaches the others.
         instance.terminate()
         for interface in instance.nics.values():
             self._world.backend.enis.pop(interface.id, None)
@@ -92,7 +92,7 @@ class Lives:
 
 
 def visible(record, settings):
-    """Whether other calls than the launch know of an instance yet, and still."""
+    """Whether calls other than the launch can see an instance, after `visible` and before `remembered`."""
     now = time.monotonic()
     return now - record.born >= settings.visible and not (
         record.gone_at is not None and now - record.gone_at >= settings.remembered

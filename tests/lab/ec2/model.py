@@ -1,4 +1,4 @@
-"""Reads requests by botocore's own model of EC2, and says what is wrong with them."""
+"""Parses and validates requests by botocore's model of EC2."""
 
 import base64
 import binascii
@@ -6,12 +6,12 @@ import re
 
 import botocore.session
 
-# Errors of whoever configured a client, not of the client: they may be sent, EC2 refuses them, nobody is accused.
+# Mistakes in a client's configuration: EC2 refuses the request, but it is not a violation.
 VALUES_OF_USERS = {"InstanceType"}
 LONGEST_USER_DATA = 16 * 1024
-# MaxResults of the lists a driver uses.
+# The range of MaxResults in the lists that a driver uses.
 PAGE = {"DescribeInstances": (5, 1000), "DescribeVolumes": (5, 1000), "DescribeInstanceTypes": (5, 100)}
-# What an id of each kind looks like.
+# The form of an id of each kind.
 ID = re.compile(r"[a-z]+-([0-9a-f]{8}|[0-9a-f]{17})")
 
 
@@ -129,7 +129,7 @@ def _number(kind, raw, path):
 
 
 def _rules(operation, values):
-    """What EC2 checks beyond its model."""
+    """EC2's checks beyond its model."""
     for name in ("InstanceIds", "VolumeIds", "SubnetIds", "SecurityGroupIds", "ImageIds"):
         for value in values.get(name, ()):
             if not ID.fullmatch(value):
@@ -162,7 +162,7 @@ def _rules(operation, values):
 
 
 def user_data(text):
-    """The bytes of base64 user data. Raises `Wrong` where EC2 would not take it."""
+    """The bytes of base64 user data. Raises `Wrong` if EC2 would refuse it."""
     if not text:
         return b""
     try:

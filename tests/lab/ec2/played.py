@@ -1,8 +1,8 @@
-"""What of EC2 the lab plays: operations, and filters of those that moto answers."""
+"""The operations of EC2 that the emulator implements, and the filters of those that moto answers."""
 
 from .launch import Unsupported
 
-# Played by moto as they are.
+# Answered by moto without changes.
 BY_MOTO = {
     "AuthorizeSecurityGroupIngress",
     "CreateKeyPair",
@@ -41,7 +41,7 @@ BY_THE_LAB = {
     "TerminateInstances",
 }
 SUPPORTED = BY_MOTO | BY_THE_LAB
-# Filters that EC2 has and moto heeds; it leaves others aside without a word, or fails on them.
+# EC2's filters that moto supports; it ignores others silently, or fails on them.
 FILTERS = {
     "DescribeAvailabilityZones": {"region-name", "state", "zone-id", "zone-name", "zone-type"},
     "DescribeImages": {
@@ -81,7 +81,7 @@ TAGGED = {
 
 
 def check_filters(action, values):
-    """Raises `Unsupported` for a filter that moto would not heed."""
+    """Raises `Unsupported` for a filter that moto would ignore."""
     for one in values.get("Filters", ()):
         name = one.get("Name", "")
         tag = action in TAGGED and (name == "tag-key" or name.startswith("tag:"))

@@ -1,4 +1,4 @@
-"""The account's limits of vCPUs: what launches are held to, and what Service Quotas tells.
+"""The account's vCPU limits, for launches and for Service Quotas.
 
 Classes of families and codes as in Amazon's EC2 user guide, "On-Demand Instance quotas" and "Spot Instance quotas".
 """
@@ -7,9 +7,9 @@ import re
 
 from . import world
 
-# Where no setting says another limit: beyond any test, told as every account's default.
+# The default limit without a setting, which no test reaches.
 DEFAULT = 1_000_000.0
-# Families -> the limit's code and name, on demand and for spot instances; `None` where there are none of the kind.
+# Families -> the limit's code and name, on demand and for spot instances; `None` if the family has none of the kind.
 CLASSES = {
     ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"): (
         ("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
@@ -35,14 +35,14 @@ NAMES = ON_DEMAND | SPOT
 
 
 def code(kind, spot):
-    """The limit that an instance counts under; `None`: under none of these."""
+    """The limit that an instance counts against; `None` for none of these."""
     limits = OF_FAMILY.get(re.match("[a-z]*", kind)[0])
     limit = limits and limits[1 if spot else 0]
     return limit and limit[0]
 
 
 def own(name, settings):
-    """The limit that the account has of its own, in vCPUs; `None`: it has the default."""
+    """The account's own limit in vCPUs; `None` for the default."""
     return settings.quotas.get("spot" if name in SPOT else "on-demand")
 
 

@@ -1,4 +1,4 @@
-"""Service Quotas over HTTP, as far as it tells EC2's limits of vCPUs: JSON, the operation in the head."""
+"""Service Quotas over HTTP, for EC2's vCPU limits only: JSON, with the operation in the header."""
 
 import json
 from functools import partial
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class ServiceQuotas:
-    """The front end. It has nothing of its own: limits are settings."""
+    """The front end. It is stateless: limits are settings."""
 
     def __init__(self, settings, exchanges, judge):
         self._settings, self._exchanges, self._judge = settings, exchanges, judge
@@ -59,7 +59,7 @@ class ServiceQuotas:
         return self._exchanges.pass_through("service-quotas", operation, values, act, partial(_of_fault, operation))
 
     def _read(self, operation, body, headers):
-        """The parameters, judged by botocore's model. Raises `Refused` for what no correct client sends."""
+        """The parameters, validated by botocore's model. Raises `Refused` for values that no correct client sends."""
         if operation not in self._model.operation_names:
             raise Refused("UnknownOperationException", f"there is no operation {operation}")
         if f"/{world.REGION}/servicequotas/aws4_request" not in headers.get("Authorization", ""):
@@ -90,10 +90,10 @@ class ServiceQuotas:
         own = quotas.own(name, self._settings)
         if own is None:
             raise Refused("NoSuchResourceException", "There is no applied quota value for this quota code.")
-        return _told(name, own, "arn:aws:servicequotas:{region}:{account}:ec2/{name}")
+        return _quota(name, own, "arn:aws:servicequotas:{region}:{account}:ec2/{name}")
 
     def _get_aws_default_service_quota(self, values):
-        return _told(_known(values), quotas.DEFAULT, "arn:aws:servicequotas:{region}::ec2/{name}")
+        return _quota(_known(values), quotas.DEFAULT, "arn:aws:servicequotas:{region}::ec2/{name}")
 
 
 def _known(values):
@@ -104,7 +104,7 @@ def _known(values):
     return values["QuotaCode"]
 
 
-def _told(name, value, arn):
+def _quota(name, value, arn):
     return {
         "ServiceCode": "ec2",
         "ServiceName": SERVICE,

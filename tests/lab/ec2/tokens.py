@@ -1,13 +1,13 @@
-"""Client tokens: the same token with the same parameters gives the same result, with others an error."""
+"""Client tokens: the same token with the same parameters returns the same result, with other parameters an error."""
 
 from .errors import Refused
 
-# Operations that are idempotent by a token of the client's.
+# Operations that are idempotent by a client token.
 OPERATIONS = {"CreateFleet", "CreateLaunchTemplate", "RunInstances"}
 
 
 class Tokens:
-    """Answers by operation and token, for as long as the lab lives: EC2 keeps them longer than any test."""
+    """Answers by operation and token, kept until the reset: EC2 keeps them longer than any test."""
 
     def __init__(self):
         self._known = {}
@@ -16,7 +16,7 @@ class Tokens:
         self._known.clear()
 
     def recall(self, operation, parameters):
-        """What the token gave before; `None` for a new one. Raises `Refused` where the parameters differ."""
+        """The earlier result of the token; `None` for a new one. Raises `Refused` if the parameters differ."""
         token = parameters.get("ClientToken")
         if operation not in OPERATIONS or token is None or (operation, token) not in self._known:
             return None
@@ -30,7 +30,7 @@ class Tokens:
         return result
 
     def keep(self, operation, parameters, result):
-        """Remembers what a token gave; to be called for successes only, as EC2 does."""
+        """Stores the result of a token. For successes only, as in EC2."""
         token = parameters.get("ClientToken")
         if operation in OPERATIONS and token is not None:
             self._known[operation, token] = (_compared(parameters), result)

@@ -1,4 +1,4 @@
-"""What EC2's lists show of an instance: moto's, seen as EC2 shows it."""
+"""Instances in EC2's lists: moto's data in EC2's form."""
 
 import time
 
@@ -7,7 +7,7 @@ from .lives import visible
 
 
 class Instance:
-    """An instance in an answer. What is not said here is moto's; the name is what moto's serializer goes by."""
+    """An instance in an answer. Other attributes are moto's; moto's serializer depends on the class name."""
 
     def __init__(self, instance, record):
         self._instance, self._record = instance, record
@@ -17,7 +17,7 @@ class Instance:
         self.state_reason = instance.state_reason if record.reason else None
         self.ipv6_address = record.ipv6
         if instance.state == "terminated":
-            # A terminated instance has no address any more, and no place in the network.
+            # A terminated instance has neither an address nor a subnet.
             self.private_ip_address = self.private_ip = self.public_ip_address = self.public_ip = None
             self.ipv6_address = None
             self.subnet_id = self.vpc_id = self.private_dns_name = self.public_dns_name = None
@@ -36,7 +36,7 @@ class Reservation:
 
 
 def reservations(account, instances):
-    """Instances in the reservations that they were launched in."""
+    """Instances, grouped by their reservations."""
     shown = {instance.id for instance in instances}
     found = []
     for reservation in account.backend.reservations.values():
@@ -47,7 +47,7 @@ def reservations(account, instances):
 
 
 def listed(account, settings):
-    """The instances that lists know of."""
+    """The instances that lists show."""
     return [one for one in account.instances() if visible(account.records[one.id], settings)]
 
 
@@ -56,7 +56,7 @@ def _tags(item):
 
 
 def instance_filters(account):
-    """EC2's filters of DescribeInstances that the lab plays."""
+    """The filters of DescribeInstances that the emulator supports."""
     record = account.records
 
     def there(one):
@@ -107,8 +107,8 @@ VOLUME_FILTERS = {
 
 
 def truth(account, machines):
-    """What exists, whatever lists say: for the test, not for the client."""
-    instances = [_told(account, machines, one) for one in account.instances()]
+    """All existing instances and volumes, whatever lists show: for the test, not for the client."""
+    instances = [_shown(account, machines, one) for one in account.instances()]
     volumes = [
         {
             "cloud": "ec2",
@@ -123,7 +123,7 @@ def truth(account, machines):
     return instances, volumes
 
 
-def _told(account, machines, one):
+def _shown(account, machines, one):
     record = account.records[one.id]
     return {
         "cloud": "ec2",

@@ -1,4 +1,4 @@
-"""The account that every test begins with: a network inside 127/8, images, a group; and a record of each instance."""
+"""The account's initial content: a network inside 127/8, images, a group; and a record of each instance."""
 
 import dataclasses
 import ipaddress
@@ -13,38 +13,38 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
-# moto does not object to these, and all of 127/8 is this machine: an instance's private address is reached as it is.
+# moto accepts these, and all of 127/8 is this machine: a private address is reachable directly.
 NETWORK = "127.77.0.0/16"
 SUBNETS = {"a": "127.77.1.0/24", "b": "127.77.2.0/24", "c": "127.77.3.0/24"}
-# A subnet with eleven addresses, to be filled.
+# A subnet with eleven addresses, which a test can use up.
 SMALL = ("a", "127.77.9.0/28")
 # The account's default network, with a default subnet in each zone.
 DEFAULT_NETWORK = "127.76.0.0/16"
 DEFAULT_SUBNETS = {"a": "127.76.1.0/24", "b": "127.76.2.0/24", "c": "127.76.3.0/24"}
-# What stands before the public addresses of a network's instances.
+# Prefix of the public addresses of a network's instances.
 PUBLIC = {"127.76.": "127.81.", "127.77.": "127.79."}
 IMAGES = {
     "ami-0a000000000000001": ("debian-12-amd64", "x86_64"),
     "ami-0a000000000000002": ("debian-12-arm64", "arm64"),
 }
-# States in which an instance is paid for, or about to be.
+# States in which an instance costs money, or soon will.
 LIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 
 
 @dataclasses.dataclass
 class Record:
-    """What EC2 knows of an instance, and moto does not."""
+    """EC2's data of an instance that moto lacks."""
 
-    # Lab time of the launch's answer, of running, of being terminated; seconds of the monotonic clock.
+    # Emulator time of the launch's answer, of running, of being terminated; seconds of the monotonic clock.
     born: float
     running_at: float | None = None
     gone_at: float | None = None
     token: str | None = None
     spot: bool = False
-    # Where it takes capacity from: "type/zone", with "/spot" behind it for a spot instance.
+    # The source of its capacity: "type/zone", with "/spot" appended for a spot instance.
     place: str = ""
     user_data: bytes = b""
-    # An address that stands for the public one; on the same machine.
+    # Stands in for the public address; on the same machine.
     public: str | None = None
     ipv6: str | None = None
     # Why it ends, as (code, message), once it is shutting down.
@@ -52,17 +52,17 @@ class Record:
 
 
 class World:
-    """moto's backend for the lab's account and region, furnished."""
+    """moto's backend for the emulator's account and region, with its initial content."""
 
     def __init__(self):
         self.reset()
 
     def reset(self):
-        """Empties the account and furnishes it again, with new ids."""
+        """Restores the account's initial content, with new ids."""
         self.backend = backend = ec2_backends[ACCOUNT][REGION]
         backend.reset()
         backend = self.backend = ec2_backends[ACCOUNT][REGION]
-        # On the addresses of moto's own default network nothing could be reached.
+        # The addresses of moto's own default network are not reachable.
         backend.subnets.clear()
         backend.vpcs.clear()
         backend.groups.clear()
@@ -74,7 +74,7 @@ class World:
         self.default_vpc = backend.create_vpc(DEFAULT_NETWORK, is_default=True).id
         self.default_subnets = {REGION + zone: self._default_subnet(zone) for zone in DEFAULT_SUBNETS}
         self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
-        # Whoever may log in: every address of this machine. The network's default group lets nobody in.
+        # Allows TCP from every address of this machine. The network's default group allows no inbound traffic.
         everybody = [{"CidrIp": "127.0.0.0/8"}, {"CidrIpv6": "::1/128"}]
         backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", everybody)
         for image, (name, architecture) in IMAGES.items():
@@ -95,20 +95,20 @@ class World:
         self.records = {}
 
     def _subnet(self, zone, block):
-        """A subnet whose instances get a public address only if they ask for one."""
+        """A subnet whose instances get a public address only on request."""
         subnet = self.backend.create_subnet(self.vpc, block, availability_zone=REGION + zone)
-        # moto takes the first subnet of a zone for the zone's default.
+        # moto uses the first subnet of a zone as the zone's default.
         subnet.default_for_az = subnet.map_public_ip_on_launch = False
         return subnet.id
 
     def _give_ipv6(self, vpc):
-        """A block of IPv6 addresses for each of the zones' subnets; the small one and the default ones have none."""
+        """Adds an IPv6 block to each zone's subnet; the small subnet and the default ones have none."""
         block = ipaddress.ip_network(vpc.get_cidr_block_association_set(ipv6=True)[0]["cidr_block"])
         for name, part in zip(self.subnets.values(), block.subnets(new_prefix=64), strict=False):
             self.backend.get_subnet(name).attach_ipv6_cidr_block_associations(str(part))
 
     def _default_subnet(self, zone):
-        """The one that a launch lands in which names only the zone; its instances get a public address."""
+        """The default subnet, for a launch that names only a zone; its instances get a public address."""
         subnet = self.backend.create_subnet(
             self.default_vpc, DEFAULT_SUBNETS[zone], availability_zone=REGION + zone
         )
@@ -116,11 +116,11 @@ class World:
         return subnet.id
 
     def default_group(self, vpc):
-        """The group of whoever names none: it lets in only its own members."""
+        """The group of launches without one: it allows inbound traffic from its own members only."""
         return self.backend.get_security_group_from_name("default", vpc).id
 
     def described(self):
-        """What a test has to know of the account."""
+        """The account's content, for tests."""
         return {
             "region": REGION,
             "account": ACCOUNT,
@@ -145,7 +145,7 @@ class World:
 
 
 def public(private):
-    """The address that stands for the public one of an instance; on the same machine."""
+    """The address that stands in for an instance's public one; on the same machine."""
     network = next(network for network in PUBLIC if private.startswith(network))
     return private.replace(network, PUBLIC[network], 1)
 

@@ -1,1 +1,1 @@
-"""The Compute Engine front end: a fake that is routed, and judged both ways, by Google's own discovery document."""
+"""The Compute Engine front end: a fake whose requests and answers are validated by Google's discovery document."""

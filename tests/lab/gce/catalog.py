@@ -1,4 +1,4 @@
-"""What every project of the lab holds from the start: regions, zones, machine types, images, a network."""
+"""The initial content of each project: regions, zones, machine types, images, a network."""
 
 import zlib
 
@@ -11,9 +11,9 @@ API = "https://www.googleapis.com/compute/v1/"
 SINCE = "2026-01-01T00:00:00.000-08:00"
 REGIONS = {"us-east1": ("b", "c", "d"), "europe-west1": ("b", "c")}
 ZONES = {f"{region}-{zone}": region for region, zones in REGIONS.items() for zone in zones}
-# Subnetworks of each region, with the access that their IPv6 addresses have, where they have some.
+# Subnetworks of each region, with the access type of their IPv6 addresses, or `None`.
 SUBNETWORKS = {"default": None, "dual-internal": "INTERNAL", "dual-external": "EXTERNAL"}
-# Addresses of each region's subnetworks: 127/8, so that an instance's address is reached as it is.
+# Addresses of each region's subnetworks: 127/8, so that an instance's address is reachable directly.
 PREFIXES = {
     ("us-east1", "default"): "127.78.1",
     ("us-east1", "dual-internal"): "127.78.11",
@@ -39,7 +39,7 @@ IMAGES = {
     "debian-12-v20260901": ("debian-12", "X86_64"),
     "debian-12-arm64-v20261001": ("debian-12-arm64", "ARM64"),
 }
-# Metrics of a region's quotas; their limits are settings of the lab.
+# Metrics of a region's quotas; their limits are settings of the emulator.
 METRICS = ("CPUS", "PREEMPTIBLE_CPUS", "INSTANCES", "DISKS_TOTAL_GB")
 UNLIMITED = 1_000_000.0
 
@@ -180,7 +180,7 @@ def network(name):
 
 
 def firewalls():
-    """Every address of this machine may connect to every port; a rule is for IPv4 or for IPv6."""
+    """Allows every address of this machine to connect to every port; a rule applies to IPv4 or to IPv6."""
     shown = {"direction": "INGRESS", "priority": 1000, "disabled": False, "network": url("global/networks/default")}
     allowed = [{"IPProtocol": "tcp", "ports": ["1-65535"]}]
     sources = {"lab-allow": "127.0.0.0/8", "lab-allow-ipv6": "::1/128"}
@@ -196,7 +196,7 @@ def project():
 
 
 def described():
-    """What a test has to know of the project."""
+    """The project's content, for tests."""
     return {
         "project": PROJECT,
         "zones": list(ZONES),

@@ -1,4 +1,4 @@
-"""Google's discovery document of Compute Engine: which request is which method, and the schemas that a driver meets."""
+"""Google's discovery document of Compute Engine: the method of a request, and the schemas that a driver uses."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 
-# Where the package keeps the document; its code is never imported.
+# The document's path in the package, whose code is never imported.
 DOCUMENT = "discovery_cache/documents/compute.v1.json"
 BASE = "/compute/v1/"
 
@@ -15,7 +15,7 @@ BASE = "/compute/v1/"
 class Method:
     """One method of the API."""
 
-    # As Google calls it: compute.instances.insert.
+    # Google's name: compute.instances.insert.
     id: str
     http: str
     # Name -> the document's description of a parameter, of path and query alike.
@@ -27,7 +27,7 @@ class Method:
 
 
 class Discovery:
-    """The methods that the lab plays, all others by name only, and the schemas that the former need."""
+    """The implemented methods with their schemas, and the names of all others."""
 
     def __init__(self, played):
         package = importlib.util.find_spec("googleapiclient").submodule_search_locations[0]
@@ -38,12 +38,12 @@ class Discovery:
         unknown = set(played) - {one.id for one in self._played}
         if unknown:
             raise LookupError(f"the discovery document has no {', '.join(sorted(unknown))}")
-        # Parameters that every method takes. Clients also send the version that they were made for.
+        # Parameters of every method. Clients also send the version that they were built for.
         self.common = {**document["parameters"], "$alt": {"type": "string"}, "$apiVersion": {"type": "string"}}
         self.schemas = _needed(document["schemas"], self._played)
 
     def route(self, http, path):
-        """The played method of a request, with what its path says; or the id of one that is not played; or neither."""
+        """The implemented method of a request, with its path parameters; or the id of another method; or neither."""
         for one in self._played:
             if one.http == http and (match := one.pattern.fullmatch(path)):
                 return one, match.groupdict()
@@ -73,7 +73,7 @@ def _method(one):
 
 
 def _needed(schemas, methods):
-    """The schemas that these methods lead to."""
+    """All schemas that these methods refer to."""
     wanted = [name for one in methods for name in (one.request, one.response) if name]
     found = {}
     while wanted:

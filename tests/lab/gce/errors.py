@@ -23,7 +23,7 @@ OF_FAULTS = {
     "rejected": (None, "The cloud lab was told to refuse this."),
 }
 STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED"
-# HTTP status and message that an operation shows beside its error's code.
+# HTTP status and message that an operation shows with its error's code.
 OF_OPERATIONS = {
     STOCKOUT: (503, "SERVICE UNAVAILABLE"),
     STOCKOUT + "_WITH_DETAILS": (503, "SERVICE UNAVAILABLE"),
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 def answer(refused):
-    """A refusal as it goes over HTTP; without `status`, as Compute Engine's has none."""
+    """A refusal as sent over HTTP. It has no `status`, like Compute Engine's."""
     status = STATUS.get(refused.reason, 400)
     one = {"message": refused.message, "domain": "global", "reason": refused.reason}
     error = {"code": status, "message": refused.message, "errors": [one]}
@@ -49,7 +49,7 @@ def answer(refused):
 
 
 def of_fault(rule, method, project):
-    """The refusal that a fault of a request means."""
+    """The refusal for a fault of a request."""
     reason, message = OF_FAULTS[rule.mode]
     _, resource, verb = method.split(".")
     permission = f"compute.{resource}.{'create' if verb == 'insert' else verb}"
@@ -84,7 +84,7 @@ def exhausted(project, region, subnetwork):
 
 
 def quota(metric, limit, region, message=None):
-    """The error of an operation that met a quota."""
+    """The error of an operation that exceeded a quota."""
     info = {
         "metricName": f"compute.googleapis.com/{metric.lower()}",
         "limitName": f"{metric}-per-project-region",

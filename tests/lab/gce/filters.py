@@ -9,13 +9,13 @@ COMPARISON = re.compile(r"""\s*([\w.-]+)\s*(!=|=|:|\beq\b|\bne\b)\s*("(?:[^"\\]|
 
 
 class Unplayed(Exception):
-    """A filter that the lab cannot read."""
+    """A filter that the emulator does not support."""
 
 
 def parse(text):
     """A predicate on resources from comparisons joined by AND (or side by side in parentheses).
 
-    Played: `field = value`, `!=`, `field:*` (is set) and `field:text` (contains), each with `*` for any text in the
+    Supported: `field = value`, `!=`, `field:*` (is set) and `field:text` (contains), each with `*` for any text in the
     first two; the older `field eq regex` and `field ne regex`. Raises `Unplayed` for everything else.
     """
     tests = []

@@ -1,4 +1,4 @@
-"""Compute Engine over HTTP: routes a request, judges it and the answer, lets faults and request ids have their say."""
+"""Compute Engine over HTTP: routes a request, validates it and the answer, applies faults and request ids."""
 
 import json
 import time
@@ -60,9 +60,9 @@ class Gce:
         return self._exchanges.pass_through("gce", method.id, logged, act, partial(_of_fault, method))
 
     def interrupt(self, name, why=None):
-        """Takes an instance away by an operation of type `why`, else as a spot instance; by its name.
+        """Ends an instance, by its name, with an operation of type `why`, otherwise as a preempted spot instance.
 
-        Raises `KeyError` if there is none that lives, `ValueError` if it cannot be preempted.
+        Raises `KeyError` if no live instance has this name, `ValueError` if it cannot be preempted.
         """
         found = (one for one in self.project.instances.values() if one.wish.name == name)
         instance = next((one for one in found if one.shown["status"] in TAKING), None)
@@ -73,8 +73,8 @@ class Gce:
         self._lives.preempt(instance, why or PREEMPTED)
 
     def truth(self):
-        """What exists: for the test, not for the client."""
-        instances = [self._told(one) for one in self.project.instances.values()]
+        """All existing instances and volumes: for the test, not for the client."""
+        instances = [self._shown(one) for one in self.project.instances.values()]
         volumes = [
             {
                 "cloud": "gce",
@@ -89,10 +89,10 @@ class Gce:
         ]
         return instances, volumes
 
-    def _told(self, one):
+    def _shown(self, one):
         status = one.shown["status"]
         return {
-            # A stopped instance still has its disks, which are paid for.
+            # A stopped instance still has its disks, which cost money.
             "cloud": "gce",
             "id": one.wish.name,
             "state": status,

@@ -1,4 +1,4 @@
-"""Instances and disks of the project: what exists, how it is shown, how it comes and goes."""
+"""Instances and disks of the project: creation, representation, deletion."""
 
 import base64
 import dataclasses
@@ -14,27 +14,27 @@ from . import catalog
 from .errors import Refused
 from .operations import now
 
-# States in which an instance takes capacity and quota.
+# States in which an instance uses capacity and quota.
 TAKING = ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
 
 
 @dataclasses.dataclass
 class Instance:
-    """One instance: the resource as it is shown, and what is not shown."""
+    """One instance: the visible resource, and internal data."""
 
     shown: dict
     wish: object
-    # Lab time of its making; seconds of the monotonic clock.
+    # Emulator time of its creation; seconds of the monotonic clock.
     born: float
     address: str
     public: str | None
     ipv6: str | None
-    # Why it ended, once it did so by itself.
+    # Why it ended, if not by a request.
     reason: str | None = None
 
     @property
     def machine(self):
-        """Its name among the lab's machines: names are unique in a zone only."""
+        """Its name among the emulator's machines: names are unique in a zone only."""
         return f"{self.wish.zone}.{self.wish.name}"
 
     @property
@@ -46,7 +46,7 @@ class Instance:
 
 
 class Project:
-    """Everything that exists. Runs under the lab's lock."""
+    """All instances and disks. All methods run under the emulator's lock."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -65,7 +65,7 @@ class Project:
         return self.instances[zone, name]
 
     def listed(self):
-        """The instances that lists tell of."""
+        """The instances that lists show."""
         now = time.monotonic()
         return [one for one in self.instances.values() if now - one.born >= self._settings.visible]
 
@@ -78,7 +78,7 @@ class Project:
         return self.disks[zone, name]
 
     def make(self, wish):
-        """Makes an instance with its disks, whose names are free."""
+        """Creates an instance with its disks, whose names must be free."""
         address = self._address(catalog.ZONES[wish.zone], wish.subnetwork)
         wanted = wish.body["networkInterfaces"][0]
         public = address.replace("127.78.", "127.80.", 1) if wanted.get("accessConfigs") else None
@@ -90,13 +90,13 @@ class Project:
         return instance
 
     def check_names(self, wish):
-        """Raises `Refused` where a name is taken."""
+        """Raises `Refused` if a name is taken."""
         self._free_name("instances", self.instances, wish.zone, wish.name)
         for disk in wish.disks:
             self._free_name("disks", self.disks, wish.zone, disk["name"])
 
     def remove(self, instance, every_disk=False):
-        """Removes an instance, and the disks that go with it, or all of them; the others are let go."""
+        """Removes an instance and its auto-delete disks, or all its disks; detaches the others."""
         zone, name = instance.wish.zone, instance.wish.name
         if self.instances.get((zone, name)) is not instance:
             return
@@ -108,7 +108,7 @@ class Project:
                 self.disks[zone, disk["name"]].pop("users", None)
 
     def label(self, instance, labels, fingerprint):
-        """Raises `Refused` where somebody else was faster."""
+        """Raises `Refused` if another request came first."""
         if fingerprint != instance.shown["labelFingerprint"]:
             raise Refused("conditionNotMet", "Labels fingerprint either invalid or resource labels have changed")
         instance.shown.update(labels=labels, labelFingerprint=fingerprint_of(labels))
@@ -148,7 +148,7 @@ class Project:
     def _address(self, region, subnetwork):
         taken = {one.address for one in self.instances.values()}
         network = ipaddress.ip_network(f"{catalog.PREFIXES[region, subnetwork]}.0/24")
-        # The first of a network is its gateway, the last two are Google's.
+        # The first address of a network is its gateway, the last two are reserved by Google.
         free = (str(one) for one in list(network.hosts())[1:-1] if str(one) not in taken)
         address = next(free, None)
         if address is None:
@@ -245,7 +245,7 @@ class Project:
 
 
 def _ipv6(access, wanted, address):
-    """What an interface shows of its IPv6 address, by its subnetwork's kind of access."""
+    """The IPv6 fields of an interface, by its subnetwork's access type."""
     if access == "INTERNAL":
         return {"ipv6AccessType": access, "ipv6Address": address, "internalIpv6PrefixLength": 96}
     shown = {
@@ -260,5 +260,5 @@ def _ipv6(access, wanted, address):
 
 
 def fingerprint_of(value):
-    """A fingerprint as Compute Engine gives it: base64 for URLs, another for another value."""
+    """A fingerprint in Compute Engine's form: base64 for URLs, different for each value."""
     return base64.urlsafe_b64encode(zlib.crc32(json.dumps(value, sort_keys=True).encode()).to_bytes(8, "big")).decode()

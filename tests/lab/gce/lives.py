@@ -1,24 +1,24 @@
-"""The lives of instances: provisioned, staged, running, preempted, stopped, deleted, and the machine behind each."""
+"""The states of instances: provisioned, staged, running, preempted, stopped, deleted; and the machine of each."""
 
 from shared import faults, guest
 
 from . import catalog, errors
 
-# How an instance ends, as its operation calls it.
+# Types of the operations that end an instance.
 PREEMPTED = "compute.instances.preempted"
 RUN_OVER = "compute.instances.terminateOnMaxRunDuration"
 BY_ITSELF = "compute.instances.guestTerminate"
 
 
 class Lives:
-    """Moves instances from state to state. Runs under the lab's lock."""
+    """Moves instances from state to state. All methods run under the emulator's lock."""
 
     def __init__(self, project, operations, settings, rules, timeline, machines, judge, lock):
         self._project, self._operations, self._settings, self._rules = project, operations, settings, rules
         self._timeline, self._machines, self._judge, self._lock = timeline, machines, judge, lock
 
     def begin(self, wish):
-        """Makes an instance, and gives it with what its operation is to do at its end."""
+        """Creates an instance; returns it with the function that finishes its operation."""
         self._project.check_names(wish)
         error = self._lack(wish)
         fates = faults.OF_INSTANCES if wish.spot else faults.OF_LASTING_INSTANCES
@@ -43,17 +43,17 @@ class Lives:
         return instance, finish
 
     def delete(self, instance):
-        """Begins to delete an instance, and gives what its operation is to do at its end."""
+        """Begins to delete an instance; returns the function that finishes its operation."""
         self._machines.stop(instance.machine)
         instance.status("STOPPING")
         return lambda: self._project.remove(instance)
 
     def preempt(self, instance, why=PREEMPTED):
-        """Takes an instance away."""
+        """Ends an instance by the cloud."""
         self._end(instance, why, instance.wish.action)
 
     def _lack(self, wish):
-        """The error of an operation that finds no capacity or no quota; `None` if there is enough."""
+        """The error of an operation without capacity or quota; `None` if there is enough."""
         project = self._project
         rule = self._rules.take("compute.instances.insert", wish.candidate(), faults.OF_CANDIDATES)
         capacity = self._settings.capacity.get(wish.place)
@@ -105,12 +105,12 @@ class Lives:
         self._machines.start(instance.machine, addresses, inside, lambda _name: self._powered_off(instance))
 
     def _powered_off(self, instance):
-        """An instance that powers itself off is stopped, never deleted: Compute Engine knows nothing else."""
+        """An instance that powers itself off is stopped, never deleted: Compute Engine has no other behavior."""
         with self._lock:
             self._end(instance, BY_ITSELF, "STOP")
 
     def _end(self, instance, why, action):
-        """Stops or deletes an instance at the cloud's own or its own wish."""
+        """Stops or deletes an instance that the cloud, or the instance itself, has ended."""
         if instance.shown["status"] not in ("PROVISIONING", "STAGING", "RUNNING"):
             return
         instance.reason = why

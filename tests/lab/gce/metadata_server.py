@@ -1,4 +1,4 @@
-"""The metadata server, as far as credentials by default ask it; clients are led here by GCE_METADATA_HOST."""
+"""The metadata server, for default credentials only; GCE_METADATA_HOST leads clients here."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""The methods that the lab plays: each from parameters and body to an answer."""
+"""The implemented methods: each maps parameters and body to an answer."""
 
 from . import catalog, wishes
 from .errors import Refused
@@ -6,7 +6,7 @@ from .filters import Unplayed, listed
 
 
 class Methods:
-    """`gce` has project, operations and lives. Every method takes parameters and body, and gives the answer's JSON."""
+    """`gce` has project, operations and lives. Each method maps parameters and body to the answer's JSON."""
 
     def __init__(self, project, operations, lives, machines):
         self._project, self._operations, self._lives, self._machines = project, operations, lives, machines
@@ -83,23 +83,23 @@ class Methods:
         return self._begin("setLabels", wanted, instance.target, None, body)
 
     def _begin(self, kind, wanted, target, finish, body):
-        asked = {
+        request = {
             "parameters": {key: value for key, value in wanted.items() if key[0] != "$"},
             "body": body,
             "kind": kind,
         }
         return self._operations.begin(
-            kind, wanted["zone"], target, finish=finish, request_id=wanted.get("requestId"), asked=asked
+            kind, wanted["zone"], target, finish=finish, request_id=wanted.get("requestId"), request=request
         )
 
     def repeated(self, verb, wanted, body):
-        """The operation of an earlier request with this id, and whether it asked the same."""
-        asked = {
+        """The operation of an earlier request with this id, and whether the requests are equal."""
+        request = {
             "parameters": {key: value for key, value in wanted.items() if key[0] != "$"},
             "body": body,
             "kind": verb,
         }
-        return self._operations.repeated(wanted["requestId"], asked)
+        return self._operations.repeated(wanted["requestId"], request)
 
     def _serial(self, wanted, _body):
         instance = self._project.get(wanted["zone"], wanted["instance"])

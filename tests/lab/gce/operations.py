@@ -1,4 +1,4 @@
-"""Zone operations: PENDING, RUNNING, DONE, with or without an error, and whoever waits for them."""
+"""Zone operations: PENDING, RUNNING, DONE, with or without an error; and waits for them."""
 
 import datetime
 import itertools
@@ -9,18 +9,18 @@ import uuid
 from . import catalog
 from .errors import OF_OPERATIONS, Refused
 
-# Who an operation says has asked for it.
+# The user that an operation shows.
 USER = "lab@lab-project.iam.gserviceaccount.com"
 SYSTEM = "system"
 
 
 def now():
-    """The time as Compute Engine writes it."""
+    """The time in Compute Engine's format."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Operations:
-    """All operations of the project, by zone and name. Everything here runs under the lab's lock."""
+    """All operations of the project, by zone and name. All methods run under the emulator's lock."""
 
     def __init__(self, settings, timeline, lock):
         self._settings, self._timeline = settings, timeline
@@ -34,11 +34,11 @@ class Operations:
         self._by_request.clear()
         self._done.notify_all()
 
-    def begin(self, kind, zone, target, user=USER, finish=None, request_id=None, asked=None):
+    def begin(self, kind, zone, target, user=USER, finish=None, request_id=None, request=None):
         """Starts an operation on `target` (id and link).
 
-        `finish` is called when it is to be done, and gives its error, or nothing. `asked` is what a repeated
-        `request_id` must ask again.
+        `finish` is called at its end, and returns its error, or nothing. A repeat of `request_id` must have an equal
+        `request`.
         """
         name = f"operation-{int(time.time() * 1000)}-{uuid.uuid4().hex[:13]}-{next(self._numbers):08x}"
         operation = {
@@ -58,7 +58,7 @@ class Operations:
         self._all[zone, name] = operation
         if request_id is not None:
             operation["clientOperationId"] = request_id
-            self._by_request[request_id] = (operation, asked)
+            self._by_request[request_id] = (operation, request)
         self._timeline.after(self._settings.operation_pending, self._run, operation, finish)
         return operation
 
@@ -69,12 +69,12 @@ class Operations:
         self._end(operation, None)
         return operation
 
-    def repeated(self, request_id, asked):
-        """The operation that this request id has begun, and whether the same was asked; `None` for a new one."""
+    def repeated(self, request_id, request):
+        """The operation of this request id, and whether the requests are equal; `None` for a new id."""
         if request_id not in self._by_request:
             return None
         operation, before = self._by_request[request_id]
-        return operation, before == asked
+        return operation, before == request
 
     def get(self, zone, name):
         if (zone, name) not in self._all:
@@ -86,7 +86,7 @@ class Operations:
         return [operation for (its, _), operation in self._all.items() if its == zone]
 
     def wait(self, zone, name):
-        """Returns when the operation is done, or the longest wait is over; lets go of the lab's lock meanwhile."""
+        """Waits for the operation, or for the maximum time; releases the emulator's lock meanwhile."""
         operation = self.get(zone, name)
         there = (zone, name)
         self._done.wait_for(

@@ -1,4 +1,4 @@
-"""Judges parameters, bodies and answers by the schemas of the discovery document."""
+"""Validates parameters, bodies and answers by the schemas of the discovery document."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class Mismatch(Exception):
-    """What is wrong, and where."""
+    """A mismatch, with its location."""
 
 
 class Schemas:
@@ -22,7 +22,7 @@ class Schemas:
         self._schemas, self._common = discovery.schemas, discovery.common
 
     def parameters(self, method, path, query):
-        """Path and query of a request; `query` is a list of pairs, since some names may come twice."""
+        """Path and query of a request; `query` is a list of pairs, since some names may occur twice."""
         known = {**self._common, **method.parameters}
         seen = set()
         for name, text in [*path.items(), *query]:
@@ -37,7 +37,7 @@ class Schemas:
                 raise Mismatch(f"parameter `{name}` of {method.id} is missing")
         for name, text in query:
             if name == "maxResults":
-                # Said in the description only.
+                # Stated in the description only.
                 _range(int(text), (0, LARGEST_PAGE), "parameter `maxResults`")
             if name == "requestId" and (not UUID.fullmatch(text) or text == ZERO_UUID):
                 raise Mismatch(f"requestId must be a UUID that is not all zeros, not `{text}`")
@@ -49,7 +49,7 @@ class Schemas:
         self._value({"$ref": method.request}, value, "resource", method.id)
 
     def answer(self, method, value):
-        """The lab's own answer: clients decode strictly, so a fake may not be careless."""
+        """The emulator's own answer: clients decode strictly, so it must match the schema."""
         self._value({"$ref": method.response}, value, "answer", None)
 
     def _value(self, schema, value, where, method):

@@ -1,4 +1,4 @@
-"""Reads what an insert asks for: checks it as Compute Engine does beyond its schemas."""
+"""Parses inserts, with Compute Engine's checks beyond its schemas."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from . import catalog
 from .errors import Refused
 from .filters import Unplayed
 
-# Fields of an instance that the lab acts on or keeps.
+# Fields of an instance that the emulator acts on or stores.
 PLAYED = {
     "canIpForward",
     "description",
@@ -22,7 +22,7 @@ PLAYED = {
     "shieldedInstanceConfig",
     "tags",
 }
-# The same, further down: other fields would be left aside without a word.
+# The same, for nested objects: other fields would be ignored silently.
 PLAYED_INSIDE = {
     "disks": {"autoDelete", "boot", "deviceName", "diskSizeGb", "initializeParams", "mode", "type"},
     "initializeParams": {"description", "diskName", "diskSizeGb", "diskType", "labels", "sourceImage"},
@@ -38,14 +38,14 @@ PLAYED_INSIDE = {
 }
 LABEL_KEY = re.compile(r"[a-z][-_a-z0-9]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
-# Seconds that a limited run may take.
+# The range of a maximum run duration, in seconds.
 RUN = (30, 120 * 24 * 3600)
 LONGEST_METADATA = 256 * 1024
 
 
 @dataclasses.dataclass
 class Wish:
-    """An instance as it was asked for."""
+    """A requested instance."""
 
     name: str
     zone: str
@@ -59,18 +59,18 @@ class Wish:
     # For each disk: name, image (or `None`), size in GiB, labels, auto_delete, device, type.
     disks: list
     spot: bool
-    # STOP or DELETE: what a preemption or the end of a limited run does.
+    # STOP or DELETE: the effect of a preemption or of the maximum run duration.
     action: str
     # Seconds, or `None`.
     longest_run: float | None
 
     @property
     def place(self):
-        """Where it takes capacity from, as the setting `capacity` names it."""
+        """The source of its capacity, as named in the setting `capacity`."""
         return f"{self.kind}/{self.zone}" + ("/spot" if self.spot else "")
 
     def candidate(self):
-        """What rules of the fault engine match on."""
+        """The values that fault rules match."""
         return {"machineType": self.kind, "zone": self.zone, "provisioningModel": "SPOT" if self.spot else "STANDARD"}
 
     def metadata(self, key):
@@ -112,7 +112,7 @@ def invalid(field, value, why):
 
 
 def check_labels(labels, field):
-    """Raises `Refused` for what may not be a label."""
+    """Raises `Refused` for a value that is not a valid label."""
     if len(labels) > 64:
         raise invalid(field, "", "At most 64 labels are allowed.")
     for key, value in labels.items():
@@ -125,7 +125,7 @@ def check_labels(labels, field):
 
 
 def _tail(url, pattern):
-    """What a full or partial URL names."""
+    """The parts of a full or partial URL."""
     match = re.fullmatch(rf"(?:https://[^/]+/compute/v1/)?(?:projects/(?P<project>[^/]+)/)?{pattern}", url)
     return match.groupdict() if match else None
 
@@ -154,8 +154,8 @@ def _disk(zone, number, disk, instance, machine_type):
         family = _tail(url, r"global/images/family/(?P<name>[^/]+)")
         try:
             found = named or family or {"project": None, "name": ""}
-            look = catalog.newest if family else catalog.image
-            image = look(found["project"] or catalog.PROJECT, found["name"])
+            find = catalog.newest if family else catalog.image
+            image = find(found["project"] or catalog.PROJECT, found["name"])
         except Refused:
             raise invalid(
                 f"disks[{number}].initializeParams.sourceImage", url, "The referenced image resource cannot be found."
@@ -206,23 +206,23 @@ def _network(zone, interfaces):
 
 
 def _ipv6(wanted, subnetwork):
-    """Whether an interface gets an IPv6 address: an external one only where it asks for access."""
-    stack, asked = wanted.get("stackType", "IPV4_ONLY"), wanted.get("ipv6AccessConfigs", [])
+    """Whether an interface gets an IPv6 address: an external one only if it requests access."""
+    stack, requested = wanted.get("stackType", "IPV4_ONLY"), wanted.get("ipv6AccessConfigs", [])
     if stack == "IPV6_ONLY":
         raise Unplayed("the lab's instances have an IPv4 address")
     access = catalog.SUBNETWORKS[subnetwork]
     if stack == "IPV4_IPV6" and access is None:
         raise invalid("networkInterfaces[0].stackType", stack, f"Subnetwork '{subnetwork}' is IPV4_ONLY.")
-    if asked and (stack != "IPV4_IPV6" or access != "EXTERNAL"):
+    if requested and (stack != "IPV4_IPV6" or access != "EXTERNAL"):
         raise invalid(
             "networkInterfaces[0].ipv6AccessConfigs", "", "It needs a dual-stack interface in an external subnetwork."
         )
-    for one in asked:
-        if len(asked) > 1 or (one.get("type"), one.get("networkTier", "PREMIUM")) != ("DIRECT_IPV6", "PREMIUM"):
+    for one in requested:
+        if len(requested) > 1 or (one.get("type"), one.get("networkTier", "PREMIUM")) != ("DIRECT_IPV6", "PREMIUM"):
             raise invalid(
                 "networkInterfaces[0].ipv6AccessConfigs", "", "Only one, DIRECT_IPV6 in the premium tier, is supported."
             )
-    return stack == "IPV4_IPV6" and (access == "INTERNAL" or bool(asked))
+    return stack == "IPV4_IPV6" and (access == "INTERNAL" or bool(requested))
 
 
 def _metadata(items):

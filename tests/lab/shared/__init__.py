@@ -1,1 +1,1 @@
-"""What both front ends stand on: settings, faults, the judge, time, and machines that can be logged in to."""
+"""The base of both front ends: settings, faults, violations, time, and machines with SSH."""

@@ -1,4 +1,4 @@
-"""The lab's own operations, under /_lab/: what a test asks and tells it."""
+"""The control API under /_lab/, for tests."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ class Admin:
             self._lab.rules.add(one)
 
     def _reset(self, body):
-        """Everything as at the start; `seed` of the dice that follow may be given."""
+        """Restores the initial state; an optional `seed` determines later random faults."""
         self._lab.reset(body.get("seed"))
 
     def _requests(self, _body):
@@ -77,7 +77,7 @@ class Admin:
         return {"console": self._lab.machines.console(body["id"]).decode(errors="replace")}
 
     def _interrupt(self, body):
-        """Takes the instance `id` away, as its cloud does with spot capacity, or for the reason `why`."""
+        """Ends the instance `id`, as a reclaimed spot instance, or for the reason `why`."""
         for front_end in self._lab.front_ends:
             try:
                 return front_end.interrupt(body["id"], body.get("why"))

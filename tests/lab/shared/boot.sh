@@ -1,9 +1,9 @@
 #!/bin/sh
-# Boots an instance, still as its process 1: what cloud-init does, then sshd.
+# Boots an instance, still as its process 1: applies user data like cloud-init, then runs sshd.
 #
 #   boot.sh PORT ADDRESS…
 #
-# Exit status 77 says that the instance powered itself off.
+# Exit status 77 means that the instance powered itself off.
 set -eu
 port=$1
 shift
@@ -11,7 +11,7 @@ given=/run/lab
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 cd /
 
-# What would end this machine ends the instance instead.
+# Commands that would stop this machine stop the instance instead.
 for tool in shutdown poweroff halt reboot systemctl systemd-run; do
   for place in /usr/local/sbin /usr/sbin /usr/bin; do
     [ "$place" = /usr/local/sbin ] || [ -e "$place/$tool" ] || continue
@@ -20,7 +20,7 @@ for tool in shutdown poweroff halt reboot systemctl systemd-run; do
   done
 done
 
-# Nobody's keys but the instance's own.
+# Removes this machine's keys: the instance has its own.
 mkdir -p /etc/ssh ~root/.ssh
 rm -f /etc/ssh/ssh_host_* ~root/.ssh/authorized_keys
 sed -i 's#^\(root:.*:\)[^:]*$#\1/bin/bash#' /etc/passwd
@@ -33,7 +33,7 @@ while read -r number mode how path; do
   chmod "$mode" "$path"
 done <"$given/manifest"
 while read -r user; do
-  # One of this machine's may have the name, another home and a shell of its own.
+  # A user of this machine may have the same name, with another home and shell.
   [ "$user" = root ] || userdel --force "$user" >/dev/null 2>&1 || true
   id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/sh "$user"
   home=$(getent passwd "$user" | cut -d: -f6)
@@ -42,7 +42,7 @@ while read -r user; do
   chown -R "$user:" "$home/.ssh"
   chmod 700 "$home/.ssh"
   chmod 600 "$home/.ssh/authorized_keys"
-  # A locked account may not log in, even by key.
+  # A locked account cannot log in, even by key.
   sed -i "s/^$user:![^:]*:/$user:*:/" /etc/shadow
 done <"$given/users"
 for script in "$given"/scripts/*; do

@@ -1,4 +1,4 @@
-"""One request's way through the faults: what both front ends do around their own work."""
+"""Applies faults to one request: the common part of both front ends."""
 
 import dataclasses
 import threading
@@ -18,13 +18,13 @@ class Entry:
     front_end: str
     operation: str
     parameters: dict
-    # HTTP status; 0 while it is on its way, or where no answer was sent.
+    # HTTP status; 0 until an answer is sent.
     status: int = 0
     # The error's code.
     code: str | None = None
-    # The mode of the fault it met.
+    # The mode of the fault that affected it.
     fault: str | None = None
-    # Seconds since the lab began.
+    # Seconds since the emulator's start.
     at: float = 0.0
 
 
@@ -46,16 +46,16 @@ class Exchanges:
         return found
 
     def clear(self):
-        """Forgets the log, and drops whoever is held by a fault."""
+        """Clears the log, and drops requests that a fault holds."""
         self.log = []
         self._released.set()
         self._released = threading.Event()
 
     def pass_through(self, front_end, operation, parameters, act, refuse):
-        """Lets one request act, or not, as the rules say.
+        """Performs one request, subject to the rules.
 
-        `act()` does the work under the lab's lock, `refuse(rule)` makes the error of a fault; both return an answer
-        with `status` and `code`. Raises `Dropped` where the client gets none.
+        `act()` does the work under the emulator's lock, `refuse(rule)` creates the error of a fault; both return an
+        answer with `status` and `code`. Raises `Dropped` if the client gets no answer.
         """
         entry = Entry(front_end, operation, parameters, at=round(time.monotonic() - self._began, 4))
         with self._lock:
@@ -86,7 +86,7 @@ class Exchanges:
 
 @dataclasses.dataclass
 class Answer:
-    """What goes back over HTTP."""
+    """The answer to send over HTTP."""
 
     status: int
     body: bytes

@@ -1,46 +1,46 @@
-"""The fault engine: rules that say which call goes wrong, and how. Both front ends ask it."""
+"""The fault engine of both front ends: rules for which calls fail, and how."""
 
 import dataclasses
 import fnmatch
 import itertools
 import random
 
-# What happens to the request itself, before or after it acts.
+# Faults of the request itself, before or after it takes effect.
 OF_REQUESTS = ("rejected", "lost", "hang", "slow", "throttled", "denied")
-# What happens to one candidate of a launch: a type in a zone, spot or not.
+# Faults of one offering of a launch: a type in a zone, spot or on demand.
 OF_CANDIDATES = ("capacity", "quota")
-# What happens to an instance that was launched.
+# Faults of a launched instance.
 OF_INSTANCES = ("spot-reclaim", "ends-in-error")
-# What of these may happen to an instance that is not a spot instance.
+# Those that also affect on-demand instances.
 OF_LASTING_INSTANCES = ("ends-in-error",)
 MODES = OF_REQUESTS + OF_CANDIDATES + OF_INSTANCES
 
 
 @dataclasses.dataclass
 class Rule:
-    """One rule; a call it matches uses it up by one."""
+    """One rule; each matching call reduces its count by one."""
 
-    # Operation, as its cloud calls it; `*` and `?` match.
+    # The cloud's name of the operation; may contain `*` and `?`.
     operation: str
     # One of MODES.
     mode: str
     # Parameter path -> pattern, both with `*` and `?`: {"InstanceType": "m7i.*", "Tag*.Key": "pool"}.
     match: dict = dataclasses.field(default_factory=dict)
-    # How many calls go wrong; `None` is all of them.
+    # How many calls fail; `None` for all.
     count: int | None = 1
-    # How likely a matching call goes wrong.
+    # The probability that a matching call fails.
     probability: float = 1.0
-    # The error's code, where the mode's own is not meant.
+    # The error's code, instead of the mode's own.
     code: str | None = None
     # The error's message.
     message: str | None = None
     # `hang`, `slow`: for how long; `spot-reclaim`, `ends-in-error`: how long after the launch.
     seconds: float | None = None
-    # `hang`: whether the request acts first.
+    # `hang`: whether the request takes effect first.
     applied: bool = False
 
     def check(self):
-        """Raises `ValueError` with what is wrong."""
+        """Raises `ValueError` with the reason."""
         if self.mode not in MODES:
             raise ValueError(f"unknown mode `{self.mode}`; there are {', '.join(MODES)}")
         if self.mode == "rejected" and not self.code:
@@ -50,7 +50,7 @@ class Rule:
 
 
 class Faults:
-    """The rules in force. The same seed and the same calls in the same order give the same faults."""
+    """The active rules. The same seed and the same calls in the same order give the same faults."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -63,7 +63,7 @@ class Faults:
         self._numbers = itertools.count()
 
     def add(self, wanted):
-        """Adds one rule, a JSON object. Raises `ValueError` with what is wrong with it."""
+        """Adds one rule, a JSON object. Raises `ValueError` if it is not valid."""
         known = {field.name for field in dataclasses.fields(Rule)}
         for key in wanted:
             if key not in known:
@@ -76,7 +76,7 @@ class Faults:
         self._rules.append((rule, random.Random(f"{self.seed}/{next(self._numbers)}")))
 
     def take(self, operation, parameters, modes):
-        """The fault that this call meets, if any: the first rule of these modes that matches and whose dice say so."""
+        """The fault of this call, or `None`: the first rule of these modes that matches and passes its probability."""
         flat = None
         for rule, dice in self._rules:
             if rule.mode not in modes or rule.count == 0 or not fnmatch.fnmatchcase(operation, rule.operation):
@@ -92,7 +92,7 @@ class Faults:
         return None
 
     def left(self):
-        """The rules, as they would be added again: what is not used up shows a test that its fault never happened."""
+        """The remaining rules, in the form of additions: a count above 0 shows that a fault did not happen."""
         return [dataclasses.asdict(rule) for rule, _ in self._rules]
 
 

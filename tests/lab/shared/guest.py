@@ -1,4 +1,4 @@
-"""Reads user data as cloud-init does: what an instance makes of it before anybody can log in."""
+"""Parses user data like cloud-init: the changes to an instance before its first login."""
 
 import base64
 import dataclasses
@@ -7,7 +7,7 @@ import zlib
 
 import yaml
 
-# Keys of #cloud-config that the lab honours, and those it may leave aside without a test noticing.
+# Keys of #cloud-config that the emulator applies, and those that it ignores without effect on tests.
 HONOURED = {
     "bootcmd",
     "disable_root",
@@ -44,13 +44,13 @@ class File:
 
 @dataclasses.dataclass
 class Guest:
-    """What is to be done inside an instance: users and keys, files, then scripts, each a text for /bin/sh."""
+    """The changes inside an instance: users and keys, files, then scripts, each a text for /bin/sh."""
 
     files: list = dataclasses.field(default_factory=list)
     # User -> public keys.
     keys: dict = dataclasses.field(default_factory=dict)
     scripts: list = dataclasses.field(default_factory=list)
-    # Sentences about what was not understood.
+    # Messages about unsupported content.
     complaints: list = dataclasses.field(default_factory=list)
 
     def authorise(self, user, keys):
@@ -58,7 +58,7 @@ class Guest:
 
 
 def read(user_data, default_user="root"):
-    """A guest from user data: nothing, `#cloud-config`, or a script that begins with `#!`; gzip is undone."""
+    """A guest from user data: empty, `#cloud-config`, or a script that begins with `#!`; also compressed by gzip."""
     guest = Guest()
     if user_data[:2] == b"\x1f\x8b":
         try:
@@ -133,7 +133,7 @@ def _written(guest, file):
 
 
 def _commands(commands):
-    """A list of commands as cloud-init runs it: texts for the shell, and lists of words."""
+    """A list of commands in cloud-init's form: texts for the shell, or lists of arguments."""
     lines = ["#!/bin/sh"]
     for command in commands:
         words = [command] if isinstance(command, str) else [_quoted(str(word)) for word in command]

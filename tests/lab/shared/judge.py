@@ -1,17 +1,17 @@
-"""Collects violations: what no correct client would have sent, and answers that the lab itself got wrong."""
+"""Collects violations: requests that no correct client sends, and invalid answers of the emulator."""
 
 import threading
 
 
 class Judge:
-    """Violations in the order they were seen. A test asserts at its end that there are none."""
+    """Violations in order of occurrence. A test asserts at its end that there are none."""
 
     def __init__(self):
         self._found = []
         self._lock = threading.Lock()
 
     def accuse(self, front_end, operation, what):
-        """Keeps one violation; `what` is a sentence for whoever reads the failed test."""
+        """Stores one violation; `what` is a sentence for the output of the failed test."""
         with self._lock:
             self._found.append({"front_end": front_end, "operation": operation, "what": what})
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Process 1 of an instance: puts a copy-on-write view of this machine together, and boots inside it.
+# Process 1 of an instance: mounts a copy-on-write view of this machine, and boots inside it.
 #
 #   machine.sh DIRECTORY PORT ADDRESS…    in process and mount namespaces of its own
 #
-# Nothing that the instance does reaches this machine's files: its changes lie in memory and go with it. The homes of
-# this machine's users are not there, nor what they keep in them.
+# An instance cannot change this machine's files: its changes are in memory and vanish with it. The home directories of
+# this machine's users are not visible.
 set -eu
 umask 022
 dir=$1

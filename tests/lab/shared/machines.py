@@ -1,4 +1,4 @@
-"""Instances that can be logged in to: each a real sshd on an address of its own, in namespaces of its own."""
+"""Instances with SSH: each has a real sshd on its own address, in its own namespaces."""
 
 import os
 import pathlib
@@ -10,16 +10,16 @@ import subprocess
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
-# What boot.sh answers when the instance powered itself off.
+# The exit status of boot.sh if the instance powered itself off.
 POWERED_OFF = 77
-# An address that no instance gets: whoever holds its port keeps other labs from choosing the same.
+# An address that no instance gets: a bound port on it keeps other emulators from choosing the same port.
 RESERVED = "127.77.255.254"
-# Of IPv6 only this address is this machine: one instance of a cloud can have it at a time.
+# The only IPv6 address of this machine: one instance of a cloud can have it at a time.
 IPV6 = "::1"
 
 
 class Unusable(Exception):
-    """This machine cannot run instances; the text says why and what helps."""
+    """This machine cannot run instances; the text has the reason and the remedy."""
 
 
 class Machines:
@@ -32,12 +32,12 @@ class Machines:
         self._port_holder, self.port = _reserve_port()
 
     def start(self, name, addresses, guest, powered_off):
-        """Boots an instance and returns at once; must be called from a thread that lives as long as the lab.
+        """Boots an instance and returns immediately. The calling thread must live as long as the emulator.
 
-        `powered_off` is called with the name when the instance ended itself, from a thread of its own.
+        `powered_off` is called with the name when the instance has powered itself off, in a separate thread.
         """
         home = self._home / name
-        # A name may come again.
+        # A name may be reused.
         shutil.rmtree(home, ignore_errors=True)
         _lay_out(home, guest)
         # The kernel kills it with the thread that started it, and everything inside it with it.
@@ -58,7 +58,7 @@ class Machines:
         threading.Thread(target=self._watch, args=(name, process, powered_off), daemon=True).start()
 
     def stop(self, name):
-        """Ends an instance as pulling its plug does; one that does not run is left alone."""
+        """Stops an instance immediately, without a shutdown; does nothing if it does not run."""
         with self._guard:
             process = self._running.pop(name, None)
         if process is not None:
@@ -66,7 +66,7 @@ class Machines:
             process.wait()
 
     def clear(self):
-        """Ends every instance and removes what is on disk of them."""
+        """Stops every instance and removes its files."""
         with self._guard:
             processes = list(self._running.values())
             self._running.clear()
@@ -82,14 +82,14 @@ class Machines:
         self._port_holder.close()
 
     def console(self, name):
-        """What the instance has printed so far; empty before its boot."""
+        """The console output of the instance; empty before its boot."""
         try:
             return (self._home / name / "console.log").read_bytes()
         except FileNotFoundError:
             return b""
 
     def pid(self, name):
-        """The process that all of an instance hangs on; `None` if it does not run."""
+        """The id of the instance's process 1; `None` if it does not run."""
         with self._guard:
             process = self._running.get(name)
         return process.pid if process is not None else None
@@ -105,7 +105,7 @@ class Machines:
 
 
 def _lay_out(home, guest):
-    """Writes down what boot.sh reads."""
+    """Writes the files that boot.sh reads."""
     for folder in ("files", "keys", "scripts"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     manifest = []
@@ -123,7 +123,7 @@ def _lay_out(home, guest):
 
 
 def _reserve_port():
-    """A port that is the same on every instance, below those that the kernel gives to outgoing connections."""
+    """A port that is the same on every instance, below the kernel's range for outgoing connections."""
     for _ in range(100):
         holder = socket.socket()
         try:
@@ -135,7 +135,7 @@ def _reserve_port():
 
 
 def check():
-    """Raises `Unusable` where an instance could not run."""
+    """Raises `Unusable` if an instance could not run."""
     if os.geteuid() != 0:
         raise Unusable("the lab must run as root: each instance has process and mount namespaces of its own")
     for program in ("/usr/sbin/sshd", "/usr/bin/unshare", "/usr/bin/setpriv", "/usr/bin/ssh-keygen"):

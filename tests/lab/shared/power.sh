@@ -1,16 +1,16 @@
 #!/bin/sh
-# Stands for shutdown, poweroff, halt, reboot, systemctl and systemd-run inside an instance.
+# Replaces shutdown, poweroff, halt, reboot, systemctl and systemd-run inside an instance.
 #
-# Ends the instance, now or later; `systemctl` does nothing else, and `systemd-run --on-active=TIME COMMAND…` waits.
+# Stops the instance, now or later; `systemctl` does nothing else, and `systemd-run --on-active=TIME COMMAND…` waits.
 set -eu
 
 off() {
   : >/run/powered-off
-  # Before sshd is there, process 1 looks for the mark when the script has ended.
+  # Before sshd runs, process 1 checks for the mark when the script has ended.
   kill "$(cat /run/sshd.pid 2>/dev/null)" 2>/dev/null || kill -KILL -1
 }
 
-# later SECONDS COMMAND…: in a session of its own, so that it outlives whoever asked.
+# later SECONDS COMMAND…: in a session of its own, so that it outlives its caller.
 later() {
   setsid sh -c 'sleep "$1"; shift; exec "$@"' later "$@" </dev/null >/dev/null 2>&1 &
 }

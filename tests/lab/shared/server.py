@@ -1,4 +1,4 @@
-"""The HTTP server: routes to the front ends, and can drop a connection as a lost network does."""
+"""The HTTP server: routes to the front ends, and can drop a connection like a lost network."""
 
 import os
 import socket
@@ -17,12 +17,12 @@ from .exchange import Answer, Dropped
 
 
 class Handler(WSGIRequestHandler):
-    """Logs nothing: the lab has a log of its own. Werkzeug closes each connection after its answer."""
+    """Logs nothing: the emulator has a log of its own. Werkzeug closes each connection after its answer."""
 
     protocol_version = "HTTP/1.1"
 
     def date_time_string(self, timestamp=None):
-        """The clouds' time, for the head of each answer."""
+        """The clouds' time, for the header of each answer."""
         return formatdate(time.time() + self.server.settings.clock_ahead, usegmt=True)
 
     def log(self, type, message, *args):
@@ -36,7 +36,7 @@ class Server:
     """Serves `routes` on a free port of 127.0.0.1, one thread a connection.
 
     `routes` are pairs of a predicate on the request and a function from the request to an `Answer`; the first that
-    fits is taken. `settings` say what time it is.
+    matches is used. `settings` determine the clock.
     """
 
     def __init__(self, routes, judge, settings):
@@ -62,7 +62,7 @@ class Server:
         except Dropped:
             _reset(environ["werkzeug.socket"])
             raise ConnectionResetError from None
-        except Exception as error:  # The lab's own fault must fail the test, not look like the cloud's.
+        except Exception as error:  # The emulator's own error must fail the test, not be taken for the cloud's.
             traceback.print_exc(file=sys.stderr)
             self._judge.accuse("lab", request.path, f"the lab itself failed: {error!r}")
             answer = Answer(500, f"the cloud lab failed: {error!r}\n".encode(), "text/plain")
@@ -79,6 +79,6 @@ class Server:
 
 
 def _reset(connection):
-    """Ends a connection by RST: lingering for no time, and closed under whoever still holds the file."""
+    """Closes a connection by RST: with a linger time of 0, and even if another object still uses the file."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     os.close(connection.detach())

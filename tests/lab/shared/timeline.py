@@ -1,4 +1,4 @@
-"""Does things later: one thread, a heap, no polling."""
+"""Delayed actions: one thread, a heap, no polling."""
 
 import heapq
 import itertools
@@ -9,13 +9,13 @@ import traceback
 
 
 class Timeline:
-    """Runs actions at their time, one after the other, each while holding the lab's lock."""
+    """Runs actions at their time, one after the other, each while holding the emulator's lock."""
 
     def __init__(self, lock):
         self._lock = lock
         self._due = []
         self._numbers = itertools.count()
-        # Which actions still count: those from before `clear` do not, even if their time had come.
+        # The generation of valid actions: those from before `clear` are void, even if they are due.
         self._era = 0
         self._changed = threading.Condition()
         self._ended = False
@@ -29,7 +29,7 @@ class Timeline:
             self._changed.notify()
 
     def clear(self):
-        """Forgets everything that was to be done; whoever holds the lab's lock sees none of it happen any more."""
+        """Cancels all actions. If the caller holds the emulator's lock, none of them runs afterwards."""
         with self._changed:
             self._era += 1
             self._due.clear()
@@ -41,7 +41,7 @@ class Timeline:
         self._thread.join()
 
     def _next(self):
-        """The next action that is due, waiting for it; `None` at the end."""
+        """Waits for the next action that is due; `None` at the end."""
         with self._changed:
             while not self._ended:
                 left = self._due[0][0] - time.monotonic() if self._due else None
@@ -58,5 +58,5 @@ class Timeline:
                     continue
                 try:
                     action(*arguments)
-                except Exception:  # One action's fault must not end all that come after it.
+                except Exception:  # An action's error must not stop the later ones.
                     traceback.print_exc(file=sys.stderr)
