@@ -614,7 +614,7 @@ async fn a_runners_death_is_noticed(role: &str) {
     let host = host(&home.path().join("state"), Role::Keeper);
     let alive = seen(&host).await.unwrap();
     assert!(alive.lease_held && alive.runner == Presence::There);
-    host.clear_leftovers(&name()).await.unwrap();
+    host.remove_tmpdir(&name()).await.unwrap();
     assert!(tmpdir.exists(), "a living runner still needs it");
     runner.kill();
     runner.hear_word("RunnerGone");
@@ -622,7 +622,7 @@ async fn a_runners_death_is_noticed(role: &str) {
     assert_eq!((gone.runner, gone.tmpdir), (Presence::Gone, Presence::There));
     let _seized = host.seize_attempt(&name()).await.unwrap().unwrap();
     assert!(!host.mark_closed(&name(), End::RunnerGone).await.unwrap());
-    host.clear_leftovers(&name()).await.unwrap();
+    host.remove_tmpdir(&name()).await.unwrap();
     assert!(!tmpdir.exists());
     assert_eq!(fs::read_to_string(home.path().join("treasure/gold")).unwrap(), "keep");
 }

@@ -366,7 +366,7 @@ impl Engine {
     async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<EffectResult, EngineError> {
         let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
         // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
-        if let Err(problem) = self.host.clear_leftovers(name).await {
+        if let Err(problem) = self.host.remove_tmpdir(name).await {
             tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.

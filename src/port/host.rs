@@ -169,8 +169,8 @@ pub trait Host {
     /// For the keeper, which holds the lease exclusively: sets the mark `closed`. Returns whether `used` was set.
     async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError>;
 
-    /// Removes the files that a dead attempt left in its TMPDIR, if device, inode and owner still match.
-    async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError>;
+    /// Removes the TMPDIR of a dead attempt, if device, inode and owner still match.
+    async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError>;
 
     /// Removes the directory of an attempt that ended long ago.
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError>;

@@ -19,7 +19,7 @@ pub const CALLS: &[&str] = &[
     "host.attempts",
     "host.begin_attempt",
     "host.begin_generation",
-    "host.clear_leftovers",
+    "host.remove_tmpdir",
     "host.close_attempt",
     "host.closed",
     "host.enter_attempt",

@@ -181,9 +181,9 @@ impl Host for SimHost {
         Ok(used)
     }
 
-    async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError> {
-        self.step("host.clear_leftovers").await;
-        self.say("host.clear_leftovers", name);
+    async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
+        self.step("host.remove_tmpdir").await;
+        self.say("host.remove_tmpdir", name);
         self.proc.world.borrow_mut().managers[self.proc.machine].tmpdirs.remove(name);
         Ok(())
     }

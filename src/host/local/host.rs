@@ -175,7 +175,7 @@ impl Host for LocalHost {
         self.close_seized(name, how)
     }
 
-    async fn clear_leftovers(&self, name: &AttemptName) -> Result<(), HostError> {
+    async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
         self.clear_tmpdir(name)
     }
 
