@@ -1,4 +1,4 @@
-//! A few seeds of the world in a box, and proof that a seed reproduces. `scripts/sim` runs the many.
+//! A few seeds of the deterministic simulation, and proof that a seed reproduces. `scripts/sim` runs many more.
 
 use std::rc::Rc;
 

@@ -1,13 +1,13 @@
-//! The planted bugs still fit the tree.
+//! The seeded bugs still apply to the sources.
 //!
-//! `scripts/sim --planted` shows that the simulator finds each of them; here they are only kept from rotting.
+//! `scripts/sim --planted` shows that the simulation finds each of them; this test keeps them up to date.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where they are planted, two of different kinds in each.
+/// The kinds of code with seeded bugs, two in each.
 const PLACES: [&str; 7] = ["assign", "exit", "lease", "matrix", "reconcile", "repeat", "store"];
 
 fn patches(root: &Path) -> Vec<PathBuf> {
@@ -24,9 +24,9 @@ fn every_planted_bug_still_applies_cleanly_and_says_what_it_breaks() {
     for path in patches(root) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let text = fs::read_to_string(&path).expect("a patch is text");
-        let said =
+        let description =
             text.split("--- a/").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains("breaks promise"), "{name} does not say which promise it breaks");
+        assert!(description.contains("breaks promise"), "{name} does not say which promise it breaks");
         let tried = Command::new("patch")
             .args(["--dry-run", "--batch", "--fuzz=0", "--strip=1", "--directory"])
             .arg(root)
@@ -34,8 +34,8 @@ fn every_planted_bug_still_applies_cleanly_and_says_what_it_breaks() {
             .arg(&path)
             .output()
             .expect("`patch` is installed");
-        let words = String::from_utf8_lossy(&tried.stdout).into_owned();
-        assert!(tried.status.success(), "{name} does not apply any more; make it anew:\n{words}");
+        let output = String::from_utf8_lossy(&tried.stdout).into_owned();
+        assert!(tried.status.success(), "{name} does not apply any more; make it anew:\n{output}");
         *planted.entry(name.split('-').next().unwrap_or_default().to_owned()).or_default() += 1;
     }
     assert_eq!(planted, PLACES.map(|place| (place.to_owned(), 2)).into());
