@@ -191,28 +191,34 @@ impl PoolState {
             return Err(InapplicableEvent("an answer to another launch attempt"));
         }
         launch.answer = answer.clone();
-        let (offering, asked) = (launch.offering.clone(), launch.requested_at);
+        let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
         match answer {
-            Answer::Refused { failure, .. } => self.refused(offering.as_ref(), asked, failure, at),
-            Answer::Accepted { .. } => self.accepted(offering.as_ref(), asked),
+            Answer::Refused { failure, .. } => self.refused(offering.as_ref(), requested_at, failure, at),
+            Answer::Accepted { .. } => self.accepted(offering.as_ref(), requested_at),
             Answer::Pending | Answer::Unknown { .. } => {}
         }
         Ok(())
     }
 
     /// A refused launch created nothing, and the other offerings are unaffected: the next one is tried immediately.
-    fn refused(&mut self, offering: Option<&OfferingName>, asked: Stamp, failure: &Failure, at: Stamp) {
-        let of_offering = offering.is_some_and(|c| self.availability.refuse(c, asked, failure, at));
+    fn refused(
+        &mut self,
+        offering: Option<&OfferingName>,
+        requested_at: Stamp,
+        failure: &Failure,
+        at: Stamp,
+    ) {
+        let of_offering = offering.is_some_and(|c| self.availability.refuse(c, requested_at, failure, at));
         if !of_offering {
-            self.launch_refused(asked, failure.clone(), at);
-        } else if let Some(place) = self.launches.recent.iter().position(|then| *then == asked) {
+            self.launch_refused(requested_at, failure.clone(), at);
+        } else if let Some(place) = self.launches.recent.iter().position(|then| *then == requested_at) {
             self.launches.recent.remove(place);
         }
     }
 
-    fn accepted(&mut self, offering: Option<&OfferingName>, asked: Stamp) {
+    fn accepted(&mut self, offering: Option<&OfferingName>, requested_at: Stamp) {
         if let Some(offering) = offering {
-            self.availability.accept(offering, asked);
+            self.availability.accept(offering, requested_at);
         }
     }
 
@@ -226,17 +232,17 @@ impl PoolState {
         let Some(launch) = &mut reached.launch else { return Ok(()) };
         if matches!(launch.answer, Answer::Pending | Answer::Unknown { .. }) {
             launch.answer = Answer::Accepted { at };
-            let (offering, asked) = (launch.offering.clone(), launch.requested_at);
-            self.accepted(offering.as_ref(), asked);
+            let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
+            self.accepted(offering.as_ref(), requested_at);
         }
         Ok(())
     }
 
-    /// A launch that was under way when another one failed adds no failure: an outage or a throttled moment counts once,
-    /// however many launches met it. They created nothing, so ignoring them is safe.
-    fn launch_refused(&mut self, asked: Stamp, failure: Failure, at: Stamp) {
+    /// A launch that was under way when another one failed adds no failure: an outage counts once, however many
+    /// launches it affects. They created nothing, so ignoring them is safe.
+    fn launch_refused(&mut self, requested_at: Stamp, failure: Failure, at: Stamp) {
         let before = self.launches.last.as_ref().filter(|_| self.launches.failures > 0);
-        if before.is_none_or(|(before, _)| asked.is_after(*before)) {
+        if before.is_none_or(|(before, _)| requested_at.is_after(*before)) {
             return self.launch_failed(failure, at);
         }
         self.launches.last = Some((at, failure));
@@ -333,7 +339,7 @@ impl PoolState {
         if !leaving.used {
             self.keep_place(&grant.reservation, at);
         }
-        // A call that still lives may yet start to use the instance: a closing attempt costs its use.
+        // A call that still runs may yet start to use the instance: a closing attempt costs its use.
         if leaving.closing
             && let Ok(instance) = self.change(&grant.instance)
             && let Some(holder) = instance.holders.get_mut(attempt)

@@ -1,7 +1,7 @@
 //! Decides whether an attempt is over.
 //!
-//! Facts about an attempt's directory, lease and runner come from the host; whether they mean the end is decided
-//! here. Every unknown counts in the job's favour.
+//! Facts about an attempt's directory, lease and runner come from the host; this module decides whether they mean the
+//! end. Every unknown counts in the job's favour.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,7 +12,7 @@ use super::job::JobFacts;
 use super::policy::Timing;
 use super::time::{BootId, Stamp};
 
-/// Whether something is there, as far as this process can observe.
+/// Whether something exists, as far as this process can observe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Presence {
     There,
@@ -30,7 +30,7 @@ pub struct AttemptSeen {
     pub begun: Stamp,
     /// The mark `closed`.
     pub closed: Option<Closed>,
-    /// The mark `used`: the first `run` came.
+    /// The mark `used`: the first `run` has started.
     pub used: bool,
     /// Whether a call holds the lease.
     pub lease_held: bool,
@@ -83,7 +83,7 @@ impl fmt::Display for End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
     pub at: Stamp,
-    /// `None`: the mark was cut short and does not say.
+    /// `None`: the mark was truncated and has no reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<End>,
 }
@@ -99,7 +99,7 @@ impl Closed {
     }
 }
 
-/// For a call that comes too late, or that this ended.
+/// For a call that comes too late, or that closing the attempt stopped.
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.how {
@@ -179,7 +179,7 @@ mod tests {
         over(&seen(change), &Timing::default(), NOW)
     }
 
-    /// Every attempt there can be: sights, lease, mark, boot, ages on both sides of each limit.
+    /// Every possible attempt: presences, lease, mark, boot, ages on both sides of each limit.
     fn every() -> Vec<AttemptSeen> {
         let mut all = Vec::new();
         let ages = [0, 599_999, 600_000, 4_499_999, 4_500_000].map(Duration::from_millis);
@@ -240,11 +240,11 @@ mod tests {
         let timing = Timing::default();
         for seen in every() {
             let ended = over(&seen, &timing, NOW);
-            for sight in [Presence::There, Presence::Unknown] {
-                // What is unknown never ends sooner than if it were gone.
+            for presence in [Presence::There, Presence::Unknown] {
+                // An unknown presence never ends an attempt sooner than absence would.
                 let mut kinder = seen.clone();
-                kinder.runner = if seen.runner == Presence::Gone { sight } else { seen.runner };
-                kinder.tmpdir = if seen.tmpdir == Presence::Gone { sight } else { seen.tmpdir };
+                kinder.runner = if seen.runner == Presence::Gone { presence } else { seen.runner };
+                kinder.tmpdir = if seen.tmpdir == Presence::Gone { presence } else { seen.tmpdir };
                 assert!(ended.is_some() || over(&kinder, &timing, NOW).is_none(), "{seen:?}");
             }
             let mut held = seen.clone();
@@ -301,12 +301,12 @@ mod tests {
             End::Unused,
             End::Overrun,
         ];
-        let words: std::collections::BTreeSet<String> = ends.iter().map(End::to_string).collect();
-        assert_eq!(words.len(), ends.len());
+        let sentences: std::collections::BTreeSet<String> = ends.iter().map(End::to_string).collect();
+        assert_eq!(sentences.len(), ends.len());
         let late = |how| Closed { at: NOW, how }.to_string();
         let late: std::collections::BTreeSet<String> =
             ends.iter().copied().map(Some).chain([None]).map(late).collect();
         assert_eq!(late.len(), ends.len() + 1);
-        assert!(words.iter().all(|w| w.len() > 5));
+        assert!(sentences.iter().all(|sentence| sentence.len() > 5));
     }
 }

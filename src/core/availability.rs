@@ -115,7 +115,7 @@ impl Availability {
         self.offerings.iter().filter_map(move |offering| self.unavailable_now(offering, timing, now))
     }
 
-    /// Of those, the ones that a launch would have preferred to the offering that it took.
+    /// The unavailable offerings that a launch would have preferred to the one that it took.
     pub fn preferred_to(
         &self,
         taken: &OfferingName,
@@ -128,7 +128,7 @@ impl Availability {
 
     fn unavailable_now(&self, offering: &OfferingName, timing: &Timing, now: Stamp) -> Option<Unavailable> {
         let refusal = self.refusals.get(offering)?;
-        // A wall clock that was set back a day before a reboot must not make it a pause of a day.
+        // A wall clock that was set back a day before a reboot must not turn this into a pause of a day.
         let until = refusal.at.seen_from(now).plus(refusal.lasts(timing));
         let (offering, refusal) = (offering.clone(), refusal.clone());
         (!now.reached(until)).then_some(Unavailable { offering, refusal, until })
@@ -166,7 +166,7 @@ impl Availability {
     pub(super) fn refuse(
         &mut self,
         offering: &OfferingName,
-        asked: Stamp,
+        requested_at: Stamp,
         failure: &Failure,
         at: Stamp,
     ) -> bool {
@@ -174,7 +174,7 @@ impl Availability {
             return false;
         }
         let times = match self.refusals.get(offering) {
-            Some(before) if is_news(before, asked) => before.times.saturating_add(1),
+            Some(before) if is_news(before, requested_at) => before.times.saturating_add(1),
             Some(before) => before.times,
             None => 1,
         };
@@ -183,26 +183,26 @@ impl Availability {
     }
 
     /// A launch of the offering was accepted.
-    pub(super) fn accept(&mut self, offering: &OfferingName, asked: Stamp) {
-        if self.refusals.get(offering).is_some_and(|before| is_news(before, asked)) {
+    pub(super) fn accept(&mut self, offering: &OfferingName, requested_at: Stamp) {
+        if self.refusals.get(offering).is_some_and(|before| is_news(before, requested_at)) {
             self.refusals.remove(offering);
         }
     }
 }
 
 /// True if the launch was requested after the refusal. One that was in progress by then adds no information.
-fn is_news(before: &Refusal, asked: Stamp) -> bool {
-    asked.is_after(before.at)
+fn is_news(before: &Refusal, requested_at: Stamp) -> bool {
+    requested_at.is_after(before.at)
 }
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.offering, said(&self.refusal.failure))
+        write!(f, "{}: {}", self.offering, summary(&self.refusal.failure))
     }
 }
 
 /// A refusal as people read it: without the provider's message if there is no capacity.
-pub fn said(failure: &Failure) -> String {
+pub fn summary(failure: &Failure) -> String {
     match failure.class {
         ErrorClass::NoCapacity { .. } => "no capacity".to_owned(),
         ErrorClass::NotFound

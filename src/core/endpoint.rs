@@ -57,7 +57,7 @@ impl Endpoint {
 
 /// The location of a server, as people write it: `host:22`, `[::1]:22`.
 pub fn place(address: &str, port: u16) -> String {
-    // No name contains a colon, and every IPv6 address does.
+    // Only IPv6 addresses contain a colon; names do not.
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 

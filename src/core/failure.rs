@@ -99,8 +99,8 @@ mod tests {
             assert_eq!(class.to_string(), text);
             let bare = Failure { class: class.clone(), message: String::new() };
             assert_eq!(bare.to_string(), text);
-            let told = Failure { class, message: "RunInstances".to_owned() };
-            assert_eq!(told.to_string(), format!("{text}: RunInstances"));
+            let failure = Failure { class, message: "RunInstances".to_owned() };
+            assert_eq!(failure.to_string(), format!("{text}: RunInstances"));
         }
     }
 }

@@ -42,8 +42,8 @@ pub(crate) fn hold<T: Serialize + DeserializeOwned>(recorded: &str, samples: &[T
     assert!(missing.is_empty(), "append these lines to the file:\n{}", missing.join("\n"));
 }
 
-/// Expects every variant of an enum among the recorded lines. `unknown` is JSON of the enum with a variant that it has not:
-/// the error that it provokes names the others.
+/// Expects every variant of an enum among the recorded lines. `unknown` is JSON of the enum with an unknown variant:
+/// the resulting error lists the others.
 pub(crate) fn covers<T: DeserializeOwned>(recorded: &str, unknown: &str) {
     let Err(error) = serde_json::from_str::<T>(unknown) else { panic!("{unknown} is a variant") };
     let error = error.to_string();
@@ -67,7 +67,7 @@ pub(crate) fn ends() -> [End; 8] {
     ]
 }
 
-/// A job with something in each field.
+/// A job with a value in each field.
 pub(crate) fn job() -> JobFacts {
     let key = JobKey::new("https://gitlab.example.com", 4711);
     JobFacts {
@@ -270,7 +270,7 @@ mod tests {
         all.into_iter().map(|change| change.at(NOW)).collect()
     }
 
-    /// States that have something in each of their fields.
+    /// States with a value in each of their fields.
     fn states() -> Vec<PoolState> {
         [
             "",

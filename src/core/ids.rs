@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Takes shared text straight from the input: a state of 1,000 instances holds many thousands of names.
+/// Creates shared text directly from the input: a state of 1,000 instances holds many thousands of names.
 struct Text;
 
 impl Visitor<'_> for Text {

@@ -22,7 +22,7 @@ pub struct Instance {
     /// When the phase began.
     pub since: Stamp,
     pub created: Stamp,
-    /// When it became ready last; its boot must be the present one for the instance to be handed out.
+    /// When it last became ready; an instance is assigned only in that boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Stamp>,
     /// When its last job left; `None` again after a cleaning has unbound it.
@@ -186,7 +186,7 @@ impl fmt::Display for DrainReason {
 }
 
 impl Phase {
-    /// The one place that says which phase may follow which.
+    /// The one place that defines which phase may follow which.
     pub fn may_become(&self, next: &Phase) -> bool {
         use Phase::{Checking, Cleaning, Draining, Launching, OutOfService, Ready};
         match (self, next) {
@@ -253,14 +253,14 @@ impl Instance {
         self.domain.as_ref().is_none_or(|bound| bound == domain)
     }
 
-    /// True if its last job left after it became ready. A clock that was set back before a reboot proves nothing.
+    /// True if its last job ended after it became ready. A clock that was set back before a reboot proves nothing.
     pub fn has_served(&self) -> bool {
         let left_after =
             |ready: Stamp| self.released.is_some_and(|left| left.seen_from(ready).reached(ready));
         self.ready.is_some_and(left_after)
     }
 
-    /// Since when it has been idle: ready, or left by its last job, whichever came later.
+    /// Since when it has been idle: ready, or the end of its last job, whichever came later.
     pub fn idle_since(&self) -> Stamp {
         let left = self.released.filter(|_| self.has_served());
         left.or(self.ready).unwrap_or(self.since)
@@ -299,11 +299,11 @@ impl Instance {
     }
 }
 
-/// How a holder left; decides whether it cost a use.
+/// How a holder left; determines whether it cost a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     pub how: End,
-    /// Whether a `run` ever came. A grant that was released unused costs nothing.
+    /// Whether a `run` has started. An unused grant costs no use.
     pub used: bool,
     /// A call of the attempt is still running; the slot stays taken until it exits.
     pub closing: bool,
@@ -428,8 +428,9 @@ mod tests {
             DrainReason::Unaccounted,
             DrainReason::LaunchedAfterRefusal,
         ];
-        let words: std::collections::BTreeSet<String> = reasons.iter().map(DrainReason::to_string).collect();
-        assert_eq!(words.len(), reasons.len());
-        assert_eq!(words.iter().filter(|w| w.ends_with(": mark")).count(), 3);
+        let sentences: std::collections::BTreeSet<String> =
+            reasons.iter().map(DrainReason::to_string).collect();
+        assert_eq!(sentences.len(), reasons.len());
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": mark")).count(), 3);
     }
 }

@@ -174,7 +174,7 @@ fn grant_without_holder(state: &PoolState, attempt: &AttemptName, grant: &Grant,
     }
 }
 
-/// Tickets: each is issued, and once; each request is filed under its own. Attempts: at most one per job is open.
+/// Tickets: each is issued once, and each request is filed under its own. Attempts: at most one per job is open.
 fn queue(state: &PoolState, broken: &mut Vec<Broken>) {
     for (ticket, reservation) in &state.waiting {
         if *ticket != reservation.ticket {
@@ -219,7 +219,7 @@ fn ticket(state: &PoolState, ticket: Ticket, seen: &mut Sieve, broken: &mut Vec<
     }
 }
 
-/// A filter of numbers that may have come before: a negative answer is certain, a positive one is not. On the stack.
+/// A filter of numbers that may have occurred: a negative answer is certain, a positive one is not. On the stack.
 struct Sieve([u64; Sieve::WORDS]);
 
 impl Default for Sieve {
@@ -231,7 +231,7 @@ impl Default for Sieve {
 impl Sieve {
     const WORDS: usize = 64;
 
-    /// True if this number may have come before.
+    /// True if this number may have occurred.
     fn again(&mut self, number: u64) -> bool {
         let place = usize::try_from(number % (Self::WORDS as u64 * 64)).unwrap_or(0);
         let (word, bit) = (&mut self.0[place / 64], 1_u64 << (place % 64));
@@ -253,12 +253,12 @@ mod tests {
     const SOUND: &str = "cap 3 | idle 5m; held 3m by 7,8; held 3m lingering 9; booting 5s; checking 5s; refused 5s; \
                          fixed cleaning 5s; fixed aside 5m by 10; draining 5s by 11; draining 5s; waits 12; waits 13 of b";
 
-    /// The sound state, changed, and what is said of it.
-    fn says(change: impl FnOnce(&mut PoolState)) -> String {
+    /// Violations of the sound state after this change.
+    fn broken_by(change: impl FnOnce(&mut PoolState)) -> String {
         let mut state = world(SOUND).state;
         change(&mut state);
-        let said: Vec<String> = check(&state).iter().map(Broken::to_string).collect();
-        said.join("; ").replace("p-g-", "i")
+        let violations: Vec<String> = check(&state).iter().map(Broken::to_string).collect();
+        violations.join("; ").replace("p-g-", "i")
     }
 
     fn edit(state: &mut PoolState, short: &str) -> impl FnOnce(&mut dyn FnMut(&mut Instance)) {
@@ -267,12 +267,12 @@ mod tests {
     }
 
     fn edited(short: &str, mut change: impl FnMut(&mut Instance)) -> String {
-        says(|state| edit(state, short)(&mut change))
+        broken_by(|state| edit(state, short)(&mut change))
     }
 
     #[test]
     fn a_state_that_came_about_by_events_is_sound() {
-        assert_eq!(says(|_| {}), "");
+        assert_eq!(broken_by(|_| {}), "");
         assert_eq!(check(&PoolState::default()), []);
     }
 
@@ -281,10 +281,10 @@ mod tests {
         assert_eq!(edited("i2", |i| i.capacity = 1), "2 jobs on i2, which has 1 slots");
         assert_eq!(edited("i2", |i| i.domain = None), "i2 has a job and belongs to nobody");
         assert_eq!(edited("i3", |i| i.domain = None), "i3 has a job and belongs to nobody");
-        for (phase, said) in
+        for (phase, phase_name) in
             [(Phase::Checking, "checking"), (Phase::Cleaning, "cleaning"), (Phase::Launching, "launching")]
         {
-            assert_eq!(edited("i2", |i| i.phase = phase.clone()), format!("i2 is {said} and has jobs"));
+            assert_eq!(edited("i2", |i| i.phase = phase.clone()), format!("i2 is {phase_name} and has jobs"));
         }
         assert_eq!(edited("i2", |i| i.phase = Phase::OutOfService { reason: String::new() }), "");
         assert_eq!(edited("i1", |i| i.endpoint = None), "i1 is in service without an address");
@@ -313,13 +313,13 @@ mod tests {
             trespass,
             "a7 is on i2, which belongs to another trust domain; a8 is on i2, which belongs to another trust domain"
         );
-        let lost = says(|s| drop(s.granted.remove(&attempt(7))));
+        let lost = broken_by(|s| drop(s.granted.remove(&attempt(7))));
         assert_eq!(lost, "a7 holds i2 without a grant");
         let dropped = edited("i2", |i| drop(i.holders.remove(&attempt(7))));
         assert_eq!(dropped, "a7 was granted i2, which does not know of it");
         let lingers = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().closing = Some(i.since));
         assert_eq!(lingers, "a7 was granted i2, which does not know of it");
-        let elsewhere = says(|s| s.granted.get_mut(&attempt(7)).unwrap().instance = instance("i1"));
+        let elsewhere = broken_by(|s| s.granted.get_mut(&attempt(7)).unwrap().instance = instance("i1"));
         assert_eq!(elsewhere, "a7 was granted i1, which does not know of it");
         let another = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().job.id = 99);
         assert_eq!(another, "a7 was granted i2, which does not know of it");
@@ -329,9 +329,9 @@ mod tests {
     fn each_broken_law_of_the_queue_is_named() {
         let next = |next| move |s: &mut PoolState| s.next_ticket = Ticket(next);
         let last = world(SOUND).state.next_ticket.0;
-        assert_eq!(says(next(last + 1)), "");
-        assert_eq!(says(next(last - 1)), format!("ticket {} was never given out, or twice", last - 1));
-        let moved = says(|s| {
+        assert_eq!(broken_by(next(last + 1)), "");
+        assert_eq!(broken_by(next(last - 1)), format!("ticket {} was never given out, or twice", last - 1));
+        let moved = broken_by(|s| {
             let (ticket, waiting) = s.waiting.pop_last().unwrap();
             s.waiting.insert(Ticket(ticket.0 - 100.min(ticket.0)), waiting);
         });
@@ -340,18 +340,18 @@ mod tests {
             let mut entry = s.waiting.last_entry().unwrap();
             change(Arc::make_mut(entry.get_mut()));
         };
-        let job = says(|s| reservation(s, &|r| r.job.key.id = 7));
+        let job = broken_by(|s| reservation(s, &|r| r.job.key.id = 7));
         assert_eq!(job, "two attempts of job 7 wait or hold");
-        let server = says(|s| reservation(s, &|r| r.job.key = JobKey::new("elsewhere", 7)));
+        let server = broken_by(|s| reservation(s, &|r| r.job.key = JobKey::new("elsewhere", 7)));
         assert_eq!(server, "", "the same number of another GitLab is another job");
-        let both = says(|s| {
+        let both = broken_by(|s| {
             reservation(s, &|r| {
                 r.attempt = attempt(7);
                 r.job.key.id = 7;
             });
         });
         assert_eq!(both, "a7 waits or holds twice");
-        let place = says(|s| {
+        let place = broken_by(|s| {
             let ticket = s.granted[&attempt(7)].reservation.ticket;
             let left = s.granted[&attempt(7)].reservation.requested_at;
             let patience = std::time::Duration::ZERO;
@@ -361,8 +361,8 @@ mod tests {
             );
         });
         assert!(place.contains("was never given out, or twice"), "{place}");
-        let far_apart = says(|s| {
-            // A place whose ticket the sieve cannot tell from one that waits.
+        let far_apart = broken_by(|s| {
+            // A place whose ticket the filter cannot distinguish from one that waits.
             let ticket = Ticket(s.granted[&attempt(7)].reservation.ticket.0 + 4096);
             let left = s.granted[&attempt(7)].reservation.requested_at;
             let patience = std::time::Duration::ZERO;

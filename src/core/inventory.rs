@@ -36,8 +36,8 @@ pub struct Listed {
     pub status: Status,
     /// When the provider created it, if reported.
     pub created: Option<Stamp>,
-    /// Details, in a few words: how it was booted. For a terminated instance: why, to follow its name in a sentence
-    /// (`was reclaimed by EC2`), or nothing.
+    /// Short details: how it was booted. For a terminated instance: why, to follow its name in a sentence (`was
+    /// reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
     /// Properties of a static host; `None` for a launched instance.
     pub fixed: Option<Fixed>,
@@ -94,7 +94,7 @@ pub struct Resource {
     pub tags: Option<Tags>,
     /// When the provider created it, if reported.
     pub created: Option<Stamp>,
-    /// Details, in a few words: its type and zone, its size.
+    /// Short details: its type and zone, its size.
     pub detail: Option<String>,
 }
 

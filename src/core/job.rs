@@ -35,7 +35,7 @@ pub struct JobFacts {
     /// Branch or tag.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<Arc<str>>,
-    /// True if GitLab says that the ref is protected. Older versions say nothing: then it does not count as protected.
+    /// True if GitLab reports the ref as protected. Older versions report nothing: then it does not count as protected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
 }
@@ -56,7 +56,7 @@ impl JobFacts {
         }
     }
 
-    /// A text that the author of a commit chose, for the record: one line, cleaned and cut; `None` if nothing is left.
+    /// A text chosen by the author of a commit, for the record: one line, cleaned and cut; `None` if nothing is left.
     pub fn text(foreign: &str) -> Option<Arc<str>> {
         let line = clean_line(foreign.as_bytes(), TEXT_LIMIT);
         (!line.is_empty()).then(|| Arc::from(line))

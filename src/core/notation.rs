@@ -7,11 +7,12 @@
 //!
 //! Instances: `asked`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `aside`, `draining`;
 //! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `lingering 9`, `of b` (a job of
-//! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), what the list says
-//! (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open attempt
-//! names it), `user 9` (the same, and a `run` came), `busy`, `trouble 5s`,
-//! launched `as c2` (an offering; `refused as c2`: for being out of stock). Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for
-//! being out of stock, `out c1 30s 4` for the fourth time in a row), `quota c2 1m`.
+//! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
+//! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
+//! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `trouble 5s`, launched `as c2` (an offering;
+//! `refused as c2`: no capacity).
+//! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
+//! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ use super::time::{BootId, Stamp};
 
 mod said;
 
-pub(crate) use said::{does, notes, render, render_events, told};
+pub(crate) use said::{does, notes, render, render_events, waits};
 
 /// Noon on a Monday, ten days after boot.
 pub(crate) const NOW: Stamp = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
@@ -79,7 +80,7 @@ pub(crate) fn world(text: &str) -> World {
     world
 }
 
-/// Compares `(given, expected)` pairs; says which one is wrong.
+/// Compares `(given, expected)` pairs and reports the one that differs.
 #[track_caller]
 pub(crate) fn table(answer: impl Fn(&str) -> String, rows: &[(&str, &str)]) {
     for (given, expected) in rows {
@@ -180,7 +181,7 @@ impl World {
         plan(View { recorded: &self.state, observed: &self.observed }, &self.policy, self.now)
     }
 
-    /// The state after these events; a misfit is a bug.
+    /// The state after these events; an inapplicable one is a bug.
     #[track_caller]
     pub(crate) fn carry(&mut self, events: &[Event]) {
         for event in events {
@@ -285,22 +286,22 @@ impl World {
 
     fn add_waiting(&mut self, words: &[&str]) {
         let job: u64 = words[1].parse().unwrap_or_else(|_| panic!("`{}` is no job", words[1]));
-        let asked = ago(age(words).unwrap_or(Duration::from_secs(10)));
+        let requested_at = ago(age(words).unwrap_or(Duration::from_secs(10)));
         let project = after(words, "of").unwrap_or("a");
         let timeout = after(words, "timeout").map_or(Duration::from_hours(1), span);
-        self.request(job, project, timeout, asked);
-        self.attend(job, asked, None);
+        self.request(job, project, timeout, requested_at);
+        self.attend(job, requested_at, None);
         let alive = !words.contains(&"dead");
         let seen = self.seen(job);
         (seen.lease_held, seen.used) = (alive, false);
     }
 
-    fn request(&mut self, job: u64, project: &str, timeout: Duration, asked: Stamp) {
+    fn request(&mut self, job: u64, project: &str, timeout: Duration, requested_at: Stamp) {
         let job_facts = facts(job, project, timeout);
         let domain = self.policy.domain_of(&job_facts);
         let acquire_timeout = self.policy.timing.acquire_timeout;
         let change = Change::Requested { attempt: attempt(job), job: job_facts, domain, acquire_timeout };
-        self.tell(asked, change);
+        self.tell(requested_at, change);
     }
 
     /// An open attempt with a living runner, between two stages.
@@ -367,7 +368,7 @@ impl World {
         self.witness(&id, words, fixed);
     }
 
-    /// From the intent to ready, as far as the phase asks for it.
+    /// From the intent to ready, as far as the phase requires.
     fn begin(
         &mut self,
         id: &InstanceId,
@@ -441,11 +442,11 @@ impl World {
             let leaving = Release { how: End::CleanedUp, used: true, closing: false };
             self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
         }
-        for (job, lingers) in jobs_of(words) {
+        for (job, closing) in jobs_of(words) {
             self.request(job, project, hour, at(age));
             self.tell(at(age), Change::Granted { attempt: attempt(job), instance: id.clone() });
             self.attend(job, at(age), Some(id.clone()));
-            if lingers {
+            if closing {
                 let leaving = Release { how: End::CleanedUp, used: true, closing: true };
                 self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
                 let seen = self.seen(job);
@@ -469,7 +470,7 @@ impl World {
         }
     }
 
-    /// What the world says about it.
+    /// What is observed of it.
     fn witness(&mut self, id: &InstanceId, words: &[&str], fixed: bool) {
         let denied = words.contains(&"denied");
         let hidden = denied || ["gone", "missing"].iter().any(|w| words.contains(w));
@@ -493,8 +494,8 @@ impl World {
         }
         if let Some(left) = after(words, "trouble") {
             let failure = failure(ErrorClass::Transient);
-            let trouble = FailingCall { failures: 1, failure, until: NOW.plus(span(left)) };
-            self.observed.troubles.insert(id.clone(), trouble);
+            let failing = FailingCall { failures: 1, failure, until: NOW.plus(span(left)) };
+            self.observed.troubles.insert(id.clone(), failing);
         }
     }
 }
@@ -514,12 +515,12 @@ fn age(words: &[&str]) -> Option<Duration> {
     words.iter().skip(1).take(2).find(is_span).map(|w| span(w))
 }
 
-/// Jobs on it, and whether they linger.
+/// Jobs on it, and whether they are closing.
 fn jobs_of(words: &[&str]) -> Vec<(u64, bool)> {
     let mut jobs = Vec::new();
-    for (word, lingers) in [("by", false), ("lingering", true)] {
+    for (word, closing) in [("by", false), ("lingering", true)] {
         let list = after(words, word).unwrap_or_default();
-        jobs.extend(list.split(',').filter(|j| !j.is_empty()).map(|j| (j.parse().unwrap(), lingers)));
+        jobs.extend(list.split(',').filter(|j| !j.is_empty()).map(|j| (j.parse().unwrap(), closing)));
     }
     jobs
 }

@@ -49,7 +49,7 @@ pub enum OrphanReason {
 #[derive(Debug, Clone, Copy)]
 pub struct Knowledge<'a> {
     /// Read after the resources, so that it has the record of each instance launched in the meantime.
-    pub makings: KnownLaunches<'a>,
+    pub launches: KnownLaunches<'a>,
     /// Read before them, so that it has the record of each instance terminated in the meantime.
     pub before: &'a PoolState,
     /// Recorded instances that are missing from the resources, and for which `endpoint` answered `NotFound`.
@@ -61,10 +61,10 @@ pub struct Knowledge<'a> {
 
 /// Classifies one resource.
 pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
-    let Knowledge { makings, before, denied, .. } = known;
+    let Knowledge { launches, before, denied, .. } = known;
     let Some(id) = instance_of(resource) else { return Ownership::Untagged };
     let is_instance = resource.kind == ResourceKind::Instance;
-    let why = match makings.recorded.instance(&id) {
+    let why = match launches.recorded.instance(&id) {
         Some(instance) if !is_instance && denied.contains(&id) && may_be_gone(&instance.phase) => {
             if !instance.holders.is_empty() {
                 return Ownership::Recorded;
@@ -80,9 +80,9 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     // a launch is recorded before it is requested.
     let is_late = resource.created.is_none_or(|created| known.now.since(created) >= known.grace);
     let age = if is_late { Age::Late } else { Age::Young };
-    let whose = makings.classify(&id, resource.tags.as_ref());
-    match whose {
-        Unrecorded::Ours if table::unrecorded(whose, Status::Running, age).verdict == Verdict::Reap => {
+    let kind = launches.classify(&id, resource.tags.as_ref());
+    match kind {
+        Unrecorded::Ours if table::unrecorded(kind, Status::Running, age).verdict == Verdict::Reap => {
             Ownership::Orphaned(why)
         }
         Unrecorded::Ours => Ownership::Young,

@@ -80,7 +80,7 @@ pub enum Reuse {
 /// The domain of all jobs under `reuse = "any"`.
 const ANYBODY: &str = "any";
 
-/// All durations of the design, so that tests of the real binary can shorten them.
+/// All durations, so that tests of the real binary can shorten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// How long `prepare` waits for an instance. Default 30 min.
@@ -202,7 +202,7 @@ impl Default for Timing {
     }
 }
 
-// Values for policies recorded by versions without these keys.
+// Defaults for policies recorded by versions without these keys.
 
 fn clean_timeout() -> Duration {
     Duration::from_mins(10)

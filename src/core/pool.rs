@@ -98,7 +98,7 @@ impl PoolState {
     ) -> impl Iterator<Item = &'a AttemptName> + 'a {
         let waiting = self.waiting.values().map(AsRef::as_ref);
         let granted = self.granted.values().map(|g| g.reservation.as_ref());
-        // The number first: it tells nearly all of them apart.
+        // The number first: it differs between nearly all of them.
         let same = move |r: &&Reservation| r.job.key.id == job.id && r.job.key == *job;
         waiting.chain(granted).filter(same).filter(move |r| r.attempt != *but).map(|r| &r.attempt)
     }

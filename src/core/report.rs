@@ -32,7 +32,7 @@ pub struct Report {
     pub waiting: Vec<(AttemptName, WaitingOn)>,
     /// What blocks launches, if one is needed.
     pub launches: Option<WaitingOn>,
-    /// What an operator should know.
+    /// Notes for operators.
     pub notes: Vec<Note>,
     /// When the next pass is due.
     pub next: Option<Stamp>,
@@ -100,7 +100,7 @@ pub enum WaitingOn {
     NextPass,
 }
 
-/// What an operator should know about a pool.
+/// A note for operators about a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "kebab-case")]
 pub enum Note {
@@ -124,10 +124,10 @@ pub enum Note {
         failure: Failure,
         until: Stamp,
     },
-    /// An instance in use looks gone; the job's own connection decides.
+    /// An instance in use seems to be gone; the job's own connection decides.
     Suspect {
         instance: InstanceId,
-        /// Why it stopped, if the provider knows.
+        /// Why it stopped, if the provider reports it.
         #[serde(default)]
         cause: Option<String>,
     },
@@ -155,7 +155,7 @@ pub struct FailedBoot {
     /// When the keeper gave it up.
     pub at: Stamp,
     pub reason: DrainReason,
-    /// Why it stopped, if the provider knows: a sentence without its subject.
+    /// Why it stopped, if the provider reports it: a sentence without its subject.
     #[serde(default)]
     pub cause: Option<String>,
     /// The last lines of its console, made fit for messages.
@@ -194,13 +194,13 @@ impl fmt::Display for WaitingOn {
                 write!(f, "the pool is paused after {failures} failed launches in a row (last: {failure})")
             }
             Self::NoOffering { offering, failure, count: 1, .. } => {
-                write!(f, "{offering}: {}", availability::said(failure))
+                write!(f, "{offering}: {}", availability::summary(failure))
             }
             Self::NoOffering { offering, failure, count, .. } => {
                 write!(
                     f,
                     "all {count} offerings are unavailable; {offering}: {}",
-                    availability::said(failure)
+                    availability::summary(failure)
                 )
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),

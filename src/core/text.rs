@@ -1,8 +1,8 @@
 //! Makes foreign text fit for messages.
 
-/// Takes out of a guest's text whatever could act on a terminal or on a log instead of being read: control
-/// characters (newline and tab stay), whole escape sequences, marks that turn the direction of writing. Bytes that are
-/// not UTF-8 become `U+FFFD`. A carriage return ends a line.
+/// Removes from a guest's text whatever could act on a terminal or on a log instead of being read: control characters
+/// (newline and tab stay), whole escape sequences, marks that change the direction of writing. Bytes that are not UTF-8
+/// become `U+FFFD`. A carriage return ends a line.
 pub fn clean_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut clean = String::with_capacity(text.len());
@@ -63,13 +63,14 @@ fn skip_escape(rest: &mut Rest<'_>) {
     }
 }
 
-/// Parameters and intermediates, then the one final character. Anything else ends the sequence.
+/// Parameters and intermediates, then one final character. Anything else ends the sequence.
 fn skip_until_final(rest: &mut Rest<'_>) {
     while rest.next_if(|c| (' '..='?').contains(c)).is_some() {}
     rest.next_if(|c| ('@'..='~').contains(c));
 }
 
-/// Up to BEL or string terminator; a line's end stops it too, so that an unfinished one cannot swallow a whole log.
+/// Up to BEL or string terminator. A line's end stops it too, so that an unfinished sequence cannot remove the rest of
+/// a log.
 fn skip_string(rest: &mut Rest<'_>) {
     while let Some(c) = rest.next_if(|c| *c != '\n') {
         if c == '\u{7}' || c == '\u{9c}' {

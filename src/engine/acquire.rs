@@ -1,4 +1,4 @@
-//! `prepare`: from a request to an instance that answers.
+//! `prepare`: from a request to an instance that responds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,20 +23,20 @@ use crate::port::connector::ConnectError;
 use crate::port::host::{Assignment, AttemptRecord, HostError, Lock, MailboxName, StageTimeouts, WakeReason};
 use crate::port::store::StoreError;
 
-/// What the job's author should know while waiting.
+/// Progress of a waiting job, for the job log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     /// A new reason to wait.
     Waiting { on: WaitingOn, usual_boot: Option<Duration> },
-    /// Its launch did not take these, which it would have preferred.
+    /// The offerings that its launch would have preferred, but that are unavailable.
     Unavailable(Vec<Unavailable>),
-    /// The instance on its way came a step further. `offering`: how it was launched, where there are several ways.
+    /// The instance on its way reached the next step. `offering`: how it was launched, if there are several ways.
     Boot { instance: InstanceId, offering: Option<OfferingName>, step: BootStep, after: Duration },
-    /// The instance that was on its way never will be there.
+    /// The instance that was on its way will never be ready.
     BootFailed(FailedBoot),
-    /// The instance is there, but nobody acts for the pool: it is not refilled.
+    /// The job has its instance, but no keeper could be started: the pool is not refilled.
     NoKeeper { problem: String },
-    /// An idle instance did not answer; another one is taken.
+    /// An idle instance did not respond; the job takes another one.
     Broken { instance: InstanceId, problem: String },
 }
 
@@ -47,14 +47,14 @@ pub enum BootStep {
     Reachable,
 }
 
-/// An instance that answers, and how it came about.
+/// An instance that responds, and how the job got it.
 #[derive(Debug)]
 pub struct Acquired {
     /// The attempt's lease: held until the call ends.
     pub lease: Lock,
     pub assignment: Assignment,
     pub waited: Duration,
-    /// It was idle when the job asked: for how long.
+    /// How long it had been idle when the job requested it.
     pub idle_for: Option<Duration>,
     /// From process start of the request to the committed grant.
     pub granted_after: Duration,
@@ -72,10 +72,10 @@ pub enum AcquireError {
     RunnerGone,
     #[error("{0}")]
     Closed(Closed),
-    /// The job asks for what this pool can never give.
+    /// The pool can never serve this job.
     #[error("{0}")]
     Impossible(String),
-    /// Neither the state nor the configuration says what the pool is to be; why the latter does not.
+    /// Neither the state nor the configuration has a policy for the pool; the reason of the latter.
     #[error("the pool has no policy: no keeper has recorded one yet, and {0}")]
     NoPolicy(String),
     #[error("{0}")]
@@ -104,24 +104,24 @@ struct Call<'a> {
     engine: &'a Engine,
     attempt: &'a AttemptName,
     began: Stamp,
-    say: &'a mut dyn FnMut(Progress),
-    said: Option<WaitingOn>,
+    report: &'a mut dyn FnMut(Progress),
+    reported: Option<WaitingOn>,
     step: Option<(InstanceId, BootStep)>,
-    /// The refusals of offerings that were told.
+    /// The refusals of offerings that were reported.
     refusals: Vec<(OfferingName, Stamp)>,
-    /// Instances that were on their way for this job, as it was told.
+    /// Instances on their way for this job, as it reported.
     awaited: Vec<InstanceId>,
 }
 
 impl Engine {
-    /// Acquires an instance for the attempt, or says why there is none. Nothing is held after an error. The configured
-    /// `policy`, or why there is none, is asked for only where none is recorded.
+    /// Acquires an instance for the attempt, or returns why there is none. After an error, the attempt holds nothing.
+    /// `policy` returns the configured policy, or why there is none; it is called only if none is recorded.
     pub async fn acquire(
         &self,
         attempt: &AttemptName,
         record: &AttemptRecord,
         policy: &dyn Fn() -> Result<Arc<Policy>, String>,
-        say: &mut dyn FnMut(Progress),
+        report: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
         let began = self.now();
         let (lease, record) = self.host.begin_attempt(attempt, record).await?;
@@ -137,8 +137,8 @@ impl Engine {
             engine: self,
             attempt,
             began,
-            say,
-            said: None,
+            report,
+            reported: None,
             step: None,
             refusals: Vec::new(),
             awaited: Vec::new(),
@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// A job has one living attempt: the earlier ones are closed, mark first, then their release.
+    /// A job has one open attempt: the earlier ones are closed, mark first, then their release.
     async fn request(&self, ask: &Ask, known: &PoolState) -> Result<PoolState, AcquireError> {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
@@ -169,7 +169,7 @@ impl Engine {
     }
 }
 
-/// A job that cannot run here at any time is told so at once.
+/// Rejects a job that the pool can never run, without waiting.
 fn possible(record: &AttemptRecord, policy: &Policy) -> Result<(), AcquireError> {
     let timeout = record.job.timeout;
     match policy.max_lifetime {
@@ -186,24 +186,24 @@ fn possible(record: &AttemptRecord, policy: &Policy) -> Result<(), AcquireError>
 type Answering = (Assignment, Option<Duration>, Duration);
 
 impl Call<'_> {
-    /// Takes each instance that is granted until one answers.
+    /// Tries each granted instance until one responds.
     async fn until_answering(&mut self, ask: &Ask, mut state: PoolState) -> Result<Answering, AcquireError> {
-        let mut hinted = false;
+        let mut woken = false;
         loop {
             if let Some(assignment) = assignment(&state, self.attempt) {
                 let granted_after = self.engine.now().since(self.began);
-                if !hinted {
+                if !woken {
                     self.engine.host.wake_keeper(&self.engine.pool).await;
                 }
                 if state.instance(&assignment.instance).is_some_and(is_newly_bound) {
-                    // CRASH: after a power cut only the record says whose jobs a host has run.
+                    // CRASH: after a power cut, only the record shows which domain's jobs a host has run.
                     self.engine.store.sync().await?;
                 }
-                match self.try_out(&assignment).await? {
+                match self.check(&assignment).await? {
                     Ok(()) => {
-                        // It was woken at the grant, if it lived.
+                        // A living keeper was woken at the grant.
                         if let Err(error) = self.engine.ensure_keeper().await {
-                            (self.say)(Progress::NoKeeper { problem: error.to_string() });
+                            (self.report)(Progress::NoKeeper { problem: error.to_string() });
                         }
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
                         return Ok((assignment, idle_for, granted_after));
@@ -213,7 +213,7 @@ impl Call<'_> {
                 continue;
             }
             let Some(waiting) = state.waiting_for(self.attempt) else {
-                // Dropped by a keeper that took us for dead, and the place in the queue was kept; or another
+                // A keeper took this call for dead and dropped its request, keeping its place in the queue; or another
                 // attempt of the job came in between.
                 self.refuse_closed().await?;
                 state = self.engine.request(ask, &state).await?;
@@ -221,17 +221,17 @@ impl Call<'_> {
             };
             let waiting = waiting.clone();
             self.engine.summon().await?;
-            hinted = true;
+            woken = true;
             self.explain(&state).await?;
             state = self.wait(&waiting, &state).await?;
         }
     }
 
-    /// The instance is ours; tells `run` how to reach it and sees whether it answers.
-    async fn try_out(&mut self, assignment: &Assignment) -> Result<Result<(), ConnectError>, AcquireError> {
+    /// The instance is granted: writes how to reach it for `run`, and checks whether it responds.
+    async fn check(&mut self, assignment: &Assignment) -> Result<Result<(), ConnectError>, AcquireError> {
         let host = &self.engine.host;
         host.assign(self.attempt, Some(assignment)).await?;
-        // RACE: `cleanup` sets the mark first and releases then; we commit first and look then.
+        // RACE: `cleanup` sets the mark first and then releases; this call commits first and then checks the mark.
         self.refuse_closed().await?;
         let within = assignment.timeouts.start_within;
         let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
@@ -260,13 +260,13 @@ impl Call<'_> {
         problem: &ConnectError,
     ) -> Result<PoolState, AcquireError> {
         let problem = problem.to_string();
-        (self.say)(Progress::Broken { instance: instance.clone(), problem: problem.clone() });
+        (self.report)(Progress::Broken { instance: instance.clone(), problem: problem.clone() });
         self.engine.host.assign(self.attempt, None).await?;
         let decide = |s: &PoolState| request::reject(s, self.attempt, &problem, self.engine.now());
         Ok(self.engine.commit(decide).await?.state)
     }
 
-    /// Waits for a hint or the next look, and returns the state as it is then.
+    /// Waits for a wake-up or the next poll, and returns the state as it is then.
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
         let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
@@ -285,8 +285,8 @@ impl Call<'_> {
         Ok(state)
     }
 
-    /// Why the attempt waits: by the last report, or by the record where no pass has seen it yet. Tells what became of
-    /// the boots it waited for.
+    /// Why the attempt waits: by the last report, or by the record if no pass has seen the attempt yet. Reports failed
+    /// boots that it waited for.
     async fn reason(&mut self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
         let report = self.engine.host.read_report(&self.engine.pool).await?;
         let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
@@ -294,51 +294,51 @@ impl Call<'_> {
             let Note::BootFailed(boot) = note else { continue };
             if let Some(at) = self.awaited.iter().position(|id| *id == boot.instance) {
                 self.awaited.swap_remove(at);
-                (self.say)(Progress::BootFailed(boot));
+                (self.report)(Progress::BootFailed(boot));
             }
         }
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
         Ok(on.or_else(|| plan::by_record(state, self.attempt, self.engine.now())))
     }
 
-    /// Tells each change of reason once, never a silent minute.
+    /// Reports each change of the reason once.
     async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
         let Some(on) = self.reason(state).await? else { return Ok(()) };
-        if self.said.as_ref() != Some(&on) {
-            self.said = Some(on.clone());
+        if self.reported.as_ref() != Some(&on) {
+            self.reported = Some(on.clone());
             if let WaitingOn::Boot { instance } = &on {
                 self.awaited.push(instance.clone());
             }
-            (self.say)(Progress::Waiting { on: on.clone(), usual_boot: state.launches.usual_boot() });
+            (self.report)(Progress::Waiting { on: on.clone(), usual_boot: state.launches.usual_boot() });
         }
         if let WaitingOn::Boot { instance } = &on
             && let Some(known) = state.instance(instance)
         {
-            self.tell_passed_over(state, known);
+            self.report_unavailable(state, known);
             if let Some(step) = boot_step(known)
                 && self.step != Some((instance.clone(), step))
             {
                 self.step = Some((instance.clone(), step));
                 let (offering, after) = (known.offering().cloned(), self.engine.now().since(known.created));
-                (self.say)(Progress::Boot { instance: instance.clone(), offering, step, after });
+                (self.report)(Progress::Boot { instance: instance.clone(), offering, step, after });
             }
         }
         Ok(())
     }
 
-    /// Why the launch did not take the offerings before its own; each refusal once.
-    fn tell_passed_over(&mut self, state: &PoolState, known: &Instance) {
+    /// Reports why the launch did not use the offerings before its own, each refusal once.
+    fn report_unavailable(&mut self, state: &PoolState, known: &Instance) {
         let (Some(taken), Some(policy)) = (known.offering(), state.policy.as_deref()) else { return };
         let passed = state.availability.preferred_to(taken, &policy.timing, self.engine.now());
-        let is_told = |p: &Unavailable| self.refusals.contains(&(p.offering.clone(), p.refusal.at));
-        let news: Vec<Unavailable> = passed.filter(|p| !is_told(p)).collect();
+        let is_reported = |p: &Unavailable| self.refusals.contains(&(p.offering.clone(), p.refusal.at));
+        let news: Vec<Unavailable> = passed.filter(|p| !is_reported(p)).collect();
         if !news.is_empty() {
             self.refusals.extend(news.iter().map(|p| (p.offering.clone(), p.refusal.at)));
-            (self.say)(Progress::Unavailable(news));
+            (self.report)(Progress::Unavailable(news));
         }
     }
 
-    /// After an error nothing stays with this attempt; the job keeps its place for a retry.
+    /// After an error the attempt holds nothing; the job keeps its place for a retry.
     async fn give_back(&self) -> Result<(), AcquireError> {
         let leaving = Release { how: End::GivenBack, used: false, closing: false };
         let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());
@@ -376,12 +376,13 @@ fn boot_step(instance: &Instance) -> Option<BootStep> {
     }
 }
 
-/// May this grant be what binds the host to its domain? A launched instance is thrown away after a power cut.
+/// True if this grant may be what binds the static host to its domain. A launched instance is drained after a power
+/// cut.
 fn is_newly_bound(instance: &Instance) -> bool {
     instance.is_static() && instance.released.is_none()
 }
 
-/// How long the instance had been idle when the job asked; `None` if it became ready later.
+/// How long the instance had been idle when the job requested it; `None` if it became ready later.
 fn idle_before(state: &PoolState, instance: &InstanceId, began: Stamp) -> Option<Duration> {
     let idle_since = state.instance(instance)?.idle_since();
     began.reached(idle_since).then(|| began.since(idle_since))

@@ -1,4 +1,4 @@
-//! What a failed boot leaves behind.
+//! What is kept of a failed boot.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::core::text::clean_line;
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
 
-/// How much of a console is told: its last lines, each cut to so many characters.
+/// How much of a console is reported: its last lines, each cut to this many characters.
 const LINES: usize = 10;
 const COLUMNS: usize = 200;
-/// How long a failed boot is told, and how many of them.
-const TOLD: Duration = Duration::from_mins(10);
+/// How long a failed boot is reported, and how many of them.
+const REPORTED_FOR: Duration = Duration::from_mins(10);
 const BOOTS: usize = 5;
 
 impl Engine {
-    /// Asks for the console of an instance that will be gone soon.
-    pub(super) async fn last_words(&self, boot: FailedBoot, setup: &PoolSetup) -> FailedBoot {
+    /// Reads the console of an instance before it is terminated.
+    pub(super) async fn with_console(&self, boot: FailedBoot, setup: &PoolSetup) -> FailedBoot {
         let id = &boot.instance;
         let console = match setup.provider.console(id).await {
             Ok(text) => last_lines(&text),
@@ -38,7 +38,7 @@ impl Engine {
 }
 
 impl KeeperCache {
-    /// The boot whose failure this termination ends, if nothing is known of it yet; its console is not yet read.
+    /// The failed boot that this termination ends, unless it is recorded already. Its console has not been read yet.
     pub(super) fn news_of_a_boot(
         &self,
         effect: &Effect,
@@ -53,7 +53,7 @@ impl KeeperCache {
         (!known).then(|| FailedBoot { instance, at: now, reason: why, cause, console: Vec::new() })
     }
 
-    /// What the provider last said of an instance beside its status.
+    /// The provider's last details on an instance, beyond its status.
     fn detail(&self, id: &InstanceId) -> Option<String> {
         let (_, listing) = self.listing.as_ref()?;
         let listed = listing.as_ref().ok()?.instances.iter().find(|listed| listed.id == *id)?;
@@ -66,19 +66,19 @@ impl KeeperCache {
         self.boots.drain(..surplus);
     }
 
-    /// The boots that are still worth telling.
+    /// The failed boots that are recent enough to report.
     pub(super) fn failed_boots(&mut self, now: Stamp) -> &[FailedBoot] {
-        self.boots.retain(|boot| now.since(boot.at) < TOLD);
+        self.boots.retain(|boot| now.since(boot.at) < REPORTED_FOR);
         &self.boots
     }
 }
 
-/// Fit for messages: a console is the guest's own text.
+/// Made fit for messages: a console is the guest's own text.
 fn last_lines(console: &str) -> Vec<String> {
-    let lines = console.split(['\n', '\r']).map(|line| clean_line(line.as_bytes(), COLUMNS));
-    let mut told: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
-    told.drain(..told.len().saturating_sub(LINES));
-    told
+    let cleaned = console.split(['\n', '\r']).map(|line| clean_line(line.as_bytes(), COLUMNS));
+    let mut lines: Vec<String> = cleaned.filter(|line| !line.is_empty()).collect();
+    lines.drain(..lines.len().saturating_sub(LINES));
+    lines
 }
 
 #[cfg(test)]
@@ -89,9 +89,9 @@ mod tests {
     fn the_end_of_a_console_is_told_without_what_acts_on_a_terminal() {
         let lines: Vec<String> = (0..40).map(|n| format!("line {n}\r\n")).collect();
         let console = lines.concat() + "\u{1b}[31mpanic\u{1b}[0m: no root\n\n";
-        let told = last_lines(&console);
-        assert_eq!(told.len(), LINES);
-        assert_eq!((told[0].as_str(), told[LINES - 1].as_str()), ("line 31", "panic: no root"));
+        let kept = last_lines(&console);
+        assert_eq!(kept.len(), LINES);
+        assert_eq!((kept[0].as_str(), kept[LINES - 1].as_str()), ("line 31", "panic: no root"));
         assert!(last_lines("\n \n").is_empty());
         assert_eq!(last_lines(&"x".repeat(900))[0].chars().count(), COLUMNS);
     }

@@ -1,4 +1,4 @@
-//! Carries out effects: each one call or a short conversation, its outcome committed after it.
+//! Carries out effects: each one call or a short exchange, its outcome committed after it.
 
 use std::time::Duration;
 
@@ -19,20 +19,20 @@ use crate::port::connector::{ConnectError, Mark, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::port::setup::PoolSetup;
 
-/// The most of a command's output that is told in one line, in characters.
+/// The longest output of a command that is reported in one line, in characters.
 const LINE: usize = 300;
 
-/// From one look at an instance that boots on this machine to the next, at least. A look costs little there, and what
-/// lies between two of them is added to what a job waits: it is kept to a small part of the boot.
-const CLOSE_LOOK: Duration = Duration::from_millis(20);
+/// The shortest pause between two probes of an instance that boots on the runner host. A probe costs little there, and
+/// the pause adds to what a job waits: it is kept to a small part of the boot.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(20);
 const PART: u32 = 16;
 
-/// How an effect ended, for the keeper's memory.
+/// How an effect ended, for the keeper's cache.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) effect: Effect,
     pub(super) outcome: EffectResult,
-    /// The failed boot that it ended, where it is news.
+    /// The failed boot that it ended, if it is a new one.
     pub(super) boot: Option<FailedBoot>,
 }
 
@@ -40,27 +40,27 @@ pub(super) struct Done {
 pub(super) enum EffectResult {
     /// Nothing to remember.
     Fine,
-    /// A launch was refused: nothing has come into being, so the last list is as good as it was.
+    /// A launch was refused: it created nothing, so the last list is still valid.
     Refused,
     /// The instance is gone at the provider.
     Gone,
-    /// Asked for; ask again after a while.
+    /// Requested; repeated after a pause.
     Again,
-    /// The call failed; its class says when to try again.
+    /// The call failed; its class determines when it is retried.
     Failed(Failure),
 }
 
 /// How a command on an instance ended.
 enum CommandResult {
     Passed,
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     Failed(String),
-    /// It could not be run, or not to its end: the way there is broken.
+    /// It could not be run, or not to its end: the connection failed.
     Cut(String),
 }
 
 impl Engine {
-    /// Carries out one effect. Trouble with our own state ends it; the next pass plans it again.
+    /// Carries out one effect. An error of the state or the host ends it; the next pass plans it again.
     pub(super) async fn carry_out(&self, effect: Effect, setup: PoolSetup) -> Done {
         let outcome = match &effect {
             Effect::Launch { instance } => self.launch(instance, &setup).await,
@@ -82,8 +82,8 @@ impl Engine {
                 .map(|()| EffectResult::Fine)
                 .map_err(EngineError::from),
         };
-        let outcome = outcome.unwrap_or_else(|trouble| {
-            let failure = Failure { class: ErrorClass::Transient, message: trouble.to_string() };
+        let outcome = outcome.unwrap_or_else(|error| {
+            let failure = Failure { class: ErrorClass::Transient, message: error.to_string() };
             EffectResult::Failed(failure)
         });
         Done { effect, outcome, boot: None }
@@ -104,8 +104,8 @@ impl Engine {
         // CRASH: without this record the launch is repeated with the same token (rows 1 to 4).
         let at = self.now();
         self.commit(|state| {
-            let asked = state.instance(id).and_then(|i| i.launch.as_ref());
-            if asked.is_none_or(|l| l.attempt != launch.attempt) {
+            let recorded = state.instance(id).and_then(|i| i.launch.as_ref());
+            if recorded.is_none_or(|l| l.attempt != launch.attempt) {
                 return Vec::new();
             }
             let (instance, attempt) = (id.clone(), launch.attempt);
@@ -132,14 +132,14 @@ impl Engine {
         };
         let token = format!("{id}/{}", launch.attempt);
         let (instance, offering) = (id.clone(), launch.offering.clone());
-        // The recorded lifetime counts from ready: what boots slowly must not end under a job that it was promised to.
+        // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;
         let lifetime = setup.policy.max_lifetime.map(|most| most.0.saturating_add(timing.launch_timeout));
         let request = LaunchRequest { instance, token, tags, offering, keys, lifetime };
         setup.provider.launch(&request).await
     }
 
-    /// Tries to reach an instance until it answers or the next pass is due; then runs the ready command.
+    /// Probes an instance until it responds or the next pass is due; then runs the ready command.
     async fn probe(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
         let begun = self.now();
@@ -151,11 +151,11 @@ impl Engine {
                 Err(problem) => problem,
             };
             let now = self.now();
-            // Nobody knows when a host of the operator's is back: it is asked now and then, not all the time.
+            // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously.
             if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_fixed_hosts() {
                 return Ok(EffectResult::Failed(problem));
             }
-            let close = (now.since(begun) / PART).max(CLOSE_LOOK).min(timing.probe_interval);
+            let close = (now.since(begun) / PART).max(CLOSE_INTERVAL).min(timing.probe_interval);
             self.host.pause(if boots_here { close } else { timing.probe_interval }).await;
             let state = self.store.load().await?;
             let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking);
@@ -172,7 +172,7 @@ impl Engine {
         };
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
-            // What we made has the key that we gave it; a host of the operator's may have been installed anew.
+            // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
             let message = match problem {
                 ConnectError::HostKey { .. } if setup.has_fixed_hosts() => {
                     format!(
@@ -195,7 +195,7 @@ impl Engine {
         Ok(Ok(()))
     }
 
-    /// How an instance is reached now. Where the operator has changed that of a fixed host, it is recorded anew.
+    /// How to reach an instance now. If the operator has changed this for a static host, the new endpoint is recorded.
     async fn look_up(
         &self,
         id: &InstanceId,
@@ -218,8 +218,8 @@ impl Engine {
         Ok(Ok(endpoint))
     }
 
-    /// A look at an idle instance, the way a job would reach it. What would be replaced is asked twice: a network may
-    /// hiccup.
+    /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it is replaced,
+    /// because a network may fail briefly.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let Err(mut problem) = self.reach(id, setup).await? else { return Ok(EffectResult::Fine) };
         if !setup.has_fixed_hosts() {
@@ -235,11 +235,11 @@ impl Engine {
 
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let timing = &setup.policy.timing;
-        let verdict = match &setup.ready_command {
+        let result = match &setup.ready_command {
             Some(command) => self.command(id, command, "", timing.ready_timeout).await?,
             None => CommandResult::Passed,
         };
-        match verdict {
+        match result {
             CommandResult::Passed => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
             }
@@ -273,8 +273,8 @@ impl Engine {
             StageEnd::Signalled(signal) => format!("killed by {signal}"),
             StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
         };
-        let said = clean_line(tail.as_bytes(), LINE);
-        Ok(CommandResult::Failed(if said.is_empty() { how } else { format!("{how}: {said}") }))
+        let output = clean_line(tail.as_bytes(), LINE);
+        Ok(CommandResult::Failed(if output.is_empty() { how } else { format!("{how}: {output}") }))
     }
 
     async fn adopt(
@@ -305,19 +305,19 @@ impl Engine {
         if let Err(failure) = self.look_up(id, setup).await? {
             return Ok(EffectResult::Failed(failure));
         }
-        let verdict = match self.clean_ours(id, setup).await? {
+        let result = match self.run_clean_script(id, setup).await? {
             CommandResult::Passed => {
                 let command = setup.clean_command.as_deref().unwrap_or("true");
                 self.command(id, command, "", setup.policy.timing.clean_timeout).await?
             }
             other => other,
         };
-        let why = match verdict {
+        let why = match result {
             CommandResult::Passed => {
                 self.commit(|state| request::ready(state, id, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
-            // Nobody can be cleaned who cannot be reached: it waits until it is back.
+            // An unreachable host cannot be cleaned: it waits until it is reachable.
             CommandResult::Cut(message) => {
                 return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
             }
@@ -326,15 +326,19 @@ impl Engine {
         let at = self.now();
         self.commit(|state| {
             let cleaning = state.instance(id).is_some_and(|i| i.phase == Phase::Cleaning);
-            let set_aside = || Change::OutOfService { instance: id.clone(), reason: why.clone() }.at(at);
-            cleaning.then(set_aside).into_iter().collect()
+            let out_of_service = || Change::OutOfService { instance: id.clone(), reason: why.clone() }.at(at);
+            cleaning.then(out_of_service).into_iter().collect()
         })
         .await?;
         Ok(EffectResult::Fine)
     }
 
-    /// Our own part of a clean, where the provider has one.
-    async fn clean_ours(&self, id: &InstanceId, setup: &PoolSetup) -> Result<CommandResult, EngineError> {
+    /// Greenroom's part of cleaning, if the provider has one.
+    async fn run_clean_script(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<CommandResult, EngineError> {
         let Some(script) = &setup.clean_script else { return Ok(CommandResult::Passed) };
         let owner = self.host.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, id);
@@ -343,7 +347,7 @@ impl Engine {
     }
 
     async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
-        // CRASH: keys first, while the record still says that there is something to do.
+        // CRASH: keys first, while the record still requires this termination.
         self.connector.discard_keys(id).await;
         let outcome = ended(setup.provider.terminate(id).await);
         if !matches!(outcome, EffectResult::Gone) {

@@ -1,4 +1,4 @@
-//! How a keeper begins and ends: one per state directory, no wake-up lost.
+//! How a keeper begins and exits: one per state directory, and no wake-up is lost.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,32 +10,32 @@ use super::EngineError;
 use super::keeper::{Pool, PoolKeeper, RoundEnd};
 use crate::port::host::{Host, WakeReason};
 
-/// What a keeper stays for.
+/// When a keeper exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeeperMode {
-    /// `greenroom keep`: until it is told to stop.
+    /// `greenroom keep`: runs until it is stopped.
     AsService,
-    /// Started by whoever needed one: until everything is settled.
+    /// Started by a call that needed one: runs until all pools are settled.
     UntilSettled,
 }
 
-/// How keeping ended.
+/// Why a keeper exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeeperExit {
-    /// There is another keeper.
+    /// Another keeper is running.
     Elsewhere,
     Settled,
-    /// By SIGTERM, or by SIGQUIT when the last job had gone.
+    /// By SIGTERM, or by SIGQUIT once no attempt was open.
     Stopped,
-    /// Another executable lies where ours was; a background keeper has started it.
+    /// The executable was replaced; a background keeper has started the new one.
     HandedOver,
-    /// The state directory is gone, or is another one.
+    /// The state directory was removed or replaced.
     Evicted,
 }
 
-/// Keeps pools until settled or stopped. Pools are tasks side by side: a slow provider holds up its own pool only.
+/// Keeps pools until settled or stopped. Pools run concurrently: a slow provider delays its own pool only.
 ///
-/// A starting keeper waits `take_over` for the one before to go.
+/// A starting keeper waits `take_over` for the previous one to exit.
 pub async fn keep(
     host: &Rc<dyn Host>,
     pools: &[Pool],
@@ -48,7 +48,7 @@ pub async fn keep(
         drop(lock);
         match end {
             RoundEnd::Stopped(WakeReason::Replaced) => {
-                // A service is started again by whoever supervises it. It finds what we left, like after any crash.
+                // The service manager restarts a service, which finds the state as after a crash.
                 if keeping == KeeperMode::UntilSettled {
                     host.start_keeper().await?;
                 }
@@ -58,8 +58,8 @@ pub async fn keep(
             RoundEnd::Stopped(_) => return Ok(KeeperExit::Stopped),
             RoundEnd::Settled | RoundEnd::Woken => {}
         }
-        // RACE: a request committed before the lock went saw a living keeper and waits for it. One committed later
-        // finds none and starts one. So one look after the lock has gone is enough.
+        // RACE: a request committed before the unlock saw a living keeper and waits for it. One committed later finds
+        // none and starts one. So one check after the unlock is enough.
         if !any_news(pools).await? {
             return Ok(KeeperExit::Settled);
         }
@@ -77,7 +77,7 @@ async fn any_news(pools: &[Pool]) -> Result<bool, EngineError> {
 
 type Round = LocalBoxFuture<'static, (PoolKeeper, RoundEnd)>;
 
-/// Runs every pool; returns when all are settled at the same time, or one was told to stop.
+/// Runs every pool; returns when all are settled at the same time, or when the keeper is stopped.
 async fn side_by_side(pools: &[Pool], keeping: KeeperMode) -> RoundEnd {
     let mut rounds: FuturesUnordered<Round> = FuturesUnordered::new();
     for pool in pools {

@@ -18,23 +18,23 @@ use crate::port::setup::{PoolSetup, Setup};
 
 pub use super::exit::{KeeperExit, KeeperMode, keep};
 
-/// Longest wait after a pass that could not be made.
-const AFTER_TROUBLE: Duration = Duration::from_secs(10);
-/// After a pass a keeper rests so many times as long as that took, but not longer than `LONGEST_REST`: where hints rain
-/// (hundreds of jobs at once) it leaves the processor, and the lock of the state, to the calls that hint.
+/// Longest wait after a failed pass.
+const AFTER_ERROR: Duration = Duration::from_secs(10);
+/// After a pass, a keeper rests this many times as long as the pass took, but at most `LONGEST_REST`. Under many
+/// wake-ups (hundreds of concurrent jobs) this leaves the processor, and the lock of the state, to the calls.
 const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_millis(200);
-/// How long an idle keeper of a settled pool sleeps at most between looks at the state directory.
-const IDLE_LOOK: Duration = Duration::from_hours(1);
+/// How long an idle keeper of a settled pool sleeps at most between two passes.
+const IDLE_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Why a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RoundEnd {
-    /// Nothing to do, nobody waiting, no wake-up time.
+    /// Nothing to do, no request waiting, no wake-up scheduled.
     Settled,
-    /// A hint came to a settled pool.
+    /// A wake-up came to a settled pool.
     Woken,
-    /// This process shall go, and why: `Woken::Stop`, `Replaced` or `Evicted`.
+    /// This process has to exit, and why: `Stop`, `Unneeded`, `Replaced` or `Evicted`.
     Stopped(WakeReason),
 }
 
@@ -69,11 +69,11 @@ pub(super) struct PoolKeeper {
     revision: Rc<Cell<u64>>,
     memory: KeeperCache,
     running: Running,
-    /// After the last pass: an instance waits for a job.
+    /// True if an instance was idle after the last pass.
     has_idle: bool,
     /// No pass before this moment.
     rest_until: Option<Stamp>,
-    /// What was started, in words, where somebody asked for it.
+    /// The started effects as text, if the caller wants them.
     pub(super) did: Option<Vec<String>>,
 }
 
@@ -98,7 +98,7 @@ impl PoolKeeper {
         }
     }
 
-    /// Passes until the pool is settled, or this process is told to stop.
+    /// Runs passes until the pool is settled, or this process is stopped.
     pub(super) async fn until_settled(&mut self) -> RoundEnd {
         loop {
             let (setup, problem) = self.setup.current().await;
@@ -109,15 +109,15 @@ impl PoolKeeper {
             self.rest_until = Some(ended.plus((ended.since(began) * REST).min(LONGEST_REST)));
             let wait = match stepped {
                 Ok(None) if self.running.is_empty() => return RoundEnd::Settled,
-                Ok(wait) => wait.unwrap_or(IDLE_LOOK),
-                Err(trouble) => {
-                    tracing::error!(pool = %self.engine.pool, "pass failed: {trouble}");
-                    AFTER_TROUBLE
+                Ok(wait) => wait.unwrap_or(IDLE_INTERVAL),
+                Err(error) => {
+                    tracing::error!(pool = %self.engine.pool, "pass failed: {error}");
+                    AFTER_ERROR
                 }
             };
             if let Some(end) = self.wait(wait, &setup).await {
                 if matches!(end, RoundEnd::Stopped(WakeReason::Unneeded)) {
-                    // Nobody may come after us for long: what was asked for is asked for.
+                    // The next keeper may start much later: effects under way are completed.
                     self.finish(&setup).await;
                 }
                 return end;
@@ -125,7 +125,7 @@ impl PoolKeeper {
         }
     }
 
-    /// Hints of the meantime stay in the mailbox, effects go on.
+    /// Wake-ups stay in the mailbox meanwhile, and effects continue.
     async fn rest(&mut self, setup: &PoolSetup) {
         let Some(until) = self.rest_until.take() else { return };
         let left = self.engine.now().until(until);
@@ -137,37 +137,41 @@ impl PoolKeeper {
         self.note_all(ended, setup);
     }
 
-    /// A settled pool waits for a hint, for as long as other pools have work.
+    /// A settled pool waits for a wake-up, for as long as other pools have work.
     pub(super) async fn until_woken(&mut self) -> RoundEnd {
         let (setup, _) = self.setup.current().await;
-        // Idle instances are looked after while nothing else is to be done.
-        let look = if self.has_idle { IDLE_LOOK.min(setup.policy.timing.health_interval) } else { IDLE_LOOK };
-        match self.engine.host.wait(MailboxName::Keeper(&self.engine.pool), look).await {
+        // Idle instances are still probed while nothing else is due.
+        let within = if self.has_idle {
+            IDLE_INTERVAL.min(setup.policy.timing.health_interval)
+        } else {
+            IDLE_INTERVAL
+        };
+        match self.engine.host.wait(MailboxName::Keeper(&self.engine.pool), within).await {
             Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => RoundEnd::Woken,
             Ok(
                 why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted),
             ) => RoundEnd::Stopped(why),
-            Err(trouble) => {
-                tracing::error!(pool = %self.engine.pool, "waiting failed: {trouble}");
-                self.engine.host.pause(AFTER_TROUBLE).await;
+            Err(error) => {
+                tracing::error!(pool = %self.engine.pool, "waiting failed: {error}");
+                self.engine.host.pause(AFTER_ERROR).await;
                 RoundEnd::Woken
             }
         }
     }
 
-    /// One pass; starts its effects. Returns how long to wait, `None` if nothing is due.
+    /// Runs one pass and starts its effects. Returns how long to wait, `None` if nothing is due.
     pub(super) async fn step(
         &mut self,
         setup: &PoolSetup,
         problem: Option<String>,
         launching: Launching,
     ) -> Result<Option<Duration>, super::EngineError> {
-        // RACE: an effect may have been handed the store's lock and not know it yet. Were it not polled, the pass
-        // would wait for a lock that this very process holds.
+        // RACE: an effect may have been given the store's lock without having been polled since. If it were not polled
+        // now, the pass would wait for a lock that this process holds.
         let pass = Box::pin(self.engine.pass(&mut self.memory, setup, problem, launching));
         let (passed, ended) = beside(&mut self.running, pass).await;
-        // RACE: the pass took what ended meanwhile for busy, and waits for it.
-        let unseen = (!ended.is_empty()).then_some(Duration::ZERO);
+        // RACE: the pass counted effects that ended meanwhile as busy, and waits for them.
+        let again = (!ended.is_empty()).then_some(Duration::ZERO);
         self.note_all(ended, setup);
         let PassResult { plan, state } = passed?;
         self.revision.set(state.revision);
@@ -179,7 +183,7 @@ impl PoolKeeper {
         let waiting = !state.waiting.is_empty();
         let next = plan.report.next.map(|next| now.until(next));
         let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
-        Ok([next, heartbeat, unseen].into_iter().flatten().min())
+        Ok([next, heartbeat, again].into_iter().flatten().min())
     }
 
     fn start(&mut self, effect: Effect, state: &PoolState, setup: &PoolSetup) {
@@ -202,22 +206,22 @@ impl PoolKeeper {
         let news = self.memory.news_of_a_boot(&effect, state, self.engine.now());
         self.running.push(Box::pin(async move {
             let boot = match news {
-                Some(boot) => Some(engine.last_words(boot, &setup).await),
+                Some(boot) => Some(engine.with_console(boot, &setup).await),
                 None => None,
             };
             Done { boot, ..engine.carry_out(effect, setup).await }
         }));
     }
 
-    /// Waits for an effect to end, a hint, or the time; `Some` if this process shall stop.
+    /// Waits for an effect to end, a wake-up, or the time; `Some` if this process has to exit.
     async fn wait(&mut self, time: Duration, setup: &PoolSetup) -> Option<RoundEnd> {
         let host = Rc::clone(&self.engine.host);
         let pool = self.engine.pool.clone();
-        let hint = Box::pin(async move { host.wait(MailboxName::Keeper(&pool), time).await });
+        let wait = Box::pin(async move { host.wait(MailboxName::Keeper(&pool), time).await });
         if self.running.is_empty() {
-            return stop(hint.await);
+            return stop(wait.await);
         }
-        let (done, woken) = match select(self.running.next(), hint).await {
+        let (done, woken) = match select(self.running.next(), wait).await {
             Either::Left((done, _)) => (done, None),
             Either::Right((woken, _)) => (None, Some(woken)),
         };
@@ -232,7 +236,7 @@ impl PoolKeeper {
         self.running.len()
     }
 
-    /// Runs the started effects to their ends.
+    /// Runs the started effects to completion.
     pub(super) async fn finish(&mut self, setup: &PoolSetup) {
         while let Some(done) = self.running.next().await {
             self.note(done, setup);
@@ -287,10 +291,10 @@ impl PoolKeeper {
                 let backed_off = backoff::retry_at(&failure.class, failures, now, timing);
                 let at_health_check = now.plus(timing.health_interval);
                 let until = match done.effect {
-                    // A fixed host is back as soon as it would be found to be.
+                    // A static host is retried when its health check would be due, at the latest.
                     _ if fixed && backed_off.reached(at_health_check) => at_health_check,
                     _ if fixed => backed_off,
-                    // A booting instance is tried again at each pass; a failing call backs off by its class.
+                    // A booting instance is probed again at each pass; a failing call backs off by its class.
                     Effect::Probe { .. } => now,
                     _ => backed_off,
                 };
@@ -300,7 +304,7 @@ impl PoolKeeper {
     }
 }
 
-/// Does something while effects go on; with it, those that ended meanwhile.
+/// Runs `work` while effects continue; also returns those that ended meanwhile.
 async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Unpin) -> (T, Vec<Done>) {
     let mut ended = Vec::new();
     while !running.is_empty() {
@@ -321,8 +325,8 @@ fn stop(woken: Result<WakeReason, crate::port::host::HostError>) -> Option<Round
             Some(RoundEnd::Stopped(why))
         }
         Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => None,
-        Err(trouble) => {
-            tracing::error!("waiting failed: {trouble}");
+        Err(error) => {
+            tracing::error!("waiting failed: {error}");
             None
         }
     }

@@ -1,6 +1,6 @@
-//! What the provider has beside the record, for `pool leaks`: looked at as a whole, and deleted when asked to.
+//! Compares the provider's resources with the record, for `pool leaks`, and deletes orphans on request.
 //!
-//! Needs no keeper and disturbs none: what it deletes, no record knows.
+//! Needs no keeper and disturbs none: it deletes only resources without a record.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::core::time::Pretty;
 use crate::port::provider::ProviderError;
 use crate::port::setup::PoolSetup;
 
-/// Why nothing can be said about what is left over.
+/// Why the orphans are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     #[error("the provider cannot list its resources: {0}")]
@@ -27,23 +27,23 @@ pub enum LookError {
     Trouble(#[from] EngineError),
 }
 
-/// How a leftover that was to be deleted ended.
+/// How the deletion of an orphan ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
-    /// The provider does not find it any more.
+    /// The provider no longer finds it.
     Gone,
-    /// Why it is still there: a refusal that asking again does not change, or the time was up.
+    /// Why it still exists: a refusal that a retry does not change, or the time limit.
     Stays(String),
 }
 
 impl Engine {
-    /// Everything that the provider has for the pool, and how each stands to the record.
+    /// All of the provider's resources for the pool, each with its ownership.
     pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Ownership)>, LookError> {
         let identity = self.host.identity().await.map_err(EngineError::from)?;
         if let Some(problem) = identity.moved {
             return Err(LookError::Moved { problem });
         }
-        // RACE: read before and after: what is launched or terminated meanwhile has its record in one of the two.
+        // RACE: read before and after: a resource launched or terminated meanwhile has its record in one of the two.
         let before = self.store.load().await.map_err(EngineError::from)?;
         let resources = setup.provider.resources(&self.pool).await?;
         if !resources.complete {
@@ -57,42 +57,42 @@ impl Engine {
             }
         }
         let attempts = self.host.attempts(&self.pool).await.map_err(EngineError::from)?;
-        let makings = KnownLaunches {
+        let launches = KnownLaunches {
             recorded: &recorded,
             owner: &identity.owner,
             generations: &identity.generations,
             attempts: &attempts,
         };
         let grace = setup.policy.timing.reap_grace;
-        let known = Knowledge { makings, before: &before, denied: &denied, grace, now: self.now() };
-        let judged = resources.found.into_iter().map(|one| {
-            let standing = orphan::judge(&one, &known);
-            (one, standing)
+        let known = Knowledge { launches, before: &before, denied: &denied, grace, now: self.now() };
+        let classified = resources.found.into_iter().map(|one| {
+            let ownership = orphan::judge(&one, &known);
+            (one, ownership)
         });
-        Ok(judged.collect())
+        Ok(classified.collect())
     }
 
-    /// Deletes what was judged to be left over, instances first; asks again and again until nothing is found, for
-    /// `within` at most. `tell` hears of each end.
+    /// Deletes orphans, instances first. Retries each until the provider no longer finds it, for `within` at most.
+    /// `report` receives each result.
     pub async fn delete(
         &self,
         setup: &PoolSetup,
-        leftovers: Vec<Resource>,
+        orphans: Vec<Resource>,
         within: Duration,
-        tell: &mut dyn FnMut(&Resource, &Deleted),
+        report: &mut dyn FnMut(&Resource, &Deleted),
     ) {
         let until = self.now().plus(within);
-        let mut pending = leftovers;
+        let mut pending = orphans;
         pending.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         loop {
             let is_late = self.now().reached(until);
             let mut left: Vec<Resource> = Vec::new();
             for resource in pending {
-                // What an instance uses may go along with it.
+                // A resource that an instance uses may be deleted together with it.
                 let is_used = left.iter().any(|other| is_instance_of(other, &resource));
                 let answer = if is_used { Ok(()) } else { self.delete_once(setup, &resource).await };
                 match end(answer, is_late.then_some(within)) {
-                    Some(end) => tell(&resource, &end),
+                    Some(end) => report(&resource, &end),
                     None => left.push(resource),
                 }
             }
@@ -117,7 +117,7 @@ fn is_instance_of(instance: &Resource, other: &Resource) -> bool {
     is_one(instance) && !is_one(other) && instance_of(instance) == instance_of(other)
 }
 
-/// `None`: to be asked again. `late`: nothing is, for it was asked for so long.
+/// `None`: retry. `late`: the time limit that has passed.
 fn end(answer: Result<(), ProviderError>, late: Option<Duration>) -> Option<Deleted> {
     match (answer, late) {
         (Err(error), _) if *error.class() == ErrorClass::NotFound => Some(Deleted::Gone),
@@ -128,7 +128,7 @@ fn end(answer: Result<(), ProviderError>, late: Option<Duration>) -> Option<Dele
     }
 }
 
-/// May the same call succeed a moment later?
+/// True if the same call may succeed a moment later.
 fn may_pass(class: &ErrorClass) -> bool {
     matches!(class, ErrorClass::Transient | ErrorClass::Throttled { .. } | ErrorClass::Unknown)
 }

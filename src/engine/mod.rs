@@ -26,7 +26,7 @@ use crate::port::connector::Connector;
 use crate::port::host::{Host, HostError};
 use crate::port::store::{Committed, Store, StoreError};
 
-/// One pool and the ports to the world.
+/// One pool and its ports.
 #[derive(Clone)]
 pub struct Engine {
     pub pool: PoolName,
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A port that said no while state was being read or written.
+/// A port failed while state was being read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -56,7 +56,7 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Commits what `decide` says and tells the attempts concerned.
+    /// Commits the events of `decide` and wakes the attempts concerned.
     pub(crate) async fn commit(
         &self,
         mut decide: impl FnMut(&PoolState) -> Vec<Event>,
@@ -73,13 +73,13 @@ impl Engine {
         }
     }
 
-    /// Makes sure that somebody acts: hints to the keeper, or starts one.
+    /// Wakes the keeper, or starts one.
     pub(crate) async fn summon(&self) -> Result<(), HostError> {
         self.host.wake_keeper(&self.pool).await;
         self.ensure_keeper().await
     }
 
-    /// Starts a keeper where none lives.
+    /// Starts a keeper if none is running.
     pub(crate) async fn ensure_keeper(&self) -> Result<(), HostError> {
         if self.host.keeper_lives().await? {
             return Ok(());
@@ -88,7 +88,7 @@ impl Engine {
     }
 }
 
-/// The attempt whose waiting call should look at once.
+/// The attempt whose waiting call should poll immediately.
 fn concerned(change: &Change) -> Option<&AttemptName> {
     match change {
         Change::Granted { attempt, .. } | Change::Withdrawn { attempt, .. } => Some(attempt),

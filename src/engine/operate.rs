@@ -1,4 +1,4 @@
-//! What operators order: drain, resume, and the plan as a dry run.
+//! Operators' commands: drain, resume, and the plan as a dry run.
 
 use super::{Engine, EngineError};
 use crate::core::event::{Change, Event};
@@ -8,14 +8,14 @@ use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 
-/// What an order is about.
+/// What a command applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Pool,
     Instance(InstanceId),
 }
 
-/// An order that makes no sense.
+/// A command that cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
     #[error("pool `{pool}` has no instance `{instance}`")]
@@ -29,12 +29,13 @@ pub enum OperateError {
 }
 
 impl Engine {
-    /// No new jobs; instances go when their present ones have ended. Dry: returns what would be committed.
+    /// No new jobs; instances are terminated when their present jobs have ended. A dry run returns what would be
+    /// committed.
     pub async fn drain(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OperateError> {
-        self.order(target, dry, drain_events).await
+        self.apply(target, dry, drain_events).await
     }
 
-    /// Lets a drained pool work again, or brings an instance back that was set aside.
+    /// Resumes a drained pool, or returns an instance to service.
     pub async fn resume(&self, target: &Target, dry: bool) -> Result<Vec<Event>, OperateError> {
         if let Target::Instance(id) = target {
             let state = self.store.load().await.map_err(EngineError::from)?;
@@ -48,10 +49,10 @@ impl Engine {
                 return Err(OperateError::StillHeld { instance: id.clone() });
             }
         }
-        self.order(target, dry, resume_events).await
+        self.apply(target, dry, resume_events).await
     }
 
-    async fn order(
+    async fn apply(
         &self,
         target: &Target,
         dry: bool,
@@ -83,7 +84,7 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
             if state.drained.is_none() {
                 events.push(Change::PoolDrained.at(now));
             }
-            // A fixed host of a drained pool keeps its place, it only gets no job.
+            // A static host of a drained pool stays in its phase; it only gets no jobs.
             let going = state.instances.values().filter(|i| !i.is_static());
             events.extend(going.flat_map(|i| withdraw(&i.id)));
             events
@@ -100,9 +101,9 @@ fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
             instance.map(|_| Change::ReturnedToService { instance: id.clone() }.at(now)).into_iter().collect()
         }
         Target::Pool => {
-            let stands =
+            let has_effect =
                 state.drained.is_some() || state.launches.failures > 0 || state.availability.has_refusals();
-            stands.then(|| Change::PoolResumed.at(now)).into_iter().collect()
+            has_effect.then(|| Change::PoolResumed.at(now)).into_iter().collect()
         }
     }
 }

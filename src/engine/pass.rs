@@ -13,24 +13,24 @@ use crate::core::report::{FailedBoot, Note};
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
 
-/// What one keeper remembers between passes. Losing it costs time, never correctness.
+/// What a keeper caches between passes. Losing it costs time, never correctness.
 #[derive(Debug, Default)]
 pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
     pub(super) troubles: BTreeMap<InstanceId, plan::FailingCall>,
-    /// When a call about an instance last went well.
+    /// When a call about an instance last succeeded.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     pub(super) busy: BTreeSet<InstanceId>,
-    /// Effects about attempts: under way (`None`), or tried, with when they may be tried again. One that finds the
-    /// lease held would be planned anew at once, for as long as it is held.
+    /// Effects about attempts: under way (`None`), or done, with the time of the next try. Otherwise an effect that
+    /// finds the lease held would be planned again immediately, for as long as it is held.
     pub(super) tried: BTreeMap<Effect, Option<Stamp>>,
-    /// Boots that came to nothing lately, oldest first.
+    /// Recent failed boots, oldest first.
     pub(super) boots: Vec<FailedBoot>,
 }
 
-/// May this pass launch?
+/// Whether this pass may launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launching {
     Yes,
@@ -46,7 +46,7 @@ pub(super) struct PassResult {
 }
 
 impl Engine {
-    /// Observes, plans under the store's lock, commits, reports. The effects are the caller's.
+    /// Observes, plans under the store's lock, commits, reports. The caller carries out the effects.
     pub(super) async fn pass(
         &self,
         memory: &mut KeeperCache,
@@ -70,8 +70,8 @@ impl Engine {
             .await?;
         let mut plan = planned.expect("transact calls `decide` at least once");
         if plan.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. })) {
-            // CRASH: a launch whose intent is lost would be a stranger to the next keeper. One that is repeated may be
-            // the intent of a keeper that died before it came to this.
+            // CRASH: a launch whose intent is lost would be a stranger to the next keeper. A repeated launch may stem
+            // from a keeper that died before this sync.
             self.store.sync().await?;
         }
         if let Some(problem) = problem {
@@ -146,9 +146,9 @@ impl Engine {
             observed.launching = fresh(Generation::new("none-yet"));
             let view = View { recorded: state, observed };
             let dry = plan::plan(view, &setup.policy, self.now());
-            // Also for one that is repeated: it keeps the generation that it was intended in, but launching it is.
+            // A repeated launch counts too: it keeps its own generation, but the pass must be allowed to launch.
             if !dry.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. })) {
-                // Nothing to launch now: should that change before the commit, the next pass sees to it.
+                // Nothing to launch now: if that changes before the commit, the next pass launches.
                 observed.launching = None;
                 return Ok(());
             }
@@ -182,7 +182,7 @@ impl Engine {
         listing
     }
 
-    /// What is gone is no orphan in the remembered list.
+    /// An instance that is gone is not an orphan in the cached list.
     fn forget_with_events(&self, memory: &mut KeeperCache, events: &[Event]) {
         for event in events {
             if let Change::Forgotten { instance } = &event.change {
@@ -195,7 +195,7 @@ impl Engine {
 }
 
 impl KeeperCache {
-    /// May this effect about an attempt be started now? Then it is under way.
+    /// True if this effect about an attempt may be started now; it then counts as under way.
     pub(super) fn may_try(&mut self, effect: &Effect, now: Stamp) -> bool {
         self.tried.retain(|_, until| until.is_none_or(|until| !now.reached(until)));
         if self.tried.contains_key(effect) {
@@ -205,7 +205,7 @@ impl KeeperCache {
         true
     }
 
-    /// Drops everything remembered about an instance that is gone.
+    /// Drops everything cached about an instance that is gone.
     pub(super) fn forget(&mut self, gone: &InstanceId) {
         if let Some((_, Ok(listing))) = &mut self.listing {
             listing.instances.retain(|l| l.id != *gone);
@@ -215,13 +215,13 @@ impl KeeperCache {
         self.healthy.remove(gone);
     }
 
-    /// The next pass asks the provider again.
+    /// Makes the next pass list again.
     pub(super) fn distrust_list(&mut self) {
         self.listing = None;
     }
 }
 
-/// The first launch of a generation is preceded by its begin.
+/// The event that begins the generation, before its first launch.
 fn begun(state: &PoolState, generation: Option<&Generation>, plan: &Plan, now: Stamp) -> Vec<Event> {
     let launches = plan.events.iter().any(|e| matches!(e.change, Change::LaunchIntended { .. }));
     match generation {

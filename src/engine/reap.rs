@@ -10,17 +10,17 @@ use super::pass::Launching;
 use crate::core::plan::Plan;
 use crate::core::report::Report;
 
-/// Passes in a row: what one pass drains, the next one sees gone.
+/// Passes in a row: the next one forgets what the previous one drained.
 const ROUNDS: usize = 4;
 
-/// What reaping did.
+/// The result of `reap`.
 #[derive(Debug)]
 pub enum Reaped {
-    /// We made the passes ourselves: what they did, and the report of the last one.
+    /// The passes of this process: what they did, and the last one's report.
     Here(Vec<String>, Box<Option<Report>>),
-    /// A keeper is at work; the report of its pass that began after we asked.
+    /// A keeper is running: the report of its pass that began after the wake-up.
     Keeper(Box<Report>),
-    /// A keeper is at work, but it made no pass in time.
+    /// A keeper is running, but it made no pass in time.
     NoPass,
 }
 
@@ -42,12 +42,14 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
         let report = host.read_report(&pool.engine.pool).await?;
         return Ok(Reaped::Here(keeper.did.unwrap_or_default(), Box::new(report)));
     }
-    let asked = pool.engine.now();
-    let until = asked.plus(within);
+    let requested_at = pool.engine.now();
+    let until = requested_at.plus(within);
     loop {
         host.wake_keeper(&pool.engine.pool).await;
         let report = host.read_report(&pool.engine.pool).await?;
-        if let Some(report) = report.filter(|r| r.at.boot == asked.boot && r.at.uptime_ms > asked.uptime_ms) {
+        if let Some(report) =
+            report.filter(|r| r.at.boot == requested_at.boot && r.at.uptime_ms > requested_at.uptime_ms)
+        {
             return Ok(Reaped::Keeper(Box::new(report)));
         }
         let now = pool.engine.now();
@@ -58,9 +60,9 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
     }
 }
 
-/// Calls a keeper if a pool wants one, after the last `reap` of a process.
+/// Starts a keeper if a pool needs one, after the last `reap` of a process.
 ///
-/// RACE: whoever committed something while a `reap` held the keeper's lock, in whichever pool, took it for a keeper.
+/// RACE: while a `reap` held the keeper's lock, other processes took it for a keeper and relied on it.
 pub async fn hand_on(pools: &[Pool]) -> Result<(), EngineError> {
     for pool in pools {
         if pool.engine.wants_keeper().await? {
@@ -70,22 +72,22 @@ pub async fn hand_on(pools: &[Pool]) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// The very plan that `reap` would carry out now.
+/// The plan that `reap` would carry out now.
 pub async fn preview(pool: &Pool) -> Result<Plan, EngineError> {
     let (setup, _) = pool.setup.current().await;
     pool.engine.preview(&setup).await
 }
 
 impl PoolKeeper {
-    /// No effect under way.
+    /// True if no effect is under way.
     fn is_quiet(&self) -> bool {
         self.under_way() == 0
     }
 }
 
 impl super::Engine {
-    /// Is there work that only a keeper does: somebody waits or has to be watched over, something is under way, or idle
-    /// capacity is missing?
+    /// True if there is work that only a keeper does: a job waits or holds an instance, an instance is under way, or
+    /// idle capacity is missing.
     async fn wants_keeper(&self) -> Result<bool, EngineError> {
         let state = self.store.load().await?;
         let (idle, target) = state.policy.as_ref().map_or((0, 0), |policy| {
@@ -96,7 +98,7 @@ impl super::Engine {
         Ok(jobs || idle < target || state.instances.values().any(|i| i.is_under_way()))
     }
 
-    /// Waits until `done` holds for the state, looking at least once a second; false when the time is up.
+    /// Waits until `done` holds for the state, polling every 200 ms; false after `within`.
     pub async fn wait_until(
         &self,
         within: Duration,

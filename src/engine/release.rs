@@ -1,4 +1,4 @@
-//! `cleanup`: the attempt ends, its slot goes to the next job.
+//! `cleanup`: the attempt ends, and its slot goes to the next job.
 
 use super::{Engine, EngineError};
 use crate::core::attempt::End;
@@ -9,10 +9,10 @@ use crate::core::pool::PoolState;
 use crate::port::host::{Closing, HostError};
 
 impl Engine {
-    /// Gives back what a closed attempt held. Again: nothing happens. Never waits for a provider.
+    /// Releases what a closed attempt held. Idempotent. Never waits for a provider.
     ///
-    /// The mark `closed` stands already: if this fails, the next pass does the same.
-    /// Returns what kept a keeper from being started, if it was needed: the slot is free all the same.
+    /// The mark `closed` is already set: if this fails, the next pass does the same. Returns why a keeper could not be
+    /// started, if one was needed; the slot is free all the same.
     pub async fn release(
         &self,
         attempt: &AttemptName,

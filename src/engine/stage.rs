@@ -1,4 +1,4 @@
-//! `run`: one stage on the instance the attempt was given.
+//! `run`: one stage on the attempt's instance.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace}
 use crate::port::host::{Assignment, HostError, MailboxName};
 use crate::port::store::StoreError;
 
-/// Why a stage could not be run to its end. None of these is the script's fault.
+/// Why a stage could not be completed. None of these is the script's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error(
@@ -21,7 +21,7 @@ pub enum StageError {
     NotPrepared(AttemptName),
     #[error("{0}")]
     Closed(Closed),
-    /// The instance was lost or cannot be reached; `verdict` is what the keeper knows of it.
+    /// The instance was lost or cannot be reached; `verdict` is the cause, as far as it is known.
     #[error("instance {instance} {verdict}")]
     Lost {
         instance: InstanceId,
@@ -29,20 +29,20 @@ pub enum StageError {
         #[source]
         cause: ConnectError,
     },
-    /// The provider says how the instance ended: that is why its connection was lost.
+    /// The provider reports how the instance ended, which explains the lost connection.
     #[error("instance {instance} {how}")]
     Ended { instance: InstanceId, how: String },
     #[error(transparent)]
     Trouble(#[from] EngineError),
 }
 
-/// What became of a lost instance.
+/// Why an instance was lost.
 enum LossReason {
-    /// In the provider's words.
+    /// As the provider reports it.
     Ended(String),
-    /// As far as we know.
+    /// As far as Greenroom observed.
     Lost(&'static str),
-    /// It left service.
+    /// It was drained.
     Left(DrainReason),
 }
 
@@ -76,7 +76,7 @@ impl Engine {
         let Some(assignment) = record.assignment else {
             return Err(StageError::NotPrepared(attempt.clone()));
         };
-        // Before a byte is sent: from here on the grant costs a use.
+        // Before a byte is sent: from here on, the grant costs a use.
         self.host.mark_used(attempt).await?;
         let stage = Stage {
             shell: record.shell,
@@ -94,14 +94,14 @@ impl Engine {
             && let Some(closed) = self.host.closed(attempt).await?
             && closed.end() != End::CleanedUp
         {
-            // It took the instance away. A `cleanup` comes when the runner has given the stage up.
+            // The mark took the instance away. `cleanup` comes when the runner has given up the stage.
             return Err(StageError::Closed(closed));
         }
         match ended {
             Ok(end) => Ok(end),
             Err(cause) => {
                 let instance = id.clone();
-                Err(match self.verdict(id, attempt, &cause).await? {
+                Err(match self.loss_reason(id, attempt, &cause).await? {
                     LossReason::Ended(how) => StageError::Ended { instance, how },
                     LossReason::Lost(verdict) => {
                         StageError::Lost { instance, verdict: verdict.to_owned(), cause }
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// On a fixed host: what lets the clean after the job find all that it left.
+    /// On a static host: what cleaning needs to find everything that the job left.
     async fn trace(
         &self,
         attempt: &AttemptName,
@@ -127,8 +127,8 @@ impl Engine {
         Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))
     }
 
-    /// What the keeper says of a lost instance, if it says so in time; else what we saw.
-    async fn verdict(
+    /// What the keeper reports about a lost instance, if it does so in time; otherwise what this call observed.
+    async fn loss_reason(
         &self,
         id: &InstanceId,
         attempt: &AttemptName,
@@ -137,13 +137,13 @@ impl Engine {
         if matches!(cause, ConnectError::Local { .. }) {
             return Ok(LossReason::Lost("could not be used"));
         }
-        // The policy only shortens or lengthens the wait: without state the defaults serve.
+        // The policy only sets the timeout: without state, the defaults apply.
         let policy = self.store.load().await.ok().and_then(|state| state.policy);
         let timing = policy.map(|p| p.timing.clone()).unwrap_or_default();
         let until = self.now().plus(timing.loss_reason_timeout);
         loop {
-            // Again at each look: a keeper that has just listed takes that list for the truth, and asks anew only in
-            // a pass after `list_interval`.
+            // Repeated at each poll: a keeper that has just listed uses that list, and lists again only in a pass after
+            // `list_interval`.
             self.summon().await?;
             let state = self.store.load().await?;
             match state.instance(id).map(|i| &i.phase) {
@@ -152,21 +152,21 @@ impl Engine {
                 Some(_) => {}
             }
             let report = self.host.read_report(&self.pool).await?;
-            if let Some(verdict) = report.and_then(|report| told(&report, id)) {
-                return Ok(verdict);
+            if let Some(reason) = report.and_then(|report| reported(&report, id)) {
+                return Ok(reason);
             }
             let now = self.now();
             if now.reached(until) {
                 return Ok(LossReason::Lost("no longer responds"));
             }
-            let look = timing.waiter_poll_interval.min(now.until(until));
-            self.host.wait(MailboxName::Attempt(attempt), look).await?;
+            let within = timing.waiter_poll_interval.min(now.until(until));
+            self.host.wait(MailboxName::Attempt(attempt), within).await?;
         }
     }
 }
 
-/// What a pass found of an instance in use, if it looks gone.
-fn told(report: &Report, id: &InstanceId) -> Option<LossReason> {
+/// What a pass reported of an instance in use that seems to be gone.
+fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
     report.notes.iter().find_map(|note| match note {
         Note::Suspect { instance, cause: Some(cause) } if instance == id => {
             Some(LossReason::Ended(cause.clone()))

@@ -1,4 +1,4 @@
-//! Every event's effect, each misfit, and what holds after any events whatever.
+//! Every event's effect, each inapplicable event, and the laws.
 
 mod laws;
 
@@ -13,7 +13,7 @@ use crate::core::policy::Policy;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// Applies one change to a world now; the misfit's words, or nothing.
+/// Applies one change to a world now; returns the message of an inapplicable event, or nothing.
 fn after(world: &mut World, change: Change) -> String {
     let before = world.state.clone();
     let answer = world.state.apply(&change.at(NOW));
@@ -25,7 +25,7 @@ fn after(world: &mut World, change: Change) -> String {
     answer.err().map_or_else(String::new, |misfit| misfit.0.to_owned())
 }
 
-/// The misfit of one change to the world of a line.
+/// The message of one inapplicable change to the world of a line.
 fn misfit(text: &str, change: Change) -> String {
     after(&mut world(text), change)
 }
@@ -44,11 +44,8 @@ fn granted(job: u64, short: &str) -> Change {
     Change::Granted { attempt: attempt(job), instance: instance(short) }
 }
 
-fn released(job: u64, used: bool, lingering: bool) -> Change {
-    Change::Released {
-        attempt: attempt(job),
-        release: Release { how: End::CleanedUp, used, closing: lingering },
-    }
+fn released(job: u64, used: bool, closing: bool) -> Change {
+    Change::Released { attempt: attempt(job), release: Release { how: End::CleanedUp, used, closing } }
 }
 
 fn intended(short: &str, number: u32, tries: u32) -> Change {
@@ -125,7 +122,7 @@ fn an_answer_belongs_to_its_attempt_and_a_refusal_counts() {
 #[test]
 fn launches_that_are_refused_together_are_one_failure() {
     let throttled = || failure(ErrorClass::Throttled { until: None });
-    // Asked for five seconds ago; the last failure: the row before it, and its age.
+    // Requested five seconds ago; the last failure: the row before it, and its age.
     for (row, age, then) in [(0, 1, 1), (0, 9, 1), (2, 1, 2), (2, 4, 2), (2, 5, 2), (2, 6, 3), (4, 60, 5)] {
         let mut world = world("asked 5s");
         world.state.launches.failures = row;
@@ -161,7 +158,7 @@ fn what_becomes_ready_ends_a_row_of_failures_and_says_how_long_a_boot_takes() {
     assert_eq!(after(&mut world, Change::BecameReady { instance: instance("i1") }), "");
     assert_eq!(known(&world, "i1").ready, Some(NOW));
     assert_eq!(world.state.launches.failures, 0);
-    // Asked for half a minute before it was reached.
+    // Requested half a minute before it was reached.
     assert_eq!(world.state.launches.boot_ms, [56_000]);
     assert_eq!(misfit("idle 5m", Change::BecameReady { instance: instance("i1") }), WRONG_PHASE.0);
     assert_eq!(misfit("fixed cleaning 5m", Change::BecameReady { instance: instance("h1") }), WRONG_PHASE.0);
@@ -284,7 +281,7 @@ fn a_used_grant_costs_its_use_an_unused_one_costs_nothing() {
     assert_eq!(leave(true, false), (Some(4), 1, true, true, 0, false));
     assert_eq!(leave(false, false), (Some(5), 0, false, false, 0, true));
     assert_eq!(leave(true, true), (Some(4), 1, true, true, 1, false));
-    // A call that still lives may yet use it: on the safe side.
+    // A call that still runs may yet use it: counts as used, to be safe.
     assert_eq!(leave(false, true), (Some(4), 1, true, true, 1, true));
     assert_eq!(misfit("idle 5m", released(7, true, false)), NO_GRANT.0);
     assert_eq!(misfit("waits 7", released(7, true, false)), NO_GRANT.0);

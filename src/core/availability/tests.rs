@@ -1,4 +1,4 @@
-//! Offerings: who is passed over, for how long, and what a refusal proves.
+//! Offerings: which ones are unavailable, for how long, and what a refusal proves.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ fn stock_out() -> Failure {
     failure(ErrorClass::NoCapacity { scope: "zone b".into() })
 }
 
-/// How many seconds an offering is passed over that was refused like this now, for the `times`-th time.
+/// For how many seconds an offering is unavailable that was refused like this now, for the `times`-th time.
 fn lasts(class: &ErrorClass, times: u32) -> Option<u64> {
-    let mut matrix = named(1);
+    let mut availability = named(1);
     for time in 1..=u64::from(times) {
         let moment = at(time);
-        // Asked for a moment before it was answered, and after the refusal before.
-        let asked = Stamp { uptime_ms: moment.uptime_ms - 500, ..moment };
-        matrix.refuse(&offering(1), asked, &failure(class.clone()), moment);
+        // Requested a moment before the answer, and after the refusal before.
+        let requested_at = Stamp { uptime_ms: moment.uptime_ms - 500, ..moment };
+        availability.refuse(&offering(1), requested_at, &failure(class.clone()), moment);
     }
     let now = at(u64::from(times));
-    let passed = matrix.unavailable(&Timing::default(), now).next();
+    let passed = availability.unavailable(&Timing::default(), now).next();
     passed.map(|passed| now.until(passed.until).as_secs())
 }
 
@@ -57,26 +57,26 @@ fn the_class_of_a_refusal_says_for_how_long_its_offering_is_passed_over() {
 
 #[test]
 fn refusals_of_launches_that_were_under_way_together_count_once() {
-    let mut matrix = named(1);
+    let mut availability = named(1);
     for answered in [2, 3, 4] {
-        assert!(matrix.refuse(&offering(1), at(0), &stock_out(), at(answered)));
+        assert!(availability.refuse(&offering(1), at(0), &stock_out(), at(answered)));
     }
-    let refusal = matrix.refusal(&offering(1)).unwrap();
+    let refusal = availability.refusal(&offering(1)).unwrap();
     assert_eq!((refusal.times, refusal.at), (1, at(4)), "the pause counts from the last of them");
-    matrix.refuse(&offering(1), at(200), &stock_out(), at(201));
-    assert_eq!(matrix.refusal(&offering(1)).unwrap().times, 2);
+    availability.refuse(&offering(1), at(200), &stock_out(), at(201));
+    assert_eq!(availability.refusal(&offering(1)).unwrap().times, 2);
 }
 
 #[test]
 fn a_success_ends_the_row_unless_it_was_asked_for_before_the_refusal() {
-    let mut matrix = named(2);
-    matrix.refuse(&offering(1), at(0), &stock_out(), at(2));
-    matrix.accept(&offering(1), at(0));
-    matrix.accept(&offering(1), at(2));
-    matrix.accept(&offering(2), at(3));
-    assert_eq!(matrix.refusal(&offering(1)).map(|r| r.times), Some(1));
-    matrix.accept(&offering(1), at(3));
-    assert_eq!(matrix.refusal(&offering(1)), None);
+    let mut availability = named(2);
+    availability.refuse(&offering(1), at(0), &stock_out(), at(2));
+    availability.accept(&offering(1), at(0));
+    availability.accept(&offering(1), at(2));
+    availability.accept(&offering(2), at(3));
+    assert_eq!(availability.refusal(&offering(1)).map(|r| r.times), Some(1));
+    availability.accept(&offering(1), at(3));
+    assert_eq!(availability.refusal(&offering(1)), None);
 }
 
 #[test]
@@ -104,27 +104,27 @@ fn the_first_that_is_not_passed_over_is_taken_and_else_the_shortest_wait() {
 
 #[test]
 fn what_the_provider_names_no_more_is_forgotten() {
-    let mut matrix = world("offerings 3, out c1 1s, out c3 1s |").state.availability;
-    matrix.name(&[offering(3), offering(4)]);
-    assert_eq!(matrix.refusal(&offering(1)), None);
-    assert!(matrix.refusal(&offering(3)).is_some());
-    assert!(!matrix.refuse(&offering(1), NOW, &stock_out(), NOW), "a late answer brings nothing back");
-    assert!(matrix.has_refusals());
-    matrix.forgive();
-    assert!(!matrix.has_refusals() && !matrix.is_empty());
-    matrix.name(&[]);
-    assert!(matrix.is_empty());
+    let mut availability = world("offerings 3, out c1 1s, out c3 1s |").state.availability;
+    availability.name(&[offering(3), offering(4)]);
+    assert_eq!(availability.refusal(&offering(1)), None);
+    assert!(availability.refusal(&offering(3)).is_some());
+    assert!(!availability.refuse(&offering(1), NOW, &stock_out(), NOW), "a late answer brings nothing back");
+    assert!(availability.has_refusals());
+    availability.forgive();
+    assert!(!availability.has_refusals() && !availability.is_empty());
+    availability.name(&[]);
+    assert!(availability.is_empty());
 }
 
 #[test]
 fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
-    let matrix = world("offerings 1, out c1 1s |").state.availability;
+    let availability = world("offerings 1, out c1 1s |").state.availability;
     let rebooted =
         Stamp { wall_ms: NOW.wall_ms - 86_400_000, boot: crate::core::time::BootId(8), uptime_ms: 90_000 };
-    let passed = matrix.unavailable(&Timing::default(), rebooted).next().unwrap();
+    let passed = availability.unavailable(&Timing::default(), rebooted).next().unwrap();
     assert_eq!(rebooted.until(passed.until), Duration::from_secs(30));
-    assert_eq!(matrix.unavailable(&Timing::default(), at(120)).next(), None);
-    let mut accepted = matrix;
+    assert_eq!(availability.unavailable(&Timing::default(), at(120)).next(), None);
+    let mut accepted = availability;
     accepted.accept(&offering(1), rebooted);
     assert_eq!(accepted.refusal(&offering(1)), None);
 }

@@ -13,9 +13,9 @@ pub(crate) fn does(text: &str) -> String {
     render(&world(text).plan())
 }
 
-/// What each waiting job is told.
-pub(crate) fn told(text: &str) -> String {
-    tells(&world(text).plan().report)
+/// What each waiting job waits for.
+pub(crate) fn waits(text: &str) -> String {
+    waits_in(&world(text).plan().report)
 }
 
 fn short(text: &str) -> String {
@@ -24,22 +24,22 @@ fn short(text: &str) -> String {
 
 /// Events first, then effects, in one line.
 pub(crate) fn render(plan: &Plan) -> String {
-    let events = plan.events.iter().map(|e| said(&e.change));
+    let events = plan.events.iter().map(|e| describe(&e.change));
     let effects = plan.effects.iter().map(Effect::to_string);
     short(&events.chain(effects).collect::<Vec<_>>().join("; "))
 }
 
 /// A transaction's events in one line.
 pub(crate) fn render_events(events: &[Event]) -> String {
-    short(&events.iter().map(|e| said(&e.change)).collect::<Vec<_>>().join("; "))
+    short(&events.iter().map(|e| describe(&e.change)).collect::<Vec<_>>().join("; "))
 }
 
-pub(crate) fn tells(report: &Report) -> String {
+pub(crate) fn waits_in(report: &Report) -> String {
     let line = |(attempt, on): &(AttemptName, _)| format!("{attempt}: {on}");
     short(&report.waiting.iter().map(line).collect::<Vec<_>>().join("; "))
 }
 
-/// What operators are told, by one word each.
+/// Notes for operators, one word each.
 pub(crate) fn notes(text: &str) -> String {
     let word = |note: &Note| match note {
         Note::ListFailed { .. } => "list failed".to_owned(),
@@ -56,7 +56,7 @@ pub(crate) fn notes(text: &str) -> String {
     short(&world(text).plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
 }
 
-fn said(change: &Change) -> String {
+fn describe(change: &Change) -> String {
     match change {
         Change::PolicySet { .. } => "policy".to_owned(),
         Change::GenerationBegun { generation } => format!("generation {generation}"),

@@ -1,12 +1,12 @@
-//! Each standing, from a line of text.
+//! Each kind of ownership, from a line of text.
 
 use super::*;
 use crate::core::ids::{Generation, OwnerId, PoolName};
 use crate::core::notation::{NOW, World, ago, generation, span, world};
 use crate::core::plan::Observed;
 
-/// `volume 3 1h`: made for launch 3 an hour ago. With `ageless`, `nameless` (the provider knows no instance of it),
-/// `them` (another owner), `untagged`, `elsewhen` (a generation of which nothing is known).
+/// `volume 3 1h`: created for launch 3 an hour ago. With `ageless`, `nameless` (the provider reports no instance),
+/// `them` (another owner), `untagged`, `elsewhen` (an unknown generation).
 fn resource(text: &str) -> Resource {
     let words: Vec<&str> = text.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
@@ -30,17 +30,17 @@ fn resource(text: &str) -> Resource {
     }
 }
 
-/// Nine launches were ever made, `reap_grace` is five minutes.
+/// Nine launches so far, `reap_grace` is five minutes.
 fn judged(mut seen: World, before: &World, resource: &Resource) -> Ownership {
     seen.state.generations.insert(generation(), 9);
     let Observed { owner, generations, attempts, denied, .. } = &seen.observed;
-    let makings = KnownLaunches { recorded: &seen.state, owner, generations, attempts };
-    let known = Knowledge { makings, before: &before.state, denied, grace: span("5m"), now: NOW };
+    let launches = KnownLaunches { recorded: &seen.state, owner, generations, attempts };
+    let known = Knowledge { launches, before: &before.state, denied, grace: span("5m"), now: NOW };
     judge(resource, &known)
 }
 
-/// After `;;` instances that were recorded a moment before.
-fn standing(recorded: &str, text: &str) -> Ownership {
+/// After `;;` instances that were recorded before the provider was called.
+fn ownership(recorded: &str, text: &str) -> Ownership {
     let (recorded, before) = recorded.split_once(";;").unwrap_or((recorded, ""));
     judged(world(recorded), &world(before), &resource(text))
 }
@@ -65,7 +65,7 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("idle 1h", "instance 1 1h", Recorded),
         ("asked 10s", "instance 1 1h", Recorded),
         ("draining 1h denied", "instance 1 1h", Recorded),
-        // It was terminated and forgotten while the provider was asked.
+        // It was terminated and forgotten during the provider's call.
         (";; draining 1h", "instance 1 1h", Recorded),
         ("", "volume 3 1h", Orphaned(OrphanReason::InstanceUnrecorded)),
         ("", "volume 3 1h nameless", Orphaned(OrphanReason::InstanceUnrecorded)),
@@ -76,7 +76,7 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("", "volume 10 1h", Stranger),
         ("idle 1h", "volume 1 1h", Recorded),
         ("idle 1h", "volume 1 1h untagged", Recorded),
-        // One list that lacks an instance says nothing; `endpoint` has to deny it.
+        // One list without an instance proves nothing; `endpoint` has to deny it.
         ("idle 1h missing 1m", "volume 1 1h", Recorded),
         ("idle 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
         ("idle 1h denied", "volume 1 1m", Young),
@@ -88,7 +88,7 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         (";; draining 1h", "volume 1 1h", Recorded),
     ];
     for (recorded, text, expected) in rows {
-        assert_eq!(standing(recorded, text), expected, "given `{recorded}` and `{text}`");
+        assert_eq!(ownership(recorded, text), expected, "given `{recorded}` and `{text}`");
     }
 }
 
@@ -97,10 +97,10 @@ fn what_an_open_attempt_names_is_in_use() {
     let instance = Resource { instance: Some(InstanceId::new("u1")), ..resource("instance 3 1h") };
     let volume = Resource { kind: ResourceKind::Volume, ..instance.clone() };
     for resource in [instance, volume] {
-        let standing = |text| judged(world(text), &world(""), &resource);
-        assert_eq!(standing("orphan 1h named 7"), Ownership::Held);
-        assert_eq!(standing("orphan 1h user 7"), Ownership::Held);
-        assert!(matches!(standing("orphan 1h"), Ownership::Orphaned(_)));
+        let ownership = |text| judged(world(text), &world(""), &resource);
+        assert_eq!(ownership("orphan 1h named 7"), Ownership::Held);
+        assert_eq!(ownership("orphan 1h user 7"), Ownership::Held);
+        assert!(matches!(ownership("orphan 1h"), Ownership::Orphaned(_)));
     }
 }
 
@@ -113,7 +113,7 @@ fn only_what_is_ours_and_not_in_use_is_ever_left_over() {
     {
         for recorded in recorded {
             assert!(
-                !matches!(standing(recorded, text), Ownership::Orphaned(_)),
+                !matches!(ownership(recorded, text), Ownership::Orphaned(_)),
                 "given `{recorded}` and `{text}`"
             );
         }

@@ -1,7 +1,7 @@
-//! Waiting requests to free slots, first come first served.
+//! Assigns waiting requests to free slots, first come first served.
 //!
-//! Fullest instance first, then the most recently used, then by id: so that surplus ages out. Pure over the state
-//! alone, because `prepare` and `cleanup` run it inside their transactions too.
+//! Fullest instance first, then the most recently used, then by id, so that surplus instances age out. Pure over the
+//! state alone, because `prepare` and `cleanup` run it inside their transactions too.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
     }
 }
 
-/// Ready in this boot, with room: what an earlier boot recorded as idle may have been given away.
+/// Ready in this boot, with room. An instance recorded as idle in an earlier boot may have been granted.
 pub(super) fn is_offered(instance: &Instance, now: Stamp) -> bool {
     instance.usable() > 0 && instance.ready.is_some_and(|ready| ready.boot == now.boot)
 }
@@ -73,7 +73,7 @@ fn by_preference(a: &Instance, b: &Instance, now: Stamp) -> std::cmp::Ordering {
     fullest.then_with(|| idle_for(a).cmp(&idle_for(b))).then_with(|| a.id.cmp(&b.id))
 }
 
-/// What follows for instances that no job holds any more: used up, or to be cleaned.
+/// What follows for instances without jobs: drain if used up, or clean.
 pub(super) fn settle_all(draft: &mut PlanBuilder<'_>) {
     let changes: Vec<Change> = draft.state().instances.values().filter_map(|i| settled(i)).collect();
     for change in changes {
@@ -94,7 +94,7 @@ fn settled(instance: &Instance) -> Option<Change> {
     }
     let id = || instance.id.clone();
     if instance.is_static() {
-        // Also one that was doubted while jobs were on it: to be reached again makes nobody clean.
+        // Includes a host that became unreachable while it had jobs: it still has to be cleaned.
         let unclean = instance.has_served() && matches!(instance.phase, Phase::Ready | Phase::Checking);
         return unclean.then(|| Change::CleaningBegun { instance: id() });
     }

@@ -1,6 +1,6 @@
 //! First step: which attempts have ended.
 //!
-//! Whatever needs the lease is an effect; whatever the marks alone decide is an event.
+//! Whatever needs the lease is an effect; whatever follows from the marks alone is an event.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ struct UngrantedAttempt {
 
 impl UngrantedAttempts {
     /// True if one of them names this instance.
-    pub(super) fn name(&self, id: &InstanceId) -> bool {
+    pub(super) fn names(&self, id: &InstanceId) -> bool {
         self.0.iter().any(|s| s.instance == *id)
     }
 
@@ -42,10 +42,10 @@ impl UngrantedAttempts {
 struct Found {
     changes: Vec<Change>,
     effects: Vec<Effect>,
-    strays: UngrantedAttempts,
+    ungranted: UngrantedAttempts,
 }
 
-/// From the mark `closed` to the release a living `cleanup` takes milliseconds.
+/// A living `cleanup` takes milliseconds from the mark `closed` to the release.
 const COMMITTING: Duration = Duration::from_secs(1);
 
 pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Policy) -> UngrantedAttempts {
@@ -66,8 +66,8 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Po
         unseen(&mut found, draft, observed, policy, lost, grant);
     }
     waiting(&mut found, draft, observed);
-    lingering(&mut found, draft, observed, policy);
-    let Found { changes, effects, strays } = found;
+    closing(&mut found, draft, observed, policy);
+    let Found { changes, effects, ungranted } = found;
     if !changes.is_empty() {
         for change in changes {
             draft.emit(change);
@@ -77,7 +77,7 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Po
     for effect in effects {
         draft.act(effect);
     }
-    strays
+    ungranted
 }
 
 /// The directory is gone, so no call can serve the job any more.
@@ -89,11 +89,11 @@ fn unseen(
     name: &AttemptName,
     grant: &Grant,
 ) {
-    if was_looked_for(observed, grant.reservation.requested_at) {
+    if was_read_after(observed, grant.reservation.requested_at) {
         let leaving = Release { how: End::Unused, used: true, closing: false };
         found.changes.push(Change::Released { attempt: name.clone(), release: leaving });
     } else {
-        // It came after the look, and relies on a keeper that looks in on it.
+        // It came after the directories were read, and relies on a keeper that checks on it.
         draft.wake_at(draft.now.plus(policy.timing.pass_interval));
     }
 }
@@ -108,10 +108,10 @@ fn ended(
 ) {
     let committing = closed.at.plus(COMMITTING);
     if grant.is_some() && seen.lease_held && !draft.now.reached(committing) {
-        // By whom? A lease that a `run` holds costs the instance's use; one that `cleanup` itself holds, nothing.
+        // The lease may be held by a `run`, which costs a use, or by `cleanup` itself, which costs none.
         draft.wake_at(committing);
     } else if grant.is_some() {
-        // The call that closed it died between mark and release, or takes long: whoever comes first.
+        // The call that closed it died between mark and release, or is slow: the first to commit releases the slot.
         let leaving = Release { how: closed.end(), used: seen.used, closing: seen.lease_held };
         found.changes.push(Change::Released { attempt: name.clone(), release: leaving });
     }
@@ -132,7 +132,7 @@ fn open(
     if let Some(instance) = &seen.instance
         && grant.is_none_or(|g| g.instance != *instance)
     {
-        found.strays.0.push(UngrantedAttempt { instance: instance.clone(), used: seen.used });
+        found.ungranted.0.push(UngrantedAttempt { instance: instance.clone(), used: seen.used });
     }
     let may_end = grant.is_some() || (!seen.lease_held && draft.state().waiting_for(name).is_none());
     if !may_end {
@@ -151,10 +151,10 @@ fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
             Some(AttemptSeen { closed: Some(closed), .. }) => {
                 found.changes.push(Change::Withdrawn { attempt: attempt(), how: closed.end() });
             }
-            Some(seen) if !seen.lease_held && was_looked_for(observed, reservation.requested_at) => {
+            Some(seen) if !seen.lease_held && was_read_after(observed, reservation.requested_at) => {
                 found.effects.push(Effect::DropRequest { attempt: attempt() });
             }
-            None if was_looked_for(observed, reservation.requested_at) => {
+            None if was_read_after(observed, reservation.requested_at) => {
                 found.changes.push(Change::Withdrawn { attempt: attempt(), how: End::Unused });
             }
             Some(_) | None => {}
@@ -162,8 +162,8 @@ fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {
     }
 }
 
-/// A closed attempt's slot is free when its last call has ended, or after `clean_grace` at the latest.
-fn lingering(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy) {
+/// A closed attempt's slot becomes free when its last call has exited, or after `clean_grace` at the latest.
+fn closing(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, policy: &Policy) {
     for instance in draft.state().instances.values() {
         for (name, holder) in &instance.holders {
             let Some(since) = holder.closing else { continue };
@@ -180,6 +180,6 @@ fn lingering(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, po
 }
 
 /// RACE: an attempt whose request came after the directories were read is not missing from them.
-fn was_looked_for(observed: &Observed, asked: Stamp) -> bool {
-    asked.boot != observed.attempts_at.boot || asked.uptime_ms < observed.attempts_at.uptime_ms
+fn was_read_after(observed: &Observed, requested_at: Stamp) -> bool {
+    requested_at.boot != observed.attempts_at.boot || requested_at.uptime_ms < observed.attempts_at.uptime_ms
 }

@@ -1,7 +1,7 @@
 //! The launch back-off and the circuit breaker: when a launch may be tried again.
 //!
-//! After a failure, the error's class decides how long to wait. After `breaker_failures` in a row, the pool pauses, then
-//! tries a single launch.
+//! After a failure, the error's class decides how long to wait. After `breaker_failures` in a row, the pool pauses,
+//! then tries a single launch.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::core::policy::Timing;
 use crate::core::pool::LaunchHealth;
 use crate::core::time::Stamp;
 
-/// What the last launches allow.
+/// What the recent launches allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchGate {
-    /// Nothing is in the way.
+    /// Launch without limits.
     Open,
     /// One try: the pool pauses, and its pause was over at `until`.
     Trial { until: Stamp, failures: u32, failure: Failure },
@@ -28,7 +28,7 @@ pub fn judge(health: &LaunchHealth, timing: &Timing, now: Stamp) -> LaunchGate {
     let Some((at, failure)) = health.last.as_ref().filter(|_| health.failures > 0) else {
         return LaunchGate::Open;
     };
-    // A wall clock that was set back a day before a reboot must not make it a pause of a day.
+    // A wall clock that was set back a day before a reboot must not turn this into a pause of a day.
     let at = at.seen_from(now);
     let (failures, failure) = (health.failures, failure.clone());
     let retry = retry_at(&failure.class, failures, at, timing);
@@ -49,7 +49,7 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
     let doubled = exponential(failures, timing);
     match class {
         ErrorClass::Throttled { until: Some(until) } => {
-            // One of an earlier boot is over, whatever the wall clock did between.
+            // A limit from an earlier boot has expired, whatever the wall clock did in between.
             let (own, until) = (at.plus(doubled), until.seen_from(at));
             if own.reached(until) { own } else { until }
         }
@@ -57,7 +57,7 @@ pub fn retry_at(class: &ErrorClass, failures: u32, at: Stamp, timing: &Timing) -
             at.plus(doubled)
         }
         ErrorClass::NoCapacity { .. } => at.plus(doubled.saturating_mul(2).min(timing.launch_backoff_max)),
-        // Repeating cannot help until somebody changes something.
+        // Repeating cannot help until the cause is removed.
         ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid | ErrorClass::NotFound => {
             at.plus(timing.launch_backoff_max)
         }

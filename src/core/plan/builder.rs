@@ -9,7 +9,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
 
-/// A copy of the state that is made only when something changes, and what was decided so far.
+/// A copy of the state, made only when something changes, and the decisions so far.
 #[derive(Debug)]
 pub(super) struct PlanBuilder<'a> {
     state: Cow<'a, PoolState>,

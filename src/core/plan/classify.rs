@@ -25,7 +25,7 @@ impl<'a> KnownLaunches<'a> {
         Self { recorded, owner, generations, attempts }
     }
 
-    /// Judges an instance without a record by its tags.
+    /// Classifies an instance without a record by its tags.
     pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
         let Some(tags) = tags else { return Unrecorded::Fixed };
         if tags.owner != *self.owner {
@@ -33,7 +33,7 @@ impl<'a> KnownLaunches<'a> {
         }
         let highest = match self.recorded.generations.get(&tags.generation) {
             Some(highest) => *highest,
-            // Begun here, but not yet in this pool's journal: no number was given out.
+            // Begun here, but not yet in this pool's journal: no number was issued.
             None if self.generations.contains(&tags.generation) => 0,
             None => return Unrecorded::Stranger,
         };

@@ -5,44 +5,46 @@ use super::{ScaleInput, assign};
 use crate::core::instance::{Instance, Phase};
 use crate::core::policy::Policy;
 
-/// How many instances, and slots, are where.
+/// Numbers of instances and slots by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct InstanceCounts {
     /// Idle slots that any domain may use.
     pub(super) spare: u32,
     /// Launches that may still become ready.
     pub(super) under_way: u32,
-    /// Launches that were refused and may be tried anew now.
+    /// Refused launches that may be repeated now.
     pub(super) refused: u32,
-    /// On their way out, with no job left.
+    /// Draining, without jobs.
     pub(super) leaving: u32,
 }
 
 impl InstanceCounts {
-    pub(super) fn of(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Self {
-        let mut census = Self::default();
+    pub(super) fn of(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Self {
+        let mut counts = Self::default();
         for instance in draft.state().instances.values() {
             match instance.phase {
                 Phase::Launching if instance.is_refused() => {
-                    census.refused += u32::from(is_repeatable(instance, draft, aim));
+                    counts.refused += u32::from(is_repeatable(instance, draft, input));
                 }
-                Phase::Launching | Phase::Checking => census.under_way += 1,
+                Phase::Launching | Phase::Checking => counts.under_way += 1,
                 Phase::Ready => {
-                    if is_spare(instance, aim.policy) && assign::is_offered(instance, draft.now) {
-                        census.spare = census.spare.saturating_add(instance.usable());
+                    if is_spare(instance, input.policy) && assign::is_offered(instance, draft.now) {
+                        counts.spare = counts.spare.saturating_add(instance.usable());
                     }
                 }
-                Phase::Draining { .. } => census.leaving += u32::from(is_leaving(instance, aim)),
+                Phase::Draining { .. } => counts.leaving += u32::from(is_leaving(instance, input)),
                 Phase::Cleaning | Phase::OutOfService { .. } => {}
             }
         }
-        census
+        counts
     }
 }
 
 /// True if its launch was refused and may be repeated now.
-pub(super) fn is_repeatable(instance: &Instance, draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> bool {
-    instance.is_refused() && !aim.strays.name(&instance.id) && aim.observed.is_free(&instance.id, draft.now)
+pub(super) fn is_repeatable(instance: &Instance, draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> bool {
+    instance.is_refused()
+        && !input.ungranted.names(&instance.id)
+        && input.observed.is_free(&instance.id, draft.now)
 }
 
 /// True if all domains may use its free slots. A bound instance is capacity for its own domain only.
@@ -51,8 +53,10 @@ pub(super) fn is_spare(instance: &Instance, policy: &Policy) -> bool {
 }
 
 /// Draining, and no longer in use.
-pub(super) fn is_leaving(instance: &Instance, aim: &ScaleInput<'_>) -> bool {
-    matches!(instance.phase, Phase::Draining { .. }) && is_left(instance) && !aim.strays.name(&instance.id)
+pub(super) fn is_leaving(instance: &Instance, input: &ScaleInput<'_>) -> bool {
+    matches!(instance.phase, Phase::Draining { .. })
+        && is_left(instance)
+        && !input.ungranted.names(&instance.id)
 }
 
 /// True if no job is on it; closing attempts do not count.

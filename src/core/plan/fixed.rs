@@ -27,13 +27,13 @@ pub(super) fn hold_back(
     if !draft.state().instance(id).is_some_and(|known| known.is_static() && known.is_idle()) {
         return;
     }
-    let said = listed.and_then(|l| l.fixed.as_ref()?.problem.clone());
-    let why = said.unwrap_or_else(|| "it is starting".to_owned());
+    let reported = listed.and_then(|l| l.fixed.as_ref()?.problem.clone());
+    let why = reported.unwrap_or_else(|| "it is starting".to_owned());
     draft.emit(Change::BecameUnreachable { instance: id.clone(), reason: why });
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
 }
 
-/// The hosts that cannot be used now, and why, by the provider's word.
+/// The hosts that the provider reports as unusable now, and why.
 pub(super) fn unavailable(observed: &Observed) -> Vec<(&InstanceId, &str)> {
     let listed = observed.listing.iter().flat_map(|listing| &listing.instances);
     listed.filter_map(|l| Some((&l.id, l.fixed.as_ref()?.problem.as_deref()?))).collect()

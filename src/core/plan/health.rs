@@ -1,4 +1,4 @@
-//! Probes idle instances, so that a job never finds out first.
+//! Probes idle instances, so that failures are found before a job gets the instance.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ pub use reconcile::unconfirmed_absences;
 use upcoming::{Shortfall, UpcomingCapacity};
 pub use why::by_record;
 
-/// What is recorded and what was observed.
+/// Recorded and observed state.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub recorded: &'a PoolState,
@@ -54,12 +54,12 @@ pub struct Plan {
     pub report: Report,
 }
 
-/// Something that touches the world. Running one twice equals running it once.
+/// An action on the outside world. Running one twice equals running it once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// Call `launch` with the recorded attempt.
     Launch { instance: InstanceId },
-    /// Find out whether it is reachable, then run the ready command.
+    /// Check whether it is reachable, then run the ready command.
     Probe { instance: InstanceId },
     /// Get the endpoint of a static host, and record it. `capacity`: if it differs from the pool's.
     Adopt { instance: InstanceId, capacity: Option<u32> },
@@ -95,15 +95,15 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     if view.recorded.availability.offerings() != &**offerings {
         draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
-    let strays = attempts::step(&mut draft, view.observed, policy);
-    let reconciled = reconcile::step(&mut draft, view.observed, policy, &strays, &mut report);
+    let ungranted = attempts::step(&mut draft, view.observed, policy);
+    let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
-    let aim = ScaleInput::of(&draft, view.observed, policy, &strays, reconciled.uncounted);
-    (report.idle_target, report.schedule) = (aim.target, aim.schedule);
-    retire::step(&mut draft, &aim);
-    let wish = scale::step(&mut draft, &aim, &mut report);
+    let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, reconciled.uncounted);
+    (report.idle_target, report.schedule) = (input.target, input.schedule);
+    retire::step(&mut draft, &input);
+    let scaled = scale::step(&mut draft, &input, &mut report);
     health::check(&mut draft, view.observed, policy, &reconciled);
-    why::step(&draft, &aim, &wish, &mut report);
+    why::step(&draft, &input, &scaled, &mut report);
     draft.into_plan(report)
 }
 
@@ -116,10 +116,10 @@ struct ScaleInput<'a> {
     idle: &'a IdlePolicy,
     schedule: Option<usize>,
     target: u32,
-    strays: &'a attempts::UngrantedAttempts,
+    ungranted: &'a attempts::UngrantedAttempts,
     uncounted: u32,
     /// What is missing for the jobs that still wait.
-    lack: Shortfall,
+    shortfall: Shortfall,
 }
 
 impl<'a> ScaleInput<'a> {
@@ -127,13 +127,13 @@ impl<'a> ScaleInput<'a> {
         draft: &PlanBuilder<'_>,
         observed: &'a Observed,
         policy: &'a Policy,
-        strays: &'a attempts::UngrantedAttempts,
+        ungranted: &'a attempts::UngrantedAttempts,
         uncounted: u32,
     ) -> Self {
         let (idle, schedule) = policy.in_force(draft.now);
         let target = idle.target(draft.state().in_use());
-        let lack = UpcomingCapacity::new(draft.state(), policy, strays).lack(draft.state());
-        Self { observed, policy, idle, schedule, target, strays, uncounted, lack }
+        let shortfall = UpcomingCapacity::new(draft.state(), policy, ungranted).shortfall(draft.state());
+        Self { observed, policy, idle, schedule, target, ungranted, uncounted, shortfall }
     }
 }
 

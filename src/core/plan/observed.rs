@@ -1,4 +1,4 @@
-//! What a pass saw of the world.
+//! What a pass observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::core::time::Stamp;
 /// Everything that is not recorded. May be stale or incomplete, and is marked as such.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// The last list, or why there is none.
+    /// The last list, or why it failed.
     pub listing: Result<Listing, Failure>,
     /// `endpoint(id)` answered *not found* for these in this pass.
     pub denied: BTreeSet<InstanceId>,
-    /// When an unrecorded instance was first seen, for providers that name no creation time.
+    /// When an unrecorded instance was first seen, for providers that report no creation time.
     pub first_seen: BTreeMap<InstanceId, Stamp>,
     /// This pool's attempt directories, read at `attempts_at`.
     pub attempts: BTreeMap<AttemptName, AttemptSeen>,

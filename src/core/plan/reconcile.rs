@@ -17,7 +17,7 @@ use crate::core::policy::Policy;
 use crate::core::report::{Note, Report};
 use crate::core::time::Stamp;
 
-/// What later steps need to know.
+/// What later steps need.
 #[derive(Debug, Default)]
 pub(super) struct Reconciled {
     /// Instances that are kept but get no job now.
@@ -30,7 +30,7 @@ pub(super) fn step(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
-    strays: &UngrantedAttempts,
+    ungranted: &UngrantedAttempts,
     report: &mut Report,
 ) -> Reconciled {
     let mut listed = match &observed.listing {
@@ -48,17 +48,17 @@ pub(super) fn step(
     let mut reconciled = Reconciled::default();
     let (mut todo, mut others) = (Vec::new(), Vec::new());
     report.rows.reserve(draft.state().instances.len());
-    // Both are sorted by id: one walk over both.
+    // Both are sorted by id, so one walk covers both.
     for (id, instance) in &draft.state().instances {
         while let Some(other) = listed.next_if(|l| l.id < *id) {
             others.push(other);
         }
         let own = listed.next_if(|l| l.id == *id);
-        let (sight, noted) = look(draft, observed, policy, instance, own);
-        let (recorded, age) = describe(instance, observed, policy, strays, draft.now);
-        let row = table::recorded(recorded, sight, age);
+        let (observation, noted) = observe(draft, observed, policy, instance, own);
+        let (recorded, age) = describe(instance, observed, policy, ungranted, draft.now);
+        let row = table::recorded(recorded, observation, age);
         report.rows.push((id.clone(), row.number));
-        if row.verdict == Verdict::HoldBack || strays.name(id) {
+        if row.verdict == Verdict::HoldBack || ungranted.names(id) {
             reconciled.held_back.insert(id.clone());
         }
         let detail = own.and_then(|own| own.detail.clone());
@@ -86,10 +86,12 @@ pub(super) fn step(
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
     let unavailable = fixed::unavailable(observed);
-    let told: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
-    for (id, trouble) in observed.troubles.iter().filter(|(id, t)| t.failures > 0 && !told.contains(id)) {
-        let (instance, failure) = (id.clone(), trouble.failure.clone());
-        report.notes.push(Note::Trouble { instance, failure, until: trouble.until });
+    let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
+    for (id, failing) in
+        observed.troubles.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
+    {
+        let (instance, failure) = (id.clone(), failing.failure.clone());
+        report.notes.push(Note::Trouble { instance, failure, until: failing.until });
     }
     for (id, why) in unavailable {
         report.notes.push(Note::Unavailable { instance: id.clone(), reason: why.to_owned() });
@@ -98,7 +100,7 @@ pub(super) fn step(
 }
 
 /// The observed side of a recorded instance; notes when it goes missing and when it is listed again.
-fn look(
+fn observe(
     draft: &PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
@@ -109,14 +111,14 @@ fn look(
     let id = || instance.id.clone();
     if let Some(listed) = listed {
         let back = instance.missing.map(|_| Change::ListedAgain { instance: id() });
-        let sight = match listed.status {
+        let observation = match listed.status {
             Status::Starting => Observation::Starting,
             Status::Running => Observation::Running,
-            // A host that stops may start again; nothing of ours is lost with it.
+            // A stopping host may start again, and nothing of Greenroom's is lost with it.
             Status::Stopping if instance.is_static() => Observation::Starting,
             Status::Stopping => Observation::Stopping,
         };
-        return (sight, back);
+        return (observation, back);
     }
     if !listing.complete || !could_show(instance, listing) {
         return (Observation::Unknown, None);
@@ -131,7 +133,7 @@ fn look(
     };
     if !missing_for_long(first, listing, policy) {
         let due = first.plus(interval);
-        // Due, but this list is older than that: the next one decides.
+        // The interval has passed, but this list is older than that: the next one decides.
         let next_list = draft.now.plus(policy.timing.list_interval);
         draft.wake_at(if draft.now.reached(due) { next_list } else { due });
         return (Observation::Missing, None);
@@ -147,7 +149,7 @@ fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
     listing.begun.since(first.seen_from(listing.begun)) >= policy.timing.absence_interval
 }
 
-/// Was the list begun after the launch was answered? An earlier one proves nothing.
+/// True if the list was begun after the launch was answered. An earlier one proves nothing.
 fn could_show(instance: &Instance, listing: &Listing) -> bool {
     instance
         .launch
@@ -183,27 +185,27 @@ fn describe(
     instance: &Instance,
     observed: &Observed,
     policy: &Policy,
-    strays: &UngrantedAttempts,
+    ungranted: &UngrantedAttempts,
     now: Stamp,
 ) -> (Recorded, Age) {
-    let stray = strays.name(&instance.id);
+    let named = ungranted.names(&instance.id);
     let recorded = match &instance.phase {
-        Phase::Draining { .. } if stray || !super::counts::is_left(instance) => Recorded::Draining,
+        Phase::Draining { .. } if named || !super::counts::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
         Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
-            if stray && is_claimed(instance, observed, strays) =>
+            if named && is_claimed(instance, observed, ungranted) =>
         {
             Recorded::Unaccounted
         }
         Phase::Launching | Phase::Checking | Phase::Ready | Phase::Cleaning | Phase::OutOfService { .. }
-            if stray || !instance.holders.is_empty() =>
+            if named || !instance.holders.is_empty() =>
         {
             Recorded::Held
         }
         Phase::Cleaning => Recorded::Cleaning,
         Phase::OutOfService { .. } => Recorded::OutOfService,
         Phase::Launching if instance.is_refused() => Recorded::Refused,
-        // The record may lack what happened last before the reboot: also a grant.
+        // The record may lack the last events before the reboot, such as a grant.
         Phase::Launching | Phase::Checking if instance.since.boot != now.boot => Recorded::Stale,
         Phase::Ready if instance.ready.is_none_or(|ready| ready.boot != now.boot) => Recorded::Stale,
         Phase::Launching if is_accepted(instance) => Recorded::Booting,
@@ -214,14 +216,14 @@ fn describe(
     (recorded, age(instance, observed, policy, now))
 }
 
-/// Has an attempt without a grant run something there? Then the record lacks a job.
-fn is_claimed(instance: &Instance, observed: &Observed, strays: &UngrantedAttempts) -> bool {
-    // RACE: an attempt that left after the directories were read was open in them, too.
+/// True if an attempt without a grant has run a stage there: the record lacks a job.
+fn is_claimed(instance: &Instance, observed: &Observed, ungranted: &UngrantedAttempts) -> bool {
+    // RACE: an attempt that ended after the directories were read was open in them, too.
     let read = observed.attempts_at;
     let changed = |at: Option<Stamp>| at.is_some_and(|at| at.seen_from(read).reached(read));
     let fresh = changed(instance.released) || changed(instance.ready) || changed(Some(instance.since));
     let cleanable = matches!(instance.phase, Phase::Checking | Phase::Ready) && instance.holders.is_empty();
-    strays.used(&instance.id) && !fresh && (!instance.is_static() || cleanable)
+    ungranted.used(&instance.id) && !fresh && (!instance.is_static() || cleanable)
 }
 
 fn is_accepted(instance: &Instance) -> bool {
@@ -256,7 +258,7 @@ fn carry_out(
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Probe { instance });
         }
-        // The limit was lowered since it was intended: to ask once more would be to ask for too many.
+        // The limit was lowered after the intent: another request would exceed it.
         Verdict::LaunchAgain if draft.state().alive() > policy.max_instances => {
             drain(draft, observed, instance, DrainReason::Surplus);
         }
@@ -270,22 +272,22 @@ fn carry_out(
             watch(draft, policy, &instance);
             act(draft, observed, Effect::Clean { instance });
         }
-        Verdict::Refresh if is_fixed(draft, &instance) => clean(draft, observed, instance),
+        Verdict::Refresh if is_static(draft, &instance) => clean(draft, observed, instance),
         Verdict::Refresh => drain(draft, observed, instance, DrainReason::Rebooted),
         Verdict::LastJob => {
-            if !is_fixed(draft, &instance) {
+            if !is_static(draft, &instance) {
                 draft.emit(Change::DrainingBegun { instance, reason: DrainReason::Unaccounted });
             } else if policy.clean_unbinds || is_bound(draft, &instance) {
                 draft.emit(Change::CleaningBegun { instance });
             } else {
-                // A clean is no wall here, and whose jobs it may run is not known.
+                // Cleaning does not separate domains here, and the domain of its jobs is unknown.
                 draft.emit(Change::OutOfService { instance, reason: DrainReason::Unaccounted.to_string() });
             }
         }
-        Verdict::Drain(_) if is_fixed(draft, &instance) => forget(draft, observed, instance),
+        Verdict::Drain(_) if is_static(draft, &instance) => forget(draft, observed, instance),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
-        // To forget is to ask once more. Its *not found* is what forgets it: keys first, record last, so that a kill in between leaks nothing. And a
-        // launch that this process has still under way is no absence.
+        // To forget is to terminate once more: the answer *not found* drops keys first and the record last, so that a
+        // kill in between leaks nothing. A launch that is still under way in this process is not absence.
         Verdict::Terminate | Verdict::Forget => act(draft, observed, Effect::Terminate { instance }),
         Verdict::Keep
         | Verdict::HoldBack
@@ -298,14 +300,14 @@ fn carry_out(
     }
 }
 
-/// RACE: a launch that is still under way here may yet make it; then it needs its record.
+/// RACE: a launch that is still under way here may yet create it; then it needs its record.
 fn forget(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: InstanceId) {
     if !observed.busy.contains(&instance) {
         draft.emit(Change::Forgotten { instance });
     }
 }
 
-fn is_fixed(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
+fn is_static(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(Instance::is_static)
 }
 
@@ -313,7 +315,7 @@ fn is_bound(draft: &PlanBuilder<'_>, id: &InstanceId) -> bool {
     draft.state().instance(id).is_some_and(|known| known.domain.is_some())
 }
 
-/// Something is under way there: schedules the next pass soon, and at the latest at its deadline.
+/// If something is under way there: schedules the next pass soon, and at the latest at its deadline.
 fn watch(draft: &PlanBuilder<'_>, policy: &Policy, id: &InstanceId) {
     let Some(known) = draft.state().instance(id) else { return };
     let boots = matches!(known.phase, Phase::Launching | Phase::Checking) && !known.is_refused();
@@ -348,12 +350,12 @@ pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effe
     if observed.is_free(id, draft.now) {
         return draft.act(effect);
     }
-    if let Some(trouble) = observed.troubles.get(id).filter(|t| !draft.now.reached(t.until)) {
-        draft.wake_at(trouble.until);
+    if let Some(failing) = observed.troubles.get(id).filter(|t| !draft.now.reached(t.until)) {
+        draft.wake_at(failing.until);
     }
 }
 
-/// Returns how many of them belong to this owner.
+/// Acts on listed instances without a record. Returns how many of them belong to this owner.
 fn unrecorded(
     draft: &mut PlanBuilder<'_>,
     observed: &Observed,
@@ -362,14 +364,14 @@ fn unrecorded(
     report: &mut Report,
 ) -> u32 {
     let complete = observed.listing.as_ref().is_ok_and(|l| l.complete);
-    let mut ours = 0;
+    let mut owned = 0;
     let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
     for listed in others {
         let kind = KnownLaunches::seen_by(draft.state(), observed).classify(&listed.id, listed.tags.as_ref());
-        ours += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
+        owned += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
         let due = grace_ends(listed, observed, policy, draft.now);
         let late = draft.now.reached(due);
-        // A stranger may stand in the part that was cut off.
+        // The missing part of the list may contain a stranger.
         let age = if late && complete { Age::Late } else { Age::Young };
         let row = table::unrecorded(kind, listed.status, age);
         report.rows.push((listed.id.clone(), row.number));
@@ -405,7 +407,7 @@ fn unrecorded(
     } else {
         report.notes.push(Note::OwnerConflict { instances: strangers });
     }
-    ours
+    owned
 }
 
 /// When an unrecorded instance is old enough: by its creation time, or since it was first seen, whichever is earlier.

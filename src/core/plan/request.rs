@@ -53,7 +53,7 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     draft.into_events()
 }
 
-/// An instance passed its check or its cleaning: it is ready, and the first waiting jobs get it immediately.
+/// An instance passed its check or its cleaning: it becomes ready, and the first waiting jobs get it immediately.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
@@ -71,7 +71,7 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
     draft.into_events()
 }
 
-/// Gives a slot or a place in the queue back. Nothing to give back: no events.
+/// Returns a slot or a place in the queue. Without either: no events.
 pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     if !give_up(&mut draft, attempt, leaving) {
@@ -123,9 +123,9 @@ fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, why: DrainRe
     let instance = known.id.clone();
     match (&known.phase, known.is_static()) {
         (Phase::Draining { .. }, _) | (Phase::Launching | Phase::OutOfService { .. }, true) => {}
-        // Doubted meanwhile, as a job finds it.
+        // Became unreachable in the meantime: a job finds the same.
         (Phase::Checking, true) if matches!(why, DrainReason::Broken { .. }) => {}
-        // What is the matter may pass: it is looked at again and again, and comes back by itself.
+        // The cause may go away: the host is probed repeatedly, and becomes ready again by itself.
         (Phase::Ready, true) if matches!(why, DrainReason::Broken { .. }) => {
             draft.emit(Change::BecameUnreachable { instance, reason: why.to_string() });
         }

@@ -7,84 +7,84 @@ use super::{Effect, ScaleInput, assign, scale};
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 
-pub(super) fn step(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
+pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     assign::settle_all(draft);
-    for (id, why) in doomed(draft, aim) {
-        drain(draft, aim.observed, id, why);
+    for (id, why) in to_drain(draft, input) {
+        drain(draft, input.observed, id, why);
     }
     if draft.state().drained.is_none() {
-        surplus(draft, aim);
-        make_room(draft, aim);
+        surplus(draft, input);
+        make_room(draft, input);
     }
     if draft.has_changed() {
-        act_on_settled(draft, aim);
+        act_on_settled(draft, input);
     }
 }
 
-/// May go now: idle, and no open attempt names it.
-fn is_disposable(instance: &Instance, aim: &ScaleInput<'_>) -> bool {
-    instance.is_idle() && !instance.is_static() && !aim.strays.name(&instance.id)
+/// Whether it can be terminated now: idle, and no open attempt names it.
+fn is_disposable(instance: &Instance, input: &ScaleInput<'_>) -> bool {
+    instance.is_idle() && !instance.is_static() && !input.ungranted.names(&instance.id)
 }
 
-/// Idle instances that go whatever the policy wants.
-fn doomed(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
-    let ordered = draft.state().drained.is_some();
-    let mut doomed = Vec::new();
-    if !ordered && aim.policy.max_lifetime.is_none() {
-        return doomed;
+/// Idle instances that are terminated whatever the idle policy.
+fn to_drain(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<(InstanceId, DrainReason)> {
+    let drained = draft.state().drained.is_some();
+    let mut to_drain = Vec::new();
+    if !drained && input.policy.max_lifetime.is_none() {
+        return to_drain;
     }
     for instance in draft.state().instances.values() {
-        let disposable = is_disposable(instance, aim);
-        let unmade = instance.is_refused() && !aim.strays.name(&instance.id);
-        if ordered && (disposable || unmade) {
-            doomed.push((instance.id.clone(), DrainReason::ByOperator));
-        } else if let Some(limit) = aim.policy.max_lifetime.filter(|_| disposable) {
+        let disposable = is_disposable(instance, input);
+        let unmade = instance.is_refused() && !input.ungranted.names(&instance.id);
+        if drained && (disposable || unmade) {
+            to_drain.push((instance.id.clone(), DrainReason::ByOperator));
+        } else if let Some(limit) = input.policy.max_lifetime.filter(|_| disposable) {
             if draft.now.since(instance.created) >= limit.0 {
-                doomed.push((instance.id.clone(), DrainReason::Expired));
+                to_drain.push((instance.id.clone(), DrainReason::Expired));
             } else {
                 draft.wake_at(instance.created.plus(limit.0));
             }
         }
     }
-    doomed
+    to_drain
 }
 
-/// Idle beyond the target and beyond its patience: the longest idle goes first.
-fn surplus(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
-    let idle = longest_idle(draft, aim);
+/// Drains instances idle above the target and beyond their idle time, the longest idle first.
+fn surplus(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
+    let idle = longest_idle(draft, input);
     if idle.is_empty() {
         return;
     }
-    let mut spare = InstanceCounts::of(draft, aim).spare;
+    let mut spare = InstanceCounts::of(draft, input).spare;
     let mut going = Vec::new();
     for instance in idle {
-        // Bound to a domain it serves nobody else: it is no spare capacity, and stays only for its patience.
-        let usable = if counts::is_spare(instance, aim.policy) { instance.usable() } else { 0 };
-        if usable > 0 && spare.saturating_sub(usable) < aim.target {
+        // A bound instance serves one domain only: it is not spare capacity, and stays only for its idle time.
+        let usable = if counts::is_spare(instance, input.policy) { instance.usable() } else { 0 };
+        if usable > 0 && spare.saturating_sub(usable) < input.target {
             continue;
         }
-        // A launch that turned surplus before any job came has had no time to be useful.
+        // A launch that became surplus before a job came has not yet had time to be useful.
         let at_least =
-            if instance.uses == 0 { aim.policy.timing.surplus_min_time } else { std::time::Duration::ZERO };
-        let patience = aim.idle.idle_time.max(at_least);
+            if instance.uses == 0 { input.policy.timing.surplus_min_time } else { std::time::Duration::ZERO };
+        let idle_limit = input.idle.idle_time.max(at_least);
         let since = instance.idle_since();
-        if draft.now.since(since) < patience {
-            draft.wake_at(since.plus(patience));
+        if draft.now.since(since) < idle_limit {
+            draft.wake_at(since.plus(idle_limit));
             continue;
         }
         spare = spare.saturating_sub(usable);
         going.push(instance.id.clone());
     }
     for id in going {
-        drain(draft, aim.observed, id, DrainReason::Surplus);
+        drain(draft, input.observed, id, DrainReason::Surplus);
     }
 }
 
-/// Instances that may go, the least recently used first.
-fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Vec<&'a Instance> {
+/// Instances that can be terminated, the least recently used first.
+fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'a Instance> {
     let now = draft.now;
     let instances = draft.state().instances.values().map(AsRef::as_ref);
-    let mut idle: Vec<&Instance> = instances.filter(|i| is_disposable(i, aim)).collect();
+    let mut idle: Vec<&Instance> = instances.filter(|i| is_disposable(i, input)).collect();
     idle.sort_by(|a, b| {
         let idle_for = |i: &Instance| now.since(i.idle_since());
         idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id))
@@ -92,62 +92,63 @@ fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Vec<&'a
     idle
 }
 
-/// Jobs wait, the pool is full, and idle instances do not suit them: the least recently used ones go.
-fn make_room(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
-    if aim.lack.instances == 0 {
+/// Jobs wait, the pool is full, and no idle instance suits them: drains the least recently used ones.
+fn make_room(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
+    if input.shortfall.instances == 0 {
         return;
     }
-    let census = InstanceCounts::of(draft, aim);
-    if !aim.observed.capabilities.launches {
-        return unbind_hosts(draft, aim);
+    let counts = InstanceCounts::of(draft, input);
+    if !input.observed.capabilities.launches {
+        return unbind_hosts(draft, input);
     }
-    let launchable = scale::launchable(draft, aim, census.under_way).min(aim.policy.max_instances);
+    let launchable = scale::launchable(draft, input, counts.under_way).min(input.policy.max_instances);
     if launchable == 0 {
         return;
     }
-    let taken = launchable.saturating_add(scale::counted(draft, aim));
-    let room = aim.policy.max_instances.saturating_add(census.refused).saturating_add(census.leaving);
+    let taken = launchable.saturating_add(scale::counted(draft, input));
+    let room = input.policy.max_instances.saturating_add(counts.refused).saturating_add(counts.leaving);
     let short = usize::try_from(taken.saturating_sub(room)).unwrap_or(usize::MAX);
     let going: Vec<InstanceId> =
-        longest_idle(draft, aim).into_iter().take(short).map(|i| i.id.clone()).collect();
+        longest_idle(draft, input).into_iter().take(short).map(|i| i.id.clone()).collect();
     for id in going {
-        drain(draft, aim.observed, id, DrainReason::MadeRoom);
+        drain(draft, input.observed, id, DrainReason::MadeRoom);
     }
 }
 
 /// Static hosts cannot be replaced: with `clean_unbinds`, cleaning makes one available to all trust domains again.
-fn unbind_hosts(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
-    if !aim.policy.clean_unbinds {
+fn unbind_hosts(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
+    if !input.policy.clean_unbinds {
         return;
     }
     let instances = draft.state().instances.values().map(AsRef::as_ref);
-    let bound = |i: &&Instance| i.is_static() && i.is_idle() && i.domain.is_some() && !aim.strays.name(&i.id);
+    let bound =
+        |i: &&Instance| i.is_static() && i.is_idle() && i.domain.is_some() && !input.ungranted.names(&i.id);
     let mut idle: Vec<&Instance> = instances.filter(bound).collect();
     let idle_for = |i: &Instance| draft.now.since(i.idle_since());
     idle.sort_by(|a, b| idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id)));
-    let count = usize::try_from(aim.lack.instances).unwrap_or(usize::MAX);
+    let count = usize::try_from(input.shortfall.instances).unwrap_or(usize::MAX);
     let going: Vec<InstanceId> = idle.into_iter().take(count).map(|i| i.id.clone()).collect();
     for id in going {
-        clean(draft, aim.observed, id);
+        clean(draft, input.observed, id);
     }
 }
 
 /// Terminates or cleans the instances that this pass has released.
-fn act_on_settled(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>) {
+fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let now = draft.now;
     let effect = |instance: &Instance| {
         let id = instance.id.clone();
-        if counts::is_leaving(instance, aim) {
+        if counts::is_leaving(instance, input) {
             return Some(Effect::Terminate { instance: id });
         }
-        let cleans = instance.phase == Phase::Cleaning && !aim.strays.name(&id);
+        let cleans = instance.phase == Phase::Cleaning && !input.ungranted.names(&id);
         cleans.then_some(Effect::Clean { instance: id })
     };
     let fresh = draft.state().instances.values().filter(|i| i.since == now);
     let effects: Vec<Effect> = fresh.filter_map(|i| effect(i)).collect();
     for effect in effects {
         if !draft.has(&effect) {
-            act(draft, aim.observed, effect);
+            act(draft, input.observed, effect);
         }
     }
 }

@@ -18,97 +18,98 @@ use crate::core::time::Stamp;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// What was wanted, and what stands in the way of the rest.
+/// What blocks the launches that are still wanted.
 #[derive(Debug, Default)]
 pub(super) struct ScaleReport {
     pub(super) blocked: Option<WaitingOn>,
     pub(super) limit_reached: bool,
 }
 
-pub(super) fn step(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, report: &mut Report) -> ScaleReport {
-    watch_periods(draft, aim.policy);
-    let (counted, max_instances) = (counted(draft, aim), aim.policy.max_instances);
+pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: &mut Report) -> ScaleReport {
+    watch_periods(draft, input.policy);
+    let (counted, max_instances) = (counted(draft, input), input.policy.max_instances);
     if counted > max_instances {
         report.notes.push(Note::OverLimit { alive: counted, max_instances });
     }
     if let Some(since) = draft.state().drained {
         return ScaleReport { blocked: Some(WaitingOn::Drained { since }), limit_reached: false };
     }
-    if !aim.observed.capabilities.launches {
+    if !input.observed.capabilities.launches {
         return ScaleReport { blocked: Some(WaitingOn::NoHost), limit_reached: true };
     }
-    let wanted = wanted(draft, aim);
-    drop_refused(draft, aim, wanted);
-    let mut wish = ScaleReport::default();
-    if let Some(on) = no_offering(draft, aim, wanted) {
-        (report.launches, wish.blocked) = (Some(on.clone()), Some(on));
-        return wish;
+    let wanted = wanted(draft, input);
+    drop_refused(draft, input, wanted);
+    let mut scaled = ScaleReport::default();
+    if let Some(on) = no_offering(draft, input, wanted) {
+        (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
+        return scaled;
     }
-    let Some(fresh) = &aim.observed.launching else { return wish };
-    for _ in 0..allowed(draft, aim, wanted, &mut wish) {
-        launch(draft, aim, fresh);
+    let Some(fresh) = &input.observed.launching else { return scaled };
+    for _ in 0..allowed(draft, input, wanted, &mut scaled) {
+        launch(draft, input, fresh);
     }
-    report.launches.clone_from(&wish.blocked);
-    wish
+    report.launches.clone_from(&scaled.blocked);
+    scaled
 }
 
 /// How many of the wanted instances may be launched now.
-fn allowed(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32, wish: &mut ScaleReport) -> u32 {
+fn allowed(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32, scaled: &mut ScaleReport) -> u32 {
     if wanted == 0 {
         return 0;
     }
-    let census = InstanceCounts::of(draft, aim);
-    let room = room(draft, aim, &census);
-    wish.limit_reached = room < wanted;
+    let counts = InstanceCounts::of(draft, input);
+    let room = room(draft, input, &counts);
+    scaled.limit_reached = room < wanted;
     let mut allowed = wanted.min(room);
     if allowed == 0 {
         return 0;
     }
-    let under_way = census.under_way;
-    match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
+    let under_way = counts.under_way;
+    match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
         LaunchGate::Open => {}
         LaunchGate::Trial { until, failures, failure } => {
             let tries = 1_u32.saturating_sub(under_way);
             if tries < allowed {
-                wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
+                scaled.blocked = Some(WaitingOn::Paused { until, failures, failure });
             }
             allowed = allowed.min(tries);
         }
         LaunchGate::Backoff { until, failure } => {
             draft.wake_at(until);
-            wish.blocked = Some(WaitingOn::Backoff { until, failure });
+            scaled.blocked = Some(WaitingOn::Backoff { until, failure });
             return 0;
         }
         LaunchGate::Paused { until, failures, failure } => {
             draft.wake_at(until);
-            wish.blocked = Some(WaitingOn::Paused { until, failures, failure });
+            scaled.blocked = Some(WaitingOn::Paused { until, failures, failure });
             return 0;
         }
     }
-    let at_most = aim.policy.max_launching.min(aim.observed.capabilities.boots_here.unwrap_or(u32::MAX));
+    let at_most = input.policy.max_launching.min(input.observed.capabilities.boots_here.unwrap_or(u32::MAX));
     let slots = at_most.saturating_sub(under_way);
     if slots < allowed {
-        wish.blocked = Some(WaitingOn::Launching { under_way, at_most });
+        scaled.blocked = Some(WaitingOn::Launching { under_way, at_most });
         allowed = slots;
     }
-    let (rate, until) = rate_left(draft, aim.policy);
+    let (rate, until) = rate_left(draft, input.policy);
     if rate < allowed {
         draft.wake_at(until);
-        wish.blocked = Some(WaitingOn::Rate { until });
+        scaled.blocked = Some(WaitingOn::Rate { until });
         allowed = rate;
     }
     allowed
 }
 
 /// How many instances may be launched before the pool is at its limit.
-fn room(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, census: &InstanceCounts) -> u32 {
-    aim.policy.max_instances.saturating_add(census.refused).saturating_sub(counted(draft, aim))
+fn room(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, counts: &InstanceCounts) -> u32 {
+    input.policy.max_instances.saturating_add(counts.refused).saturating_sub(counted(draft, input))
 }
 
-/// What is wanted, and would fit, has to wait for an offering; also where this pass may not launch: the next one may.
-fn no_offering(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) -> Option<WaitingOn> {
-    let Choice::Wait { first, count } = choice(draft, aim) else { return None };
-    if wanted == 0 || room(draft, aim, &InstanceCounts::of(draft, aim)) == 0 {
+/// If an instance is wanted and would fit, the offering it has to wait for. Also where this pass may not launch: the
+/// next one may.
+fn no_offering(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32) -> Option<WaitingOn> {
+    let Choice::Wait { first, count } = choice(draft, input) else { return None };
+    if wanted == 0 || room(draft, input, &InstanceCounts::of(draft, input)) == 0 {
         return None;
     }
     let Unavailable { offering, refusal, until } = first;
@@ -116,12 +117,12 @@ fn no_offering(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) -> Op
     Some(WaitingOn::NoOffering { until, offering, failure: refusal.failure, count })
 }
 
-/// In which of its ways the provider is to launch next.
-fn choice(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> Choice {
-    draft.state().availability.choice(&aim.policy.timing, draft.now)
+/// The offering for the next launch.
+fn choice(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> Choice {
+    draft.state().availability.choice(&input.policy.timing, draft.now)
 }
 
-/// Launches that `launches_per_minute` still allows, and when the next one falls due.
+/// Launches that `launches_per_minute` still allows, and when the next one is allowed.
 fn rate_left(draft: &PlanBuilder<'_>, policy: &Policy) -> (u32, Stamp) {
     let seen = |then: &Stamp| then.seen_from(draft.now);
     let recent =
@@ -132,29 +133,29 @@ fn rate_left(draft: &PlanBuilder<'_>, policy: &Policy) -> (u32, Stamp) {
 }
 
 /// Instances for waiting jobs that would be launched if there were room for them.
-pub(super) fn launchable(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>, under_way: u32) -> u32 {
-    if aim.observed.launching.is_none() {
+pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_way: u32) -> u32 {
+    if input.observed.launching.is_none() {
         return 0;
     }
-    if matches!(choice(draft, aim), Choice::Wait { .. }) {
+    if matches!(choice(draft, input), Choice::Wait { .. }) {
         return 0;
     }
-    let needed = aim.lack.instances;
-    match backoff::judge(&draft.state().launches, &aim.policy.timing, draft.now) {
+    let needed = input.shortfall.instances;
+    match backoff::judge(&draft.state().launches, &input.policy.timing, draft.now) {
         LaunchGate::Open => needed,
         LaunchGate::Trial { .. } => needed.min(1_u32.saturating_sub(under_way)),
         LaunchGate::Backoff { .. } | LaunchGate::Paused { .. } => 0,
     }
 }
 
-/// Intent first; the effect follows its commit.
-fn launch(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, fresh: &Fresh) {
-    let offering = match choice(draft, aim) {
+/// Commits the intent first; the effect follows.
+fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
+    let offering = match choice(draft, input) {
         Choice::Take(offering) => Some(offering),
         Choice::Only | Choice::Wait { .. } => None,
     };
     let state = draft.state();
-    let refused = state.instances.values().find(|i| counts::is_repeatable(i, draft, aim));
+    let refused = state.instances.values().find(|i| counts::is_repeatable(i, draft, input));
     let again = refused.and_then(|i| i.launch.as_ref().map(|l| (i.id.clone(), l.clone())));
     let (instance, generation, number, attempt) = if let Some((id, launch)) = again {
         (id, launch.generation, launch.number, launch.attempt.saturating_add(1))
@@ -168,24 +169,24 @@ fn launch(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, fresh: &Fresh) {
         generation,
         number,
         attempt,
-        capacity: aim.policy.capacity_per_instance,
-        uses_left: aim.policy.max_use_count,
+        capacity: input.policy.capacity_per_instance,
+        uses_left: input.policy.max_use_count,
         offering,
     });
-    act(draft, aim.observed, Effect::Launch { instance });
-    draft.wake_at(draft.now.plus(aim.policy.timing.pass_interval));
+    act(draft, input.observed, Effect::Launch { instance });
+    draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));
 }
 
 /// Drains refused launches that are no longer wanted. They created nothing, but have keys, which termination discards.
-fn drop_refused(draft: &mut PlanBuilder<'_>, aim: &ScaleInput<'_>, wanted: u32) {
-    let unmade = |i: &Instance| i.is_refused() && !aim.strays.name(&i.id);
+fn drop_refused(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, wanted: u32) {
+    let unmade = |i: &Instance| i.is_refused() && !input.ungranted.names(&i.id);
     let refused = draft.state().instances.values().filter(|i| unmade(i));
     let kept = usize::try_from(wanted).unwrap_or(usize::MAX);
     let surplus: Vec<InstanceId> = refused.skip(kept).map(|i| i.id.clone()).collect();
     for instance in surplus {
         let (why, id) = (DrainReason::Surplus, instance.clone());
         draft.emit(Change::DrainingBegun { instance: id, reason: why });
-        act(draft, aim.observed, Effect::Terminate { instance });
+        act(draft, input.observed, Effect::Terminate { instance });
     }
 }
 
@@ -199,26 +200,30 @@ fn watch_periods(draft: &PlanBuilder<'_>, policy: &Policy) {
 
 /// Instances that the waiting jobs and the idle target need beyond what is ready or on its way.
 ///
-/// No instance that is ready suits a job that still waits here: assigning came first.
-fn wanted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
-    let slots = aim.policy.fresh_slots();
-    let lack = aim.lack;
-    let spare = if aim.target == 0 { 0 } else { InstanceCounts::of(draft, aim).spare };
-    let missing =
-        if refill_yields(aim) { 0 } else { aim.target.saturating_sub(spare).saturating_sub(lack.spare) };
-    if aim.policy.reuse == Reuse::Any {
-        return lack.jobs.saturating_add(missing).div_ceil(slots);
+/// No ready instance suits a job that still waits here: the step assign came first.
+fn wanted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
+    let slots = input.policy.fresh_slots();
+    let shortfall = input.shortfall;
+    let spare = if input.target == 0 { 0 } else { InstanceCounts::of(draft, input).spare };
+    let missing = if refill_yields(input) {
+        0
+    } else {
+        input.target.saturating_sub(spare).saturating_sub(shortfall.spare)
+    };
+    if input.policy.reuse == Reuse::Any {
+        return shortfall.jobs.saturating_add(missing).div_ceil(slots);
     }
-    // A slot beside a job is no spare one: the instance is bound to that job's domain.
-    lack.instances.saturating_add(missing.div_ceil(slots))
+    // A slot beside a job is not spare: the instance is bound to that job's domain.
+    shortfall.instances.saturating_add(missing.div_ceil(slots))
 }
 
 /// True if a job waits for a boot on the runner host that a refill would slow down.
-fn refill_yields(aim: &ScaleInput<'_>) -> bool {
-    aim.observed.capabilities.boots_here.is_some() && aim.lack.jobs.saturating_add(aim.lack.served) > 0
+fn refill_yields(input: &ScaleInput<'_>) -> bool {
+    input.observed.capabilities.boots_here.is_some()
+        && input.shortfall.jobs.saturating_add(input.shortfall.served) > 0
 }
 
 /// The instances that count against `max_instances`: all recorded ones, and this owner's unrecorded ones.
-pub(super) fn counted(draft: &PlanBuilder<'_>, aim: &ScaleInput<'_>) -> u32 {
-    draft.state().alive().saturating_add(aim.uncounted)
+pub(super) fn counted(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>) -> u32 {
+    draft.state().alive().saturating_add(input.uncounted)
 }

@@ -1,6 +1,6 @@
 //! Recorded × observed: the numbered table.
 //!
-//! Every combination by name. ARCHITECTURE.md prints it, a test compares the two.
+//! Lists every combination. ARCHITECTURE.md prints it, and a test compares the two.
 
 use crate::core::instance::DrainReason;
 use crate::core::inventory::Status;
@@ -39,7 +39,7 @@ pub enum Observation {
     Starting,
     Running,
     Stopping,
-    /// A complete list lacks it; that alone is no fact.
+    /// A complete list lacks it, which alone proves nothing.
     Missing,
     /// Two complete lists far enough apart lack it, and `endpoint` denies it.
     Absent,
@@ -96,7 +96,7 @@ pub enum Verdict {
     Adopt,
     Leave,
     Reap,
-    /// Touch nothing; say that another manager works with a copy of this state.
+    /// Touch nothing; report that another keeper works with a copy of this state.
     Alarm,
     Ignore,
 }
@@ -162,10 +162,10 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
 ];
 
 /// The row for a recorded instance.
-pub fn recorded(recorded: Recorded, sight: Observation, age: Age) -> Row {
+pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
     use Observation as S;
     use Recorded as R;
-    let (number, verdict) = match (recorded, sight, age) {
+    let (number, verdict) = match (recorded, observation, age) {
         (R::Requested, S::Missing | S::Absent | S::Unknown, Age::Young)
         | (R::Requested, S::Unknown, Age::Due) => (1, Verdict::Wait),
         (R::Requested, S::Missing | S::Absent, Age::Due) => (2, Verdict::LaunchAgain),
@@ -293,7 +293,7 @@ mod tests {
         assert!(ROWS.windows(2).all(|w| w[0].0 + 1 == w[1].0), "numbered without gaps");
     }
 
-    /// Reads the text of each row again and compares it with what the code does, case by case.
+    /// Parses the text of each row and compares it with the code, case by case.
     #[test]
     fn the_text_of_each_row_says_what_the_code_does() {
         let named = |list: &str, name: &str| {
@@ -301,7 +301,7 @@ mod tests {
         };
         for (r, s, a, row) in every_recorded() {
             let (_, recorded, observed, when, verdict) = ROWS[usize::from(row.number) - 1];
-            let r = words(&format!("{r:?}"));
+            let r = spelled(&format!("{r:?}"));
             let s = format!("{s:?}").to_lowercase();
             assert!(named(recorded, &r), "row {}: {recorded} does not name {r}", row.number);
             assert!(named(observed, &s), "row {}: {observed} does not name {s}", row.number);
@@ -314,12 +314,17 @@ mod tests {
                 other => unreachable!("{other}"),
             };
             assert!(fits, "row {}: {when} does not name {a:?}", row.number);
-            let said = words(&format!("{:?}", row.verdict).replace("Drain(", "Drain: ").replace(')', ""));
-            assert!(verdict.starts_with(&said), "row {}: {verdict} is not {said}", row.number);
+            let spelled_verdict =
+                spelled(&format!("{:?}", row.verdict).replace("Drain(", "Drain: ").replace(')', ""));
+            assert!(
+                verdict.starts_with(&spelled_verdict),
+                "row {}: {verdict} is not {spelled_verdict}",
+                row.number
+            );
         }
     }
 
-    fn words(camel: &str) -> String {
+    fn spelled(camel: &str) -> String {
         let mut out = String::new();
         for c in camel.chars() {
             if c.is_uppercase() && !out.is_empty() && !out.ends_with(' ') {

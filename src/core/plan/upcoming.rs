@@ -1,4 +1,4 @@
-//! What is on its way, and which waiting jobs it will serve.
+//! Instances on their way, and the waiting jobs that they will serve.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::core::reservation::Reservation;
 /// Instances on their way, filled with waiting jobs, first come first served.
 #[derive(Debug)]
 pub(super) struct UpcomingCapacity<'a> {
-    coming: Vec<UpcomingInstance<'a>>,
+    upcoming: Vec<UpcomingInstance<'a>>,
     policy: &'a Policy,
 }
 
-/// An instance on its way, the slots it has left, and whose they are.
+/// An instance on its way, its free slots, and the domain that they are for.
 #[derive(Debug)]
 struct UpcomingInstance<'a> {
     instance: &'a Instance,
@@ -24,23 +24,23 @@ struct UpcomingInstance<'a> {
     domain: Option<&'a TrustDomain>,
 }
 
-/// What is missing when everything on its way is ready.
+/// What is missing once everything on its way is ready.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shortfall {
-    /// Waiting jobs that nothing on its way will serve, but a new instance could.
+    /// Waiting jobs that no instance on its way will serve, but a new one could.
     pub(super) jobs: u32,
     /// Instances that these jobs need: jobs of different domains never share one.
     pub(super) instances: u32,
-    /// Waiting jobs that something on its way will serve.
+    /// Waiting jobs that an instance on its way will serve.
     pub(super) served: u32,
     /// Slots on their way that any domain may use.
     pub(super) spare: u32,
 }
 
 impl<'a> UpcomingCapacity<'a> {
-    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, strays: &UngrantedAttempts) -> Self {
-        let instances = state.instances.values().filter(|i| !strays.name(&i.id));
-        Self { coming: instances.filter_map(|i| coming(i, policy)).collect(), policy }
+    pub(super) fn new(state: &'a PoolState, policy: &'a Policy, ungranted: &UngrantedAttempts) -> Self {
+        let instances = state.instances.values().filter(|i| !ungranted.names(&i.id));
+        Self { upcoming: instances.filter_map(|i| upcoming(i, policy)).collect(), policy }
     }
 
     /// The instance that will serve this job; it keeps a slot there.
@@ -50,38 +50,38 @@ impl<'a> UpcomingCapacity<'a> {
             let admits = c.domain.is_none_or(|d| *d == job.domain);
             c.slots > 0 && admits && (lasts || c.instance.is_static())
         };
-        let next = self.coming.iter_mut().find(suits)?;
+        let next = self.upcoming.iter_mut().find(suits)?;
         next.slots -= 1;
         next.domain = Some(&job.domain);
         Some(next.instance)
     }
 
     /// Serves every waiting job that it can, and returns the shortfall.
-    pub(super) fn lack(mut self, state: &'a PoolState) -> Shortfall {
-        let mut lack = Shortfall::default();
+    pub(super) fn shortfall(mut self, state: &'a PoolState) -> Shortfall {
+        let mut shortfall = Shortfall::default();
         let mut unserved: BTreeMap<&str, u32> = BTreeMap::new();
         for job in state.waiting.values() {
             if self.serve(job).is_some() {
-                lack.served += 1;
+                shortfall.served += 1;
             } else if self.policy.has_time_for(&job.job) {
-                lack.jobs += 1;
+                shortfall.jobs += 1;
                 *unserved.entry(job.domain.as_str()).or_default() += 1;
             }
         }
         let slots = self.policy.fresh_slots();
-        lack.instances = unserved.values().map(|jobs| jobs.div_ceil(slots)).sum();
+        shortfall.instances = unserved.values().map(|jobs| jobs.div_ceil(slots)).sum();
         let open = |c: &&UpcomingInstance<'_>| c.domain.is_none_or(|d| self.policy.reuse.is_open(d));
-        lack.spare = self.coming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
-        lack
+        shortfall.spare = self.upcoming.iter().filter(open).map(|c| c.slots).fold(0, u32::saturating_add);
+        shortfall
     }
 }
 
-fn coming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
+fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInstance<'a>> {
     let (domain, uses) = match instance.phase {
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
             (instance.domain.as_ref(), instance.uses_left)
         }
-        // A clean makes it as good as new.
+        // Cleaning restores its uses, and may unbind it.
         Phase::Cleaning => (instance.domain.as_ref().filter(|_| !policy.clean_unbinds), policy.max_use_count),
         Phase::Launching
         | Phase::Checking

@@ -1,4 +1,4 @@
-//! What holds after any events, in any order, at any time.
+//! Laws that hold after any events, in any order, at any time.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::core::ids::JobKey;
 use crate::core::invariants::check;
 use crate::core::time::{BootId, Stamp};
 
-/// Small spaces of names, so that events meet.
+/// Small sets of names, so that events concern the same ones.
 fn an_instance() -> impl Strategy<Value = InstanceId> {
     prop::sample::select(vec!["i1", "i2", "i3", "h1", "h2"]).prop_map(instance)
 }
@@ -120,7 +120,7 @@ fn of_the_pool() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Any clock: it runs, jumps back, and the machine reboots.
+/// Any clock: it runs, jumps back, and the runner host reboots.
 fn a_moment() -> impl Strategy<Value = Stamp> {
     (-100_000_i64..100_000, 7..9_u64, 0..1_000_000_u64).prop_map(|(wall, boot, uptime_ms)| Stamp {
         wall_ms: NOW.wall_ms + wall * 1000,
@@ -134,7 +134,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec((change, a_moment()).prop_map(|(change, at)| change.at(at)), 1..120)
 }
 
-/// How many uses each launched instance began with; the state no longer says.
+/// How many uses each launched instance began with; the state no longer has the number.
 fn uses_at_first(first: &mut BTreeMap<InstanceId, Option<u32>>, change: &Change) {
     if let Change::LaunchIntended { instance, uses_left, .. } = change {
         first.insert(instance.clone(), *uses_left);

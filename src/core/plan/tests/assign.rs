@@ -1,4 +1,4 @@
-//! Who gets which instance.
+//! Which job gets which instance.
 
 use crate::core::notation::{does, table};
 
@@ -11,7 +11,7 @@ fn the_fullest_instance_comes_first_then_the_most_recently_used_then_the_lower_i
             ("cap 3, any | held 5m by 6; held 9m by 7,5; waits 8", "a8 gets i2"),
             ("idle 5m; idle 4m; waits 8", "a8 gets i2"),
             ("idle 4m; idle 5m; waits 8", "a8 gets i1"),
-            // Left by a job later than the other became ready.
+            // Its last job ended later than the other became ready.
             ("idle 2m of a; idle 3m; waits 8", "a8 gets i1"),
             ("idle 5m; idle 5m; waits 8", "a8 gets i1"),
             ("cap 2 | idle 5m; idle 5m; waits 8; waits 9", "a8 gets i1; a9 gets i1"),
@@ -25,7 +25,7 @@ fn first_come_first_served_and_nobody_waits_for_somebody_elses_turn() {
         does,
         &[
             ("max 2 | idle 5m; held 1m by 7; waits 8; waits 9", "a8 gets i1"),
-            // The first one suits nothing: the second one need not wait for it.
+            // The first one suits no instance: the second one does not wait for it.
             ("max 1 | idle 5m of b; waits 8 of a; waits 9 of b", "a9 gets i1"),
             ("idle 5m; idle 4m; waits 8; waits 9", "a8 gets i2; a9 gets i1"),
         ],
@@ -41,7 +41,7 @@ fn an_instance_gets_no_more_jobs_than_it_has_slots_and_uses() {
             ("max 1, cap 2 | held 5m by 7; waits 8; waits 9", "a8 gets i1"),
             ("max 1, cap 2 | idle 5m uses 1; waits 8; waits 9", "a8 gets i1"),
             ("max 1, cap 2 | held 5m by 7 uses 0; waits 8", ""),
-            // A call that lingers keeps its slot.
+            // A closing attempt keeps its slot.
             ("max 1 | held 5s lingering 7; waits 8", ""),
         ],
     );
@@ -101,7 +101,7 @@ fn a_job_gets_no_instance_that_dies_of_age_before_its_timeout() {
                 "max 2, lifetime 2h | idle 61m; idle 59m; waits 8 timeout 1h",
                 "a8 gets i2; i1 drains: surplus; terminate i1",
             ),
-            // A host does not age, and an instance that has just become ready has all its life before it.
+            // A static host does not age, and an instance that has just become ready has its full lifetime left.
             ("hosts, lifetime 2h | fixed idle 9h; waits 8 timeout 1h", "a8 gets h1"),
             ("max 1, lifetime 1h | idle 0s; waits 8 timeout 1h", "a8 gets i1"),
         ],

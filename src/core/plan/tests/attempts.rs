@@ -1,4 +1,4 @@
-//! Attempts that are over, and what becomes of what they held.
+//! Attempts that are over, and what happens to their instances.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     assert_eq!(closed(|_| ()), "a7 leaves");
     assert_eq!(closed(|s| s.used = false), "a7 leaves unused");
     assert_eq!(closed(|s| s.lease_held = true), "a7 lingers");
-    // Its `cleanup` holds it, and is about to say how the attempt ended.
+    // Its `cleanup` holds it, and is about to commit how the attempt ended.
     assert_eq!(
         closed(|s| (s.lease_held, s.closed) = (true, Some(cleaned(ago(Duration::from_millis(999)))))),
         ""
@@ -105,7 +105,7 @@ fn an_attempt_without_a_directory_is_over_unless_it_came_after_the_look() {
     assert_eq!(lost("max 0 | waits 8 29s"), "");
     let old = "a7 leaves; i1 drains: rebooted; terminate i1";
     assert_eq!(lost("max 1 | held 29s by 7 old"), old, "asked in an earlier boot");
-    // Names before, between and after those that are there.
+    // Names before, between and after the existing ones.
     let some =
         |w: &mut World| w.observed.attempts.retain(|name, _| *name == attempt(3) || *name == attempt(5));
     let left = changed("max 5 | held 5m by 2; held 5m by 3; held 5m by 4; held 5m by 5; held 5m by 6", some);
@@ -138,7 +138,7 @@ fn a_lingering_call_keeps_its_slot_for_a_minute_at_most() {
             ("fixed held 60s lingering 7", "a7 departs; h1 to clean; clean h1"),
             ("uses 1 | held 60s lingering 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
             ("uses 1 | held 59s lingering 7 uses 0", ""),
-            // Nobody waits for a call on an instance that goes anyway.
+            // No wake-up is scheduled for an instance that is drained anyway.
             ("draining 59s lingering 7", "terminate i1"),
         ],
     );

@@ -1,4 +1,4 @@
-//! Which offering a launch takes, and what it costs when one is refused.
+//! Which offering a launch takes, and what a refusal costs.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use crate::core::event::Change;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::OfferingName;
 use crate::core::instance::Answer;
-use crate::core::notation::{NOW, World, does, failure, instance, render, table, told, world};
+use crate::core::notation::{NOW, World, does, failure, instance, render, table, waits, world};
 use crate::core::plan::Effect;
 use crate::core::report::WaitingOn;
 use crate::core::time::Stamp;
@@ -23,11 +23,11 @@ fn a_launch_takes_the_first_offering_that_is_not_passed_over() {
                 "offerings 3, out c1 30s, quota c2 3m | waits 8; waits 9",
                 "i1 intended as c3; i2 intended as c3; launch i1; launch i2",
             ),
-            // The next attempt of a refused launch, at once.
+            // The next attempt of a refused launch, immediately.
             ("offerings 3 | refused 2s missing 1s as c1; waits 8", "i1 intended (2) as c2; launch i1"),
-            // One whose fate is not known stays what it is, whatever was said of its offering since.
+            // A launch without an answer keeps its offering, whatever was refused since.
             ("offerings 3, out c1 1s | unknown 40s missing 1s as c1; waits 8", "launch i1"),
-            // What was made counts, only the rest is asked for again.
+            // Existing launches count; only the rest is requested again.
             (
                 "offerings 2 | booting 2s as c1; refused 2s missing 1s as c1; waits 8; waits 9",
                 "i2 intended (2) as c2; probe i1; launch i2",
@@ -41,7 +41,7 @@ fn a_pool_whose_offerings_are_all_passed_over_waits_for_the_first_and_says_which
     let all = "offerings 2, out c1 30s, quota c2 14m";
     let of = |rest: &str| format!("{all}{rest}");
     table(does, &[(&of(" | waits 8"), ""), (&of(", max 1 | idle 5m of a; waits 8 of b"), "")]);
-    table(told, &[(&of(" | waits 8"), "a8: all 2 offerings are unavailable; c2: quota reached")]);
+    table(waits, &[(&of(" | waits 8"), "a8: all 2 offerings are unavailable; c2: quota reached")]);
     let report = world(&of(", target 1 |")).plan().report;
     let Some(WaitingOn::NoOffering { until, count: 2, .. }) = &report.launches else {
         panic!("{:?}", report.launches);
@@ -49,11 +49,11 @@ fn a_pool_whose_offerings_are_all_passed_over_waits_for_the_first_and_says_which
     assert_eq!(NOW.until(*until), std::time::Duration::from_mins(1));
     assert_eq!(report.next, Some(*until));
     assert_eq!(world(&of(" |")).plan().report.launches, None, "nothing is wanted");
-    // Told also by who may not launch, but not before what holds for a full pool.
-    let told = "a8: all 2 offerings are unavailable; c2: quota reached";
-    table(self::told, &[(&of(", reap | waits 8"), told)]);
+    // Reported also by a pass that may not launch, but after the reasons of a full pool.
+    let expected = "a8: all 2 offerings are unavailable; c2: quota reached";
+    table(waits, &[(&of(", reap | waits 8"), expected)]);
     let full = "a8: all 1 instances in use, limit 1 (`max_instances`)";
-    table(self::told, &[(&of(", max 1 | held 5m by 7; waits 8"), full)]);
+    table(waits, &[(&of(", max 1 | held 5m by 7; waits 8"), full)]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn other_offerings_than_recorded_are_recorded_and_the_rest_forgotten() {
     assert_eq!(render(&world.plan()), "0 offerings");
 }
 
-/// The provider's word to the launch of `i1`; `None`: accepted.
+/// The provider's answer to the launch of `i1`; `None`: accepted.
 fn answer(world: &mut World, class: Option<ErrorClass>) {
     let launch =
         world.state.instance(&instance("i1")).and_then(|i| i.launch.clone()).expect("it was launched");
@@ -122,33 +122,33 @@ fn a_class() -> impl Strategy<Value = ErrorClass> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// With one offering to be had a waiting job gets its instance, without a wait, by as many calls as there are
-    /// offerings at most; none is asked twice.
+    /// With one offering available, a waiting job gets its instance without a delay, after at most as many calls as
+    /// there are offerings; none is requested twice.
     #[test]
     fn one_offering_in_stock_is_enough(count in 1..9_usize, good in 0..9_usize, classes in prop::collection::vec(a_class(), 9)) {
         let mut world = world(&format!("offerings {count}, rate 1, breaker 1 | waits 8"));
         let good = OfferingName::new(format!("c{}", good % count + 1));
-        let mut asked: Vec<OfferingName> = Vec::new();
+        let mut tried: Vec<OfferingName> = Vec::new();
         loop {
             let plan = world.plan();
             prop_assert_eq!(plan.effects.as_slice(), &[Effect::Launch { instance: instance("i1") }]);
             world.carry(&plan.events);
             let launch = world.state.instance(&instance("i1")).and_then(|i| i.launch.clone());
             let offering = launch.and_then(|l| l.offering).expect("a launch names its offering");
-            prop_assert!(!asked.contains(&offering), "{offering} twice");
-            asked.push(offering.clone());
+            prop_assert!(!tried.contains(&offering), "{offering} twice");
+            tried.push(offering.clone());
             world.now = world.now.plus(std::time::Duration::from_millis(800));
             if offering == good {
                 answer(&mut world, None);
                 break;
             }
-            answer(&mut world, Some(classes[asked.len() - 1].clone()));
+            answer(&mut world, Some(classes[tried.len() - 1].clone()));
         }
-        prop_assert!(asked.len() <= count);
+        prop_assert!(tried.len() <= count);
         prop_assert_eq!(world.state.launches.failures, 0);
     }
 
-    /// An offering that is passed over is launched by no plan, and no plan waits while another is free.
+    /// No plan launches an unavailable offering, and no plan waits while another is available.
     #[test]
     fn no_plan_asks_for_what_was_just_refused(
         refusals in prop::collection::vec(prop::option::of((0..40_u64, 1..6_u32, a_class())), 1..6),

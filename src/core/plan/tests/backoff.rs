@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::core::failure::ErrorClass;
-use crate::core::notation::{NOW, ago, does, failure, table, told};
+use crate::core::notation::{NOW, ago, does, failure, table, waits};
 use crate::core::plan::backoff::{LaunchGate, judge, retry_at};
 use crate::core::policy::Timing;
 use crate::core::pool::LaunchHealth;
@@ -106,7 +106,7 @@ fn a_pool_whose_launches_fail_waits_says_why_and_tries_once() {
             ("failures 5 300s | waits 8; waits 9", "i1 intended; launch i1"),
             ("failures 5 300s | booting 5s; waits 8; waits 9", "probe i1"),
             ("failures 5 300s, target 3 | ", "i1 intended; launch i1"),
-            // An idle instance is not given up for a launch that may not happen.
+            // An idle instance is not drained for a launch that may not happen.
             ("max 1, failures 5 299s | idle 5m of a; waits 8 of b", ""),
             (
                 "max 2, failures 5 300s | idle 5m of a; idle 6m of a; waits 8 of b; waits 9 of c",
@@ -116,13 +116,13 @@ fn a_pool_whose_launches_fail_waits_says_why_and_tries_once() {
     );
     let paused = "the pool is paused after 5 failed launches in a row (last: transient error)";
     table(
-        told,
+        waits,
         &[
             ("failures 1 4s | waits 8", "a8: the last launch failed (transient error)"),
             ("failures 5 299s | waits 8", &format!("a8: {paused}")),
             ("failures 5 300s | waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),
             ("failures 5 300s | booting 5s; waits 8; waits 9", &format!("a8: i1 is booting; a9: {paused}")),
-            // The pause is not what a full pool waits for.
+            // A full pool does not wait for the pause.
             (
                 "max 1, failures 5 1s | held 5m by 7; waits 8",
                 "a8: all 1 instances in use, limit 1 (`max_instances`)",

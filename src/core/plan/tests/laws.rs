@@ -1,6 +1,6 @@
-//! Laws that every plan obeys, whatever the world looks like.
+//! Laws that every plan obeys, for any world.
 //!
-//! Judged from outside: what an instance is good for is said here in other words than in the plan itself.
+//! Judged from outside: the test states in its own terms which jobs an instance can serve.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn is_listed_as(world: &World, id: &InstanceId, status: Status) -> bool {
         .is_ok_and(|l| l.instances.iter().any(|i| i.id == *id && i.status == status))
 }
 
-/// Could this job run there now?
+/// True if this job could run there now.
 fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
     let rebooting = is_listed_as(world, &instance.id, Status::Starting)
         || (instance.is_static() && is_listed_as(world, &instance.id, Status::Stopping));
@@ -63,7 +63,7 @@ fn could_serve(world: &World, instance: &Instance, job: &Reservation) -> bool {
     instance.phase == Phase::Ready && !is_held_back && of_this_boot && has_room && is_trusted && has_time
 }
 
-/// Instances that a job is on, before and after the plan, or that an open attempt names.
+/// Instances with a job, before and after the plan, or named by an open attempt.
 fn in_use(before: &World, after: &World) -> BTreeSet<InstanceId> {
     let held = |i: &Instance| i.holders.values().any(|h| h.closing.is_none());
     let still = |i: &Instance| after.state.instance(&i.id).is_some_and(held);
@@ -155,8 +155,8 @@ proptest! {
         let mut strangers = false;
         for listed in listing.instances.iter().filter(|l| !before.state.instances.contains_key(&l.id)) {
             let tags = listed.tags.as_ref();
-            let ours = tags.is_some_and(|t| t.owner == before.observed.owner);
-            strangers |= ours && tags.is_some_and(|t| t.number > 100);
+            let owned = tags.is_some_and(|t| t.owner == before.observed.owner);
+            strangers |= owned && tags.is_some_and(|t| t.number > 100);
         }
         for effect in &plan.effects {
             if let Effect::Reap { instance } = effect {
@@ -191,19 +191,19 @@ proptest! {
     #[test]
     fn the_limit_is_never_exceeded_by_a_request_of_ours(line in a_world()) {
         let (before, plan, after) = planned(&line);
-        let ours = |world: &World| {
+        let owned = |world: &World| {
             let listing = world.observed.listing.as_ref().map(|l| l.instances.as_slice()).unwrap_or_default();
             let unknown = listing.iter().filter(|l| {
                 l.tags.as_ref().is_some_and(|t| t.owner == world.observed.owner)
                     && !world.state.instances.contains_key(&l.id)
             });
-            // A refused launch made nothing; its record is where the next try begins.
+            // A refused launch created nothing; its record is where the next try begins.
             world.state.instances.values().filter(|i| !i.is_refused()).count() + unknown.count()
         };
         let refused = before.state.instances.values().filter(|i| i.is_refused()).count();
         let limit = before.policy.max_instances as usize;
-        prop_assert!(ours(&after) <= limit.max(ours(&before) + refused));
-        prop_assert!(launched(&plan) == 0 || ours(&after) <= limit);
+        prop_assert!(owned(&after) <= limit.max(owned(&before) + refused));
+        prop_assert!(launched(&plan) == 0 || owned(&after) <= limit);
         let booting = after.state.instances.values().filter(|i| {
             matches!(i.phase, Phase::Launching | Phase::Checking) && !i.is_refused()
         });
@@ -251,7 +251,7 @@ proptest! {
             .map(|i| i.usable())
             .sum();
         let made_room = !drained(&plan, |why| *why == DrainReason::MadeRoom).is_empty();
-        // A launch that was refused, or that the limit leaves no room to ask for again: nothing of it was spare.
+        // A refused launch, or one that the limit leaves no room to repeat: none of it was spare.
         let made = |i: &Instance| open(i) && i.phase != Phase::Launching;
         if !made_room && surplus.iter().any(|id| before.state.instance(id).is_some_and(made)) {
             prop_assert!(spare >= plan.report.idle_target);
@@ -260,7 +260,7 @@ proptest! {
         for id in &surplus {
             let known = before.state.instance(id).expect("it is recorded");
             if known.phase == Phase::Launching {
-                // Never made: nothing that could be idle.
+                // Never created, so it cannot be idle.
                 prop_assert!(known.is_refused() || before.state.alive() > before.policy.max_instances);
                 continue;
             }
@@ -272,9 +272,9 @@ proptest! {
     #[test]
     fn every_waiting_job_has_one_reason_in_the_order_of_the_queue(line in a_world()) {
         let (_, plan, after) = planned(&line);
-        let told: Vec<&AttemptName> = plan.report.waiting.iter().map(|(name, _)| name).collect();
+        let reported: Vec<&AttemptName> = plan.report.waiting.iter().map(|(name, _)| name).collect();
         let waiting: Vec<&AttemptName> = after.state.waiting.values().map(|r| &r.attempt).collect();
-        prop_assert_eq!(told, waiting);
+        prop_assert_eq!(reported, waiting);
         for (_, on) in &plan.report.waiting {
             let lazy = *on == WaitingOn::NextPass;
             prop_assert!(!lazy || after.observed.launching.is_none(), "the keeper has just looked");
@@ -319,7 +319,7 @@ proptest! {
     #[test]
     fn a_wall_clock_that_jumps_a_day_changes_no_decision(line in a_world(), forth in any::<bool>()) {
         if line.contains("old") {
-            return Ok(()); // across boots there is nothing but the wall clock
+            return Ok(()); // across boots there is only the wall clock
         }
         let here = world(&line);
         let day = if forth { 86_400_000 } else { -86_400_000 };

@@ -14,12 +14,12 @@ fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = &'static str>
     prop::sample::select(words)
 }
 
-/// Something after an item, or nothing most of the time.
+/// Something after an item; usually nothing.
 fn maybe(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     prop::option::weighted(0.25, text).prop_map(|t| t.map_or_else(String::new, |t| format!(" {t}")))
 }
 
-fn sight() -> impl Strategy<Value = String> {
+fn status() -> impl Strategy<Value = String> {
     prop_oneof![
         one_of(&["starting", "stopping", "running", "gone", "denied"]).prop_map(str::to_owned),
         span().prop_map(|s| format!("missing {s}")),
@@ -36,7 +36,7 @@ fn hindrance() -> impl Strategy<Value = String> {
     ]
 }
 
-/// `number` keeps the jobs of different items apart.
+/// `number` gives the jobs of different items different IDs.
 fn item(number: usize) -> impl Strategy<Value = String> {
     let empty =
         one_of(&["asked", "unknown", "refused", "booting", "checking", "idle", "idle", "idle", "draining"]);
@@ -49,16 +49,16 @@ fn item(number: usize) -> impl Strategy<Value = String> {
     let other = one_of(&["orphan", "stranger", "foreign", "host", "orphan"]);
     let waits = (project(), one_of(&["10m", "1h", "2h"]), any::<bool>());
     prop_oneof![
-        6 => (prop_oneof![4 => empty, 1 => host], span(), maybe(uses.clone()), maybe(bound), maybe(sight()), maybe(hindrance()))
-            .prop_map(|(phase, age, uses, bound, sight, hindrance)| {
+        6 => (prop_oneof![4 => empty, 1 => host], span(), maybe(uses.clone()), maybe(bound), maybe(status()), maybe(hindrance()))
+            .prop_map(|(phase, age, uses, bound, status, hindrance)| {
                 let bound = if phase.ends_with("idle") { bound } else { String::new() };
-                format!("{phase} {age}{uses}{bound}{sight}{hindrance}")
+                format!("{phase} {age}{uses}{bound}{status}{hindrance}")
             }),
-        4 => (held, span(), word, 1..3_usize, maybe(uses), project(), maybe(sight()), maybe(hindrance()))
-            .prop_map(move |(phase, age, word, jobs, uses, project, sight, hindrance)| {
+        4 => (held, span(), word, 1..3_usize, maybe(uses), project(), maybe(status()), maybe(hindrance()))
+            .prop_map(move |(phase, age, word, jobs, uses, project, status, hindrance)| {
                 let jobs: Vec<String> = (0..jobs).map(|n| (job + n).to_string()).collect();
                 let jobs = jobs.join(",");
-                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{sight}{hindrance}")
+                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{status}{hindrance}")
             }),
         1 => (other, span()).prop_map(|(kind, age)| format!("{kind} {age}")),
         4 => (waits, span()).prop_map(move |((project, timeout, dead), age)| {

@@ -25,7 +25,7 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
             ("unknown 31s trouble 5s", "i1 missed"),
             ("unlisted | asked 40s", ""),
             ("partial | asked 40s", ""),
-            // The list began before the launch was asked for.
+            // The list began before the launch was requested.
             ("list 50s | asked 40s", ""),
             ("repeats | asked 40s", "i1 missed"),
             ("reap | asked 40s", "i1 missed"),
@@ -132,7 +132,7 @@ fn a_machine_that_was_rebooted_hands_nothing_out_that_it_recorded_before() {
             ("idle 5m old", "i1 drains: rebooted; terminate i1"),
             ("fixed idle 5m old", "h1 to clean; clean h1"),
             ("held 5m by 7 old", ""),
-            // The lost tail of the journal may have made it ready and given it away.
+            // The lost end of the journal may have made it ready and granted it.
             ("asked 10s old", "i1 missed; i1 drains: rebooted; terminate i1"),
             ("booting 10s old", "i1 drains: rebooted; terminate i1"),
             ("checking 10s old", "i1 drains: rebooted; terminate i1"),
@@ -156,13 +156,13 @@ fn an_instance_that_only_an_open_attempt_names_serves_that_one_and_nobody_else()
             ("lifetime 10m | idle 25m named 9", ""),
             ("max 1 | idle 25m named 9 of b; waits 8 of a", ""),
             ("draining 5m named 9", ""),
-            // It has run something there: the record lacks a job, the instance serves no other one.
+            // A stage has run there: the record lacks a job, and the instance serves no further one.
             ("idle 5m user 9", "i1 drains: unaccounted"),
             ("cap 2 | held 5m by 7 user 9", "i1 drains: unaccounted"),
             ("booting 5m user 9", "i1 drains: unaccounted"),
             ("fixed idle 5m user 9", "h1 to clean"),
             ("fixed checking 5m user 9", "h1 to clean"),
-            // Where a clean does not unbind, what it ran may have been anybody's.
+            // Where cleaning does not unbind, the job may have been of any domain.
             ("bound | fixed idle 5m user 9", "h1 aside"),
             ("bound | fixed idle 5m of a user 9", "h1 to clean"),
             ("fixed cleaning 5m user 9", ""),
@@ -193,7 +193,7 @@ fn what_is_ours_without_a_record_is_reaped_after_a_grace() {
             ("orphan 6m named 9", ""),
             ("orphan 6m user 9", ""),
             ("foreign 6m", ""),
-            // A stranger may stand in the part that was cut off.
+            // The missing part of the list may contain a stranger.
             ("partial | orphan 6m", ""),
             ("unlisted | orphan 6m", ""),
         ],
@@ -332,16 +332,16 @@ fn operators_hear_what_is_wrong() {
 
 #[test]
 fn only_what_has_been_missing_for_long_is_asked_about() {
-    let asked = |text: &str| {
+    let absences = |text: &str| {
         let mut world = world(text);
         let policy = world.policy.clone();
         let state = world.state.clone();
         unconfirmed_absences(&state, world.listing(), &policy).len()
     };
-    assert_eq!(asked("idle 5m missing 31s; idle 5m missing 30s; idle 5m gone; idle 5m"), 1);
-    assert_eq!(asked("idle 5m missing 31s running"), 0);
-    assert_eq!(asked("partial | idle 5m missing 31s"), 0);
-    assert_eq!(asked("list 40s | booting 5s missing 90s"), 0);
+    assert_eq!(absences("idle 5m missing 31s; idle 5m missing 30s; idle 5m gone; idle 5m"), 1);
+    assert_eq!(absences("idle 5m missing 31s running"), 0);
+    assert_eq!(absences("partial | idle 5m missing 31s"), 0);
+    assert_eq!(absences("list 40s | booting 5s missing 90s"), 0);
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn each_instance_stands_in_the_report_with_its_row() {
     assert_eq!(rows("refused 10s; refused 10s running; host"), [9, 10, 24]);
 }
 
-/// The keeper sleeps until `next`: a plan that does nothing and wakes at once would spin.
+/// The keeper sleeps until `next`: a plan that does nothing and wakes immediately would spin.
 #[test]
 fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
     let next = |text: &str| world(text).plan().report.next.map(|at| NOW.until(at).as_secs());

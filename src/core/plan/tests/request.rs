@@ -1,4 +1,4 @@
-//! What `prepare`, `cleanup` and the operators decide in their own transactions.
+//! What `prepare`, `cleanup` and operators' commands decide in their own transactions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ fn ask(job: u64, name: u64, superseded: &[(u64, bool)]) -> Ask {
     }
 }
 
-/// Job 8 asks in the world of a line.
+/// Job 8 requests capacity in the world of a line.
 fn acquires(text: &str) -> String {
     render_events(&request::acquire(&world(text).state, &ask(8, 8, &[]), NOW))
 }
 
-fn releases(text: &str, used: bool, lingering: bool) -> String {
-    let leaving = Release { how: End::CleanedUp, used, closing: lingering };
+fn releases(text: &str, used: bool, closing: bool) -> String {
+    let leaving = Release { how: End::CleanedUp, used, closing };
     render_events(&request::release(&world(text).state, &attempt(7), leaving, NOW))
 }
 
@@ -74,7 +74,7 @@ fn however_often_prepare_is_repeated_a_job_has_one_grant() {
 fn an_attempt_that_came_in_between_is_closed_first() {
     let mut world = world("idle 5m; idle 6m");
     world.carry(&request::acquire(&world.state, &ask(8, 8, &[]), NOW));
-    // Attempt 9 looked before attempt 8 had asked: it knows of nothing to close.
+    // Attempt 9 read the attempts before attempt 8 requested: it finds none to close.
     assert_eq!(request::acquire(&world.state, &ask(8, 9, &[]), NOW), []);
     let events = request::acquire(&world.state, &ask(8, 9, &[(8, false)]), NOW);
     assert_eq!(render_events(&events), "a8 leaves unused; a9 asks; a9 gets i1");
@@ -89,7 +89,7 @@ fn an_earlier_attempt_leaves_first_and_its_place_in_the_queue_stays_the_jobs() {
     let first = world.state.waiting.values().next().unwrap();
     assert_eq!(first.attempt, attempt(9), "still before job 2");
     assert_eq!(first.remaining_timeout, Duration::from_mins(20));
-    // Held and given back unused before the next attempt of the same job takes it.
+    // Held and returned unused before the next attempt of the same job takes it.
     let held = self::world("max 1, uses 1 | held 5m by 8 uses 0; waits 2");
     let events = request::acquire(&held.state, &ask(8, 9, &[(8, false)]), NOW);
     assert_eq!(render_events(&events), "a8 leaves unused; a9 asks; a9 gets i1");
@@ -105,7 +105,7 @@ fn a_freed_slot_reaches_the_oldest_waiting_job_in_the_same_transaction() {
         releases("held 5m by 7 of b; waits 8 of a; waits 9 of b", true, false),
         "a7 leaves; a9 gets i1"
     );
-    // Nobody had used it: it is everybody's again.
+    // No job had used it: it is available to all domains again.
     assert_eq!(releases("held 5m by 7; waits 8 of b", false, false), "a7 leaves unused; a8 gets i1");
 }
 

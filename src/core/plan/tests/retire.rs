@@ -1,4 +1,4 @@
-//! Which idle instances go.
+//! Which idle instances are drained.
 
 use crate::core::notation::{does, instance, render, table, world};
 use crate::core::time::{BootId, Stamp};
@@ -20,7 +20,7 @@ fn surplus_goes_after_its_patience_and_never_below_the_target() {
             // Slots count: two of them on each.
             ("target 2, cap 2 | idle 21m; idle 22m", "i2 drains: surplus; terminate i2"),
             ("target 3, cap 2 | idle 21m; idle 22m", ""),
-            // A small one may go where a large one may not.
+            // A small instance may be drained where a large one may not.
             ("target 2 | idle 22m cap 2; idle 21m cap 1", "i2 drains: surplus; terminate i2"),
             ("target 1, cap 2 | idle 21m uses 1; idle 20m uses 1", "i1 drains: surplus; terminate i1"),
             // Spare slots beside a job count too.
@@ -38,7 +38,7 @@ fn an_instance_that_turned_surplus_while_it_booted_stays_a_minute_at_least() {
             ("idle_time 0s | idle 59s", ""),
             ("idle_time 0s | idle 60s", "i1 drains: surplus; terminate i1"),
             ("idle_time 90s | idle 89s", ""),
-            // One that has served a job has been of use.
+            // An instance that has served a job has been useful.
             ("idle_time 0s | idle 0s of a", "i1 drains: surplus; terminate i1"),
             ("idle_time 0s | checking 5s", "probe i1"),
         ],
@@ -116,9 +116,9 @@ fn the_least_recently_used_makes_room_for_a_job_of_another_project() {
                 "max 2 | idle 5m of a; idle 6m of a; waits 8 of c; waits 9 of d",
                 "i2 drains: maderoom; i1 drains: maderoom; terminate i2; terminate i1",
             ),
-            // One that leaves only when its job has ended is no room.
+            // An instance that is drained only when its job has ended makes no room.
             ("max 2 | idle 5m of a; draining 5s by 7; waits 8 of c", "i1 drains: maderoom; terminate i1"),
-            // What exists without a record takes room, too.
+            // An instance without a record takes room, too.
             ("max 2 | idle 5m of a; orphan 5s; waits 8 of c", "i1 drains: maderoom; terminate i1"),
             ("max 1 | held 5m by 7; waits 8 of c", ""),
             ("max 0 | idle 5m of a; waits 8 of c", ""),

@@ -21,7 +21,7 @@ fn one_instance_is_launched_for_each_job_that_nothing_on_its_way_will_serve() {
             ("booting 5s; waits 8; waits 9", "i2 intended; probe i1; launch i2"),
             ("draining 5s; waits 8", "i2 intended; terminate i1; launch i2"),
             ("held 5m by 7; waits 8", "i2 intended; launch i2"),
-            // Held back, too old, or another project's: no capacity for this job.
+            // Held back, too old, or another project's: not capacity for this job.
             ("idle 5m named 9; waits 8", "i2 intended; launch i2"),
             ("any, lifetime 1h | idle 5m; waits 8", "i2 intended; launch i2"),
             ("booting 5s named 9; waits 8", "i2 intended; launch i2"),
@@ -59,13 +59,13 @@ fn the_target_counts_spare_slots_beside_the_waiting_jobs() {
         ("target 2 | waits 8", 3),
         ("max 9, target 3, cap 2 |", 2),
         ("max 9, target 1, cap 2 | waits 8", 2), // the slot beside the job will be its project's
-        ("max 9, target 1, cap 2, any | waits 8", 1), // here it will be everybody's
+        ("max 9, target 1, cap 2, any | waits 8", 1), // here all domains may use it
         ("max 9, target 2, cap 2, any | waits 8", 2),
         ("target 1 | idle 5m; waits 8", 1),
         ("target 1 | fixed idle 5m", 0),
         ("max 9, factor 0.5 | held 5m by 1; held 5m by 2; held 5m by 3", 2),
         ("max 9, cap 2, target 1, lifetime 10m | idle 11m", 1),
-        // What is on its way counts by its own slots, whatever the policy says by now.
+        // An instance on its way counts by its own slots, even after the policy changes.
         ("max 9, cap 2 | booting 5s cap 1; waits 8; waits 9", 1),
         ("max 9 | booting 5s cap 2; waits 8; waits 9", 0),
         ("max 9 | booting 5s cap 2; waits 8; waits 9 of b", 1),
@@ -126,13 +126,13 @@ fn where_instances_boot_on_this_machine_refilling_waits_for_waiting_jobs() {
             ("here 2, target 2 | booting 5s; held 5m by 7", "i3 intended; probe i1; launch i3"),
             ("here 2 | waits 8; waits 9; waits 10", "i1 intended; i2 intended; launch i1; launch i2"),
             ("here 2, launching 1 | waits 8; waits 9", "i1 intended; launch i1"),
-            // A job that no new instance could serve holds nothing up.
+            // A job that no new instance could serve delays no other.
             ("here 2, target 1, lifetime 59m | waits 8 timeout 1h", "i1 intended; launch i1"),
         ],
     );
     let waits_on = world("here 1 | booting 5s; waits 8; waits 9").plan().report.launches;
-    let said = waits_on.map(|on| on.to_string());
-    assert_eq!(said.as_deref(), Some("1 launches in progress, limit 1"));
+    let reason = waits_on.map(|on| on.to_string());
+    assert_eq!(reason.as_deref(), Some("1 launches in progress, limit 1"));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_refused_launch_is_tried_anew_as_its_next_attempt_or_dropped() {
             ("reap | refused 9m missing 1s; waits 8", ""),
             ("reap | refused 9m missing 1s", "i1 drains: surplus; terminate i1"),
             ("refused 9m missing 1s busy", "i1 drains: surplus"),
-            // Its call is not quite over: no room yet, and no second one beside it.
+            // Its call has not exited yet: no room, and no second call beside it.
             ("max 1 | refused 9m missing 1s busy; waits 8", ""),
             ("max 1 | refused 9m missing 1s trouble 5s; waits 8", ""),
             ("max 2 | refused 9m missing 1s busy; waits 8", "i2 intended; launch i2"),

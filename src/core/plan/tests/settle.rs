@@ -1,4 +1,4 @@
-//! A plan settles: carried out in a world without faults, it comes to rest.
+//! A plan settles: applied in a world without faults, it stops changing anything.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::core::notation::{World, cleaned, endpoint, render, world};
 use crate::core::plan::{Effect, Plan, request};
 use crate::core::report::WaitingOn;
 
-/// How often a pass may act before it must have come to rest.
+/// How many passes may act before the plan must have settled.
 const PASSES: usize = 40;
 
 impl World {
-    /// Observes, plans, commits, and lets every effect succeed at once.
+    /// Observes, plans, commits, and lets every effect succeed immediately.
     fn pass(&mut self) -> Plan {
         self.observe();
         let plan = self.plan();
@@ -37,7 +37,7 @@ impl World {
         plan
     }
 
-    /// A complete list of this moment; what it lacks, the endpoint denies.
+    /// A complete list of this moment; the endpoint denies what it lacks.
     fn observe(&mut self) {
         self.observed.busy.clear();
         self.observed.troubles.retain(|_, t| !self.now.reached(t.until));
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Passes until one does nothing; that one's plan.
+    /// Runs passes until one does nothing; returns that one's plan.
     fn settle(&mut self) -> Result<Plan, String> {
         let mut story = Vec::new();
         for _ in 0..PASSES {
@@ -138,7 +138,7 @@ impl World {
     }
 }
 
-/// Lets the world run for a while, from one wake-up to the next; returns how many launches it saw.
+/// Runs the world for a while, from one wake-up to the next; returns the number of launches.
 fn run(world: &mut World, wakes: usize) -> Result<(usize, Plan), String> {
     let before = world.state.revision;
     let numbers = |world: &World| world.state.generations.values().sum::<u32>() as usize;
@@ -162,11 +162,11 @@ proptest! {
         let (held, recorded) = (world.state.granted.len(), world.state.instances.len());
         let jobs = held + world.state.waiting.len();
         let (launches, plan) = run(&mut world, 30).map_err(TestCaseError::fail)?;
-        // No churn: what is launched is for a job, for the target, or in the place of what was lost.
+        // No churn: each launch is for a job, for the target, or replaces a lost instance.
         let target = 5 + held;
         let aged = world.policy.max_lifetime.is_some();
         prop_assert!(aged || launches <= jobs + target + recorded, "{launches} launches");
-        // An unanswered launch that cannot be looked for, or not repeated, waits for its timeout.
+        // An unanswered launch that cannot be listed, or not repeated, waits for its timeout.
         let blind = ["partial", "unlisted", "repeats", "reap"].iter().any(|word| line.contains(word));
         for (attempt, on) in &plan.report.waiting {
             let stuck = matches!(on, WaitingOn::Boot { .. } | WaitingOn::Cleaning { .. } | WaitingOn::Room { .. });

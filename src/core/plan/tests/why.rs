@@ -1,12 +1,12 @@
-//! What waiting jobs are told.
+//! What waiting jobs wait for.
 
-use crate::core::notation::{NOW, attempt, table, told, world};
+use crate::core::notation::{NOW, attempt, table, waits, world};
 use crate::core::plan::by_record;
 
 #[test]
 fn each_reason_is_given_where_it_is_the_reason() {
     table(
-        told,
+        waits,
         &[
             ("waits 8", "a8: i1 is booting"),
             ("booting 5s; waits 8", "a8: i1 is booting"),
@@ -36,7 +36,7 @@ fn each_reason_is_given_where_it_is_the_reason() {
 #[test]
 fn jobs_ahead_are_counted_and_only_those_that_wait_for_the_same() {
     table(
-        told,
+        waits,
         &[
             (
                 "max 1 | held 5m by 7; waits 8; waits 9; waits 10",
@@ -60,7 +60,7 @@ fn jobs_ahead_are_counted_and_only_those_that_wait_for_the_same() {
 fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
     let limit = "all 1 instances in use, limit 1 (`max_instances`)";
     table(
-        told,
+        waits,
         &[
             ("max 1, cap 2 | booting 5s; waits 8; waits 9", "a8: i1 is booting; a9: i1 is booting"),
             (
@@ -75,7 +75,7 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
             ("hosts, bound | fixed cleaning 5s of b; waits 8", "a8: no static host is free"),
             ("hosts | fixed cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
             ("hosts, bound | fixed cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
-            // No promise to a job that it could not keep.
+            // No promise to a job that the pool could not keep.
             (
                 "max 1, lifetime 1h | booting 5s; waits 8 timeout 2h; waits 9",
                 "a8: the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`); \
