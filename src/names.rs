@@ -1,8 +1,8 @@
-//! Looks up the addresses of a host's name.
+//! Resolves host names to addresses.
 //!
-//! By `getent`, which comes with every C library and asks whatever this machine is set up to ask: files, DNS, systemd,
-//! LDAP. The program has its own C library inside, because it starts so often; that one knows only the first two by
-//! itself, and for the others it would load a second C library, of whatever version, into the running process.
+//! Uses `getent`, which comes with every C library and queries whatever the runner host is configured for: files, DNS,
+//! systemd, LDAP. Greenroom links a C library statically, because it starts so often. That library supports only files
+//! and DNS; for the others it would load a second C library, of any version, into the running process.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,32 +11,32 @@ use std::process::{Command, Output};
 
 const PROGRAM: &str = "getent";
 
-/// The addresses of a name, in the order in which they should be tried. An IP address is its own, and starts nothing.
-/// Fails if nobody knows the name, or nobody can be asked.
+/// The addresses of a name, in the order in which they should be tried. An IP address is returned as it is, without a
+/// process. Fails if the name is unknown, or if `getent` cannot run.
 pub async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if let Some(address) = literal(name, port) {
         return Ok(vec![address]);
     }
-    let mut command = tokio::process::Command::from(question(name));
+    let mut command = tokio::process::Command::from(query(name));
     let answer = command.kill_on_drop(true).output().await;
-    found(&answer.map_err(nobody_asked)?, port)
+    found(&answer.map_err(explained)?, port)
 }
 
 /// The same for a process without a runtime.
 pub fn look_up_blocking(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     match literal(name, port) {
         Some(address) => Ok(vec![address]),
-        None => found(&question(name).output().map_err(nobody_asked)?, port),
+        None => found(&query(name).output().map_err(explained)?, port),
     }
 }
 
-fn question(name: &str) -> Command {
+fn query(name: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args([OsStr::new("ahosts"), OsStr::new("--"), OsStr::new(name)]);
     command
 }
 
-fn nobody_asked(error: io::Error) -> io::Error {
+fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(
             io::ErrorKind::NotFound,
@@ -59,7 +59,7 @@ fn found(answer: &Output, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// An IP address as people write it. One of a single link names its interface: `fe80::1%eth0`.
+/// An IP address as people write it. A link-local one contains its interface: `fe80::1%eth0`.
 fn literal(text: &str, port: u16) -> Option<SocketAddr> {
     let Some((address, interface)) = text.split_once('%') else {
         return Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, port));

@@ -15,7 +15,7 @@ pub(crate) mod tests {
     use super::Clock;
     use crate::core::time::{BootId, Stamp};
 
-    /// Time passes only where a test says so.
+    /// Time passes only where a test advances it.
     #[derive(Debug, Default)]
     pub(crate) struct ManualClock(Cell<u64>);
 

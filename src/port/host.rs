@@ -81,7 +81,7 @@ pub struct Closing {
     /// `None` if `prepare` never ran.
     pub record: Option<AttemptRecord>,
     pub used: bool,
-    /// Another call of this attempt (a `run` that is being stopped) still lives.
+    /// Another call of this attempt (a `run` that is being stopped) is still running.
     pub lingering: bool,
 }
 
@@ -178,7 +178,7 @@ pub trait Host {
     /// Becomes the keeper; waits at most `within` for the previous one to exit.
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError>;
 
-    /// True if a keeper is running. Tries a shared lock, so that it never makes a starting keeper give up.
+    /// True if a keeper is running. Takes a shared lock, so that a starting keeper never fails because of it.
     async fn keeper_lives(&self) -> Result<bool, HostError>;
 
     /// Starts a keeper in the background, unless another process is doing so. Returns when the keeper has detached.

@@ -1,7 +1,7 @@
 //! The traits at the edge of the core, with their contracts; no implementation.
 //!
-//! All methods are async, so that the simulator can stop a process at any of them. None of them retries, and none
-//! of them decides anything: the engine is their only caller.
+//! All methods are async, so that the simulator can stop a process at any of them. They neither retry nor decide: the
+//! engine is their only caller.
 
 pub mod clock;
 pub mod connector;

@@ -26,7 +26,7 @@ pub struct LaunchRequest {
     pub offering: Option<OfferingName>,
     pub keys: InstanceKeys,
     /// The instance shuts itself down this long after its boot, if the provider supports that. It bounds the cost of a
-    /// runner host that is lost for good. `None`: it runs until it is terminated.
+    /// runner host that is lost permanently. `None`: it runs until it is terminated.
     pub lifetime: Option<Duration>,
 }
 
@@ -121,8 +121,8 @@ pub trait Provider {
     /// whether addresses and quotas suffice for `demand`, and whether the clocks agree. Launches and changes nothing, and
     /// costs nothing.
     ///
-    /// May take as long as it needs: `doctor` has a timeout of its own. Mistakes in the table alone are left to the
-    /// provider's `doctor`. Codes begin with the kind, and are listed in its doctor.rs.
+    /// May take as long as it needs: `doctor` has a timeout of its own. The provider's `doctor` reports mistakes in the
+    /// table alone. Codes begin with the kind, and are listed in its doctor.rs.
     async fn examine(&self, _demand: &Demand) -> Vec<Finding> {
         Vec::new()
     }

@@ -23,7 +23,7 @@ pub enum StoreError {
     /// Another process held the lock for longer than `lock_timeout`.
     #[error("the state of pool `{pool}` stayed locked for {waited} (held by {holder})")]
     Busy { pool: String, waited: String, holder: String },
-    /// A record in the middle cannot be read: no launch, grant or termination until it is repaired.
+    /// A record in the middle cannot be read: Greenroom launches, grants and terminates nothing until it is repaired.
     #[error("{file}:{line}: the journal is damaged: {problem}")]
     Damaged { file: String, line: u64, problem: String },
     /// Written by a newer version: readable, never writable.
