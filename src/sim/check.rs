@@ -1,7 +1,7 @@
-//! Holds promises 1 to 5 against the truth, after every step.
+//! Checks promises 1 to 5 against the truth, after every step.
 //!
-//! Knows nothing of `plan`: it compares what really exists with what was asked for and recorded. What the engine
-//! believes does not count here.
+//! Independent of `plan`: it compares what really exists with what was requested and recorded. What the engine
+//! concludes does not count here.
 
 use super::choosing;
 use super::keeping;
@@ -17,11 +17,11 @@ use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
 use crate::port::provider::LaunchRequest;
 
-/// Promise 5 allows this much waiting, besides a look and a pass: the keeper has to be noticed missing (3 s for its
-/// lock), its list and load have to return (up to 1.5 s), and a hint may be lost.
+/// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
+/// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
 pub(super) const ALLOWANCE_MS: u64 = 15_000;
 
-/// Who may share, by our own reading of the policy's words.
+/// The jobs that may share, by an independent reading of the policy.
 fn domain(reuse: Reuse, job: &JobFacts) -> String {
     match reuse {
         Reuse::Any => "everybody".to_owned(),
@@ -38,19 +38,19 @@ fn is_moved(world: &World, machine: usize) -> bool {
     world.managers[machine].directory.borrow().moved.is_some()
 }
 
-/// The limit that was in force when a decision now under way was made.
+/// The limit that applied when a decision now under way was made.
 fn limit(world: &World, pool: &PoolName) -> u32 {
     let old = world.truth.old_limits.get(pool).filter(|(until, _)| world.now < *until).map_or(0, |(_, n)| *n);
     old.max(world.config[pool].policy.max_instances)
 }
 
-/// Promises 2 and 3, when a launch leaves for the provider.
-pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRequest) {
+/// Promises 2 and 3, when a launch is sent to the provider.
+pub(super) fn launch_requested(world: &mut World, machine: usize, request: &LaunchRequest) {
     let (id, pool) = (&request.instance, &request.tags.pool);
     if is_moved(world, machine) {
         world.broken(format!("promise 2: a copied state directory launches {id}"));
     }
-    match world.truth.asked.get(&request.token) {
+    match world.truth.requested.get(&request.token) {
         Some(before) if before != request => {
             world.broken(format!("promise 2: token {} is used for two different launches", request.token));
         }
@@ -59,7 +59,7 @@ pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRe
         }
         _ => {}
     }
-    world.truth.asked.insert(request.token.clone(), request.clone());
+    world.truth.requested.insert(request.token.clone(), request.clone());
     let mut counted: std::collections::BTreeSet<&InstanceId> =
         world.cloud.billing(pool).map(|m| &m.id).collect();
     counted.extend(world.truth.in_flight.values().filter(|(_, p)| p == pool).map(|(id, _)| id));
@@ -81,21 +81,21 @@ pub(super) fn launch_asked(world: &mut World, machine: usize, request: &LaunchRe
     }
 }
 
-/// Promise 4, when a termination leaves for the provider.
-pub(super) fn terminate_asked(world: &mut World, machine: usize, id: &InstanceId) {
+/// Promise 4, when a termination is sent to the provider.
+pub(super) fn terminate_requested(world: &mut World, machine: usize, id: &InstanceId) {
     if is_moved(world, machine) {
         world.broken(format!("promise 4: a copied state directory terminates {id}"));
     }
     let Some(target) = world.cloud.machines.get(id) else { return };
     let owner = world.managers[machine].directory.borrow().owner.clone();
-    let whose = match &target.tags {
+    let owner_text = match &target.tags {
         None => Some("the operator's own host"),
         Some(tags) if tags.owner != owner => Some("somebody else's"),
-        Some(_) if !target.ours => Some("another manager's"),
+        Some(_) if !target.owned => Some("another manager's"),
         Some(_) => None,
     };
-    if let Some(whose) = whose {
-        world.broken(format!("promise 4: {id}, {whose}, is terminated"));
+    if let Some(owner_text) = owner_text {
+        world.broken(format!("promise 4: {id}, {owner_text}, is terminated"));
         return;
     }
     let dead = target.down || target.going;
@@ -124,7 +124,7 @@ fn prepares_on(world: &World, machine: usize, id: &InstanceId) -> Option<u64> {
     None
 }
 
-/// Promise 1, when something begins to run on an instance.
+/// Promise 1, when a session begins on an instance.
 pub(super) fn session_begun(world: &mut World, pid: Pid, session: Session) {
     let id = session.instance.clone();
     if let Some(attempt) = &session.attempt
@@ -160,7 +160,7 @@ fn capacity(world: &World, id: &InstanceId) -> usize {
     })
 }
 
-/// Promise 1, when `prepare` has told a job its instance.
+/// Promise 1, when `prepare` has reported its instance to a job.
 pub(super) fn promised(world: &mut World, attempt: &AttemptName, live: Live) {
     let id = live.instance.clone();
     world.truth.live.insert(attempt.clone(), live);
@@ -178,7 +178,7 @@ pub(super) fn command_begun(world: &mut World, id: &InstanceId, command: &str) {
     }
 }
 
-/// A cleaning went through.
+/// A cleaning succeeded.
 pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
     if let Some(guests) = world.truth.guests.get_mut(id).filter(|_| unbinds) {
@@ -197,7 +197,7 @@ pub(super) fn attempt_forgotten(world: &mut World, machine: usize, name: &Attemp
     }
 }
 
-/// Promises 1, 2 and 5, when something was recorded.
+/// Promises 1, 2 and 5, when events were recorded.
 pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, events: &[Event]) {
     if events.is_empty() {
         return;
@@ -208,7 +208,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         choosing::committed(world, machine, pool, event);
         match &event.change {
             Change::LaunchIntended { instance, .. } => {
-                // A refused launch is only a name: nothing was made.
+                // A refused launch is only a name: nothing was created.
                 let count = state.instances.values().filter(|i| !i.is_refused()).count();
                 let limit = usize::try_from(limit(world, pool)).unwrap_or(usize::MAX);
                 if count > limit {
@@ -271,7 +271,7 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
             let lifetime = policy.max_lifetime.is_none_or(|most| {
                 now.since(instance.created).saturating_add(reservation.job.timeout) <= most.0
             });
-            // One that an open attempt's directory names is not idle, whatever the record says.
+            // An instance that an open attempt's directory names is not idle, whatever the record has.
             let idle = !instance.holders.is_empty() || !named(&instance.id);
             if room && here && trusted && lifetime && idle && healthy(&instance.id) {
                 return Some(format!("job {} waits, {} is free", reservation.job.key, instance.id));
@@ -281,8 +281,8 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
     None
 }
 
-/// Promises 3 and 5, after every step: nobody waits beside a free instance for longer than it takes to notice, and
-/// there is a keeper while there is work.
+/// Promises 3 and 5, after every step: no job waits beside a free instance for longer than it takes to notice, and a
+/// keeper is running while there is work.
 pub(super) fn after_step(world: &mut World) {
     keeping::after_step(world);
     unserved_for_long(world);
@@ -295,8 +295,8 @@ fn unserved_for_long(world: &mut World) {
     let mut late = None;
     for ((machine, pool), (since, pair)) in &world.truth.unserved {
         let timing = &world.config[pool].policy.timing;
-        let look = timing.waiter_poll_interval + timing.pass_interval;
-        let allowed = ALLOWANCE_MS + u64::try_from(look.as_millis()).unwrap_or(0);
+        let interval = timing.waiter_poll_interval + timing.pass_interval;
+        let allowed = ALLOWANCE_MS + u64::try_from(interval.as_millis()).unwrap_or(0);
         let begun = (*since).max(world.truth.excused);
         if world.managers[*machine].on && world.now > begun + allowed {
             late =
@@ -304,7 +304,7 @@ fn unserved_for_long(world: &mut World) {
         }
     }
     let Some((machine, pool, problem)) = late else { return };
-    // What has happened since the last commit (an instance died, a call ended) may have settled it.
+    // An event since the last commit (an instance died, a call exited) may have changed this.
     let state = world.managers[machine].journal(&pool).state().clone();
     if unserved(world, machine, &state).is_some() {
         world.broken(problem);

@@ -1,6 +1,6 @@
-//! Holds the choice of offerings against what the provider really said.
+//! Compares the choice of offerings with the provider's actual answers.
 //!
-//! Keeps its own account of refusals: what the product remembers does not count here.
+//! Keeps its own record of refusals: what Greenroom recorded does not count here.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use crate::core::instance::Answer;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::time::Stamp;
 
-/// What was said to the launches of one pool of machine 0.
+/// The provider's answers to the launches of one pool of machine 0.
 #[derive(Debug, Default)]
-pub struct Said {
-    /// Present launches: offering, and when they were intended.
+pub struct OfferingAnswers {
+    /// Present launches: offering, and time of the intent.
     intended: BTreeMap<InstanceId, (OfferingName, u64)>,
-    /// Offerings that were refused and not accepted since, with when.
+    /// Offerings that were refused and not accepted since, with the time.
     refused: BTreeMap<OfferingName, u64>,
-    /// When refusals were last forgotten by order.
+    /// When an operator last cleared the refusals.
     forgiven: u64,
 }
 
-/// A moment of machine 0, by the world's own clock.
+/// A moment of machine 0, on the simulation's clock.
 fn ms(world: &World, at: Stamp) -> u64 {
     let age = world.stamp(0).since(at).as_millis();
     world.now.saturating_sub(u64::try_from(age).unwrap_or(u64::MAX))
 }
 
-/// When something was recorded.
+/// An event was recorded.
 pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, event: &Event) {
     if machine != 0 {
         return; // a copy launches nothing
@@ -38,38 +38,38 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     if let Change::LaunchIntended { instance, offering, .. } = &event.change {
         intended(world, pool, instance, offering.as_ref(), at);
     }
-    let said = world.truth.said.entry(pool.clone()).or_default();
+    let answers = world.truth.answers.entry(pool.clone()).or_default();
     match &event.change {
         Change::LaunchIntended { instance, offering: Some(offering), .. } => {
-            said.intended.insert(instance.clone(), (offering.clone(), at));
+            answers.intended.insert(instance.clone(), (offering.clone(), at));
         }
         Change::LaunchAnswered { instance, answer: Answer::Refused { failure, .. }, .. } => {
             let of_offering = matches!(
                 failure.class,
                 ErrorClass::NoCapacity { .. } | ErrorClass::Quota | ErrorClass::Invalid
             );
-            if let Some((offering, _)) = said.intended.get(instance).filter(|_| of_offering) {
-                said.refused.insert(offering.clone(), at);
+            if let Some((offering, _)) = answers.intended.get(instance).filter(|_| of_offering) {
+                answers.refused.insert(offering.clone(), at);
             }
         }
         Change::LaunchAnswered { instance, answer: Answer::Accepted { .. }, .. }
         | Change::Reached { instance, .. } => {
-            // One that was asked for before the refusal tells nothing of the time after it.
-            if let Some((offering, asked)) = said.intended.get(instance)
-                && said.refused.get(offering).is_some_and(|refused| asked > refused)
+            // A launch that was requested before the refusal proves nothing about the time after it.
+            if let Some((offering, intended_at)) = answers.intended.get(instance)
+                && answers.refused.get(offering).is_some_and(|refused| intended_at > refused)
             {
-                said.refused.remove(offering);
+                answers.refused.remove(offering);
             }
         }
         Change::PoolResumed => {
-            said.refused.clear();
-            said.forgiven = at;
+            answers.refused.clear();
+            answers.forgiven = at;
         }
         _ => {}
     }
 }
 
-/// A launch takes what was not just refused, while there is another.
+/// A launch does not use an offering that was just refused while there is another.
 fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Option<&OfferingName>, at: u64) {
     let plan = &world.config[pool];
     let named = plan.capabilities.offerings.clone();
@@ -84,9 +84,9 @@ fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Optio
     if !named.contains(offering) {
         world.broken(format!("offerings: {id} is launched as {offering}, which there is not"));
     }
-    let Some(said) = world.truth.said.get(pool) else { return };
-    let Some(refused) = said.refused.get(offering) else { return };
-    let free = named.iter().find(|other| !said.refused.contains_key(other)).cloned();
+    let Some(answers) = world.truth.answers.get(pool) else { return };
+    let Some(refused) = answers.refused.get(offering) else { return };
+    let free = named.iter().find(|other| !answers.refused.contains_key(other)).cloned();
     if let Some(free) = free.filter(|_| u128::from(at.saturating_sub(*refused)) < shortest) {
         let ago = at.saturating_sub(*refused);
         world.broken(format!(
@@ -95,25 +95,27 @@ fn intended(world: &mut World, pool: &PoolName, id: &InstanceId, offering: Optio
     }
 }
 
-/// When a pass tells what it waits for: not for one offering while another was not refused.
+/// A pass reported what it waits for: not for one offering while another was not refused.
 pub(super) fn reported(world: &mut World, machine: usize, pool: &PoolName, report: &Report) {
     let (0, Some(WaitingOn::NoOffering { .. })) = (machine, &report.launches) else { return };
-    let Some(said) = world.truth.said.get(pool) else { return };
+    let Some(answers) = world.truth.answers.get(pool) else { return };
     let named = &world.config[pool].capabilities.offerings;
-    let free = named.iter().find(|offering| !said.refused.contains_key(offering)).cloned();
-    if let Some(free) = free.filter(|_| ms(world, report.at) > said.forgiven) {
+    let free = named.iter().find(|offering| !answers.refused.contains_key(offering)).cloned();
+    if let Some(free) = free.filter(|_| ms(world, report.at) > answers.forgiven) {
         world.broken(format!("offerings: {pool} waits although {free} was not refused"));
     }
 }
 
-/// Records were lost in a power cut: what is remembered by now is what counts, be it older than what was said.
+/// Records were lost in a power cut: the recorded refusals count now, even if they are older than the answers.
 pub(super) fn records_lost(world: &mut World) {
-    for (pool, said) in &mut world.truth.said {
+    for (pool, answers) in &mut world.truth.answers {
         let Some(journal) = world.managers[0].journals.get(pool) else { continue };
-        let matrix = &journal.state().availability;
-        said.refused.retain(|offering, _| matrix.refusal(offering).is_some());
-        for offering in matrix.offerings().iter().filter(|offering| matrix.refusal(offering).is_some()) {
-            said.refused.entry(offering.clone()).or_insert(0);
+        let availability = &journal.state().availability;
+        answers.refused.retain(|offering, _| availability.refusal(offering).is_some());
+        for offering in
+            availability.offerings().iter().filter(|offering| availability.refusal(offering).is_some())
+        {
+            answers.refused.entry(offering.clone()).or_insert(0);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The provider's side of the truth.
+//! The actual state of the provider.
 //!
-//! Knows every instance that exists, whoever made it, and what really happens to it. Requests arrive a while after
-//! they were sent and are carried out even if the sender is dead by then.
+//! Has every instance that exists, of any owner, and what really happens to it. Requests arrive some time after they
+//! were sent, and are carried out even if the sender has died by then.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::core::inventory::{Fixed, Listed, Status, Tags};
 use crate::core::time::{BootId, Stamp};
 use crate::port::provider::LaunchRequest;
 
-/// How a launched instance will fare.
+/// The fate of a launched instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BootPlan {
-    /// How long it boots; `None`: for ever.
+    /// How long it boots; `None`: forever.
     pub takes: Option<u64>,
-    /// Does its ready command pass?
+    /// Whether its ready command passes.
     pub passes: bool,
-    /// How long it takes to go once it is told to.
+    /// How long a termination takes.
     pub goes: u64,
 }
 
@@ -27,27 +27,27 @@ pub struct BootPlan {
 pub struct Machine {
     pub id: InstanceId,
     pub pool: PoolName,
-    /// `None`: a fixed host.
+    /// `None`: a static host.
     pub tags: Option<Tags>,
     pub token: String,
-    /// Made by a launch of ours, not by a twin or by somebody else.
-    pub ours: bool,
+    /// Launched by this owner, not by a twin or another owner.
+    pub owned: bool,
     pub made: u64,
     pub plan: BootPlan,
-    /// Answers from then on, unless it is down; `None`: not yet known, or never.
+    /// Responds from then on, unless it is down; `None`: not yet known, or never.
     pub up: Option<u64>,
     pub down: bool,
     /// `up` is the end of a reboot.
     pub rebooted: bool,
     /// Being deleted.
     pub going: bool,
-    /// Its record was lost by no fault of ours: whether it fits the limit is not ours to know.
+    /// Its record was lost, and not by Greenroom: it does not count against the limit.
     pub orphaned: bool,
     pub host_key: String,
 }
 
 impl Machine {
-    /// Does it answer?
+    /// True if it responds.
     pub fn answers(&self, now: u64) -> bool {
         !self.down && !self.going && self.up.is_some_and(|at| at <= now)
     }
@@ -56,8 +56,8 @@ impl Machine {
         if self.down || self.going {
             return Status::Stopping;
         }
-        // A provider says `Running` when the machine has power, which is before it answers. While one reboots, some
-        // say that and some do not.
+        // A provider reports `Running` when the machine has power, which is before it responds. While a machine
+        // reboots, some report that and some do not.
         let reboots = self.rebooted && self.up.is_some_and(|at| at > now && at.is_multiple_of(2));
         if now < self.made + 3_000 || reboots {
             return Status::Starting;
@@ -66,7 +66,7 @@ impl Machine {
     }
 }
 
-/// What will happen without anybody's doing.
+/// What will happen without a call.
 #[derive(Debug, Clone)]
 pub enum Due {
     Launch { request: Box<LaunchRequest>, plan: BootPlan, lie: bool },
@@ -74,17 +74,17 @@ pub enum Due {
     Gone { id: InstanceId },
 }
 
-/// Everything that the provider knows.
+/// Everything that the provider has.
 #[derive(Debug, Default)]
 pub struct Cloud {
     pub machines: BTreeMap<InstanceId, Machine>,
-    /// What was here once, with when it went: stale lists still show it.
+    /// Instances that are gone, with the time: stale lists still show them.
     pub past: BTreeMap<InstanceId, (Machine, u64)>,
     due: BTreeMap<(u64, u64), Due>,
     next: u64,
 }
 
-/// A `Stamp` with the provider's own wall clock; it knows nothing of our boots.
+/// A `Stamp` with the provider's own wall clock, which is independent of the machines' boots.
 pub fn cloud_time(ms: u64) -> Stamp {
     Stamp {
         wall_ms: super::world::EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX),
@@ -113,20 +113,20 @@ impl Cloud {
         self.due.remove(&key).map(|due| (key.0, due))
     }
 
-    /// A launch arrives. False if there is an instance of that name with another token.
-    pub fn make(&mut self, request: &LaunchRequest, plan: BootPlan, at: u64, ours: bool) -> bool {
+    /// A launch arrives. False if an instance of that name has another token.
+    pub fn make(&mut self, request: &LaunchRequest, plan: BootPlan, at: u64, owned: bool) -> bool {
         if let Some(there) = self.machines.get(&request.instance) {
             return there.token == request.token;
         }
         if self.past.get(&request.instance).is_some_and(|(gone, _)| gone.token == request.token) {
-            return true; // the token's instance has been and gone
+            return true; // the token's instance existed and is gone
         }
         let machine = Machine {
             id: request.instance.clone(),
             pool: request.tags.pool.clone(),
             tags: Some(request.tags.clone()),
             token: request.token.clone(),
-            ours,
+            owned,
             made: at,
             plan,
             up: plan.takes.map(|takes| at + takes),
@@ -140,7 +140,7 @@ impl Cloud {
         true
     }
 
-    /// A host that the operator owns.
+    /// A static host of the operator's.
     pub fn install(&mut self, pool: &PoolName, name: &str, plan: BootPlan) {
         let id = InstanceId::new(name);
         let machine = Machine {
@@ -148,7 +148,7 @@ impl Cloud {
             pool: pool.clone(),
             tags: None,
             token: String::new(),
-            ours: false,
+            owned: false,
             made: 0,
             plan,
             up: Some(0),
@@ -161,7 +161,7 @@ impl Cloud {
         self.machines.insert(id, machine);
     }
 
-    /// An instance of another owner in the same account, with our pool's name.
+    /// An instance of another owner in the same account, with the same pool name.
     pub fn stranger(&mut self, pool: &PoolName, plan: BootPlan) {
         let tags = Tags {
             pool: pool.clone(),
@@ -184,14 +184,14 @@ impl Cloud {
         self.later(gone, Due::Gone { id: id.clone() });
     }
 
-    /// An instance is gone for good.
+    /// An instance is gone permanently.
     pub fn end(&mut self, id: &InstanceId, at: u64) {
         if let Some(machine) = self.machines.remove(id) {
             self.past.insert(id.clone(), (machine, at));
         }
     }
 
-    /// What a list shows that is `lag` behind.
+    /// The content of a list that is `lag` behind.
     pub fn listed(&self, pool: &PoolName, now: u64, lag: u64) -> Vec<Listed> {
         let then = now.saturating_sub(lag);
         let entry = |machine: &Machine, status| Listed {
@@ -203,7 +203,7 @@ impl Cloud {
             fixed: machine.tags.is_none().then(Fixed::default),
         };
         let present = self.machines.values().filter(|m| m.made <= then).map(|m| {
-            // What is stale shows an instance as it was.
+            // A stale list shows an instance as it was.
             let fresh = lag == 0 || m.made + lag > now;
             entry(m, if fresh || !m.going { m.status(then) } else { Status::Running })
         });
@@ -231,8 +231,8 @@ impl Cloud {
         })
     }
 
-    /// Instances of a pool that launches of ours made and that still bill.
+    /// Instances of a pool that this owner launched and that still cost money.
     pub fn billing<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a Machine> {
-        self.machines.values().filter(move |m| m.ours && !m.orphaned && m.pool == *pool)
+        self.machines.values().filter(move |m| m.owned && !m.orphaned && m.pool == *pool)
     }
 }

@@ -1,4 +1,4 @@
-//! Reaches an instance exactly when it would answer.
+//! Reaches an instance exactly when it would respond.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ pub struct StagePlan {
     pub attempt: AttemptName,
     pub takes: u64,
     pub exit: u32,
-    /// It does not react to being stopped: the runner gives up on this call.
+    /// It ignores being stopped: the runner abandons this call.
     pub stubborn: bool,
 }
 
-/// The way to the instances, from one process.
+/// The connection from one process to the instances.
 #[derive(Debug, Clone)]
 pub struct SimConnector {
     pub proc: Proc,
@@ -43,7 +43,7 @@ fn lost(at: &Endpoint, sent: bool) -> ConnectError {
 }
 
 impl SimConnector {
-    /// One handshake: the instance must answer, with the recorded key.
+    /// One handshake: the instance must respond, with the recorded key.
     async fn handshake(
         &self,
         call: &'static str,
@@ -68,8 +68,8 @@ impl SimConnector {
             }
         };
         match &answer {
-            Ok(()) => self.proc.say(format_args!("{call} {id}: ok")),
-            Err(problem) => self.proc.say(format_args!("{call} {id}: {problem}")),
+            Ok(()) => self.proc.log(format_args!("{call} {id}: ok")),
+            Err(problem) => self.proc.log(format_args!("{call} {id}: {problem}")),
         }
         answer
     }
@@ -103,14 +103,14 @@ impl Connector for SimConnector {
                 world.managers[machine].keys.entry(id.clone()).or_insert_with(fresh).clone()
             })
             .await;
-        self.proc.say(format_args!("connector.keys {id}"));
+        self.proc.log(format_args!("connector.keys {id}"));
         Ok(keys)
     }
 
     async fn discard_keys(&self, id: &InstanceId) {
         let machine = self.proc.machine;
         self.proc.call("connector.discard_keys", |world| world.managers[machine].keys.remove(id)).await;
-        self.proc.say(format_args!("connector.discard_keys {id}"));
+        self.proc.log(format_args!("connector.discard_keys {id}"));
     }
 
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
@@ -134,8 +134,8 @@ impl Connector for SimConnector {
         let half = plan.takes / 2;
         let all = async {
             let alive = self.work(id, half).await;
-            let told = output.write(Stream::Stdout, b"half way\n").await;
-            (alive && self.work(id, plan.takes - half).await, told.is_ok())
+            let written = output.write(Stream::Stdout, b"half way\n").await;
+            (alive && self.work(id, plan.takes - half).await, written.is_ok())
         };
         let ended = if plan.stubborn {
             Some(all.await)
@@ -154,7 +154,7 @@ impl Connector for SimConnector {
                 if self.work(id, ms).await { Ok(StageEnd::Stopped) } else { Err(lost(at, true)) }
             }
         };
-        self.proc.say(format_args!("connector.run {id}: {answer:?}"));
+        self.proc.log(format_args!("connector.run {id}: {answer:?}"));
         answer
     }
 
@@ -185,7 +185,7 @@ impl Connector for SimConnector {
         if matches!(answer, Ok((StageEnd::Exited(0), _))) && command == "clean" {
             check::cleaned(&mut self.proc.world.borrow_mut(), id);
         }
-        self.proc.say(format_args!(
+        self.proc.log(format_args!(
             "connector.command {id} `{command}`: {}",
             if answer.is_ok() { "done" } else { "lost" }
         ));

@@ -1,13 +1,13 @@
-//! What a run of seeds has hit.
+//! Coverage of a run of seeds.
 //!
-//! A row, a fault or a port call that no seed ever reached is not tested, and the run says so by failing.
+//! A row, a fault or a port call that no seed reached is not tested, and fails the run.
 
 use std::collections::BTreeMap;
 
 use super::fault::Fault;
 use crate::core::plan::table::ROWS;
 
-/// Every method of every port, as its step is called.
+/// Every method of every port, by the name of its step.
 pub const CALLS: &[&str] = &[
     "clock.now",
     "connector.check",
@@ -51,7 +51,7 @@ pub const CALLS: &[&str] = &[
     "store.transact",
 ];
 
-/// Counts of everything that was hit.
+/// Counts of everything that was reached.
 #[derive(Debug, Clone, Default)]
 pub struct Coverage {
     calls: BTreeMap<&'static str, u64>,
@@ -90,7 +90,7 @@ impl Coverage {
         self.faults.get(&Fault::Kill).copied().unwrap_or(0)
     }
 
-    /// Adds what another world has hit.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Coverage) {
         fn add<K: Ord + Copy>(into: &mut BTreeMap<K, u64>, from: &BTreeMap<K, u64>) {
             for (key, count) in from {
@@ -103,7 +103,7 @@ impl Coverage {
         add(&mut self.rows, &other.rows);
     }
 
-    /// Everything that was never hit, by name.
+    /// Everything that was never reached, by name.
     pub fn missing(&self) -> Vec<String> {
         let hit = |call: &&&str| self.calls.contains_key(**call);
         let calls = CALLS.iter().filter(|call| !hit(call)).map(|c| format!("call {c}"));

@@ -1,7 +1,7 @@
-//! The loop in which the seed picks who goes next.
+//! The loop in which the seed picks the next step.
 //!
-//! One thread, no runtime: a process is polled only when one of its steps was picked. When nobody can take a step the
-//! clock moves on to the next deadline. To kill a process is to drop its future; what it held is given back then.
+//! One thread, no runtime: a process is polled only when one of its steps was picked. When no step is runnable, the
+//! clock moves to the next deadline. To kill a process is to drop its future, which releases what it held.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::process::{Exit, Kind, Shared};
 use super::steps::{Channel, Pid, StepId};
 use super::world::{Body, World};
 
-/// A planned kill: the process of that kind that is about to make its n-th call from then on.
+/// A planned kill: hits the process of that kind that is about to make its n-th call from then on.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannedKill {
     pub kind: Kind,
@@ -22,7 +22,7 @@ pub struct PlannedKill {
     pub calls: u64,
 }
 
-/// More steps than this, and processes run in circles.
+/// More steps than this, and processes must be looping.
 const MOST_STEPS: u64 = 2_000_000;
 
 /// A running world.
@@ -50,7 +50,7 @@ impl Executor {
         Self { world, bodies: Bodies::default(), kills, steps: 0 }
     }
 
-    /// Runs until `end`, until a promise is broken, or until nothing can ever happen again.
+    /// Runs until `end`, until a promise is broken, or until nothing can happen any more.
     pub fn run_until(&mut self, end: u64) {
         self.admit();
         loop {
@@ -96,7 +96,7 @@ impl Executor {
         self.settle();
     }
 
-    /// After each step: new and doomed processes, news, the clock, the checker.
+    /// After each step: new and doomed processes, wake-ups, the clock, the checker.
     fn settle(&mut self) {
         self.admit();
         loop {
@@ -111,7 +111,7 @@ impl Executor {
         let mut world = self.world.borrow_mut();
         world.deliver_news();
         check::after_step(&mut world);
-        // A step takes a moment, so that deadlines fall due in the middle of what others do.
+        // A step takes a moment, so that deadlines fall due between the steps of other processes.
         let took = world.streams.scheduling.below(3) / 2;
         let to = world.now + took;
         set_clock(&mut world, to);
@@ -153,7 +153,7 @@ impl Executor {
         if world.processes.get(&pid).is_none_or(|p| p.exit.is_some()) {
             return;
         }
-        world.say(pid, format_args!("{exit}"));
+        world.log(pid, format_args!("{exit}"));
         if let Some(process) = world.processes.get_mut(&pid) {
             process.exit = Some(exit);
         }
@@ -195,18 +195,18 @@ impl Executor {
         world.cover.fault(Fault::Kill);
         world.cover.kill(call);
         world.truth.excused = now;
-        world.say(pid, format_args!("KILL -9 at {call}"));
+        world.log(pid, format_args!("KILL -9 at {call}"));
         true
     }
 
-    /// Does this process get no time now?
+    /// True if this process is stalled now.
     fn stalls(&mut self, id: StepId, pid: Pid, call: &str) -> bool {
         let mut world = self.world.borrow_mut();
         let now = world.now;
-        let ours = world.processes.get(&pid).is_some_and(|p| p.kind != Kind::Outside);
-        if ours && world.strikes(Fault::Stall) {
+        let owned = world.processes.get(&pid).is_some_and(|p| p.kind != Kind::Outside);
+        if owned && world.strikes(Fault::Stall) {
             let ms = world.streams.faults.within(1_000..20_000);
-            world.say(pid, format_args!("stands still for {ms} ms"));
+            world.log(pid, format_args!("stands still for {ms} ms"));
             if let Some(process) = world.processes.get_mut(&pid) {
                 process.stalled = now + ms;
             }
@@ -214,7 +214,7 @@ impl Executor {
         }
         if is_leaving(&world, pid, call) && world.strikes(Fault::LeavesSlowly) {
             let ms = world.streams.faults.within(1_000..10_000);
-            world.say(pid, format_args!("leaves slowly, {ms} ms"));
+            world.log(pid, format_args!("leaves slowly, {ms} ms"));
             if let Some(process) = world.processes.get_mut(&pid) {
                 process.stalled = process.stalled.max(now + ms);
             }
@@ -228,7 +228,7 @@ impl Executor {
     }
 }
 
-/// Is this a background keeper that ends its last pass, or looks once more? Its reports say that nothing is left to do.
+/// True for a background keeper in its last pass or its check after it: its reports show nothing left to do.
 fn is_leaving(world: &World, pid: Pid, call: &str) -> bool {
     if world.scenario.service || !matches!(call, "store.compact" | "store.load") {
         return false;
@@ -239,7 +239,7 @@ fn is_leaving(world: &World, pid: Pid, call: &str) -> bool {
     settled && !directory.reports.is_empty()
 }
 
-/// Moves the clock to the next moment at which something happens. False: nothing ever will.
+/// Moves the clock to the next moment at which something happens. False if there is none.
 fn move_clock(world: &mut World, end: u64) -> bool {
     let timer = world.steps.next_deadline();
     let cloud = world.cloud.next_due();

@@ -1,4 +1,4 @@
-//! What happens to the world at its moments.
+//! The faults that happen at a moment.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::port::provider::{InstanceKeys, LaunchRequest};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Every moment of the scenario waits for its time.
+/// Starts every moment of the scenario, which waits for its time.
 pub fn begin(world: &Shared, starter: &Starter) {
     let moments = world.borrow().scenario.moments.clone();
     for (number, moment) in moments.into_iter().enumerate() {
@@ -35,7 +35,7 @@ pub fn begin(world: &Shared, starter: &Starter) {
 
 async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
     let dice = moment.dice;
-    proc.say(format_args!("{}", moment.fault));
+    proc.log(format_args!("{}", moment.fault));
     match moment.fault {
         Fault::DiesLeased => dies_leased(proc, dice).await,
         Fault::DiesIdle => unused(proc, dice, |world, id| {
@@ -71,9 +71,9 @@ fn choose<T: Clone>(choices: &[T], dice: u64) -> Option<T> {
     choices.get(usize::try_from(dice % len).ok()?).cloned()
 }
 
-/// An instance that a job is on dies: stopped, or gone altogether.
+/// An instance with a job dies: stopped, or gone altogether.
 async fn dies_leased(proc: &Proc, dice: u64) {
-    // Wait for a job to be on one, for a while.
+    // Waits some time for an instance with a job.
     for _ in 0..60 {
         let struck = {
             let mut world = proc.world.borrow_mut();
@@ -95,7 +95,7 @@ async fn dies_leased(proc: &Proc, dice: u64) {
                 } else if let Some(m) = world.cloud.machines.get_mut(&id) {
                     m.down = true;
                 }
-                world.tell("cloud", format_args!("{id} dies in use"));
+                world.log_as("cloud", format_args!("{id} dies in use"));
                 world.steps.notify(&Channel::Instance(id));
             })
         };
@@ -106,7 +106,7 @@ async fn dies_leased(proc: &Proc, dice: u64) {
     }
 }
 
-/// Every job that may come to feel what happens to this instance.
+/// Excuses every job that may be affected by what happens to this instance.
 fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
     let mut jobs: Vec<u64> = world.truth.jobs_on(id).map(|l| l.job).collect();
     let granted = world.managers[0].journals.values().flat_map(|j| j.state().granted.values());
@@ -116,7 +116,7 @@ fn excuse_jobs(world: &mut World, id: &InstanceId, why: &'static str) {
     }
 }
 
-/// Something happens to an instance that no live job is on.
+/// Something happens to an instance without a live job.
 fn unused(proc: &Proc, dice: u64, act: impl FnOnce(&mut World, &InstanceId)) {
     let mut world = proc.world.borrow_mut();
     let held = |id: &InstanceId| world.truth.jobs_on(id).next().is_some();
@@ -124,12 +124,12 @@ fn unused(proc: &Proc, dice: u64, act: impl FnOnce(&mut World, &InstanceId)) {
         .cloud
         .machines
         .values()
-        .filter(|m| m.ours && !m.going && !held(&m.id))
+        .filter(|m| m.owned && !m.going && !held(&m.id))
         .map(|m| m.id.clone())
         .collect();
     let Some(id) = choose(&free, dice) else { return };
     let fault = if dice.is_multiple_of(2) { "is taken away" } else { "is touched" };
-    world.tell("cloud", format_args!("{id} {fault} from outside"));
+    world.log_as("cloud", format_args!("{id} {fault} from outside"));
     excuse_jobs(&mut world, &id, "its instance was touched from outside");
     act(&mut world, &id);
     let struck = if world.cloud.machines.contains_key(&id) { Fault::StoppedOutside } else { Fault::DiesIdle };
@@ -140,12 +140,12 @@ fn unused(proc: &Proc, dice: u64, act: impl FnOnce(&mut World, &InstanceId)) {
 fn reboots(proc: &Proc, dice: u64) {
     let mut world = proc.world.borrow_mut();
     let now = world.now;
-    // Hosts that serve jobs are the ones that matter most: they come back as they were.
+    // Static hosts matter most, because they return in the same state.
     let matters = |m: &Machine| dice.is_multiple_of(3) || m.tags.is_none();
     let up = world.cloud.machines.values().filter(|m| m.answers(now) && matters(m));
     let all: Vec<InstanceId> = up.map(|m| m.id.clone()).collect();
     let Some(id) = choose(&all, dice >> 8) else { return };
-    world.tell("cloud", format_args!("{id} reboots"));
+    world.log_as("cloud", format_args!("{id} reboots"));
     excuse_jobs(&mut world, &id, "its instance rebooted");
     if let Some(m) = world.cloud.machines.get_mut(&id) {
         m.up = Some(now + 4_000 + dice % 40_000);
@@ -155,7 +155,7 @@ fn reboots(proc: &Proc, dice: u64) {
     world.steps.notify(&Channel::Instance(id));
 }
 
-/// An instance that a job is on loses its record; the job goes on.
+/// The record of an instance with a job is lost; the job continues.
 fn record_lost(proc: &Proc, dice: u64) {
     let mut world = proc.world.borrow_mut();
     let held = world.truth.live.values().map(|l| (l.pool.clone(), l.instance.clone()));
@@ -163,12 +163,12 @@ fn record_lost(proc: &Proc, dice: u64) {
         .filter(|(pool, id)| {
             let recorded =
                 world.managers[0].journals.get(pool).is_some_and(|j| j.state().instance(id).is_some());
-            recorded && world.cloud.machines.get(id).is_some_and(|m| m.ours && !m.going)
+            recorded && world.cloud.machines.get(id).is_some_and(|m| m.owned && !m.going)
         })
         .collect();
     let Some((pool, id)) = choose(&held, dice) else { return };
     world.cover.fault(Fault::RecordLost);
-    world.tell("operator", format_args!("mends the journal; {id} is not in it any more"));
+    world.log_as("operator", format_args!("mends the journal; {id} is not in it any more"));
     excuse_jobs(&mut world, &id, "the record of its instance was lost");
     if let Some(machine) = world.cloud.machines.get_mut(&id) {
         machine.orphaned = true;
@@ -179,7 +179,7 @@ fn record_lost(proc: &Proc, dice: u64) {
     });
 }
 
-/// Every process of the machine dies, and with them the last records. Some time later it boots again.
+/// Every process of the machine dies, and the last records are lost. Some time later it boots again.
 async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
     {
         let mut world = proc.world.borrow_mut();
@@ -187,11 +187,11 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             return;
         }
         world.cover.fault(Fault::PowerCut);
-        let ours = |p: &super::process::Process| p.kind != Kind::Outside || p.runner.is_some();
+        let on_machine = |p: &super::process::Process| p.kind != Kind::Outside || p.runner.is_some();
         let dying: Vec<Pid> = world
             .processes
             .iter()
-            .filter(|(_, p)| p.machine == 0 && p.exit.is_none() && ours(p))
+            .filter(|(_, p)| p.machine == 0 && p.exit.is_none() && on_machine(p))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in dying {
@@ -210,13 +210,13 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             lost += journal.lose(now, usize::try_from((dice >> (8 * number)) % 12).unwrap_or(0));
         }
         if dice.is_multiple_of(4) {
-            // The newest directories were not on the disk either.
+            // The newest directories were not on disk either.
             let mut directory = manager.directory.borrow_mut();
             let newest = directory.attempts.keys().next_back().cloned();
             newest.map(|name| directory.attempts.remove(&name));
         }
         choosing::records_lost(&mut world);
-        world.tell("power", format_args!("cut, {lost} records lost"));
+        world.log_as("power", format_args!("cut, {lost} records lost"));
     }
     proc.pause(20_000 + dice % 60_000).await;
     let runners = {
@@ -225,7 +225,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         let now = world.now;
         world.managers[0].reboot(now);
         world.truth.excused = now;
-        world.tell("power", format_args!("back"));
+        world.log_as("power", format_args!("back"));
         world.steps.notify(&Channel::Work(1));
         world.scenario.runners
     };
@@ -236,7 +236,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
     proc.world.borrow_mut().steps.notify(&QUEUE);
 }
 
-/// GitLab gives up the jobs of a runner that is gone.
+/// GitLab gives up the jobs of a dead runner.
 fn abandon_jobs(world: &mut World, runner: Option<u32>) {
     let gone: Vec<u64> = world
         .truth
@@ -248,7 +248,7 @@ fn abandon_jobs(world: &mut World, runner: Option<u32>) {
     world.truth.live.retain(|_, live| !gone.contains(&live.job));
     for id in gone {
         world.truth.running.remove(&id);
-        world.truth.verdicts.insert(id, JobResult::Abandoned);
+        world.truth.results.insert(id, JobResult::Abandoned);
     }
 }
 
@@ -260,7 +260,7 @@ async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
             world.managers[0].runners.iter().filter(|(_, r)| r.alive).map(|(number, _)| *number).collect();
         let Some(number) = choose(&alive, dice) else { return };
         world.cover.fault(fault);
-        world.tell("fate", format_args!("runner{number} dies"));
+        world.log_as("fate", format_args!("runner{number} dies"));
         let whole = fault == Fault::ServiceDies;
         let dying: Vec<Pid> = world
             .processes
@@ -292,7 +292,7 @@ async fn runner_dies(proc: &Proc, starter: &Starter, dice: u64, fault: Fault) {
     }
 }
 
-/// A copy of the state directory wakes up on a second machine, with a keeper and a reap of its own.
+/// A copy of the state directory starts on a second machine, with a keeper and a reap of its own.
 async fn copied(proc: &Proc, starter: &Starter) {
     let machine = {
         let mut world = proc.world.borrow_mut();
@@ -330,7 +330,7 @@ async fn copied(proc: &Proc, starter: &Starter) {
     }
 }
 
-/// Another manager with our owner id makes an instance, and takes it away again after a while.
+/// Another keeper with the same owner ID launches an instance, and terminates it after a while.
 async fn twin(proc: &Proc, dice: u64) {
     let pool = PoolName::new("cloud");
     let id = InstanceId::new(format!("cloud-twin-{}", proc.pid.0));
@@ -339,7 +339,7 @@ async fn twin(proc: &Proc, dice: u64) {
         world.cover.fault(Fault::Twin);
         let owner = world.managers[0].directory.borrow().owner.clone();
         let known = world.managers[0].directory.borrow().generations.iter().next().cloned();
-        // Sometimes a generation we know, with a number that we never gave.
+        // Sometimes a known generation, with a number that was never issued.
         let (generation, number) = match known {
             Some(generation) if dice.is_multiple_of(2) => (generation, 1_000_000),
             _ => (Generation::new("twin"), 1),
@@ -371,7 +371,7 @@ async fn twin(proc: &Proc, dice: u64) {
     world.cloud.end(&id, now);
 }
 
-/// The operator writes another policy.
+/// The operator changes the policy.
 fn config_changes(proc: &Proc, dice: u64) {
     let mut world = proc.world.borrow_mut();
     world.cover.fault(Fault::ConfigChanges);
@@ -386,24 +386,24 @@ fn config_changes(proc: &Proc, dice: u64) {
     let before =
         world.truth.old_limits.get(&pool).filter(|(until, _)| world.now < *until).map_or(0, |(_, n)| *n);
     world.truth.old_limits.insert(pool.clone(), (until, before.max(old.policy.max_instances)));
-    world.tell("operator", format_args!("max_instances = {most}, idle_count = {idle_count}"));
+    world.log_as("operator", format_args!("max_instances = {most}, idle_count = {idle_count}"));
     let plan = PoolPlan { policy: Arc::new(policy), ..(*old).clone() };
     world.config.insert(pool, Rc::new(plan));
 }
 
-/// The operator drains a pool and lets it work again some minutes later.
+/// The operator drains a pool and resumes it some minutes later.
 async fn drained(proc: &Proc, starter: &Starter, dice: u64) {
     let pool = PoolName::new("cloud");
     proc.world.borrow_mut().cover.fault(Fault::Drained);
     for resume in [false, true] {
-        order(proc, starter, &pool, None, resume).await;
+        operate(proc, starter, &pool, None, resume).await;
         let wait = if resume { 0 } else { 30_000 + dice % 200_000 };
         proc.pause(wait).await;
     }
 }
 
-/// An operator's order, given until it is carried out.
-pub async fn order(
+/// An operator's command, repeated until it succeeds.
+pub async fn operate(
     proc: &Proc,
     starter: &Starter,
     pool: &PoolName,
@@ -419,7 +419,7 @@ pub async fn order(
         let exit = proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
         let now = proc.now_ms();
         proc.world.borrow_mut().truth.excused = now;
-        // An instance may have changed meanwhile; the order for a pool is given again.
+        // An instance may have changed meanwhile, so only the command for a pool is repeated.
         if exit == Some(Exit::Code(0)) || instance.is_some() {
             return;
         }

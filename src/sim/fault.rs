@@ -1,7 +1,7 @@
-//! Everything that may go wrong, as verbs.
+//! All faults, with their names.
 //!
-//! Some faults are windows of time in which calls may be struck, others are moments at which something happens. The
-//! scenario of a seed holds both; after `calm` nothing goes wrong any more and the world must come to rest.
+//! Some faults are windows of time in which calls may fail, others happen at a moment. The scenario of a seed has both;
+//! after `calm` no fault occurs, and the simulation must come to rest.
 
 use std::fmt;
 
@@ -28,65 +28,65 @@ macro_rules! faults {
 }
 
 faults! {
-    /// The instance is made and never answers.
+    /// The instance is created and never responds.
     NeverBoots = "never-boots",
-    /// It answers only after minutes.
+    /// It responds only after minutes.
     BootsLate = "boots-late",
     /// Its ready command fails.
     NotReady = "not-ready",
-    /// The provider has none left until the window ends.
+    /// The provider has no capacity until the window ends.
     NoCapacity = "no-capacity",
     /// The account's limit is reached.
     QuotaReached = "quota-reached",
-    /// One offering is out of stock for a while.
+    /// One offering has no capacity for a while.
     OfferingOut = "offering-out",
     /// The limit of one offering is reached.
     OfferingQuota = "offering-quota",
-    /// The provider cannot make one offering at all, until somebody mends that.
+    /// The provider cannot launch one offering at all, until the cause is removed.
     OfferingInvalid = "offering-invalid",
-    /// A launch is refused for good, and the instance is there all the same.
+    /// A launch is refused permanently, although the instance exists.
     RefusedYetThere = "refused-yet-there",
     /// A complete list lacks an instance that exists.
     ListOmits = "list-omits",
-    /// The list shows what was true a while ago.
+    /// The list shows an earlier state.
     ListLags = "list-lags",
-    /// The list was cut off and says so.
+    /// The list is incomplete and reports this.
     ListIncomplete = "list-incomplete",
     /// The list fails.
     ListFails = "list-fails",
-    /// An instance dies while a job is on it.
+    /// An instance dies while it has a job.
     DiesLeased = "dies-leased",
-    /// An instance dies, or is deleted by somebody else, while nobody is on it.
+    /// An instance without a job dies, or is deleted from outside.
     DiesIdle = "dies-idle",
-    /// Somebody stops an instance at the provider without deleting it.
+    /// An instance is stopped at the provider, but not deleted.
     StoppedOutside = "stopped-outside",
     /// An instance reboots.
     Reboots = "reboots",
     /// Calls are refused for being too many.
     Throttles = "throttles",
-    /// A passing fault of any provider call.
+    /// A transient error of any provider call.
     Stumbles = "stumbles",
     /// A launch is carried out and its answer is lost.
     AnswerLost = "answer-lost",
-    /// A launch is lost on its way, and nobody says so.
+    /// A launch is lost on its way, without an error.
     LaunchLost = "launch-lost",
     /// A termination is answered and not carried out.
     TerminateIgnored = "terminate-ignored",
-    /// The machine loses power: every process dies, and so do the last records.
+    /// The machine loses power: every process dies, and the last records are lost.
     PowerCut = "power-cut",
-    /// An instance's record is gone while it lives and a job is on it: the journal was damaged, and mended by hand.
+    /// An instance with a job loses its record: the journal was damaged and repaired by hand.
     RecordLost = "record-lost",
     /// A process is killed at a port call.
     Kill = "kill",
-    /// A process gets no time for a while.
+    /// A process is stalled for a while.
     Stall = "stall",
-    /// A keeper that is about to leave gets no time for a while.
+    /// A keeper that is about to exit is stalled for a while.
     LeavesSlowly = "leaves-slowly",
     /// The wall clock steps by a day.
     WallSteps = "wall-steps",
-    /// A copy of the state directory wakes up on a second machine.
+    /// A copy of the state directory starts on a second machine.
     Copied = "copied",
-    /// Another manager with our owner id makes an instance of its own.
+    /// Another keeper with the same owner ID launches an instance.
     Twin = "twin",
     /// A runner dies with its jobs; their driver calls live on.
     RunnerDies = "runner-dies",
@@ -98,29 +98,29 @@ faults! {
     CleanupLate = "cleanup-late",
     /// `cleanup` never comes.
     CleanupMissing = "cleanup-missing",
-    /// The runner gives up on a `run` that does not end and cleans up beside it.
+    /// The runner abandons a `run` that does not exit, and runs `cleanup` beside it.
     RunAbandoned = "run-abandoned",
     /// The job is cancelled while it waits for its instance.
     CancelledWaiting = "cancelled-waiting",
     /// The job is cancelled while a stage runs.
     CancelledRunning = "cancelled-running",
-    /// A hint is lost on its way.
+    /// A wake-up is lost on its way.
     HintLost = "hint-lost",
     /// The state's lock is held for too long.
     StoreBusy = "store-busy",
-    /// The disk says no.
+    /// The disk reports an error.
     StoreFails = "store-fails",
     /// The configuration on disk is invalid for a while.
     ConfigInvalid = "config-invalid",
     /// The operator changes the policy.
     ConfigChanges = "config-changes",
-    /// The operator drains the pool and lets it work again.
+    /// The operator drains the pool and resumes it.
     Drained = "drained",
-    /// A fixed host cannot be cleaned.
+    /// A static host cannot be cleaned.
     CleanFails = "clean-fails",
 }
 
-/// Faults that strike calls while their window lasts, with how often in a thousand.
+/// Faults that hit calls in their window, with their rate per thousand.
 pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::NeverBoots, 300),
     (Fault::BootsLate, 300),
@@ -145,7 +145,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::CleanFails, 400),
 ];
 
-/// A stretch of virtual time in which a fault may strike.
+/// A stretch of virtual time in which a fault may occur.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub fault: Fault,
@@ -161,7 +161,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Draws windows for the chosen faults between the beginning and `calm`.
+    /// Draws windows for the chosen faults between the start and `calm`.
     pub fn draw(chosen: &[Fault], calm: u64, rng: &mut Rng) -> Self {
         let mut windows = Vec::new();
         for (fault, per_mille) in WINDOWED {
@@ -177,7 +177,7 @@ impl Windows {
         Self { windows }
     }
 
-    /// One more, open from the beginning to `calm`.
+    /// One more, open from the start to `calm`.
     #[must_use]
     pub fn with(mut self, fault: Fault, calm: u64, per_mille: u64) -> Self {
         self.windows.push(Window { fault, from: 0, to: calm, per_mille });

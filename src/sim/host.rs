@@ -25,7 +25,7 @@ use crate::port::host::{
 #[derive(Debug, Clone)]
 pub struct SimHost {
     pub proc: Proc,
-    /// The runner that called; for processes that no runner calls it is nobody's number.
+    /// The runner that called; a number without a runner for processes that no runner called.
     pub runner: u32,
     /// Starts keepers.
     pub starter: Starter,
@@ -57,8 +57,8 @@ impl SimHost {
         Channel::Attempt(self.proc.machine, name.clone())
     }
 
-    fn say(&self, call: &str, what: &dyn std::fmt::Display) {
-        self.proc.say(format_args!("{call} {what}"));
+    fn log(&self, call: &str, what: &dyn std::fmt::Display) {
+        self.proc.log(format_args!("{call} {what}"));
     }
 
     /// Why this process should stop, if it should.
@@ -89,7 +89,7 @@ impl Host for SimHost {
         let nonce = self.proc.world.borrow_mut().streams.ids.word();
         let generation = Generation::new(format!("{:06x}", nonce & 0x00ff_ffff));
         directory.borrow_mut().generations.insert(generation.clone());
-        self.say("host.begin_generation", &generation);
+        self.log("host.begin_generation", &generation);
         Ok(generation)
     }
 
@@ -101,28 +101,28 @@ impl Host for SimHost {
         let directory = self.step("host.begin_attempt").await;
         self.lease_free(name).await;
         let begun = memory::begin(&directory, name, record, self.caller());
-        self.say("host.begin_attempt", name);
+        self.log("host.begin_attempt", name);
         begun
     }
 
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
         let directory = self.step("host.enter_attempt").await;
         self.lease_free(name).await;
-        self.say("host.enter_attempt", name);
+        self.log("host.enter_attempt", name);
         memory::enter(&directory, name, self.caller())
     }
 
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
         let directory = self.step("host.assign").await;
         let to = assignment.map_or("nothing", |a| a.instance.as_str());
-        self.proc.say(format_args!("host.assign {name} {to}"));
+        self.proc.log(format_args!("host.assign {name} {to}"));
 
         directory.borrow_mut().assign(name, assignment)
     }
 
     async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError> {
         let directory = self.step("host.mark_used").await;
-        self.say("host.mark_used", name);
+        self.log("host.mark_used", name);
 
         directory.borrow_mut().mark_used(name)
     }
@@ -137,7 +137,7 @@ impl Host for SimHost {
         let directory = self.step("host.close_attempt").await;
         self.lease_free(name).await;
         let closing = memory::close(&directory, name, how, self.caller());
-        self.proc.say(format_args!(
+        self.proc.log(format_args!(
             "host.close_attempt {name} used={} lingering={}",
             closing.used, closing.lingering
         ));
@@ -149,7 +149,7 @@ impl Host for SimHost {
         let seen = {
             let world = self.proc.world.borrow();
             let manager = &world.managers[self.proc.machine];
-            let sight = |name: &AttemptName, dir: &AttemptDir| {
+            let observe = |name: &AttemptName, dir: &AttemptDir| {
                 let Some(runner) = dir.runner.and_then(|number| manager.runners.get(&number)) else {
                     return (Presence::Unknown, Presence::Unknown);
                 };
@@ -159,9 +159,9 @@ impl Host for SimHost {
                 let there = |is: bool| if is { Presence::There } else { Presence::Gone };
                 (there(runner.alive), there(manager.tmpdirs.contains(name)))
             };
-            directory.borrow().seen(pool, sight)
+            directory.borrow().seen(pool, observe)
         };
-        // One directory after the other: while the rest is read, what was read changes.
+        // One directory after the other: during the rest, those already read may change.
         let took = self.proc.world.borrow_mut().streams.latency.within(1..20);
         self.proc.pause(took).await;
         Ok(seen)
@@ -170,27 +170,27 @@ impl Host for SimHost {
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {
         let directory = self.step("host.seize_attempt").await;
         let seized = memory::seize(&directory, name);
-        self.proc.say(format_args!("host.seize_attempt {name}: {}", seized.is_some()));
+        self.proc.log(format_args!("host.seize_attempt {name}: {}", seized.is_some()));
         Ok(seized)
     }
 
     async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
         let directory = self.step("host.mark_closed").await;
         let used = directory.borrow_mut().mark_closed(name, how)?;
-        self.proc.say(format_args!("host.mark_closed {name}"));
+        self.proc.log(format_args!("host.mark_closed {name}"));
         Ok(used)
     }
 
     async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
         self.step("host.remove_tmpdir").await;
-        self.say("host.remove_tmpdir", name);
+        self.log("host.remove_tmpdir", name);
         self.proc.world.borrow_mut().managers[self.proc.machine].tmpdirs.remove(name);
         Ok(())
     }
 
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
         let directory = self.step("host.forget_attempt").await;
-        self.say("host.forget_attempt", name);
+        self.log("host.forget_attempt", name);
         super::check::attempt_forgotten(&mut self.proc.world.borrow_mut(), self.proc.machine, name);
         directory.borrow_mut().attempts.remove(name);
         Ok(())
@@ -204,7 +204,7 @@ impl Host for SimHost {
         if lock.is_some() && self.proc.machine == 0 {
             keeping::locked(&mut self.proc.world.borrow_mut(), self.proc.pid);
         }
-        self.proc.say(format_args!("host.lock_keeper: {}", lock.is_some()));
+        self.proc.log(format_args!("host.lock_keeper: {}", lock.is_some()));
         Ok(lock)
     }
 
@@ -249,12 +249,12 @@ impl Host for SimHost {
         };
         let channels = [channel, Channel::Signal(self.proc.pid)];
         let deadline = self.proc.now_ms().saturating_add(ms(within));
-        let look = |world: &mut World| {
+        let check = |world: &mut World| {
             let message = || directory.borrow_mut().mail(&mailbox).then_some(WakeReason::Message);
             self.stop(world).or_else(message)
         };
-        let woken = self.proc.until(&channels, Some(deadline), look).await.unwrap_or(WakeReason::Timeout);
-        self.proc.say(format_args!("host.wait: {woken:?}"));
+        let woken = self.proc.until(&channels, Some(deadline), check).await.unwrap_or(WakeReason::Timeout);
+        self.proc.log(format_args!("host.wait: {woken:?}"));
         Ok(woken)
     }
 
@@ -266,12 +266,12 @@ impl Host for SimHost {
     async fn stopped(&self, name: &AttemptName) -> WakeReason {
         let directory = self.step("host.stopped").await;
         let channels = [self.channel(name), Channel::Signal(self.proc.pid)];
-        let look = |world: &mut World| {
+        let check = |world: &mut World| {
             let closed = || directory.borrow().closed(name).map(|_| WakeReason::Message);
             self.stop(world).or_else(closed)
         };
-        let woken = self.proc.until(&channels, None, look).await.unwrap_or(WakeReason::Stop);
-        self.proc.say(format_args!("host.stopped: {woken:?}"));
+        let woken = self.proc.until(&channels, None, check).await.unwrap_or(WakeReason::Stop);
+        self.proc.log(format_args!("host.stopped: {woken:?}"));
         woken
     }
 
@@ -284,7 +284,7 @@ impl Host for SimHost {
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
         choosing::reported(&mut world, self.proc.machine, pool, report);
         let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));
-        world.say(self.proc.pid, format_args!("host.write_report {pool} {}{blocked}", rows.join(" ")));
+        world.log(self.proc.pid, format_args!("host.write_report {pool} {}{blocked}", rows.join(" ")));
         directory.borrow_mut().reports.insert(pool.clone(), report.clone());
         Ok(())
     }

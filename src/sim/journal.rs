@@ -1,20 +1,20 @@
 //! A pool's journal, and what a power cut leaves of it.
 //!
-//! Records that were synced survive, and those that the kernel has written back by itself; of the others a power cut
-//! takes the last ones.
+//! Synced records survive, and so do those that the kernel has already written back. A power cut takes the last of the
+//! others.
 
 use crate::core::apply::InapplicableEvent;
 use crate::core::event::Event;
 use crate::core::pool::PoolState;
 
-/// `vm.dirty_expire_centisecs`, and a few seconds for the flusher to come by.
+/// `vm.dirty_expire_centisecs`, and a few seconds for the flusher.
 const WRITE_BACK_MS: u64 = 35_000;
 
-/// The recorded state with the records that are not on the disk yet.
+/// The recorded state with the records that are not on disk yet.
 #[derive(Debug, Clone, Default)]
 pub struct Journal {
     state: PoolState,
-    /// What would survive a power cut for certain.
+    /// What would certainly survive a power cut.
     synced: PoolState,
     /// Records since then, with when they were written.
     tail: Vec<(u64, Event)>,
@@ -25,12 +25,12 @@ impl Journal {
         &self.state
     }
 
-    /// What a power cut would leave for certain.
+    /// What a power cut would certainly leave.
     pub fn synced(&self) -> &PoolState {
         &self.synced
     }
 
-    /// Appends all events. The state stays as it was when one does not fit.
+    /// Appends all events. If one does not fit, the state stays unchanged.
     pub fn commit(&mut self, now: u64, events: &[Event]) -> Result<(), Box<(Event, InapplicableEvent)>> {
         let mut next = self.state.clone();
         for event in events {
@@ -51,7 +51,7 @@ impl Journal {
         self.state.revision
     }
 
-    /// Everything up to `mark` is on the disk.
+    /// Everything up to `mark` is on disk.
     pub fn sync_to(&mut self, mark: u64) {
         if mark >= self.state.revision {
             self.tail.clear();
@@ -64,15 +64,15 @@ impl Journal {
         }
     }
 
-    /// The files are mended by hand: something is not in them any more.
+    /// The files are repaired by hand, and lack something afterwards.
     pub fn mend(&mut self, mut change: impl FnMut(&mut PoolState)) {
         change(&mut self.state);
         self.synced = self.state.clone();
         self.tail.clear();
     }
 
-    /// Power is cut: at most the last `count` records are lost, never one that was synced or that is older than the
-    /// kernel leaves anything unwritten. Returns how many were.
+    /// Power is cut: at most the last `count` records are lost, never one that was synced or that the kernel must have
+    /// written back by its age. Returns the number of lost records.
     pub fn lose(&mut self, now: u64, count: usize) -> usize {
         let young = self.tail.iter().rev().take_while(|(at, _)| now < at + WRITE_BACK_MS).count();
         let lost = count.min(young);

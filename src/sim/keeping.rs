@@ -1,6 +1,6 @@
-//! Holds keepers to their part: only one acts, and none leaves work behind.
+//! Checks keepers: only one acts, and none leaves work behind.
 //!
-//! Promise 3 rests on it: what a killed process leaves undone is a keeper's work.
+//! Promise 3 depends on it: the keeper completes what a killed process left undone.
 
 use super::check::ALLOWANCE_MS;
 use super::process::{Exit, Kind};
@@ -10,7 +10,7 @@ use crate::core::ids::PoolName;
 use crate::core::instance::Phase;
 use crate::core::time::Stamp;
 
-/// A process is about to ask a provider for something. A keeper does so under its lock only.
+/// A process is about to call a provider. A keeper does so under its lock only.
 pub(super) fn acts(world: &mut World, pid: Pid, call: &str) {
     let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return };
     if !world.managers[process.machine].directory.borrow().keeper_lives() {
@@ -26,19 +26,19 @@ pub(super) fn locked(world: &mut World, pid: Pid) {
     world.truth.relied.clear();
 }
 
-/// Somebody has been told that there is a keeper: it will see what was committed before.
+/// A process has found a living keeper, and relies on it to see what was committed before.
 pub(super) fn relied_on(world: &mut World) {
     world.truth.relied = world.config.keys().cloned().collect();
 }
 
 /// A process has read a pool's state.
-pub(super) fn looked(world: &mut World, pid: Pid, pool: &PoolName) {
+pub(super) fn state_read(world: &mut World, pid: Pid, pool: &PoolName) {
     if world.truth.keeper == Some(pid) {
         world.truth.relied.remove(pool);
     }
 }
 
-/// A keeper that leaves by itself leaves no work behind: whoever commits some later sees that it is gone.
+/// A keeper that exits by itself leaves no work behind. A process that commits work later finds that it is gone.
 pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
     let Some(process) = world.processes.get(&pid).filter(|p| p.machine == 0) else { return };
     let keeps = process.kind == Kind::Keep && !world.managers[0].directory.borrow().keeper_lives();
@@ -55,7 +55,7 @@ pub(super) fn process_ended(world: &mut World, pid: Pid, exit: Exit) {
     }
 }
 
-/// There is a keeper while there is work, but for the time it takes to notice that it left.
+/// While there is work, a keeper is running, except for the time it takes to notice that it exited.
 pub(super) fn after_step(world: &mut World) {
     let excused = world.truth.excused;
     let Some(left) = world.truth.keeper_left else { return };
@@ -68,7 +68,7 @@ pub(super) fn after_step(world: &mut World) {
     }
 }
 
-/// Work that only a keeper does, recorded on machine 0 for long enough that somebody should have called one.
+/// Work that only a keeper does, recorded on machine 0 for so long that a keeper should have been started.
 fn work(world: &World) -> Option<String> {
     let now = world.stamp(0);
     let long = |since: Stamp, allowed: u64| now.since(since).as_millis() > u128::from(allowed);
@@ -83,7 +83,7 @@ fn work(world: &World) -> Option<String> {
                 return Some(format!("{} is {}", instance.id, instance.phase.word()));
             }
         }
-        // Whoever got an instance tries it out first, and calls for a keeper then: its runner may die.
+        // A call probes its instance first and starts a keeper afterwards: its runner may die in between.
         let mut granted = journal.state().granted.iter();
         if let Some((name, _)) = granted.find(|(_, g)| long(g.reservation.requested_at, 2 * ALLOWANCE_MS)) {
             return Some(format!("nobody watches over {name}"));

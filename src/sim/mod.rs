@@ -1,8 +1,7 @@
-//! The world in a box: the real engine among faults.
+//! The deterministic simulation: the real engine among faults.
 //!
-//! Rig A (`study`) runs plan and apply alone, as fast as they go. Rig B (`run`) runs the engine: every call, keeper and
-//! reap is a process, and the seed picks who takes the next step at every port call. `check` and `rest` judge both
-//! from outside.
+//! `study` runs plan and apply alone, as fast as possible. `run` runs the engine: every call, keeper and reap is a
+//! process, and the seed picks the next step at every port call. `check` and `rest` judge both from outside.
 
 pub mod check;
 pub mod choosing;

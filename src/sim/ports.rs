@@ -46,7 +46,7 @@ impl SimStore {
         } else {
             return None;
         };
-        world.say(self.proc.pid, format_args!("store: {error}"));
+        world.log(self.proc.pid, format_args!("store: {error}"));
         world.truth.excused = world.now;
         Some(error)
     }
@@ -58,8 +58,8 @@ impl Store for SimStore {
         self.proc.step("store.load").await;
         let mut world = self.proc.world.borrow_mut();
         let state = world.managers[self.proc.machine].journal(&self.pool).state().clone();
-        keeping::looked(&mut world, self.proc.pid, &self.pool);
-        world.say(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
+        keeping::state_read(&mut world, self.proc.pid, &self.pool);
+        world.log(self.proc.pid, format_args!("store.load {} at {}", self.pool, state.revision));
         Ok(state)
     }
 
@@ -69,8 +69,8 @@ impl Store for SimStore {
             return Err(error);
         }
         let mut events = decide(&self.state());
-        // As with an optimistic store: what was decided first is thrown away, and somebody else gets in between. That
-        // matters most where an instance was to be taken away.
+        // As with an optimistic store: the first decision is discarded, and another process commits in between. That
+        // matters most when an instance was to be terminated.
         let drains = events.iter().any(|e| matches!(e.change, Change::DrainingBegun { .. }));
         let (often, most) = if drains && self.is_keeper() { (400, 3_000) } else { (20, 1) };
         if self.proc.world.borrow_mut().streams.scheduling.chance(often) {
@@ -88,10 +88,10 @@ impl Store for SimStore {
             return Err(StoreError::Io { what: misfit.to_string() });
         }
         let state = journal.state().clone();
-        world.say(self.proc.pid, format_args!("store.transact {} to {}", self.pool, state.revision));
+        world.log(self.proc.pid, format_args!("store.transact {} to {}", self.pool, state.revision));
         for event in &events {
             let change = serde_json::to_string(&event.change).unwrap_or_default();
-            world.say(self.proc.pid, format_args!("  {change}"));
+            world.log(self.proc.pid, format_args!("  {change}"));
         }
         check::committed(&mut world, self.proc.machine, &self.pool, &events);
         Ok(Committed { state, events })
@@ -107,7 +107,7 @@ impl Store for SimStore {
         self.proc.pause(took).await;
         let mut world = self.proc.world.borrow_mut();
         world.managers[self.proc.machine].journal(&self.pool).sync_to(mark);
-        world.say(self.proc.pid, format_args!("store.sync {} to {mark}", self.pool));
+        world.log(self.proc.pid, format_args!("store.sync {} to {mark}", self.pool));
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Store for SimStore {
         if journal.unsynced() > 200 {
             let mark = journal.mark();
             journal.sync_to(mark);
-            world.say(self.proc.pid, format_args!("store.compact {} to {mark}", self.pool));
+            world.log(self.proc.pid, format_args!("store.compact {} to {mark}", self.pool));
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl SimStore {
     }
 }
 
-/// The operator's file.
+/// The operator's configuration.
 #[derive(Debug, Clone)]
 pub struct SimSetup {
     pub proc: Proc,

@@ -1,6 +1,6 @@
 //! What a simulated process can do.
 //!
-//! A process is a future. Whatever it does outside itself is a step, and the seed picks who takes the next one.
+//! A process is a future. Each of its external actions is a step, and the seed picks the next one.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::core::time::Stamp;
 
 pub type Shared = Rc<RefCell<World>>;
 
-/// What a process is; faults choose by it.
+/// The kind of a process, by which faults choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Prepare,
@@ -23,7 +23,7 @@ pub enum Kind {
     Cleanup,
     Keep,
     Reap,
-    /// Not ours: the runner, GitLab, the operator, fate.
+    /// Not Greenroom's: the runner, GitLab, the operator, a fault.
     Outside,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// One process as the world sees it.
+/// One process in the simulation.
 #[derive(Debug)]
 pub struct Process {
     pub name: String,
@@ -51,16 +51,16 @@ pub struct Process {
     pub machine: usize,
     /// The runner that called it, or in whose control group it was started.
     pub runner: Option<u32>,
-    /// SIGTERM has come.
+    /// SIGTERM was sent.
     pub stop: bool,
     pub exit: Option<Exit>,
-    /// It gets no time before then.
+    /// Stalled until then.
     pub stalled: u64,
-    /// Steps that it took.
+    /// Number of steps taken.
     pub steps: u64,
 }
 
-/// A process's own handle on the world.
+/// A process's own handle on the simulation.
 #[derive(Clone)]
 pub struct Proc {
     pub world: Shared,
@@ -75,12 +75,12 @@ impl fmt::Debug for Proc {
 }
 
 impl Proc {
-    /// Stops here until the seed picks this process for this call.
+    /// Waits until the seed picks this process for this call.
     pub fn step(&self, call: &'static str) -> Step {
         Step { proc: self.clone(), id: None, sleep: None, call: Some(call) }
     }
 
-    /// Does one port call: waits for its turn, then does all of it at once.
+    /// Makes one port call: waits for its turn, then does all of it in one step.
     pub async fn call<T>(&self, call: &'static str, act: impl FnOnce(&mut World) -> T) -> T {
         self.step(call).await;
         act(&mut self.world.borrow_mut())
@@ -92,7 +92,7 @@ impl Proc {
         Step { proc: self.clone(), id: None, sleep: Some((Some(until), Vec::new())), call: None }
     }
 
-    /// Sleeps until `check` has an answer; looks whenever one of the channels rings, at most until `deadline`.
+    /// Sleeps until `check` has an answer; checks whenever one of the channels is notified, until `deadline`.
     pub async fn until<T>(
         &self,
         channels: &[Channel],
@@ -114,12 +114,12 @@ impl Proc {
         }
     }
 
-    /// Writes a line of the story.
-    pub fn say(&self, what: fmt::Arguments<'_>) {
-        self.world.borrow_mut().say(self.pid, what);
+    /// Writes a line of the trace.
+    pub fn log(&self, what: fmt::Arguments<'_>) {
+        self.world.borrow_mut().log(self.pid, what);
     }
 
-    /// What the clocks of this process's machine say.
+    /// The time on the clocks of this process's machine.
     pub fn now(&self) -> Stamp {
         self.world.borrow().stamp(self.machine)
     }
@@ -135,7 +135,7 @@ impl Proc {
 pub struct Step {
     proc: Proc,
     id: Option<StepId>,
-    /// Deadline and channels; `None`: runnable at once.
+    /// Deadline and channels; `None`: runnable immediately.
     sleep: Option<(Option<u64>, Vec<Channel>)>,
     call: Option<&'static str>,
 }

@@ -1,7 +1,7 @@
 //! The real engine inside the simulated processes.
 //!
-//! Does what the command line does around the engine: reads the configuration, calls, and turns the answer into an
-//! exit code of the custom executor.
+//! Does what the command line does around the engine: reads the configuration, calls the engine, and turns the result
+//! into an exit code of the custom executor.
 
 use std::io;
 use std::rc::Rc;
@@ -21,14 +21,14 @@ use crate::engine::reap::{hand_on, reap};
 use crate::port::connector::{Output, StageEnd, Stream};
 use crate::port::host::AttemptRecord;
 
-/// A starting keeper waits this long for the one before to go.
+/// A starting keeper waits this long for the previous one to exit.
 const TAKE_OVER: Duration = Duration::from_secs(3);
 
 const OK: i32 = 0;
 const SCRIPT_FAILED: i32 = 1;
 const SYSTEM_FAILURE: i32 = 2;
 
-/// The engine as it is shipped.
+/// The real engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Greenroom;
 
@@ -72,7 +72,7 @@ async fn prepare(ports: &Ports, attempt: &AttemptName, record: &AttemptRecord) -
     }
 }
 
-/// Throws everything away.
+/// Discards all output.
 struct Nowhere;
 
 #[async_trait(?Send)]
@@ -83,7 +83,7 @@ impl Output for Nowhere {
 }
 
 async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
-    // What the script does is the simulated instance's business; its text is empty.
+    // The simulated instance decides what the script does; its text is empty.
     let Ok(script) = std::fs::File::open("/dev/null") else { return SYSTEM_FAILURE };
     match engine(ports, pool).stage(attempt, script, &mut Nowhere).await {
         Ok(StageEnd::Exited(0)) => OK,

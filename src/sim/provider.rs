@@ -1,4 +1,4 @@
-//! A cloud that can be told to misbehave.
+//! A simulated cloud with faults.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct SimProvider {
 }
 
 impl SimProvider {
-    /// The request leaves; returns how long it is under way.
+    /// Sends the request; returns how long it is under way.
     async fn send(&self, call: &'static str) -> u64 {
         self.proc.step(call).await;
         let mut world = self.proc.world.borrow_mut();
@@ -33,7 +33,7 @@ impl SimProvider {
         world.streams.latency.within(20..800)
     }
 
-    /// The answer arrives.
+    /// Receives the answer.
     async fn arrive(&self) {
         let back = self.proc.world.borrow_mut().streams.latency.within(20..400);
         self.proc.pause(back).await;
@@ -57,17 +57,17 @@ impl SimProvider {
         answer: Result<T, ProviderError>,
     ) -> Result<T, ProviderError> {
         match &answer {
-            Ok(_) => self.proc.say(format_args!("{call} {id}: ok")),
-            Err(error) => self.proc.say(format_args!("{call} {id}: {error}")),
+            Ok(_) => self.proc.log(format_args!("{call} {id}: ok")),
+            Err(error) => self.proc.log(format_args!("{call} {id}: {error}")),
         }
         answer
     }
 
-    /// Decides what becomes of a launch, and sends it on its way.
+    /// Decides the result of a launch, and sends it on its way.
     fn fate(&self, request: &LaunchRequest, under_way: u64) -> Result<(), ProviderError> {
         let mut world = self.proc.world.borrow_mut();
-        check::launch_asked(&mut world, self.proc.machine, request);
-        let refused = |class, words: &str| Err(ProviderError::new(class, words));
+        check::launch_requested(&mut world, self.proc.machine, request);
+        let refused = |class, message: &str| Err(ProviderError::new(class, message));
         let stock = &world.config[&self.pool].stock;
         let refusal = request.offering.as_ref().and_then(|offering| stock.refuses(offering, world.now));
         if let Some((fault, class)) = refusal {
@@ -114,7 +114,7 @@ fn boot_plan(world: &mut World) -> BootPlan {
 impl Provider for SimProvider {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let under_way = self.send("provider.launch").await;
-        self.proc.say(format_args!("provider.launch {} ({})", request.instance, request.token));
+        self.proc.log(format_args!("provider.launch {} ({})", request.instance, request.token));
         let answer = match self.stumbles() {
             Some(error) => Err(error),
             None => self.fate(request, under_way),
@@ -126,7 +126,7 @@ impl Provider for SimProvider {
 
     async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
         let under_way = self.send("provider.terminate").await;
-        check::terminate_asked(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
+        check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
         } else {
@@ -161,7 +161,7 @@ impl Provider for SimProvider {
         if let Ok(listing) = &answer {
             let names: Vec<&str> = listing.instances.iter().map(|l| l.id.as_str()).collect();
             let cut = if listing.complete { "" } else { " and more" };
-            self.proc.say(format_args!("provider.list {pool}: {}{cut}", names.join(" ")));
+            self.proc.log(format_args!("provider.list {pool}: {}{cut}", names.join(" ")));
             return answer;
         }
         self.answer("provider.list", pool, answer)
@@ -202,7 +202,7 @@ impl Provider for SimProvider {
     }
 }
 
-/// What the list says, which is not always what is true.
+/// The content of the list, which may be wrong.
 fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError> {
     if world.strikes(Fault::ListFails) {
         return Err(ProviderError::new(ErrorClass::Transient, "internal error"));
@@ -211,7 +211,7 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
     let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
     let mut instances = world.cloud.listed(pool, now, lag);
     if !instances.is_empty() && world.strikes(Fault::ListOmits) {
-        // The same one for a while: what a list omits by chance the next one shows.
+        // The same instance for a while: otherwise the next list would show what this one omits.
         let chosen = world.streams.faults.index(instances.len());
         let omitted = world.truth.omitted.get(pool).filter(|(until, _)| now < *until);
         let id = omitted.map_or_else(|| instances[chosen].id.clone(), |(_, id)| id.clone());

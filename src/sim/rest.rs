@@ -1,6 +1,6 @@
-//! What must be true when everything has come to rest.
+//! What must hold when the simulation has come to rest.
 //!
-//! Promise 3: whatever died on the way, after the grace and the next pass nothing is leaked and nothing is lost.
+//! Promise 3: whatever was killed, after the grace period and the next pass nothing is leaked and nothing is lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,37 +13,38 @@ use crate::core::instance::Phase;
 use crate::core::policy::Policy;
 use crate::host::memory::AttemptDir;
 
-/// From the end of the last job: the longest an attempt may linger without a sign of life, its directory's time, the
-/// age at which an orphan is reaped, and the passes of three `reap`s.
+/// From the end of the last job: the longest time an attempt may stay open without a call, the retention of its
+/// directory, the age at which an orphan is reaped, and the passes of three `reap`s.
 pub const GRACE_MS: u64 = (10 + 10 + 5 + 15 + 10) * 60_000;
 
-/// Has every job a verdict?
+/// True if every job has a result.
 pub fn jobs_ended(world: &World) -> bool {
-    world.truth.verdicts.len() == world.scenario.jobs.len()
+    world.truth.results.len() == world.scenario.jobs.len()
 }
 
-/// The first thing that is not at rest.
+/// The first problem at rest.
 pub fn problem(world: &World) -> Option<String> {
     let pools = || policies(world).iter().find_map(|(pool, policy)| pool_at_rest(world, pool, policy));
     lost_jobs(world)
         .or_else(|| blame(world))
-        .or_else(|| leftovers(world))
+        .or_else(|| orphans(world))
         .or_else(pools)
         .or_else(|| stale_keys(world))
 }
 
 fn lost_jobs(world: &World) -> Option<String> {
-    let missing = world.scenario.jobs.iter().find(|j| !world.truth.verdicts.contains_key(&j.facts.key.id))?;
+    let missing = world.scenario.jobs.iter().find(|j| !world.truth.results.contains_key(&j.facts.key.id))?;
     Some(format!("promise 3: job {} never ended", missing.facts.key))
 }
 
-/// Promise 6: a failure is the script's exactly when a script failed, and ours only when something went wrong.
+/// Promise 6: a failure is attributed to the script exactly when a script failed, and to the system only when a fault
+/// occurred.
 fn blame(world: &World) -> Option<String> {
     for job in &world.scenario.jobs {
         let id = job.facts.key.id;
         let script_fails = job.stages.iter().any(|(_, exit)| *exit != 0);
         let excuse = world.truth.excuses.get(&id);
-        match world.truth.verdicts.get(&id) {
+        match world.truth.results.get(&id) {
             Some(JobResult::Failed) if !script_fails => {
                 return Some(format!("promise 6: job {id} is blamed for what its script did not do"));
             }
@@ -59,7 +60,7 @@ fn blame(world: &World) -> Option<String> {
     None
 }
 
-fn leftovers(world: &World) -> Option<String> {
+fn orphans(world: &World) -> Option<String> {
     let manager = &world.managers[0];
     let directory = manager.directory.borrow();
     if let Some((name, _)) = directory.attempts.iter().find(|(_, dir)| is_overdue(world, dir)) {
@@ -73,20 +74,21 @@ fn leftovers(world: &World) -> Option<String> {
     None
 }
 
-/// Keys of instances that neither a record nor the provider knows.
+/// Keys of instances that neither a record nor the provider has.
 fn stale_keys(world: &World) -> Option<String> {
     let manager = &world.managers[0];
     let recorded: BTreeSet<&InstanceId> =
         manager.journals.values().flat_map(|j| j.state().instances.keys()).collect();
-    // What was mended away by hand and is gone by itself is nobody's to know of.
+    // No record is left of an instance that was removed from the journal by hand and has ended by itself.
     let orphaned = |id: &InstanceId| world.cloud.past.get(id).is_some_and(|(m, _)| m.orphaned);
     let known = |id: &InstanceId| recorded.contains(id) || world.cloud.machines.contains_key(id);
     let key = manager.keys.keys().find(|id| !known(id) && !orphaned(id))?;
     Some(format!("promise 3: the keys of {key} were never removed"))
 }
 
-/// An attempt's directory goes some time after its end; across boots that is measured by the wall clock, and one that
-/// was set back a day keeps it for a day more. One without a record (`cleanup` came alone) belongs to no pool.
+/// An attempt's directory is removed some time after its end. Across boots the wall clock measures that time, and one
+/// that was set back a day keeps it for a day more. A directory without a record (only `cleanup` came) belongs to no
+/// pool.
 fn is_overdue(world: &World, dir: &AttemptDir) -> bool {
     let Some(record) = &dir.record else { return false };
     let kept = world.config[&record.pool].policy.timing.attempt_retention + Duration::from_mins(10);
@@ -111,7 +113,7 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
             return Some(format!("promise 3: {} is recorded and does not exist", instance.id));
         }
     }
-    for machine in world.cloud.machines.values().filter(|m| m.ours && m.pool == *pool) {
+    for machine in world.cloud.machines.values().filter(|m| m.owned && m.pool == *pool) {
         if !state.instances.contains_key(&machine.id) {
             return Some(format!("promise 3: {} is leaked", machine.id));
         }
@@ -119,7 +121,7 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
     surplus(world, pool, policy)
 }
 
-/// No more idle slots than the policy keeps, and no fewer.
+/// No more idle slots than the policy requires, and no fewer.
 fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
     let plan = &world.config[pool];
     if !plan.capabilities.launches {

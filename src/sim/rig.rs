@@ -1,6 +1,6 @@
-//! Where the product plugs into the world.
+//! Connects the product with the simulation.
 //!
-//! The world starts processes; what runs inside them is the product's: the real engine, or a small fake in tests.
+//! The simulation starts processes; the product runs inside them: the real engine, or a small fake in tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::port::host::{AttemptRecord, Host};
 use crate::port::setup::Setup;
 use crate::port::store::Store;
 
-/// What a process is started for.
+/// The command of a process.
 #[derive(Debug, Clone)]
 pub enum Command {
     Prepare {
@@ -38,7 +38,7 @@ pub enum Command {
         service: bool,
     },
     Reap,
-    /// The operator stops a pool, or lets it or one instance work again.
+    /// The operator drains a pool, or resumes it or one instance.
     Order {
         pool: PoolName,
         instance: Option<InstanceId>,
@@ -59,7 +59,7 @@ impl fmt::Debug for PoolPorts {
     }
 }
 
-/// Everything a process may use.
+/// Everything that a process may use.
 #[derive(Clone)]
 pub struct Ports {
     pub host: Rc<dyn Host>,
@@ -74,7 +74,8 @@ impl fmt::Debug for Ports {
     }
 }
 
-/// What runs inside the processes. Exit codes are those of the custom executor: 0, 1 (the script's fault), 2 (ours).
+/// Runs inside the processes. Exit codes are those of the custom executor: 0, 1 (the script failed), 2 (system
+/// failure).
 pub trait Product {
     fn body(&self, command: Command, ports: Ports) -> LocalBoxFuture<'static, i32>;
 }
@@ -95,7 +96,7 @@ impl fmt::Debug for Starter {
 pub const NOBODY: u32 = u32::MAX;
 
 impl Starter {
-    /// Starts a process on a machine; `runner` is the one that calls it, or in whose control group it lives.
+    /// Starts a process on a machine; `runner` is the one that calls it, or whose control group it is in.
     pub fn start(
         &self,
         world: &Shared,
@@ -122,7 +123,7 @@ impl Starter {
         let process = Process { name, kind, machine, runner, stop: false, exit: None, stalled: 0, steps: 0 };
         let mut world = world.borrow_mut();
         world.start(pid, process, body);
-        world.say(pid, format_args!("starts"));
+        world.log(pid, format_args!("starts"));
         pid
     }
 
@@ -141,7 +142,7 @@ impl Starter {
         }
     }
 
-    /// A keeper in the background. It lives in the control group of whoever starts it.
+    /// Starts a background keeper, in the control group of its parent.
     pub fn start_keeper(&self, by: &Proc) -> Pid {
         let (runner, number) = {
             let mut world = by.world.borrow_mut();
@@ -151,7 +152,7 @@ impl Starter {
         self.start(&by.world, Command::Keep { service: false }, format!("keep{number}"), by.machine, runner)
     }
 
-    /// A process that is not ours.
+    /// Starts a process that is not Greenroom's.
     pub fn outside<F, A>(world: &Shared, name: String, machine: usize, runner: Option<u32>, body: F) -> Pid
     where
         F: FnOnce(Proc) -> A,

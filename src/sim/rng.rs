@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// A splitmix64 generator: one word of state, good enough to pick who goes next.
+/// A splitmix64 generator: one word of state, random enough to pick steps.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -58,13 +58,13 @@ fn mix(word: u64) -> u64 {
 /// Every stream of a world.
 #[derive(Debug)]
 pub struct Streams {
-    /// Who takes the next step.
+    /// Picks the next step.
     pub scheduling: Rng,
-    /// When jobs come and what they are like.
+    /// When jobs come, and their properties.
     pub jobs: Rng,
-    /// How long instances take to boot and to go.
+    /// How long instances take to boot and to terminate.
     pub boots: Rng,
-    /// Which faults strike, and when.
+    /// Which faults occur, and when.
     pub faults: Rng,
     /// How long calls are under way.
     pub latency: Rng,

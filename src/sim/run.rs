@@ -1,4 +1,4 @@
-//! One seed from its first job to rest.
+//! Runs one seed from its first job to rest.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,14 +20,14 @@ use crate::core::instance::Phase;
 use crate::core::time::{BootId, Stamp};
 use crate::host::memory::Directory;
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct SeedResult {
     pub seed: u64,
     /// The first broken promise.
     pub wrong: Option<String>,
     pub cover: Coverage,
-    /// Length and hash of the story.
+    /// Length and hash of the trace.
     pub digest: (u64, u64),
     pub story: Option<String>,
     pub steps: u64,
@@ -36,7 +36,7 @@ pub struct SeedResult {
 }
 
 impl SeedResult {
-    /// What is wrong with this seed: a broken promise, or too little to hold one against.
+    /// What is wrong with this seed: a broken promise, or too few jobs to judge one.
     pub fn problem(&self) -> Option<String> {
         let tame = || {
             let (kinds, kills) = (self.cover.fault_kinds(), self.cover.kills());
@@ -57,7 +57,7 @@ impl SeedResult {
     }
 }
 
-/// Runs a seed. `keep` keeps the story's text.
+/// Runs a seed. `keep` keeps the trace's text.
 pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     let scenario = Rc::new(Scenario::draw(seed));
     let world: Shared = Rc::new(RefCell::new(World::new(seed, Rc::clone(&scenario), keep)));
@@ -75,7 +75,7 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     }
     let mut executor = Executor::new(Rc::clone(&world));
     executor.run_until(scenario.calm);
-    // From here on nothing goes wrong. Jobs end first, then the grace passes, then everything must be at rest.
+    // No fault occurs from here on. First the jobs end, then the grace passes, then everything must be at rest.
     while world.borrow().wrong.is_none()
         && !rest::jobs_ended(&world.borrow())
         && world.borrow().now < scenario.end
@@ -86,7 +86,7 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     // Not while a `reap` runs: those come every five minutes.
     let settled = (world.borrow().now + rest::GRACE_MS).next_multiple_of(300_000) + 150_000;
     executor.run_until(settled);
-    // An instance that reaches `max_lifetime` is replaced just then: everything is at rest before or after that.
+    // An instance that reaches `max_lifetime` is just being replaced: everything is at rest before or after that.
     for minutes in [3, 4] {
         if rest::problem(&world.borrow()).is_some() && world.borrow().wrong.is_none() {
             let later = world.borrow().now + minutes * 60_000;
@@ -99,7 +99,7 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
     {
         world.broken(problem);
     }
-    let passed = world.truth.verdicts.values().filter(|v| **v == JobResult::Passed).count();
+    let passed = world.truth.results.values().filter(|v| **v == JobResult::Passed).count();
     SeedResult {
         seed,
         wrong: world.wrong.clone(),
@@ -107,12 +107,12 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
         digest: world.story.digest(),
         story: world.story.text().map(str::to_owned),
         steps: executor.steps,
-        jobs: world.truth.verdicts.len(),
+        jobs: world.truth.results.len(),
         passed,
     }
 }
 
-/// The machine, the hosts, and an instance that is none of our business.
+/// The machine, the static hosts, and an instance of another owner.
 fn furnish(world: &Shared, scenario: &Scenario) {
     let mut world = world.borrow_mut();
     let start = Stamp { wall_ms: super::world::EPOCH_MS, boot: BootId(1), uptime_ms: 0 };
@@ -130,7 +130,7 @@ fn furnish(world: &Shared, scenario: &Scenario) {
     }
 }
 
-/// `reap` every five minutes, as cron would.
+/// Runs `reap` every five minutes, like cron.
 fn cron(world: &Shared, starter: &Starter) {
     let starter = starter.clone();
     Starter::outside(world, "cron".to_owned(), 0, None, |proc| async move {
@@ -145,7 +145,7 @@ fn cron(world: &Shared, starter: &Starter) {
     });
 }
 
-/// An operator who looks every few minutes and brings back the hosts that were set aside.
+/// An operator who checks every few minutes and returns hosts to service.
 fn operator(world: &Shared, starter: &Starter) {
     let starter = starter.clone();
     Starter::outside(world, "operator".to_owned(), 0, None, |proc| async move {
@@ -159,13 +159,13 @@ fn operator(world: &Shared, starter: &Starter) {
                 aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()
             };
             for (pool, instance) in aside {
-                fate::order(&proc, &starter, &pool, Some(instance), true).await;
+                fate::operate(&proc, &starter, &pool, Some(instance), true).await;
             }
         }
     });
 }
 
-/// `greenroom keep` as a service: started again when it ends.
+/// `greenroom keep` as a service: restarted when it exits.
 fn service(world: &Shared, starter: &Starter) {
     let starter = starter.clone();
     Starter::outside(world, "systemd".to_owned(), 0, None, |proc| async move {
@@ -180,14 +180,14 @@ fn service(world: &Shared, starter: &Starter) {
     });
 }
 
-/// Processes of ours that live, for messages.
+/// Greenroom's living processes, for messages.
 pub(super) fn living(world: &World) -> Vec<String> {
     let kinds = [Kind::Prepare, Kind::Run, Kind::Cleanup, Kind::Keep, Kind::Reap];
     let pids = kinds.into_iter().flat_map(|kind| world.living(kind));
     pids.filter_map(|pid| world.processes.get(&pid)).map(|p| p.name.clone()).collect()
 }
 
-/// One policy of every pool as it stands at the end.
+/// One policy of every pool as it is at the end.
 pub(super) fn policies(world: &World) -> Vec<(crate::core::ids::PoolName, Arc<crate::core::policy::Policy>)> {
     world.config.values().map(|p| (p.name.clone(), Arc::clone(&p.policy))).collect()
 }

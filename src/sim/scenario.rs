@@ -1,6 +1,6 @@
-//! What a seed holds: policies, jobs, faults.
+//! What a seed determines: policies, jobs, faults.
 //!
-//! Drawn before the world begins, each part from a stream of its own.
+//! Drawn before the simulation starts, each part from a stream of its own.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,19 +20,19 @@ use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, Timing};
 /// How many jobs come, at least.
 pub const JOBS: u64 = 200;
 
-/// A pool as the operator's file describes it.
+/// A pool as the operator's configuration describes it.
 #[derive(Debug, Clone)]
 pub struct PoolPlan {
     pub name: PoolName,
     pub policy: Arc<Policy>,
     pub capabilities: Capabilities,
-    /// Hosts of a pool that launches nothing.
+    /// Static hosts of a pool that launches nothing.
     pub hosts: u32,
-    /// When its offerings are to be had.
+    /// When its offerings are available.
     pub stock: Stock,
 }
 
-/// One job as GitLab knows it.
+/// One job, as GitLab describes it.
 #[derive(Debug, Clone)]
 pub struct JobPlan {
     pub comes: u64,
@@ -40,12 +40,12 @@ pub struct JobPlan {
     pub pool: PoolName,
     /// Each stage's length in milliseconds and its script's exit code.
     pub stages: Vec<(u64, u32)>,
-    pub trouble: Option<Fault>,
-    /// A draw for the trouble: when, how long.
+    pub fault: Option<Fault>,
+    /// A random number for the fault: when, how long.
     pub dice: u64,
 }
 
-/// Something that happens at a moment.
+/// A fault that happens at a moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub at: u64,
@@ -62,13 +62,13 @@ pub struct Scenario {
     pub windows: Windows,
     pub moments: Vec<Moment>,
     pub kills: Vec<PlannedKill>,
-    /// Jobs that a runner takes at once; runner 0 cannot be judged from outside if `opaque`.
+    /// Jobs that a runner takes concurrently; runner 0 cannot be observed from outside if `opaque`.
     pub runners: u32,
     pub concurrent: u32,
     pub opaque: bool,
-    /// The keeper is a service that is started again when it ends.
+    /// The keeper is a service that is restarted when it exits.
     pub service: bool,
-    /// Nothing goes wrong after this moment.
+    /// No fault occurs after this moment.
     pub calm: u64,
     /// By then everything has come to rest.
     pub end: u64,
@@ -86,7 +86,7 @@ impl Scenario {
         cloud.capabilities.offerings = cloud.stock.offerings.clone();
         let chosen = choose(&mut faults);
         let windows = Windows::draw(&chosen, calm, &mut faults);
-        // Keepers leave a few times in a world only: whoever is to come between has to be given the time.
+        // Keepers exit only a few times in a run: a fault in between needs the time.
         let windows = windows.with(Fault::LeavesSlowly, calm, 300);
         let moments = draw_moments(&chosen, calm, &mut faults);
         let kills = draw_kills(calm, &mut faults);
@@ -102,7 +102,7 @@ impl Scenario {
             opaque: rng.chance(500),
             service: rng.chance(500),
             calm,
-            // What is left in the queue, a policy's longest patience, the grace and some passes.
+            // The rest of the queue, the longest timeout of a policy, the grace and some passes.
             end: calm + 4 * 3_600_000,
         }
     }
@@ -186,7 +186,7 @@ fn metal_pool(rng: &mut Rng) -> PoolPlan {
     }
 }
 
-const TROUBLES: &[Fault] = &[
+const JOB_FAULTS: &[Fault] = &[
     Fault::PrepareRepeated,
     Fault::CleanupLate,
     Fault::CleanupMissing,
@@ -201,7 +201,7 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
     let mut comes = 0;
     let mut jobs = Vec::new();
     for number in 0..JOBS + rng.below(20) {
-        // Bursts: every now and then several come at once.
+        // Bursts: sometimes several come at the same time.
         comes += if rng.chance(250) { rng.below(50) } else { rng.below(2 * gap * 4 / 3) };
         let project = rng.pick(&["red/app", "red/lib", "blue/app"]);
         let key = JobKey::new("https://gitlab.example", 1000 + number);
@@ -213,13 +213,13 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
             stages[place].1 = rng.pick(&[1, 2, 137, 255]);
         }
         let pool = PoolName::new(if rng.chance(200) { "metal" } else { "cloud" });
-        // The first jobs have one trouble of each kind, so that no seed lacks one.
+        // The first jobs have one fault of each kind, so that no seed lacks one.
         let index = usize::try_from(number).unwrap_or(usize::MAX);
-        let trouble = match TROUBLES.get(index.wrapping_sub(5)) {
-            Some(trouble) => Some(*trouble),
-            None => faults.chance(120).then(|| faults.pick(TROUBLES)),
+        let fault = match JOB_FAULTS.get(index.wrapping_sub(5)) {
+            Some(fault) => Some(*fault),
+            None => faults.chance(120).then(|| faults.pick(JOB_FAULTS)),
         };
-        jobs.push(JobPlan { comes, facts, pool, stages, trouble, dice: faults.word() });
+        jobs.push(JobPlan { comes, facts, pool, stages, fault, dice: faults.word() });
     }
     jobs
 }
@@ -241,7 +241,7 @@ const MOMENTS: &[Fault] = &[
     Fault::Drained,
 ];
 
-/// Each kind is in with even odds, and at least five are.
+/// Each kind is included with a chance of one half, and at least five are.
 fn choose(rng: &mut Rng) -> Vec<Fault> {
     let every: Vec<Fault> = WINDOWED.iter().map(|(fault, _)| *fault).chain(MOMENTS.iter().copied()).collect();
     loop {

@@ -1,7 +1,7 @@
-//! Who could take the next step.
+//! The steps that could be taken next.
 //!
-//! A step is one port call, or one wait inside a process. It stands in the list of runnable ones until the seed
-//! picks it, or sleeps until its deadline or until something it listens to happens.
+//! A step is one port call, or one wait inside a process. It is in the list of runnable steps until the seed picks it,
+//! or sleeps until its deadline or until one of its channels is notified.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,19 +16,19 @@ pub struct Pid(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepId(u64);
 
-/// What a sleeping step may listen to.
+/// What a sleeping step can wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Channel {
-    /// A signal for the process, or the end of what it belongs to.
+    /// A signal for the process, or the end of its runner.
     Signal(Pid),
     Exit(Pid),
-    /// Mail, marks and locks: the number of the machine, and whose.
+    /// Mail, marks and locks: the number of the machine, and the mailbox.
     Keeper(usize, PoolName),
     KeeperLock(usize),
     Attempt(usize, AttemptName),
     /// Something happened to an instance.
     Instance(InstanceId),
-    /// Something a workload waits for.
+    /// Something that a workload waits for.
     Work(u32),
 }
 
@@ -58,14 +58,14 @@ impl Steps {
         id
     }
 
-    /// A step that may be taken at once.
+    /// A step that may be taken immediately.
     pub fn ready(&mut self, pid: Pid, waker: Waker, call: &'static str) -> StepId {
         let id = self.enter(pid, waker, call);
         self.runnable.push(id);
         id
     }
 
-    /// A step that may be taken at its deadline, or when something it listens to happens.
+    /// A step that may be taken at its deadline, or when one of its channels is notified.
     pub fn asleep(&mut self, pid: Pid, waker: Waker, until: Option<u64>, channels: Vec<Channel>) -> StepId {
         let id = self.enter(pid, waker, "wait");
         if let Some(until) = until {
@@ -81,7 +81,7 @@ impl Steps {
         id
     }
 
-    /// Something happened: whoever listens becomes runnable.
+    /// Makes every step that waits for this channel runnable.
     pub fn notify(&mut self, channel: &Channel) {
         for id in self.listeners.remove(channel).unwrap_or_default() {
             self.rouse(id);
@@ -95,7 +95,7 @@ impl Steps {
         }
     }
 
-    /// Makes everything runnable whose deadline has come.
+    /// Makes every step runnable whose deadline has passed.
     pub fn elapse(&mut self, now: u64) {
         while let Some(Reverse((at, id))) = self.timers.peek().copied() {
             if at > now {
@@ -106,7 +106,7 @@ impl Steps {
         }
     }
 
-    /// The next deadline of a step that still sleeps.
+    /// The next deadline of a sleeping step.
     pub fn next_deadline(&mut self) -> Option<u64> {
         while let Some(Reverse((at, id))) = self.timers.peek().copied() {
             if self.entries.contains_key(&id) {
@@ -121,25 +121,25 @@ impl Steps {
         self.runnable.len()
     }
 
-    /// Takes a runnable step out, by its place in the list.
+    /// Takes a runnable step out, by its index in the list.
     pub fn take(&mut self, place: usize) -> Option<(StepId, Pid, &'static str)> {
         let id = self.runnable.swap_remove(place);
         self.entries.get(&id).map(|e| (id, e.pid, e.call))
     }
 
-    /// Puts a step back to sleep: its process stands still until then.
+    /// Puts a step back to sleep: its process is stalled until then.
     pub fn postpone(&mut self, id: StepId, until: u64) {
         self.timers.push(Reverse((until, id)));
     }
 
-    /// The step shall be taken when its process is polled.
+    /// Marks the step as taken when its process is polled.
     pub fn pick(&mut self, id: StepId) -> Option<Waker> {
         let entry = self.entries.get_mut(&id)?;
         entry.picked = true;
         Some(entry.waker.clone())
     }
 
-    /// Is it this step's turn? Then it is gone from here.
+    /// True if it is this step's turn, which is then removed.
     pub fn taken(&mut self, id: StepId, waker: &Waker) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return true };
         if entry.picked {
@@ -158,7 +158,7 @@ impl Steps {
         }
     }
 
-    /// Whether a process has any step left: one that has none can never go on.
+    /// True if a process has a step left; without one it can never continue.
     pub fn has_step(&self, pid: Pid) -> bool {
         self.entries.values().any(|e| e.pid == pid)
     }

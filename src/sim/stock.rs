@@ -1,4 +1,4 @@
-//! The offerings of a simulated provider, and when each of them is not to be had.
+//! The offerings of a simulated provider, and when each of them is unavailable.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ struct Outage {
     fault: Fault,
 }
 
-/// What there is to be had.
+/// The offerings of a scenario.
 #[derive(Debug, Clone, Default)]
 pub struct Stock {
-    /// The preferred one first; empty in every other world or so.
+    /// The preferred one first; empty in two of five seeds.
     pub offerings: Arc<[OfferingName]>,
     outages: Vec<Outage>,
 }
@@ -53,7 +53,7 @@ impl Stock {
         Self { offerings: offerings.into(), outages }
     }
 
-    /// What becomes of a launch of this offering now, if it is not to be had.
+    /// The refusal of a launch of this offering now, if it is unavailable.
     pub fn refuses(&self, offering: &OfferingName, now: u64) -> Option<(Fault, ErrorClass)> {
         let is_open = |o: &&Outage| o.offering == *offering && o.from <= now && now < o.to;
         let fault = self.outages.iter().find(is_open)?.fault;

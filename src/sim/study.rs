@@ -1,7 +1,7 @@
-//! Rig A: plan and apply alone, as fast as they go.
+//! Runs plan and apply alone, as fast as possible.
 //!
-//! Discrete events without processes, ports or a journal: each queue pop applies what happened, plans, applies the
-//! plan and checks everything. Finds what a policy does in a week, and bugs that need many instances.
+//! Discrete events without processes, ports or a journal: each step of the queue applies what happened, plans, applies
+//! the plan and checks everything. Shows a policy's behaviour over a week, and finds bugs that need many instances.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -25,7 +25,7 @@ use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::time::{BootId, Stamp};
 
-/// What happens.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     JobComes,
@@ -37,7 +37,7 @@ enum Happens {
     Look,
 }
 
-/// A pool under a policy, and the world around it.
+/// A pool under a policy, and its environment.
 #[derive(Debug)]
 pub struct Study {
     now: u64,
@@ -57,12 +57,12 @@ pub struct Study {
     wrong: Option<String>,
 }
 
-/// What a study came to.
+/// The result of a study.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Findings {
     pub events: u64,
     pub jobs: u64,
-    /// The most instances that existed at the same time.
+    /// The largest number of instances that existed at the same time.
     pub most: usize,
     /// Virtual milliseconds.
     pub time: u64,
@@ -119,7 +119,7 @@ impl Study {
         study
     }
 
-    /// Runs this many events, or says which promise broke, and when.
+    /// Runs this many events, or returns which promise broke, and when.
     pub fn run(&mut self, events: u64) -> Result<Findings, String> {
         let mut most = 0;
         for _ in 0..events {
@@ -138,7 +138,7 @@ impl Study {
         self.queue.push(Reverse((self.now + after, self.next, happens)));
     }
 
-    /// Exponential around a mean, roughly: the sum of two even draws.
+    /// Exponential around a mean, roughly: the sum of two uniform draws.
     fn about(&mut self, mean: u64) -> u64 {
         self.rng.below(mean) + self.rng.below(mean)
     }
@@ -292,7 +292,7 @@ impl Study {
         }
     }
 
-    /// Promise 1: nobody gets what is used up.
+    /// Promise 1: no job gets a used-up instance.
     fn granted(&mut self, attempt: &AttemptName, instance: &InstanceId) {
         let used = self.used.entry(instance.clone()).or_default();
         *used += 1;
@@ -316,7 +316,7 @@ impl Study {
         self.listing().instances.iter_mut().find(|l| l.id == *id)
     }
 
-    /// Promises 1, 2, 4 and 5 over everything, after every event.
+    /// Promises 1, 2, 4 and 5, after every event.
     fn check(&self) -> Result<(), String> {
         if let Some(wrong) = &self.wrong {
             return Err(wrong.clone());

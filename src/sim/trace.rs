@@ -1,11 +1,11 @@
-//! What happened, line by line.
+//! The trace: what happened, line by line.
 //!
-//! One line per step with its virtual time. Always hashed, kept as text only when asked for: two runs of one seed
-//! must tell the same story, byte for byte.
+//! One line per step with its virtual time. Always hashed; kept as text only on request. Two runs of one seed must have
+//! the same trace, byte for byte.
 
 use std::fmt::{self, Write};
 
-/// The trace of a world.
+/// The trace of a run.
 #[derive(Debug)]
 pub struct Trace {
     hash: u64,
@@ -35,7 +35,7 @@ impl Trace {
         self.text.as_deref()
     }
 
-    /// Length and hash: equal for equal stories.
+    /// Length and hash: equal for equal traces.
     pub fn digest(&self) -> (u64, u64) {
         (self.bytes, self.hash)
     }
@@ -44,7 +44,7 @@ impl Trace {
 impl Write for Trace {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         self.bytes += part.len() as u64;
-        // FNV-1a over words of eight bytes: cheap, and every byte counts, also its place in the part.
+        // FNV-1a over words of eight bytes: cheap, and every byte counts, as does its position in the part.
         let mut hash = self.hash;
         for chunk in part.as_bytes().chunks(8) {
             let mut word = [0_u8; 8];
@@ -65,15 +65,15 @@ mod tests {
 
     #[test]
     fn the_digest_is_the_same_with_and_without_text_and_sees_every_line() {
-        let tell = |keep, last: &str| {
-            let mut story = Trace::new(keep);
-            story.line(12_345, format_args!("keeper"), format_args!("lists"));
-            story.line(12_346, format_args!("keeper"), format_args!("{last}"));
-            story
+        let traced = |keep, last: &str| {
+            let mut trace = Trace::new(keep);
+            trace.line(12_345, format_args!("keeper"), format_args!("lists"));
+            trace.line(12_346, format_args!("keeper"), format_args!("{last}"));
+            trace
         };
-        assert_eq!(tell(true, "sleeps").digest(), tell(false, "sleeps").digest());
-        assert_ne!(tell(true, "sleeps").digest(), tell(true, "sleept").digest());
-        assert_eq!(tell(true, "ok").text(), Some("      12.345 keeper: lists\n      12.346 keeper: ok\n"));
-        assert_eq!(tell(false, "ok").text(), None);
+        assert_eq!(traced(true, "sleeps").digest(), traced(false, "sleeps").digest());
+        assert_ne!(traced(true, "sleeps").digest(), traced(true, "sleept").digest());
+        assert_eq!(traced(true, "ok").text(), Some("      12.345 keeper: lists\n      12.346 keeper: ok\n"));
+        assert_eq!(traced(false, "ok").text(), None);
     }
 }

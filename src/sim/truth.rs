@@ -1,16 +1,16 @@
-//! What is really so, whatever anybody has recorded.
+//! The actual state, whatever is recorded.
 //!
 //! Kept by the workload, the connector and the cloud; read by the checker.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::choosing::Said;
+use super::choosing::OfferingAnswers;
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
 use crate::core::job::JobFacts;
 use crate::port::provider::LaunchRequest;
 
-/// A job's attempt between its `prepare` and its `cleanup`, as the runner knows it.
+/// A job's attempt between its `prepare` and its `cleanup`, as the runner sees it.
 #[derive(Debug, Clone)]
 pub struct Live {
     pub job: u64,
@@ -20,7 +20,7 @@ pub struct Live {
     pub instance: InstanceId,
 }
 
-/// Something that runs on an instance now.
+/// A session that runs on an instance now.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub instance: InstanceId,
@@ -28,12 +28,12 @@ pub struct Session {
     pub attempt: Option<AttemptName>,
 }
 
-/// Who has been on an instance.
+/// The jobs of an instance.
 #[derive(Debug, Clone, Default)]
 pub struct Guests {
-    /// The trust domain of the jobs since it was made, or cleaned.
+    /// The trust domain of the jobs since it was launched, or cleaned.
     pub domain: Option<String>,
-    /// Attempts of its whole life.
+    /// All attempts of its life.
     pub ever: BTreeSet<AttemptName>,
 }
 
@@ -43,45 +43,45 @@ pub enum JobResult {
     Passed,
     /// The script's fault.
     Failed,
-    /// Ours, or the cloud's.
+    /// The fault of Greenroom, or of the cloud.
     SystemFailure,
     Cancelled,
-    /// Its runner died; GitLab gives it up.
+    /// Its runner died, and GitLab gave up the job.
     Abandoned,
 }
 
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// Jobs that no runner has taken yet, by their place in the scenario.
+    /// Jobs that no runner has taken yet, by their index in the scenario.
     pub queue: VecDeque<usize>,
     pub live: BTreeMap<AttemptName, Live>,
-    /// The job of every attempt there ever was.
+    /// The job of every attempt so far.
     pub attempts: BTreeMap<AttemptName, (PoolName, JobFacts)>,
     pub sessions: BTreeMap<Pid, Session>,
     pub guests: BTreeMap<InstanceId, Guests>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
-    /// What launches of offerings met with.
-    pub said: BTreeMap<PoolName, Said>,
+    /// The provider's answers to launches of offerings.
+    pub answers: BTreeMap<PoolName, OfferingAnswers>,
     /// Every launch ever sent, by its token.
-    pub asked: BTreeMap<String, LaunchRequest>,
-    pub verdicts: BTreeMap<u64, JobResult>,
-    /// What went wrong around a job, so that a system failure is true.
+    pub requested: BTreeMap<String, LaunchRequest>,
+    pub results: BTreeMap<u64, JobResult>,
+    /// Faults around a job that justify a system failure.
     pub excuses: BTreeMap<u64, &'static str>,
     /// Jobs that runners work on: by number, with the runner.
     pub running: BTreeMap<u64, u32>,
-    /// The last moment at which something happened that excuses a wait.
+    /// The last moment of an event that justifies a wait.
     pub excused: u64,
     /// Since when a job waits although an instance is free for it, by machine and pool.
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
-    /// When the last keeper of machine 0 left by itself, unless something happened since that excuses it.
+    /// When the last keeper of machine 0 exited by itself, unless a later event excuses it.
     pub keeper_left: Option<u64>,
-    /// Who became the keeper of machine 0 last, and whether somebody learned that it lives since it looked at a pool.
+    /// The last process to become the keeper of machine 0, and the pools in which a process has since relied on it.
     pub keeper: Option<Pid>,
     pub relied: BTreeSet<PoolName>,
     /// Which instance the lists of a pool omit, and until when.
     pub omitted: BTreeMap<PoolName, (u64, InstanceId)>,
-    /// Limits that were in force until a moment ago: pool, until when, how many.
+    /// Limits that applied until a moment ago: pool, until when, how many.
     pub old_limits: BTreeMap<PoolName, (u64, u32)>,
     /// Counters for names.
     pub keepers: u32,
@@ -90,7 +90,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Something went wrong around this job.
+    /// A fault occurred around this job.
     pub fn excuse(&mut self, job: u64, why: &'static str) {
         self.excuses.entry(job).or_insert(why);
     }

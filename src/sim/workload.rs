@@ -1,4 +1,4 @@
-//! GitLab and its runners: who calls us, when, and how badly.
+//! GitLab and its runners: which calls they make, when, and with which faults.
 //!
 //! Follows the custom executor: `prepare` up to three times, three seconds apart, each with its own TMPDIR and its own
 //! `cleanup`; then stage after stage; then `cleanup`, whatever happened.
@@ -17,10 +17,10 @@ use super::world::Runner;
 use crate::core::ids::AttemptName;
 use crate::port::host::AttemptRecord;
 
-/// Rings when there may be work for a runner.
+/// Notified when a runner may find work.
 pub const QUEUE: Channel = Channel::Work(0);
 
-/// GitLab: jobs come when the scenario says.
+/// GitLab: jobs come as in the scenario.
 pub fn gitlab(world: &Shared) {
     Starter::outside(world, "gitlab".to_owned(), 0, None, |proc| async move {
         let scenario = std::rc::Rc::clone(&proc.world.borrow().scenario);
@@ -59,11 +59,11 @@ pub fn runner(world: &Shared, starter: &Starter, opaque: bool) -> u32 {
             let call =
                 Job { starter: starter.clone(), number, id, plan, ends, attempt: AttemptName::new("") };
             Starter::outside(&proc.world, format!("job{id}"), 0, Some(number), |proc| async move {
-                let verdict = call.work(&proc).await;
-                proc.say(format_args!("{verdict:?}"));
+                let result = call.work(&proc).await;
+                proc.log(format_args!("{result:?}"));
                 let mut world = proc.world.borrow_mut();
                 world.truth.running.remove(&id);
-                world.truth.verdicts.insert(id, verdict);
+                world.truth.results.insert(id, result);
                 world.steps.notify(&QUEUE);
             });
         }
@@ -77,22 +77,22 @@ struct Job {
     number: u32,
     id: u64,
     plan: JobPlan,
-    /// The job's timeout, counted from when the runner took it: waiting included.
+    /// The job's timeout, counted from when the runner took it, including the wait.
     ends: u64,
     attempt: AttemptName,
 }
 
-/// What the runner makes of a call.
+/// The result of a call, as the runner sees it.
 enum Called {
     Exit(i32),
     Killed,
-    /// We told it to stop, and it did.
+    /// Stopped on request.
     Stopped,
 }
 
 impl Job {
-    fn trouble(&self, fault: Fault) -> bool {
-        self.plan.trouble == Some(fault)
+    fn has(&self, fault: Fault) -> bool {
+        self.plan.fault == Some(fault)
     }
 
     fn start(&self, proc: &Proc, command: Command, verb: &str) -> Pid {
@@ -100,7 +100,7 @@ impl Job {
         self.starter.start(&proc.world, command, name, 0, Some(self.number))
     }
 
-    /// Waits for a call to end; tells it to stop at `cancel`, and kills it a minute later.
+    /// Waits for a call to exit; stops it at `cancel`, and reports it if it is still running a minute later.
     async fn wait(&self, proc: &Proc, pid: Pid, cancel: Option<u64>) -> Called {
         let channels = [Channel::Exit(pid)];
         let cancel = Some(cancel.map_or(self.ends, |at| at.min(self.ends)));
@@ -120,9 +120,9 @@ impl Job {
             self.attempt = self.new_tmpdir(proc);
             match self.prepare(proc).await {
                 Called::Exit(0) => {
-                    let verdict = self.stages(proc).await;
+                    let result = self.stages(proc).await;
                     self.cleanup(proc).await;
-                    return verdict;
+                    return result;
                 }
                 Called::Stopped => {
                     self.cleanup(proc).await;
@@ -162,15 +162,15 @@ impl Job {
             }),
         };
         let began = proc.now_ms();
-        if self.trouble(Fault::PrepareRepeated) {
+        if self.has(Fault::PrepareRepeated) {
             let pid = self.start(proc, command(), "prepare");
             proc.pause(self.plan.dice % 20_000).await;
             let mut world = proc.world.borrow_mut();
             world.cover.fault(Fault::PrepareRepeated);
-            world.doom(pid); // it may have ended by itself: then it is repeated after a success
+            world.doom(pid); // it may have exited by itself: then it is repeated after a success
         }
         let pid = self.start(proc, command(), "prepare");
-        let cancel = self.trouble(Fault::CancelledWaiting).then(|| began + self.plan.dice % 15_000);
+        let cancel = self.has(Fault::CancelledWaiting).then(|| began + self.plan.dice % 15_000);
         let called = self.wait(proc, pid, cancel).await;
         let mut world = proc.world.borrow_mut();
         match &called {
@@ -194,14 +194,14 @@ impl Job {
         let last = self.plan.stages.len() - 1;
         for (place, (takes, exit)) in self.plan.stages.iter().enumerate() {
             proc.pause(20 + self.plan.dice % 300).await;
-            let stubborn = self.trouble(Fault::RunAbandoned) && place == last;
+            let stubborn = self.has(Fault::RunAbandoned) && place == last;
             let takes = if stubborn { 30_000 } else { *takes };
             let stage = StagePlan { attempt: self.attempt.clone(), takes, exit: *exit, stubborn };
             let pid = self.start(proc, Command::Run { pool: self.plan.pool.clone(), stage }, "run");
             if stubborn {
                 return self.abandon(proc, pid).await;
             }
-            let cancelled = self.trouble(Fault::CancelledRunning) && place == last;
+            let cancelled = self.has(Fault::CancelledRunning) && place == last;
             let cancel = cancelled.then(|| proc.now_ms() + self.plan.dice % takes);
             match self.wait(proc, pid, cancel).await {
                 Called::Exit(0) => {}
@@ -222,7 +222,7 @@ impl Job {
         JobResult::Passed
     }
 
-    /// The runner believes what `prepare` said: the attempt has an instance now.
+    /// The runner relies on the result of `prepare`: the attempt has an instance now.
     fn hold(&self, proc: &Proc) -> bool {
         let mut world = proc.world.borrow_mut();
         let instance = {
@@ -240,7 +240,7 @@ impl Job {
         true
     }
 
-    /// A call that does not react: the runner gives up on it and goes on to `cleanup`.
+    /// A call that does not react: the runner abandons it and continues with `cleanup`.
     async fn abandon(&self, proc: &Proc, pid: Pid) -> JobResult {
         let give_up = proc.now_ms() + 5_000 + self.plan.dice % 10_000;
         let exit = proc.until(&[Channel::Exit(pid)], Some(give_up), |world| world.exit_of(pid)).await;
@@ -252,12 +252,12 @@ impl Job {
     }
 
     async fn cleanup(&self, proc: &Proc) {
-        if self.trouble(Fault::CleanupLate) {
+        if self.has(Fault::CleanupLate) {
             proc.world.borrow_mut().cover.fault(Fault::CleanupLate);
             proc.pause(self.plan.dice % 240_000).await;
         }
         proc.world.borrow_mut().truth.live.remove(&self.attempt);
-        if self.trouble(Fault::CleanupMissing) {
+        if self.has(Fault::CleanupMissing) {
             proc.world.borrow_mut().cover.fault(Fault::CleanupMissing);
         } else {
             let pid = self.start(proc, Command::Cleanup { attempt: self.attempt.clone() }, "cleanup");

@@ -1,7 +1,7 @@
-//! Everything that exists in a simulated world.
+//! Everything that exists in a simulation.
 //!
-//! One world holds the cloud, the machines that Greenroom runs on, the processes there and the truth about the jobs.
-//! Ports read and change it, one step at a time; the checker watches it.
+//! One world has the cloud, the machines that Greenroom runs on, the processes there and the truth about the jobs.
+//! Ports read and change it, one step at a time; the checker observes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::core::time::{BootId, Stamp};
 use crate::host::memory::{News, SharedDirectory};
 use crate::port::provider::{InstanceKeys, LaunchRequest};
 
-/// The wall clock when the world begins: Monday, 5 January 2026, 08:00 UTC.
+/// The wall clock at the start: Monday, 5 January 2026, 08:00 UTC.
 pub const EPOCH_MS: i64 = 1_767_600_000_000;
 
 pub type Body = Pin<Box<dyn Future<Output = i32>>>;
@@ -33,7 +33,7 @@ pub type Body = Pin<Box<dyn Future<Output = i32>>>;
 #[derive(Debug, Clone, Copy)]
 pub struct Runner {
     pub alive: bool,
-    /// In a namespace of its own: others cannot judge whether it lives.
+    /// In a namespace of its own: others cannot observe whether it lives.
     pub opaque: bool,
 }
 
@@ -100,7 +100,7 @@ impl Manager {
 /// Everything.
 #[derive(Debug)]
 pub struct World {
-    /// Milliseconds since the world began; never steps.
+    /// Milliseconds since the start; never steps.
     pub now: u64,
     pub scenario: Rc<Scenario>,
     pub steps: Steps,
@@ -111,7 +111,7 @@ pub struct World {
     pub managers: Vec<Manager>,
     pub cloud: Cloud,
     pub truth: Truth,
-    /// What the operator's file says.
+    /// The operator's configuration.
     pub config: BTreeMap<PoolName, Rc<super::scenario::PoolPlan>>,
     /// The first broken promise.
     pub wrong: Option<String>,
@@ -120,7 +120,7 @@ pub struct World {
     next_pid: u32,
 }
 
-/// Processes that were started in this step.
+/// Processes started in this step.
 #[derive(Default)]
 pub(super) struct Newborn(pub(super) Vec<(Pid, Body)>);
 
@@ -151,28 +151,28 @@ impl World {
         }
     }
 
-    /// What the clocks of a machine say.
+    /// The time on the clocks of a machine.
     pub fn stamp(&self, machine: usize) -> Stamp {
         self.managers[machine].stamp(self.now)
     }
 
-    pub fn say(&mut self, pid: Pid, what: fmt::Arguments<'_>) {
+    pub fn log(&mut self, pid: Pid, what: fmt::Arguments<'_>) {
         let name = self.processes.get(&pid).map_or("?", |p| p.name.as_str());
         self.story.line(self.now, format_args!("{name}"), what);
     }
 
     /// A line about something that no process did.
-    pub fn tell(&mut self, who: &str, what: fmt::Arguments<'_>) {
+    pub fn log_as(&mut self, who: &str, what: fmt::Arguments<'_>) {
         self.story.line(self.now, format_args!("{who}"), what);
     }
 
-    /// A promise is broken. The first one counts.
+    /// Records that a promise is broken. Only the first one counts.
     pub fn broken(&mut self, what: String) {
-        self.tell("CHECK", format_args!("{what}"));
+        self.log_as("CHECK", format_args!("{what}"));
         self.wrong.get_or_insert(what);
     }
 
-    /// Does this fault strike now?
+    /// True if this fault occurs now.
     pub fn strikes(&mut self, fault: Fault) -> bool {
         let Some(window) = self.scenario.windows.open(fault, self.now) else { return false };
         let strikes = self.streams.faults.chance(window.per_mille);
@@ -188,18 +188,18 @@ impl World {
         Pid(self.next_pid)
     }
 
-    /// A process begins with the next step.
+    /// Starts a process with the next step.
     pub fn start(&mut self, pid: Pid, process: Process, body: Body) {
         self.processes.insert(pid, process);
         self.newborn.0.push((pid, body));
     }
 
-    /// Kills a process as soon as this step is over.
+    /// Kills a process at the end of this step.
     pub fn doom(&mut self, pid: Pid) {
         self.doomed.push(pid);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&mut self, pid: Pid) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.stop = true;
@@ -221,7 +221,7 @@ impl World {
         self.processes.get(&pid).is_some_and(|p| p.exit.is_none())
     }
 
-    /// Is the runner that this process belongs to still there?
+    /// True if the runner that this process belongs to is alive.
     pub fn runner_lives(&self, pid: Pid) -> bool {
         let Some(process) = self.processes.get(&pid) else { return false };
         let runner = |number| self.managers[process.machine].runners.get(&number);
@@ -238,7 +238,7 @@ impl World {
                     self.steps.notify(&Channel::Instance(id));
                 }
                 Due::Gone { id } => {
-                    self.tell("cloud", format_args!("{id} is gone"));
+                    self.log_as("cloud", format_args!("{id} is gone"));
                     self.cloud.end(&id, at);
                     self.steps.notify(&Channel::Instance(id));
                 }
@@ -252,13 +252,13 @@ impl World {
         let id = &request.instance;
         let lied = if lie { " though it was refused" } else { "" };
         match (made, plan.takes) {
-            (false, _) => self.tell("cloud", format_args!("{id} exists with another token")),
-            (true, Some(ms)) => self.tell("cloud", format_args!("{id} boots within {ms} ms{lied}")),
-            (true, None) => self.tell("cloud", format_args!("{id} will never boot{lied}")),
+            (false, _) => self.log_as("cloud", format_args!("{id} exists with another token")),
+            (true, Some(ms)) => self.log_as("cloud", format_args!("{id} boots within {ms} ms{lied}")),
+            (true, None) => self.log_as("cloud", format_args!("{id} will never boot{lied}")),
         }
     }
 
-    /// Passes on what changed in the directories.
+    /// Delivers wake-ups about changes in the directories.
     pub(super) fn deliver_news(&mut self) {
         for number in 0..self.managers.len() {
             let news = self.managers[number].directory.borrow_mut().news();
