@@ -1,6 +1,6 @@
-//! Settings that are fine alone and wrong together.
+//! Settings that are valid alone but contradict each other.
 //!
-//! What is already known to be bad is left out, so that one mistake makes one complaint; two defaults never
+//! Settings that are already reported are skipped, so that one mistake makes one diagnostic. Two defaults never
 //! contradict each other.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::core::time::Pretty;
 use super::diagnostic::Diagnostic;
 use super::table::{Got, Sink};
 
-/// The keys of a pool that are judged together.
+/// The keys of a pool that are checked together.
 pub(super) struct PoolDraft {
     pub(super) max_instances: Got<u32>,
     pub(super) capacity_per_instance: Got<u32>,
@@ -30,7 +30,7 @@ pub(super) struct IdleDraft {
 }
 
 impl IdleDraft {
-    /// What is not named here is taken from below.
+    /// Takes missing keys from `below`.
     pub(super) fn over(&self, below: &IdlePolicy) -> IdlePolicy {
         IdlePolicy {
             idle_count: self.idle_count.or(below.idle_count),
@@ -41,7 +41,7 @@ impl IdleDraft {
     }
 }
 
-/// A pool by itself.
+/// Checks a pool by itself.
 pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
     uses(draft, sink);
     idle(draft, &draft.idle, sink);
@@ -53,8 +53,8 @@ pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
     }
 }
 
-/// An instance that is thrown away before it ever fills up. Where `max_use_count` is not given, its default depends
-/// on the provider, so `Config::objection` judges that.
+/// An instance that is terminated before all its slots are used. If `max_use_count` is missing, its default depends on
+/// the provider, so `Config::objection` checks that.
 fn uses(draft: &PoolDraft, sink: &mut Sink) {
     if let (Got::Good(served, at), Got::Good(jobs, other)) =
         (&draft.max_use_count, &draft.capacity_per_instance)
@@ -65,21 +65,21 @@ fn uses(draft: &PoolDraft, sink: &mut Sink) {
             "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: no instance would \
              ever be full"
         );
-        let complaint = Diagnostic::new(title).at(at.clone(), "jobs that an instance runs in its life");
-        let complaint = complaint.at(other.clone(), "jobs that an instance runs concurrently");
+        let diagnostic = Diagnostic::new(title).at(at.clone(), "jobs that an instance runs in its life");
+        let diagnostic = diagnostic.at(other.clone(), "jobs that an instance runs concurrently");
         sink.push(
-            complaint
+            diagnostic
                 .help(format!("set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit")),
         );
     }
 }
 
-/// The idle keys of a pool, or of an entry on top of it, against the pool's limits.
+/// Checks the idle keys of a pool, or of an entry on top of it, against the pool's limits.
 pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
     let count = entry.idle_count.over(&pool.idle.idle_count);
     let factor = entry.scale_factor.over(&pool.idle.scale_factor);
     let limit = entry.scale_factor_limit.over(&pool.idle.scale_factor_limit);
-    // An entry that inherits both sides was judged with the pool.
+    // An entry that inherits both sides was checked with the pool.
     let own = |got: &Got<u32>| got.value().is_some();
     if let Got::Good(wanted, at) = count
         && own(&entry.idle_count)
@@ -102,13 +102,15 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
         && ceiling < floor
     {
         let title = format!("`scale_factor_limit` = {ceiling} is below `idle_count` = {floor}");
-        let complaint = Diagnostic::new(title).at(limit_at.clone(), "the maximum of idle job slots");
-        sink.push(complaint.at(at.clone(), "the minimum of idle job slots").help("set it to 0 for no limit"));
+        let diagnostic = Diagnostic::new(title).at(limit_at.clone(), "the maximum of idle job slots");
+        sink.push(
+            diagnostic.at(at.clone(), "the minimum of idle job slots").help("set it to 0 for no limit"),
+        );
     }
 }
 
-/// Pairs of `[timing]` of which the first must not be longer than the second. Only what stands in the file is
-/// judged: a test that shortens one key is not made to name the other.
+/// Pairs of `[timing]` of which the first must not be longer than the second. Checks only keys that the file sets: a
+/// test that shortens one key need not set the other.
 const ORDERED: &[(&str, &str, &str)] = &[
     ("launch_backoff", "launch_backoff_max", "the first delay would exceed the maximum"),
     ("stockout_backoff", "stockout_backoff_max", "the first delay would exceed the maximum"),

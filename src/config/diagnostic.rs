@@ -1,4 +1,4 @@
-//! Complaints that point at the line.
+//! Diagnostics that point at the line.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-/// At most so many complaints are shown at once; a binary file would have thousands.
+/// Shows at most this many diagnostics; a binary file would have thousands.
 const SHOWN: usize = 10;
 
-/// Where in the text: byte offsets.
+/// A position in the text: byte offsets.
 pub(super) type Span = Range<usize>;
 
-/// One complaint.
+/// One diagnostic.
 #[derive(Debug, Clone)]
 pub(super) struct Diagnostic {
     title: String,
-    /// The first one is where it is, the others are what it contradicts.
+    /// The first one is the position of the mistake; the others are what it contradicts.
     marks: Vec<(Span, String)>,
     help: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl Diagnostic {
         Self { title: title.into(), marks: Vec::new(), help: Vec::new() }
     }
 
-    /// Points at a place; the first call names the place itself, further ones what belongs to it.
+    /// Adds a label. The first one marks the mistake itself, further ones what belongs to it.
     pub(super) fn at(mut self, span: Span, label: impl Into<String>) -> Self {
         self.marks.push((span, label.into()));
         self
@@ -44,8 +44,8 @@ impl Diagnostic {
 
 /// Everything that is wrong with one configuration, in the order of the file.
 ///
-/// `render` is the full text with the lines concerned, for operators. `Display` is one line without them, for job
-/// logs and reports, where a line of the file (a provider's password, say) must not show up.
+/// `render` is the full text with the lines concerned, for operators. `Display` is one line without them, for job logs
+/// and reports, which must not show a line of the file (such as a provider's password).
 #[derive(Clone)]
 pub struct Diagnostics {
     file: String,
@@ -59,7 +59,7 @@ impl Diagnostics {
         Self { file: file.to_owned(), source, found }
     }
 
-    /// How many things are wrong.
+    /// The number of mistakes.
     pub fn count(&self) -> usize {
         self.found.len()
     }
@@ -75,7 +75,7 @@ impl Diagnostics {
         parts.join("\n\n")
     }
 
-    /// One line: the first complaint with file, line and column, and how many more there are.
+    /// One line: the first diagnostic with file, line and column, and the number of further ones.
     fn summary(&self) -> String {
         let Some(first) = self.found.first() else { return self.file.clone() };
         let place = match first.marks.first() {
@@ -113,7 +113,7 @@ impl Diagnostics {
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name in the file may hold what would steer a terminal; the renderer takes care of that itself.
+        // A name in the file may contain terminal control characters; the renderer escapes those itself.
         let text: String = self.summary().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         f.write_str(&text)
     }
@@ -127,7 +127,7 @@ impl fmt::Debug for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// A span that lies in the text whatever it said: the renderer panics on any other.
+/// A span inside the text, whatever the label has: the renderer panics on any other.
 fn within(source: &str, span: &Span) -> Span {
     let start = floor(source, span.start);
     start..floor(source, span.end).max(start)

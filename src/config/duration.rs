@@ -5,11 +5,11 @@ use std::time::Duration;
 use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::SpanParser;
 
-/// Ten years; beyond it a typo is likelier than a wish.
+/// Ten years; a longer duration is probably a typo.
 const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
 
-/// Parses `30s`, `20m0s`, `1h 30m`, `1.5h`, `1d` (24 hours), `1w`. Whole milliseconds, because that is what the
-/// journal keeps: a policy must be the same after it was written and read.
+/// Parses `30s`, `20m0s`, `1h 30m`, `1.5h`, `1d` (24 hours), `1w`. Accepts whole milliseconds only, because the journal
+/// stores those: a policy must be the same after it was written and read.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// What to say to a number without a unit.
+/// The help for a number without a unit.
 pub(super) fn no_unit(number: &str) -> String {
     format!("a number needs its unit: \"{number}s\", \"{number}m\" or \"{number}h\"")
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused_with_what_to_write_instead() {
-        for (text, says) in [
+        for (text, expected) in [
             ("30", "\"30s\""),
             ("1.5", "needs its unit"),
             ("", "not a duration"),
@@ -90,7 +90,7 @@ mod tests {
             ("99999999999999999999d", "duration"),
         ] {
             let problem = parse(text).unwrap_err();
-            assert!(problem.contains(says), "{text}: {problem}");
+            assert!(problem.contains(expected), "{text}: {problem}");
         }
     }
 

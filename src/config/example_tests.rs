@@ -1,4 +1,4 @@
-//! The example is valid and shows true defaults, and the tables of keys tell the truth.
+//! The example is valid and shows true defaults, and the tables of keys are complete.
 
 use super::keys::all;
 use super::*;
@@ -60,7 +60,7 @@ fn the_example_stays_valid_when_every_comment_that_is_a_key_is_taken_in() {
     Config::parse(&taken_in, "examples/config.toml").unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
-/// The keys that a text names, commented or not, with the kind of table each stands in.
+/// The keys that a text contains, commented out or not, with the kind of table of each.
 fn mentioned(text: &str) -> Vec<(Section, String)> {
     let mut section = Section::Top;
     let mut found = Vec::new();
@@ -101,7 +101,7 @@ fn the_example_mentions_every_key_but_most_of_timing() {
 
 #[test]
 fn the_commented_defaults_of_the_example_are_the_true_ones() {
-    // What is commented and has no default shows a sensible value, and says so above.
+    // A key that is commented out and has no default shows a sensible value, and its comment describes it.
     let shown = |place: Section, key: &Key| {
         let mut section = Section::Top;
         EXAMPLE.lines().find_map(|line| {
@@ -139,8 +139,8 @@ fn every_key_is_really_read() {
         let text = with(section, &format!("{} = 1979-05-27", key.name));
         let wrong = Config::parse(&text, "x").expect_err(key.name);
         let summary = wrong.to_string();
-        let says = format!("`{}`", key.name);
-        assert!(summary.contains(&says) && summary.contains("must be"), "{}: {summary}", key.name);
+        let quoted = format!("`{}`", key.name);
+        assert!(summary.contains(&quoted) && summary.contains("must be"), "{}: {summary}", key.name);
     }
 }
 

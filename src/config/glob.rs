@@ -37,8 +37,8 @@ impl Glob {
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
-        // `reach[i]`: the parts so far can cover the first `i` characters. Linear in pattern × name, whatever the
-        // pattern: names are chosen by users.
+        // `reach[i]`: the parts so far can match the first `i` characters. Linear in pattern × name for any pattern,
+        // because users choose names.
         let name: Vec<char> = name.chars().collect();
         let mut reach = vec![false; name.len() + 1];
         reach[0] = true;

@@ -1,8 +1,7 @@
 //! `greenroom.toml`: from text to checked settings.
 //!
-//! The text is read key by key against the tables of all keys (keys/); everything that is wrong is collected and
-//! shown at once, each complaint with its line. What comes out carries no spans: `Config` keeps them aside for
-//! messages that name where a limit is set.
+//! The text is read key by key against the tables of all keys (keys/). All mistakes are collected and shown together,
+//! each with its line. `Config` has no spans; it keeps them apart for messages that name where a limit is set.
 
 mod check;
 mod diagnostic;
@@ -37,14 +36,14 @@ pub use pool::{PoolConfig, ProviderTable, Shell};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;
 
-/// Everything the operator set.
+/// All settings of the operator.
 #[derive(Clone, PartialEq)]
 pub struct Config {
-    /// Where the state lies. Absolute. Default `/var/lib/greenroom`.
+    /// The state directory. Absolute. Default `/var/lib/greenroom`.
     pub state_dir: PathBuf,
     /// Days for which old journal segments are kept. Default 30; 0 keeps none.
     pub history_days: u32,
-    /// For passes over no pool in particular; each pool's policy carries its own copy.
+    /// For passes over no particular pool; each pool's policy has its own copy.
     pub timing: Timing,
     pub host_timing: HostTiming,
     /// At least one.
@@ -62,12 +61,12 @@ pub enum ConfigError {
     Invalid(#[from] Diagnostics),
 }
 
-/// Changes when the text changes; says nothing else, and is not kept across versions of this program.
+/// Changes when the text changes; not comparable between versions of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfigHash(u64);
 
 impl Config {
-    /// Reads a file, once. The error names it.
+    /// Reads a file once. The error contains its name.
     pub fn read(path: &Path) -> Result<(Self, ConfigHash), ConfigError> {
         let bytes = fs_err::read(path).map_err(ConfigError::Read)?;
         let name = path.display().to_string();
@@ -75,11 +74,11 @@ impl Config {
         Ok((Self::parse(text, &name)?, Self::hash(text)))
     }
 
-    /// Checks a text; `file_name` is what messages call it.
+    /// Checks a text; messages call it `file_name`.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Diagnostics> {
         let source: Arc<str> = Arc::from(text);
-        let complain = |found| Diagnostics::new(file_name, Arc::clone(&source), found);
-        let values = syntax::parse(text).map_err(complain)?;
+        let invalid = |found| Diagnostics::new(file_name, Arc::clone(&source), found);
+        let values = syntax::parse(text).map_err(invalid)?;
         let mut sink = Vec::new();
         let top = Table::open(Section::Top, String::new(), 0..0, &values, &mut sink);
         let state_dir = top.host_path("state_dir", &mut sink).or("/var/lib/greenroom".to_owned());
@@ -99,25 +98,25 @@ impl Config {
         let rules = rule::read(&top, &named, &mut sink);
         let origins = Origins::of(file_name, Arc::clone(&source), &values);
         if !sink.is_empty() {
-            return Err(complain(sink));
+            return Err(invalid(sink));
         }
         let state_dir = PathBuf::from(state_dir);
         Ok(Self { state_dir, history_days, timing, host_timing, pools, rules, origins })
     }
 
-    /// Tells one text from another.
+    /// Distinguishes one text from another.
     pub fn hash(text: &str) -> ConfigHash {
         let mut hasher = DefaultHasher::new();
         hasher.write(text.as_bytes());
         ConfigHash(hasher.finish())
     }
 
-    /// Which pool serves this job.
+    /// The pool that serves this job.
     pub fn choose(&self, job: &JobTraits<'_>) -> PoolChoice<'_> {
         match self.rules.choose(job) {
             Ok(name) => match self.pools.get(name) {
                 Some(pool) => PoolChoice::Pool(pool),
-                // Rules name only pools that exist: `parse` has looked.
+                // Rules name only pools that exist: `parse` has checked.
                 None => PoolChoice::Impossible(format!("there is no pool `{name}`")),
             },
             Err(sentence) => PoolChoice::Impossible(sentence),
@@ -126,13 +125,13 @@ impl Config {
 
     /// Where a key is set, as `FILE:LINE`, for messages like "`max_instances` is set in …". The path is dotted:
     /// `pool.linux.max_instances`, `timing.reap_grace`; entries of a list by number from 0: `rule.0.pool`.
-    /// `None`: it is not set, the default holds.
+    /// `None`: it is not set, and the default applies.
     pub fn origin(&self, key: &str) -> Option<String> {
         self.origins.line(key)
     }
 
-    /// What is wrong with a pool once it is known whether its provider's instances can be thrown away. To be asked
-    /// for each pool when its provider has been made.
+    /// The mistake in a pool's settings that depends on whether its provider's instances are disposable. To be called
+    /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
         let jobs = pool.policy.capacity_per_instance;
         let served = pool.policy_where(disposable).max_use_count?;
@@ -146,8 +145,8 @@ impl Config {
         Some(self.complain(&format!("pool.{}.capacity_per_instance", pool.name), problem))
     }
 
-    /// A complaint about a key that somebody else reads (a provider about its table), pointing at its line, or at
-    /// the nearest table around it where the key is not set.
+    /// A diagnostic for a key that the caller reads (a provider's table), at its line, or at the nearest table around
+    /// it if the key is not set.
     pub fn complain(&self, key: &str, problem: impl Into<String>) -> Diagnostics {
         self.origins.complain(key, problem.into())
     }
@@ -175,7 +174,7 @@ fn text_of<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, Diagnostics> {
     })
 }
 
-/// The pools by name, whether or not they are right in themselves: a rule that names one is not to blame.
+/// The pools by name, including those with mistakes: a rule that names one of these is itself correct.
 fn named(values: &toml::de::DeTable<'_>) -> Named {
     let tables = values.get("pool").and_then(|value| value.get_ref().as_table());
     Named(tables.into_iter().flatten().map(|(key, _)| (key.get_ref().to_string(), key.span())).collect())

@@ -1,4 +1,4 @@
-//! What the operator may have meant.
+//! Suggestions for misspelled keys.
 
 use super::keys::{self, Section};
 
@@ -16,14 +16,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("branch", "ref"),
 ];
 
-/// One line of help for a key that does not belong where it stands.
+/// One line of help for a key that does not belong in its table.
 pub(super) fn key_help(section: Section, name: &str) -> String {
     let plain = plain(name);
     let own = || section.keys().map(|key| key.name);
     let elsewhere =
-        ELSEWHERE.iter().find(|(foreign, ours)| *foreign == plain && own().any(|key| key == *ours));
-    if let Some((_, ours)) = elsewhere {
-        return format!("the name of this key is `{ours}`");
+        ELSEWHERE.iter().find(|(foreign, own_name)| *foreign == plain && own().any(|key| key == *own_name));
+    if let Some((_, own_name)) = elsewhere {
+        return format!("the name of this key is `{own_name}`");
     }
     if let Some(key) = own().find(|key| *key == plain) {
         return format!("did you mean `{key}`?");
@@ -41,7 +41,7 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
     format!("known keys: {}; docs/configuration.md describes them", keys.join(", "))
 }
 
-/// The nearest of some names, if it is near enough to be meant.
+/// The nearest of some names, if it is near enough to be a suggestion.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let reach = (name.chars().count() / 3).max(1);
     let name = plain(name);

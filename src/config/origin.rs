@@ -1,4 +1,4 @@
-//! Where each key stands, for messages after the check.
+//! The position of each key, for messages after the check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Diagnostics, Span, line_and_column};
 
-/// The places of all keys of one file.
+/// The positions of all keys of one file.
 #[derive(Clone)]
 pub(super) struct Origins {
     file: String,
@@ -16,7 +16,7 @@ pub(super) struct Origins {
 }
 
 impl PartialEq for Origins {
-    /// Two configurations that say the same are equal wherever they say it.
+    /// Configurations with the same settings are equal, whatever their positions.
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -45,12 +45,12 @@ impl Origins {
                 None => break None,
             }
         };
-        let complaint = Diagnostic::new(problem);
-        let complaint = match span {
-            Some(span) => complaint.at(span, if nearest == Some(key) { "here" } else { "in this table" }),
-            None => complaint,
+        let diagnostic = Diagnostic::new(problem);
+        let diagnostic = match span {
+            Some(span) => diagnostic.at(span, if nearest == Some(key) { "here" } else { "in this table" }),
+            None => diagnostic,
         };
-        Diagnostics::new(&self.file, Arc::clone(&self.source), vec![complaint])
+        Diagnostics::new(&self.file, Arc::clone(&self.source), vec![diagnostic])
     }
 }
 

@@ -14,32 +14,32 @@ use super::diagnostic::{Diagnostic, Span};
 use super::keys::Section;
 use super::table::{Got, Sink, Table};
 
-/// One pool as the operator wants it.
+/// One pool, as the operator configured it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolConfig {
     pub name: PoolName,
-    /// With `max_use_count` as it stands in the file, or 1; see `policy_where`.
+    /// With `max_use_count` from the file, or 1; see `policy_where`.
     pub policy: Policy,
-    /// Does `max_use_count` stand in the file?
+    /// True if the file sets `max_use_count`.
     pub uses_given: bool,
     /// The interpreter of the job's scripts on the instance.
     pub shell: Shell,
-    /// Where jobs' sources lie on the instance. Absolute there.
+    /// The directory of jobs' sources on the instance. Absolute there.
     pub builds_dir: String,
-    /// Where jobs' local caches lie on the instance. Absolute there.
+    /// The directory of jobs' local caches on the instance. Absolute there.
     pub cache_dir: String,
-    /// Does either of the two stand in the file?
+    /// True if the file sets either of the two.
     pub dirs_given: bool,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// Run on a fixed host between jobs; must exit 0.
+    /// Run on a static host between jobs; must exit 0.
     pub clean_command: Option<String>,
     pub provider: ProviderTable,
 }
 
 impl PoolConfig {
-    /// The policy for a provider whose instances can (`disposable`) or cannot be thrown away: where they cannot,
-    /// and the file does not say otherwise, an instance serves any number of jobs.
+    /// The policy for a provider whose instances are `disposable` or not. If they are not, and the file does not set a
+    /// limit, an instance serves any number of jobs.
     pub fn policy_where(&self, disposable: bool) -> Policy {
         let mut policy = self.policy.clone();
         if !disposable && !self.uses_given {
@@ -49,7 +49,7 @@ impl PoolConfig {
     }
 }
 
-/// For which shell GitLab Runner writes its scripts.
+/// The shell that GitLab Runner writes its scripts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shell {
     Bash,
@@ -64,7 +64,7 @@ pub enum Shell {
 impl Shell {
     const ALL: [Self; 4] = [Self::Bash, Self::Sh, Self::Pwsh, Self::Powershell];
 
-    /// The name that GitLab Runner knows.
+    /// GitLab Runner's name for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -75,10 +75,10 @@ impl Shell {
     }
 }
 
-/// A provider's own table, not looked into here: the provider reads it, and points at lines with `Config::complain`.
+/// A provider's own table. The provider reads it, and points at lines with `Config::complain`.
 #[derive(Clone, PartialEq)]
 pub struct ProviderTable {
-    /// Which provider.
+    /// The provider's name.
     pub kind: String,
     /// Everything in the table but `kind`.
     pub table: toml::Table,
@@ -202,7 +202,7 @@ fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
     let mut timezone = zone.or("UTC".to_owned());
     let mut readable = !zone.is_bad();
     if let Some(span) = zone.span() {
-        // Judged by itself, so that a wrong zone is not blamed on the periods.
+        // Checked separately, so that a wrong time zone is not reported as a wrong period.
         let text = ScheduleText { periods: vec!["* * * * *".to_owned()], timezone: timezone.clone() };
         if Schedule::parse(text).is_err() {
             let title = format!("unknown time zone `{timezone}`");
@@ -217,7 +217,7 @@ fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
         let text = ScheduleText { periods: vec![period.get_ref().clone()], timezone: timezone.clone() };
         if let Err(wrong) = Schedule::parse(text) {
             let title = format!("the period `{}` is invalid", wrong.period);
-            // The parser draws a caret of its own under its last line.
+            // The parser adds a caret of its own under its last line.
             let problem = wrong.problem.lines().next_back().unwrap_or_default();
             let problem = problem.trim_start_matches([' ', '^']).to_owned();
             let help = "use five fields (minute, hour, day, month, weekday), such as \"* 9-17 * * mon-fri\"";

@@ -1,7 +1,7 @@
 //! `[[rule]]`: which pool a job gets.
 //!
-//! Only facts that GitLab itself states decide, never a variable. `project`, `namespace` and `protected` are
-//! GitLab's own; `ref`, `job` and `image` are chosen by whoever may push: they route, they do not protect.
+//! Rules use only facts that GitLab itself states, never a variable. `project`, `namespace` and `protected` are
+//! GitLab's own; anyone who may push chooses `ref`, `job` and `image`: these route, they do not protect.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::near;
 use super::pool::PoolConfig;
 use super::table::{Got, Sink, Table};
 
-/// What is known of a job from its response, and nothing from its variables.
+/// The facts of a job from its response, none from its variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobTraits<'a> {
     /// Full path: `group/sub/project`.
@@ -25,19 +25,19 @@ pub struct JobTraits<'a> {
     pub namespace: &'a str,
     /// Branch or tag.
     pub git_ref: &'a str,
-    /// Does GitLab say that the ref is protected? What it does not say counts as no.
+    /// True if GitLab reports the ref as protected; without a report, false.
     pub protected: bool,
     pub job: &'a str,
     /// The name behind `image:`, if the job has one.
     pub image: Option<&'a str>,
 }
 
-/// Which pool serves a job.
+/// The pool that serves a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolChoice<'a> {
     Pool(&'a PoolConfig),
-    /// The job asks for what is not offered. The sentence is for its author; the call ends as a build failure,
-    /// because another attempt cannot help.
+    /// The job requests an image that no rule allows. The sentence is for the job log; the call ends as a build
+    /// failure, because a retry cannot help.
     Impossible(String),
 }
 
@@ -81,7 +81,7 @@ impl Rule {
     }
 }
 
-/// The rules of a configuration and what comes after them.
+/// The rules of a configuration, and the defaults after them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Rules {
     pub(super) list: Vec<Rule>,
@@ -89,8 +89,8 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The first rule that matches decides, else the default pool. Where allow-lists of images exist, a job that
-    /// names an image never falls through to the default: a mistyped image shall not run on just any machine.
+    /// The first matching rule decides, otherwise the default pool. If allow-lists of images exist, a job with an image
+    /// never gets the default pool: a mistyped image must not run on an arbitrary machine.
     pub(super) fn choose(&self, job: &JobTraits<'_>) -> Result<&PoolName, String> {
         let fitting = || self.list.iter().filter(|rule| rule.fits(job));
         if let Some(rule) = fitting().find(|rule| rule.admits_image(job.image)) {
@@ -135,7 +135,7 @@ fn nothing_fits(job: &JobTraits<'_>) -> String {
     )
 }
 
-/// A name for the job log: what would steer a terminal is shown as `?`.
+/// A name for the job log, with `?` in place of control characters.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -147,8 +147,8 @@ pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
     let mut greedy: Option<Span> = None;
     for (span, values) in top.tables("rule", sink) {
         if let Some(greedy) = &greedy {
-            let complaint = Diagnostic::new("this rule is never reached").at(span.clone(), "never reached");
-            sink.push(complaint.at(greedy.clone(), "this rule matches every job"));
+            let diagnostic = Diagnostic::new("this rule is never reached").at(span.clone(), "never reached");
+            sink.push(diagnostic.at(greedy.clone(), "this rule matches every job"));
         }
         let table = Table::open(Section::Rule, "[[rule]]".to_owned(), span.clone(), values, sink);
         if let Some(rule) = read_one(&table, pools, sink) {
@@ -166,11 +166,11 @@ pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
             if pools.0.len() > 1 {
                 let title = "there are several pools, but neither rules nor a default pool";
                 let help = "set `default_pool` at the top of the file, or add `[[rule]]` entries";
-                let mut complaint = Diagnostic::new(title);
+                let mut diagnostic = Diagnostic::new(title);
                 for (name, span) in &pools.0 {
-                    complaint = complaint.at(span.clone(), format!("pool `{name}`"));
+                    diagnostic = diagnostic.at(span.clone(), format!("pool `{name}`"));
                 }
-                sink.push(complaint.help(help));
+                sink.push(diagnostic.help(help));
             }
             pools.0.keys().next().map(PoolName::new)
         }
@@ -198,7 +198,7 @@ fn read_one(table: &Table<'_>, pools: &Named, sink: &mut Sink) -> Option<Rule> {
     Some(Rule { project, namespace, git_ref, protected, job, image, pool })
 }
 
-/// The pools that the file names, right or wrong in themselves, with the places of their headers.
+/// The pools that the file names, including those with mistakes, with the positions of their headers.
 pub(super) struct Named(pub(super) BTreeMap<String, Span>);
 
 impl Named {
@@ -206,12 +206,12 @@ impl Named {
         if self.0.contains_key(name) {
             return Some(PoolName::new(name));
         }
-        let complaint = Diagnostic::new(format!("there is no pool `{name}`")).at(at.clone(), "not defined");
+        let diagnostic = Diagnostic::new(format!("there is no pool `{name}`")).at(at.clone(), "not defined");
         let known: Vec<String> = self.0.keys().map(|known| format!("`{known}`")).collect();
         sink.push(match near::nearest(name, self.0.keys().map(String::as_str)) {
-            Some(meant) => complaint.help(format!("did you mean `{meant}`?")),
-            None if known.is_empty() => complaint.help(format!("define it: `[pool.{name}]`")),
-            None => complaint.help(format!("defined pools: {}", known.join(", "))),
+            Some(meant) => diagnostic.help(format!("did you mean `{meant}`?")),
+            None if known.is_empty() => diagnostic.help(format!("define it: `[pool.{name}]`")),
+            None => diagnostic.help(format!("defined pools: {}", known.join(", "))),
         });
         None
     }

@@ -1,4 +1,4 @@
-//! Text that is not TOML, in our words.
+//! Text that is not valid TOML, as Greenroom's own diagnostics.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use toml::de::DeTable;
 
 use super::diagnostic::{Diagnostic, Span, line_and_column};
 
-/// Parses the text, or says what is wrong with it, several things at once.
+/// Parses the text, or returns its mistakes, several together.
 pub(super) fn parse(source: &str) -> Result<DeTable<'_>, Vec<Diagnostic>> {
     if let Some(offset) = source.find('\0') {
         let title = "not a text file";
@@ -20,15 +20,15 @@ pub(super) fn parse(source: &str) -> Result<DeTable<'_>, Vec<Diagnostic>> {
     let mut found = Vec::new();
     let mut lines = BTreeSet::new();
     for error in &errors {
-        // What follows the first mistake of a line is its echo.
+        // Further errors on a line follow from the first one.
         let offset = error.span().map_or(source.len(), |span| span.start);
         if !lines.insert(line_and_column(source, offset).0) {
             continue;
         }
-        let (kind, complaint) = in_our_words(source, error);
-        // A table that is defined twice repeats its keys too; that is no second mistake.
+        let (kind, diagnostic) = diagnosed(source, error);
+        // A table that is defined twice repeats its keys too; those are not further mistakes.
         if kind != Kind::KeyTwice || !again {
-            found.push(complaint);
+            found.push(diagnostic);
         }
         again |= kind == Kind::TableTwice;
     }
@@ -42,7 +42,7 @@ enum Kind {
     Other,
 }
 
-fn in_our_words(source: &str, error: &toml::de::Error) -> (Kind, Diagnostic) {
+fn diagnosed(source: &str, error: &toml::de::Error) -> (Kind, Diagnostic) {
     let span = error.span().unwrap_or(source.len()..source.len());
     if error.message() == "duplicate key" {
         return twice(source, span);
@@ -51,7 +51,7 @@ fn in_our_words(source: &str, error: &toml::de::Error) -> (Kind, Diagnostic) {
     (Kind::Other, Diagnostic::new(title).at(span, "here"))
 }
 
-/// A key or a table that stands twice: both lines are shown.
+/// A key or a table that is defined twice: shows both lines.
 fn twice(source: &str, span: Span) -> (Kind, Diagnostic) {
     let start = source[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
     let line = source[start..].lines().next().unwrap_or_default();
@@ -64,19 +64,19 @@ fn twice(source: &str, span: Span) -> (Kind, Diagnostic) {
         Line::Key(key) => format!("`{key}`"),
         Line::Other => format!("`{}`", &source[span.clone()]),
     };
-    let complaint = Diagnostic::new(format!("{what} is defined twice")).at(span, "second definition");
+    let diagnostic = Diagnostic::new(format!("{what} is defined twice")).at(span, "second definition");
     let kind = match &subject {
         Line::Table(_) => Kind::TableTwice,
         Line::Key(_) => Kind::KeyTwice,
         Line::Other => Kind::Other,
     };
     match first_time(&source[..start], &subject) {
-        Some(first) => (kind, complaint.at(first, "first definition")),
-        None => (kind, complaint),
+        Some(first) => (kind, diagnostic.at(first, "first definition")),
+        None => (kind, diagnostic),
     }
 }
 
-/// What a line defines, with blanks and quotes taken out.
+/// What a line defines, without blanks and quotes.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Table(String),

@@ -1,7 +1,7 @@
 //! Reads one table key by key.
 //!
-//! No serde here: it stops at the first error and cannot say which table a key would belong to. Every getter takes
-//! what the table of keys (keys/) says of the key, complains into the sink, and lets the caller go on.
+//! Does not use serde, which stops at the first error and cannot report which table a key would belong to. Every getter
+//! checks against the table of keys (keys/), adds its diagnostics to the sink, and lets the caller continue.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::keys::Section;
 use super::near;
 use crate::keys::{Key, Takes};
 
-/// More of anything than this is a typo.
+/// Any larger number is a typo.
 const MOST: u32 = 1_000_000;
 
 /// One table of the file.
@@ -27,11 +27,11 @@ pub(super) struct Table<'a> {
     values: &'a DeTable<'a>,
 }
 
-/// What a key held.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Got<T> {
     Absent,
-    /// Something else than expected; it has been complained about.
+    /// Not of the expected kind; already reported.
     Bad,
     Good(T, Range<usize>),
 }
@@ -62,7 +62,7 @@ impl<T: Clone> Got<T> {
         matches!(self, Self::Bad)
     }
 
-    /// This one, or where it is not given, the one below it.
+    /// This one, or if it is missing, the one below it.
     pub(super) fn over<'a>(&'a self, below: &'a Self) -> &'a Self {
         if matches!(self, Self::Absent) { below } else { self }
     }
@@ -71,7 +71,7 @@ impl<T: Clone> Got<T> {
 pub(super) type Sink = Vec<Diagnostic>;
 
 impl<'a> Table<'a> {
-    /// Takes a table and complains about every key that does not belong there.
+    /// Opens a table and reports every key that does not belong there.
     pub(super) fn open(
         section: Section,
         header: String,
@@ -96,8 +96,8 @@ impl<'a> Table<'a> {
             Section::Top => "a key of the top level".to_owned(),
             _ => format!("a key of `{}`", self.header),
         };
-        let complaint = Diagnostic::new(format!("`{name}` is not {place}")).at(key.span(), "unknown key");
-        complaint.help(near::key_help(self.section, name))
+        let diagnostic = Diagnostic::new(format!("`{name}` is not {place}")).at(key.span(), "unknown key");
+        diagnostic.help(near::key_help(self.section, name))
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -111,7 +111,7 @@ impl<'a> Table<'a> {
         self.values.get(name).map(|value| (value, known))
     }
 
-    /// The common part of all getters: `read` says what is wrong with a value of the right type.
+    /// The common part of all getters: `read` returns what is wrong with a value of the right type.
     fn take<T>(
         &self,
         name: &str,
@@ -132,10 +132,10 @@ impl<'a> Table<'a> {
         let title = format!("`{}`{} must be {}", key.name, self.inside(), key.takes);
         match wrong {
             Wrong::Type => {
-                let complaint = Diagnostic::new(title).at(value.span(), found(value.get_ref()));
+                let diagnostic = Diagnostic::new(title).at(value.span(), found(value.get_ref()));
                 match self.section.opened_by(key) {
-                    Some(header) => complaint.help(format!("write it as `{header}`")),
-                    None => complaint,
+                    Some(header) => diagnostic.help(format!("write it as `{header}`")),
+                    None => diagnostic,
                 }
             }
             Wrong::Value(label) => Diagnostic::new(title).at(value.span(), label),
@@ -200,7 +200,7 @@ impl<'a> Table<'a> {
         self.take(name, sink, |value, _| value.as_bool().ok_or(Wrong::Type))
     }
 
-    /// A string with something in it.
+    /// A string that is not empty.
     pub(super) fn text(&self, name: &str, sink: &mut Sink) -> Got<String> {
         self.take(name, sink, |value, _| match value.as_str() {
             Some(text) if text.trim().is_empty() => Err(Wrong::Value("empty".to_owned())),
@@ -209,7 +209,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The place of a word among those the key knows.
+    /// The index of a word among those that the key allows.
     pub(super) fn word(&self, name: &str, sink: &mut Sink) -> Got<usize> {
         self.take(name, sink, |value, takes| {
             let words = if let Takes::Word(words) = takes { words } else { &[] };
@@ -242,7 +242,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// Strings with their places, at least one. A single string counts as a list where the key takes patterns.
+    /// Strings with their positions, at least one. A single string counts as a list if the key takes patterns.
     pub(super) fn texts(&self, name: &str, sink: &mut Sink) -> Got<Vec<Spanned<String>>> {
         let whole = self.values.get(name).map(Spanned::span);
         self.take(name, sink, |value, takes| match value {
@@ -274,7 +274,7 @@ impl<'a> Table<'a> {
         read.or(Vec::new())
     }
 
-    /// Complains that a key is missing that must be there.
+    /// Reports that a required key is missing.
     pub(super) fn missing(&self, name: &str, sink: &mut Sink, help: impl Into<String>) {
         let title = format!("`{name}` is missing in `{}`", self.header);
         sink.push(Diagnostic::new(title).at(self.span.clone(), "in this table").help(help));
@@ -284,7 +284,7 @@ impl<'a> Table<'a> {
 /// What is wrong with a value.
 enum Wrong {
     Type,
-    /// The type is right; the label says what is not.
+    /// The type is right; the label describes the mistake.
     Value(String),
     Near(String, String),
 }
@@ -302,7 +302,7 @@ fn found(value: &DeValue<'_>) -> String {
     format!("found {what}")
 }
 
-/// The guest may be Windows whatever this machine is.
+/// The guest may be Windows, whatever the runner host is.
 fn is_absolute_in_guest(path: &str) -> bool {
     let mut chars = path.chars();
     match (chars.next(), chars.next(), chars.next()) {

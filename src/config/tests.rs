@@ -1,4 +1,4 @@
-//! What a text becomes, and what is said about a bad one, to the letter.
+//! Parsed settings, and the exact messages about mistakes.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::core::policy::{Lifetime, Policy, Reuse};
 
 use super::*;
 
-/// The full message about a bad text.
-fn complaint(text: &str) -> String {
+/// The full message about an invalid text.
+fn message(text: &str) -> String {
     let wrong = Config::parse(text, "greenroom.toml").expect_err("a bad configuration was taken");
     wrong.render(false) + "\n"
 }
@@ -17,14 +17,14 @@ fn good(text: &str) -> Config {
 }
 
 #[track_caller]
-fn says(text: &str, expected: &str) {
-    let found = complaint(text);
+fn fails_with(text: &str, expected: &str) {
+    let found = message(text);
     assert!(found == expected.trim_start_matches('\n'), "found:\n{found}\nexpected:{expected}");
 }
 
 #[test]
 fn an_unknown_key_is_named_with_what_was_probably_meant() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 4\nidle_cuont = 2\n\n[pool.linux.provider]\nkind = \"local\"\n",
         r"
 error: `idle_cuont` is not a key of `[pool.linux]`
@@ -40,7 +40,7 @@ error: `idle_cuont` is not a key of `[pool.linux]`
 
 #[test]
 fn wrong_types_are_named_with_what_was_expected_and_found_all_at_once() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = \"four\"\nidle_time = 30\nshell = \"bsh\"\nclean_unbinds = 1\n\n\
          [pool.linux.provider]\nkind = \"local\"\n",
         r#"
@@ -75,7 +75,7 @@ error: `clean_unbinds` in `[pool.linux]` must be true or false
 
 #[test]
 fn negative_numbers_and_durations_are_refused() {
-    says(
+    fails_with(
         "history_days = -1\n[pool.linux]\nmax_instances = 1\nidle_time = \"-5m\"\nscale_factor = -0.5\n\
          [pool.linux.provider]\nkind = \"local\"\n",
         r#"
@@ -102,7 +102,7 @@ error: `scale_factor` in `[pool.linux]` must be a number, 0 or more
 
 #[test]
 fn two_pools_of_one_name_are_shown_with_both_lines() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\nkind = \"local\"\n\n[pool.linux]\nmax_instances = 3\n",
         r"
 error: pool `linux` is defined twice
@@ -119,7 +119,7 @@ error: pool `linux` is defined twice
 
 #[test]
 fn a_key_that_stands_twice_is_shown_with_both_lines() {
-    says(
+    fails_with(
         "state_dir = \"/a\"\n[pool.linux]\nmax_instances = 1\nmax_instances = 2\n",
         r"
 error: `max_instances` is defined twice
@@ -144,8 +144,8 @@ error: no pool is defined
          [pool.linux.provider]
          kind = "local"
 "#;
-    says("", expected);
-    says("# nothing\n\n", expected);
+    fails_with("", expected);
+    fails_with("# nothing\n\n", expected);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn the_least_there_can_be_is_enough() {
 
 #[test]
 fn binary_garbage_is_called_what_it_is() {
-    says(
+    fails_with(
         "\u{7f}ELF\u{2}\u{1}\0\0\0",
         "
 error: not a text file
@@ -177,7 +177,7 @@ error: not a text file
 
 #[test]
 fn text_that_is_no_toml_is_shown_where_it_goes_wrong() {
-    says(
+    fails_with(
         "state_dir = /var\n[pool.linux\nmax_instances = = 3\n",
         r"
 error: not valid TOML: string values must be quoted, expected literal string
@@ -203,7 +203,7 @@ error: not valid TOML: extra `=`, expected nothing
 
 #[test]
 fn a_pool_without_provider_is_told_how_to_get_one() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 2\n",
         r#"
 error: `[pool.linux]` has no provider
@@ -221,7 +221,7 @@ error: `[pool.linux]` has no provider
 
 #[test]
 fn missing_keys_are_named_with_what_they_are_for() {
-    says(
+    fails_with(
         "[pool.linux]\n[pool.linux.provider]\npath = \"/x\"\n[[pool.linux.policy]]\nidle_count = 0\n",
         r#"
 error: `max_instances` is missing in `[pool.linux]`
@@ -253,7 +253,7 @@ error: `periods` is missing in `[[pool.linux.policy]]`
 
 #[test]
 fn limits_that_contradict_each_other_are_shown_together() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 2\ncapacity_per_instance = 3\nmax_use_count = 2\nidle_count = 7\n\
          scale_factor = 0.5\nscale_factor_limit = 6\nprovider.kind = \"local\"\n",
         r"
@@ -292,7 +292,7 @@ error: `scale_factor_limit` = 6 is below `idle_count` = 7
 
 #[test]
 fn a_policy_entry_is_judged_with_what_it_inherits() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
          periods = [\"* 9 * * *\"]\nidle_count = 3\n",
         r"
@@ -330,7 +330,7 @@ fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_
 
 #[test]
 fn periods_and_zones_that_cannot_be_read_are_pointed_at_one_by_one() {
-    says(
+    fails_with(
         "[pool.linux]\nmax_instances = 2\nprovider.kind = \"local\"\n[[pool.linux.policy]]\n\
          periods = [\"* 9-17 * * mon-fri\", \"* * 9-17 * * mon-fri *\", \"* 25 * * *\"]\ntimezone = \"Europa/Berlin\"\n",
         r#"
@@ -363,7 +363,7 @@ error: unknown time zone `Europa/Berlin`
 
 #[test]
 fn directories_that_are_not_absolute_are_refused() {
-    says(
+    fails_with(
         "state_dir = \"state\"\n[pool.linux]\nmax_instances = 2\nbuilds_dir = \"builds\"\nprovider.kind = \"local\"\n",
         r#"
 error: `state_dir` must be an absolute path
@@ -381,12 +381,12 @@ error: `builds_dir` in `[pool.linux]` must be an absolute path on the instance
     );
     let same =
         "[pool.a]\nmax_instances = 1\nbuilds_dir = \"/b/\"\ncache_dir = \"/b\"\nprovider.kind = \"x\"\n";
-    assert!(complaint(same).contains("`builds_dir` and `cache_dir` must be different directories"));
+    assert!(message(same).contains("`builds_dir` and `cache_dir` must be different directories"));
 }
 
 #[test]
 fn times_that_contradict_each_other_are_shown_together() {
-    says(
+    fails_with(
         "[timing]\nlaunch_timeout = \"1m\"\nready_timeout = \"2m\"\npass_interval = \"0s\"\n\
          [pool.linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
         r#"
@@ -418,7 +418,7 @@ fn one_shortened_time_does_not_force_a_test_to_name_the_others() {
 
 #[test]
 fn pools_of_the_wrong_shape_are_told_the_right_one() {
-    says(
+    fails_with(
         "[[pool]]\nname = \"linux\"\n",
         r"
 error: `pool` must be a table
@@ -430,7 +430,7 @@ error: `pool` must be a table
   = help: write it as `[pool.NAME]`
 ",
     );
-    says(
+    fails_with(
         "[pool.Linux]\nmax_instances = 1\nprovider.kind = \"local\"\n",
         r"
 error: `Linux` cannot be the name of a pool

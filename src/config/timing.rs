@@ -1,4 +1,4 @@
-//! `[timing]`: every duration of the design.
+//! `[timing]`: every duration.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::core::policy::Timing;
 use super::check;
 use super::table::{Got, Sink, Table};
 
-/// Durations that no decision depends on: how long processes on this machine wait for each other.
+/// Durations that no decision depends on: how long processes on the runner host wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTiming {
     /// How long a call waits for the lock of a pool's state. Default 10 s.
@@ -16,14 +16,14 @@ pub struct HostTiming {
     pub lease_lock_timeout: Duration,
     /// How often a long call writes the time into its lease. Default 1 min.
     pub lease_renew_interval: Duration,
-    /// How long a starting keeper may take, and waits for the one before to go. Default 3 s.
+    /// How long a starting keeper may take, and waits for the previous one to exit. Default 3 s.
     pub keeper_start_timeout: Duration,
-    /// How often background processes look whether the state directory is still theirs, and the configuration the
-    /// same. Default 5 s.
+    /// How often background processes check whether their state directory and the configuration have changed. Default 5
+    /// s.
     pub self_check_interval: Duration,
-    /// What killed calls left half-made is removed at this age. Default 1 h.
+    /// Half-written files of killed calls are removed at this age. Default 1 h.
     pub half_made_retention: Duration,
-    /// Attempts that no `prepare` ever came for go at this age. Default 1 day.
+    /// Attempts without a `prepare` are removed at this age. Default 1 day.
     pub unprepared_retention: Duration,
 }
 
@@ -41,7 +41,7 @@ impl Default for HostTiming {
     }
 }
 
-/// Reads the table; what is not named keeps its default.
+/// Reads the table; missing keys keep their defaults.
 pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();

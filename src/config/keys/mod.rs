@@ -1,7 +1,7 @@
 //! Every key of the configuration but the providers', as data.
 //!
-//! What is not in these tables is refused; what is in them must be read, must stand in docs/configuration.md, and its
-//! default must be the true one (tests hold all three).
+//! A key that is missing in these tables is refused. Each key in them is read, is documented in docs/configuration.md,
+//! and has its true default; tests check all three.
 
 mod pool;
 mod rule;
@@ -21,17 +21,17 @@ pub enum Section {
     Timing,
 }
 
-/// The words of `reuse`, in the order of `core::policy::Reuse`.
+/// The values of `reuse`, in the order of `core::policy::Reuse`.
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
-/// The words of `shell`, in the order of `Shell`.
+/// The values of `shell`, in the order of `Shell`.
 pub(super) const SHELLS: &[&str] = &["bash", "sh", "pwsh", "powershell"];
 
 impl Section {
-    /// All of them, in the order in which they are explained.
+    /// All of them, in the order of the documentation.
     pub const ALL: [Self; 6] =
         [Self::Top, Self::Pool, Self::Policy, Self::Provider, Self::Rule, Self::Timing];
 
-    /// Its keys, and what it is for.
+    /// Its keys, and its purpose.
     pub fn table(self) -> &'static KeyTable {
         match self {
             Self::Top => &top::TOP,
@@ -48,12 +48,12 @@ impl Section {
         self.table().keys.iter()
     }
 
-    /// How such a table is opened in the file.
+    /// Its header in the file.
     pub fn header(self) -> &'static str {
         self.table().header
     }
 
-    /// How the table behind one of its keys is opened, if it is one.
+    /// The header of the table behind one of its keys, if it is one.
     pub(super) fn opened_by(self, key: &Key) -> Option<&'static str> {
         let inner = match (self, key.name) {
             (Self::Top, "timing") => Self::Timing,

@@ -11,7 +11,7 @@ fn job(project: &'static str) -> JobTraits<'static> {
     JobTraits { project, namespace, git_ref: "main", protected: false, job: "test", image: None }
 }
 
-/// The pool's name, or the sentence for the author.
+/// The pool's name, or the sentence for the job log.
 fn choice(rules: &str, job: &JobTraits<'_>) -> String {
     let (top, rules) = rules.split_once("---").unwrap_or(("", rules));
     let text = format!("{top}\n{POOLS}\n{rules}");
@@ -22,7 +22,7 @@ fn choice(rules: &str, job: &JobTraits<'_>) -> String {
     }
 }
 
-fn complaint(rules: &str) -> String {
+fn message(rules: &str) -> String {
     let (top, rules) = rules.split_once("---").unwrap_or(("", rules));
     Config::parse(&format!("{top}\n{POOLS}\n{rules}"), "x").unwrap_err().to_string()
 }
@@ -110,7 +110,7 @@ fn one_pool_without_rules_serves_all() {
 
 #[test]
 fn a_mistake_of_the_operator_is_no_fault_of_the_job() {
-    for (rules, says) in [
+    for (rules, expected) in [
         ("[[rule]]\npool = 'smal'\n", "there is no pool `smal` (did you mean `small`?)"),
         ("[[rule]]\npool = 'gpu'\n", "there is no pool `gpu` (defined pools: `big`, `small`, `win`)"),
         ("default_pool = 'bigg'\n---", "there is no pool `bigg` (did you mean `big`?)"),
@@ -123,7 +123,7 @@ fn a_mistake_of_the_operator_is_no_fault_of_the_job() {
         ("", "there are several pools, but neither rules nor a default pool"),
         ("rule = 3\n---", "`rule` must be a list of tables"),
     ] {
-        assert!(complaint(rules).contains(says), "{rules}: {}", complaint(rules));
+        assert!(message(rules).contains(expected), "{rules}: {}", message(rules));
     }
 }
 
