@@ -118,7 +118,7 @@ impl Context {
         })
     }
 
-    /// What reaches a pool's instances, through their links.
+    /// The connector of a pool's instances, through their links.
     fn linked(&self, pool: &PoolName) -> Linked {
         let host = Rc::clone(&self.host);
         let settings = LinkSettings {
@@ -146,7 +146,7 @@ impl Context {
         })
     }
 
-    /// The pool that a command is about: the named one, or the only one.
+    /// The pool that a command applies to: the named one, or the only one.
     pub(super) fn the_pool(&self, name: Option<&str>) -> Result<PoolName, CliError> {
         if let Some(name) = name {
             let name = PoolName::parse(name)?;
@@ -175,12 +175,12 @@ impl Context {
     }
 }
 
-/// Where the links of a pool's instances are.
+/// The directory of the links of a pool's instances.
 pub(super) fn links_dir(state_path: &Path, pool: &PoolName) -> PathBuf {
     state_path.join("links").join(pool.as_str())
 }
 
-/// What reaches instances, with the keys that the state directory keeps for them.
+/// The connector of instances, with the keys that the state directory keeps for them.
 pub(super) fn ssh(state_path: &Path) -> Ssh {
     Ssh::new(SshSettings::new(state_path.join("keys")))
 }
@@ -190,7 +190,7 @@ pub(super) fn state_path(place: &GlobalOptions) -> Result<PathBuf, CliError> {
     Ok(locate(place)?.0)
 }
 
-/// The state directory that is named, and the configuration where it had to be asked.
+/// The named state directory, and the configuration if it had to be read.
 fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>), CliError> {
     if let Some(given) = &place.state_dir {
         return Ok((std::path::absolute(given)?, None));
@@ -200,7 +200,7 @@ fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>), CliError> 
     Ok((path, read))
 }
 
-/// The configuration that is named, or that this state directory was last used with, or the usual one.
+/// The named configuration, or the one that this state directory was last used with, or the default one.
 fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
     if let Some(given) = &place.config {
         return std::path::absolute(given).ok();
@@ -210,7 +210,8 @@ fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(noted))
 }
 
-/// The configuration of a command that opens no state: as with state where one is named, else the named one, or the usual.
+/// The configuration of a command that opens no state: the named one, the one of the named state directory, or the
+/// default one.
 pub(super) fn config_file(place: &GlobalOptions) -> std::io::Result<PathBuf> {
     let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
     noted.map_or_else(|| place.config_file(), Ok)

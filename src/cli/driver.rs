@@ -45,7 +45,7 @@ pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -
     Ok(Outcome::Success)
 }
 
-/// `prepare`: an instance that responds, or one sentence why not.
+/// `prepare`: an instance that responds, or one sentence with the reason.
 pub(super) async fn prepare(
     place: &GlobalOptions,
     option: &PoolOption,
@@ -92,7 +92,7 @@ pub(super) async fn run(
 ) -> Result<Outcome, CliError> {
     let code_file = env.code_file();
     if let Some(file) = &code_file {
-        // The runner never removes it: what an earlier stage left would be taken for this one's.
+        // The runner never removes it: a file from an earlier stage would count as this stage's.
         file.clear()?;
     }
     let script = File::open(script).map_err(|problem| {
@@ -132,7 +132,7 @@ pub(super) async fn cleanup(
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());
     let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
-        // No `prepare` ever came: nothing is held, and the mark keeps a late one out.
+        // No `prepare` ever came: the attempt holds nothing, and the mark rejects a late one.
         return Ok(Outcome::Success);
     };
     if closing.record.is_none() {
@@ -144,7 +144,7 @@ pub(super) async fn cleanup(
     Ok(Outcome::Success)
 }
 
-/// Reports an error to the runner: one sentence, and an exit status that says whether the job caused it.
+/// Reports an error to the runner: one sentence, and an exit status that shows whether the job caused it.
 pub(super) fn failed(error: &CliError) -> Outcome {
     ui::err(&error.for_job());
     match error.blame {

@@ -19,7 +19,7 @@ pub enum Blame {
 #[derive(Debug)]
 pub struct CliError {
     pub blame: Blame,
-    /// Complete sentences or fragments, one line each; the first says what failed.
+    /// Complete sentences or fragments, one line each; the first contains what failed.
     lines: Vec<String>,
     remedies: Vec<String>,
     /// What a terminal shows instead: the errors of a configuration with their lines.

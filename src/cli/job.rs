@@ -24,7 +24,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Opens the state directory for a call of this attempt. What `config` chose wins over the configuration.
+    /// Opens the state directory for a call of this attempt. The choice of `config` overrides the configuration.
     pub(super) fn open(place: &GlobalOptions, env: JobEnv) -> Result<Self, CliError> {
         Self::opened(place, env, Context::open)
     }
@@ -64,12 +64,12 @@ impl Call {
         Ok(choose(self.context.config()?, None, response)?.name.clone())
     }
 
-    /// A pool as it is configured; `None` if the configuration cannot be read now: what is recorded serves.
+    /// A pool as configured; `None` if the configuration cannot be read now: the recorded policy applies.
     pub(super) fn configured(&self, pool: &PoolName) -> Option<&PoolConfig> {
         self.context.config().ok()?.pools.get(pool)
     }
 
-    /// The configured policy of a pool, or what is wrong with its configuration.
+    /// The configured policy of a pool, or the error in its configuration.
     pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, String> {
         let built = self.context.the_pool(Some(pool.as_str())).and_then(|pool| {
             let config = self.context.config()?;

@@ -21,7 +21,7 @@ const KEEPERS_PASS: Duration = Duration::from_secs(10);
 pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool, CliError> {
     if background && !place.state_dir.as_deref().is_some_and(StateDir::is_made) {
         // RACE: the directory was removed after a call had started this keeper. In a new one the keeper would launch
-        // instances that no other process knows.
+        // instances that no other process has on record.
         return Ok(true);
     }
     let context = Context::open(place, Role::Keeper)?;
@@ -60,7 +60,7 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
             context.state_path.display()
         ),
         Ok(end) => tracing::info!("the keeper exits: {end:?}"),
-        Err(trouble) => tracing::error!("the keeper failed: {trouble}"),
+        Err(error) => tracing::error!("the keeper failed: {error}"),
     }
     kept?;
     Ok(true)

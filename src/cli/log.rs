@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::error::CliError;
 use super::ui;
 
-/// At this size, in bytes, the log is renamed to `keeper.log.1` and a new one begins.
+/// At this size, in bytes, the log is renamed to `keeper.log.1` and a new one is started.
 const ROTATE_AT: u64 = 4 * 1024 * 1024;
 
 /// Starts the log of a keeper.
@@ -32,10 +32,10 @@ pub(super) fn start(state_dir: &Path, background: bool) -> Result<(), CliError> 
     };
     started.map_err(CliError::system)?;
     // A keeper in the background has no other output.
-    let told = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |bug| {
         tracing::error!("the keeper crashed: {bug}");
-        told(bug);
+        default_hook(bug);
     }));
     Ok(())
 }

@@ -61,13 +61,13 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
 
 /// The offerings that a launch skipped; many are shortened to the first few.
 fn passed_over(offerings: &[Unavailable], now: Stamp) -> String {
-    let tell = |passed: &Unavailable| format!("{passed}, next try in {}", whole(now.until(passed.until)));
-    let mut told: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(tell).collect();
+    let line = |passed: &Unavailable| format!("{passed}, next try in {}", whole(now.until(passed.until)));
+    let mut shown: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(line).collect();
     let more = offerings.len().saturating_sub(OFFERINGS_NAMED);
     if more > 0 {
-        told.push(format!("and {more} more"));
+        shown.push(format!("and {more} more"));
     }
-    told.join("; ")
+    shown.join("; ")
 }
 
 /// Why a boot failed, and the last lines of its console.

@@ -34,7 +34,7 @@ use crate::gitlab::env::JobEnv;
 use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use error::CliError;
 
-/// The same, with the calls to clouds that were built in.
+/// The same, with the calls to clouds that this program was built with.
 #[cfg(feature = "backends")]
 pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
     crate::provider::install(crate::provider::WITH_BACKENDS);
@@ -44,7 +44,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
-    // There are hundreds of links, for days: not even the memory that an argument parser leaves behind.
+    // There may be hundreds of links, running for days: they must not even keep the memory of an argument parser.
     if matches!(args.as_slice(), [_, only] if only == link::process::COMMAND) {
         return link::process::main();
     }
@@ -132,8 +132,8 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
     }
 }
 
-/// Driver calls start ten times a job: one thread, nothing else. Each kind of work has the stack to itself: what the
-/// largest of them needs would be touched, page by page, by every call.
+/// Driver calls start ten times per job: one thread, nothing else. Each kind of work has a function of its own:
+/// otherwise every call would touch, page by page, the stack that the largest of them needs.
 #[inline(never)]
 fn in_runtime<T, W: Future<Output = Result<T, CliError>>>(work: impl FnOnce() -> W) -> Result<T, CliError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work())

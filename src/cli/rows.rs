@@ -1,12 +1,12 @@
-//! Tables whose rows carry sentences beneath.
+//! Tables with sentences below their rows.
 //!
-//! A reason does not fit into a column of a terminal with 80 of them, and a command in it must stay in one piece:
-//! rows are short, and what is to be said about one stands below it, indented and wrapped.
+//! A reason does not fit into a column of a terminal with 80 of them, and a command in it must not be broken: rows are
+//! short, and the sentences about a row follow below it, indented and wrapped.
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-/// How far sentences stand in.
+/// The indentation of sentences.
 const INDENT: &str = "    ";
 
 /// Rows under a header.
@@ -34,7 +34,7 @@ impl Rows {
         self.beneath.is_empty()
     }
 
-    /// All of it, each line ended; sentences are wrapped at `width`.
+    /// The whole table, with line ends; sentences are wrapped at `width`.
     pub fn render(mut self, width: usize) -> String {
         self.table.discover_columns();
         for column in self.table.column_iter_mut() {
@@ -80,7 +80,7 @@ pub fn wrapped(text: &str, width: usize, first: &str, further: &str) -> String {
     lines
 }
 
-/// Words, and what stands in backticks as one word.
+/// Words; a text in backticks counts as one word.
 fn pieces(text: &str) -> Vec<String> {
     let mut pieces: Vec<String> = Vec::new();
     let mut inside = false;
@@ -99,7 +99,7 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// Keeps the end of a name that is too long: projects differ there.
+/// Keeps the end of a name that is too long, because projects differ there.
 pub fn shortened(text: &str, width: usize) -> String {
     let surplus = columns(text).saturating_sub(width);
     if surplus == 0 {

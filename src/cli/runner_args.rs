@@ -1,14 +1,14 @@
-//! The command lines of GitLab Runner's calls, which come ten times a job.
+//! The command lines of GitLab Runner's calls, which come ten times per job.
 //!
-//! To define even these few arguments to the argument parser, and to let it go through them, takes longer than a call's
-//! own work. So the plain ones are read here; whatever is not plain, help and errors too, is `Cli`'s to answer.
+//! Defining even these few arguments to the argument parser, and running it, takes longer than a call's own work. So
+//! this module reads plain calls; `Cli` handles everything else, including help and errors.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use super::args::{GlobalOptions, PoolOption, RunnerCall};
 
-/// A call of the runner, if it is plainly one. `variable`: this process's environment.
+/// A call of the runner, if it is a plain one. `variable`: this process's environment.
 pub(super) fn read(
     args: &[OsString],
     variable: impl Fn(&str) -> Option<OsString>,
@@ -55,7 +55,7 @@ pub(super) fn read(
     Some((place, call))
 }
 
-/// Neither an option nor nothing.
+/// Neither an option nor empty.
 fn is_word(arg: &OsStr) -> bool {
     !arg.is_empty() && !arg.as_encoded_bytes().starts_with(b"-")
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::super::args::{Cli, Command};
     use super::*;
 
-    /// What `Cli` and the short way make of the same words.
+    /// The results of `Cli` and of this module for the same arguments.
     fn both(words: &str) -> (Result<Cli, clap::Error>, Option<(GlobalOptions, RunnerCall)>) {
         let words = std::iter::once("greenroom").chain(words.split(' ')).map(OsString::from);
         let words: Vec<OsString> = words.collect();

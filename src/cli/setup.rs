@@ -36,7 +36,7 @@ pub(super) struct FileSetup {
     path: PathBuf,
     pool: PoolName,
     around: ProviderContext,
-    /// Which program made its calls when this process started.
+    /// The program that made its calls when this process started.
     calls: Option<Calls>,
     last: RefCell<Last>,
 }
@@ -63,7 +63,7 @@ impl FileSetup {
         Ok(Self { path: path.to_owned(), pool: pool.name.clone(), around, calls: calls(pool), last })
     }
 
-    /// Reads the file if its bytes have changed; an error says what is wrong with it.
+    /// Reads the file if its bytes have changed; returns the error in it, if any.
     fn read(&self, known: &[u8]) -> Option<(Vec<u8>, Result<PoolSetup, String>)> {
         let bytes = match fs_err::read(&self.path) {
             Ok(bytes) if bytes == known => return None,
@@ -132,7 +132,7 @@ pub(super) fn build(
     let clean_script = match registration.fixed {
         Some(fixed) => {
             let dirs = JobDirs::of(pool, &around.state_dir)?;
-            // A host that becomes everybody's must not keep what one domain has cached.
+            // A host that all domains may use must not keep what one domain has cached.
             let cache = policy.clean_unbinds.then_some(dirs.cache.as_str());
             let script = (fixed.clean)(&pool.provider.table, &CleanDirs { builds: &dirs.builds, cache });
             script.map_err(|error| complain(&error.key, error.to_string()))?.map(Rc::from)

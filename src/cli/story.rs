@@ -43,7 +43,7 @@ pub(crate) fn attempt(name: &str) -> AttemptName {
     AttemptName::new(name)
 }
 
-/// What happened to a pool, told in order.
+/// The events of a pool, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EventFixture {
     pub(crate) events: Vec<Event>,

@@ -69,9 +69,9 @@ impl Trial {
         let passed = outcome?;
         cleaned?;
         let took = Pretty(began.elapsed());
-        let verdict = if passed { "job succeeded" } else { "job failed" };
+        let result = if passed { "job succeeded" } else { "job failed" };
         let colour = if passed { AnsiColor::Green } else { AnsiColor::Red };
-        ui::out(&format!("{} in {took}\n", ui::paint(colour, verdict)));
+        ui::out(&format!("{} in {took}\n", ui::paint(colour, result)));
         Ok(passed)
     }
 

@@ -44,7 +44,7 @@ pub fn colours() -> bool {
     stderr.is_terminal() && anstream::AutoStream::choice(&stderr) != anstream::ColorChoice::Never
 }
 
-/// Columns to write for: the terminal's own, within reason; 80 where there is none.
+/// Columns to write for: the terminal's own, within limits; 80 without a terminal.
 pub fn width() -> usize {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).clamp(60, 120),

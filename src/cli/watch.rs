@@ -17,15 +17,15 @@ use crate::port::host::Host as _;
 /// or for calls that only `greenroom-backends` can make.
 pub(super) async fn until_outgrown(context: &Context, pools: &[Pool], every: Duration) {
     let path = context.config_path();
-    let mut last = look(&path);
+    let mut last = fingerprint(&path);
     loop {
         context.host.pause(every).await;
-        let now = look(&path);
+        let now = fingerprint(&path);
         if now == last {
             continue;
         }
         last = now;
-        // Each pool reports a file that cannot be read.
+        // Each pool reports an unreadable file.
         if let Ok((config, _)) = Config::read(&path)
             && is_outgrown(&config, pools)
         {
@@ -56,8 +56,8 @@ fn objection(context: &Context, config: &Config) -> Option<String> {
     tried().err().map(|error| error.in_a_line())
 }
 
-/// Changes with the file, also where it is replaced by one as long.
-fn look(path: &Path) -> Option<(u64, i64, i64, u64)> {
+/// Changes with the file, also if it is replaced by one of the same length.
+fn fingerprint(path: &Path) -> Option<(u64, i64, i64, u64)> {
     let known = std::fs::metadata(path).ok()?;
     Some((known.ino(), known.mtime(), known.mtime_nsec(), known.len()))
 }

@@ -28,12 +28,12 @@ impl When {
         self.now
     }
 
-    /// The zone's name, for a line that says in which zone times are.
+    /// The zone's name, for a line that names the zone of its times.
     pub fn zone(&self) -> String {
         self.zone.iana_name().unwrap_or("local time").to_owned()
     }
 
-    /// `14:03:07`, with the date in front on any other day than today.
+    /// `14:03:07`, preceded by the date on any other day than today.
     pub fn clock(&self, at: Stamp) -> String {
         self.written(at, "%H:%M:%S")
     }
@@ -55,7 +55,7 @@ impl When {
         timestamp(at).to_zoned(self.zone.clone())
     }
 
-    /// The moment that was so long ago.
+    /// The moment this long ago.
     pub fn before(&self, age: Duration) -> Stamp {
         let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Stamp {
@@ -70,7 +70,7 @@ impl When {
         whole(self.now.since(at))
     }
 
-    /// `in 4m 12s`, or `now` when it has come.
+    /// `in 4m 12s`, or `now` if it has passed.
     pub fn left(&self, at: Stamp) -> String {
         match self.now.until(at) {
             Duration::ZERO => "now".to_owned(),
@@ -89,7 +89,7 @@ pub fn rfc3339(at: Stamp) -> String {
     timestamp(at).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Without what is less than a second, unless there is nothing else.
+/// Without fractions of a second, unless there is nothing else.
 pub fn whole(duration: Duration) -> Pretty {
     match duration.as_secs() {
         0 => Pretty(duration),
@@ -97,7 +97,7 @@ pub fn whole(duration: Duration) -> Pretty {
     }
 }
 
-/// A wall clock beyond the years that people count in is shown as the last of them.
+/// A wall clock beyond the years of the calendar is shown as the last of them.
 fn timestamp(at: Stamp) -> Timestamp {
     let edge = if at.wall_ms < 0 { Timestamp::MIN } else { Timestamp::MAX };
     Timestamp::from_millisecond(at.wall_ms).unwrap_or(edge)

@@ -21,8 +21,8 @@ pub struct ClockFacts {
     pub newest: Option<Stamp>,
 }
 
-pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
-    let now = match &sight.now {
+pub(super) fn check(facts: &ClockFacts) -> Vec<Finding> {
+    let now = match &facts.now {
         Ok(now) => *now,
         Err(problem) => {
             let remedy = "mount /proc, and give this user read access to /proc/sys/kernel/random/boot_id";
@@ -30,14 +30,14 @@ pub(super) fn check(sight: &ClockFacts) -> Vec<Finding> {
         }
     };
     let mut found = Vec::new();
-    if let Some(installed) = sight.installed_ms
+    if let Some(installed) = facts.installed_ms
         && now.wall_ms.saturating_add(ms(TOLERANCE)) < installed
     {
         let then = rfc3339(Stamp { wall_ms: installed, ..now });
         let what = format!("the wall clock shows {}, but this program was installed at {then}", rfc3339(now));
         found.push(code::CLOCK_BEHIND.found(what, SET_CLOCK));
     }
-    if let Some(newest) = sight.newest {
+    if let Some(newest) = facts.newest {
         found.extend(against(now, newest));
     }
     found
@@ -86,7 +86,7 @@ pub(super) mod tests {
     use crate::cli::story::at;
     use crate::core::time::BootId;
 
-    fn sight(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockFacts {
+    fn facts(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockFacts {
         ClockFacts { now: Ok(now), installed_ms: installed.map(|at| at.wall_ms), newest }
     }
 
@@ -100,14 +100,14 @@ pub(super) mod tests {
 
     #[test]
     fn clocks_that_agree_have_no_finding() {
-        assert_eq!(check(&sight(at(60.0), Some(at(0.0)), Some(at(30.0)))), []);
-        assert_eq!(check(&sight(rebooted(at(60.0)), None, Some(at(30.0)))), []);
-        assert_eq!(check(&sight(at(0.0), None, None)), []);
+        assert_eq!(check(&facts(at(60.0), Some(at(0.0)), Some(at(30.0)))), []);
+        assert_eq!(check(&facts(rebooted(at(60.0)), None, Some(at(30.0)))), []);
+        assert_eq!(check(&facts(at(0.0), None, None)), []);
     }
 
     #[test]
     fn a_clock_before_the_installation_is_an_error() {
-        let found = check(&sight(set(at(0.0), -86_400), Some(at(0.0)), None));
+        let found = check(&facts(set(at(0.0), -86_400), Some(at(0.0)), None));
         assert_eq!(
             found[0].to_string(),
             "error [clock-behind]: the wall clock shows 2026-11-19T13:00:00Z, but this program was installed at \
@@ -117,16 +117,16 @@ pub(super) mod tests {
 
     #[test]
     fn a_clock_that_was_set_within_a_boot_is_worth_a_note() {
-        for (by, words) in [(-7200, "set back by 2h"), (7200, "set forward by 2h")] {
-            let found = check(&sight(set(at(60.0), by), None, Some(at(0.0))));
+        for (by, expected) in [(-7200, "set back by 2h"), (7200, "set forward by 2h")] {
+            let found = check(&facts(set(at(60.0), by), None, Some(at(0.0))));
             assert_eq!(found[0].code, "clock-jumped");
-            assert!(found[0].message.contains(words), "{}", found[0].message);
+            assert!(found[0].message.contains(expected), "{}", found[0].message);
         }
     }
 
     #[test]
     fn a_record_of_the_future_after_a_reboot_is_a_warning() {
-        let found = check(&sight(rebooted(at(0.0)), None, Some(at(7200.0))));
+        let found = check(&facts(rebooted(at(0.0)), None, Some(at(7200.0))));
         assert_eq!(found[0].code, "clock-went-back");
         assert!(found[0].message.contains("2h from now"), "{}", found[0].message);
     }
@@ -137,9 +137,9 @@ pub(super) mod tests {
             ClockFacts { now: Err("cannot read the boot id".into()), installed_ms: None, newest: None };
         let sights = [
             no_clock,
-            sight(set(at(0.0), -86_400), Some(at(0.0)), None),
-            sight(set(at(60.0), -7200), None, Some(at(0.0))),
-            sight(rebooted(at(0.0)), None, Some(at(7200.0))),
+            facts(set(at(0.0), -86_400), Some(at(0.0)), None),
+            facts(set(at(60.0), -7200), None, Some(at(0.0))),
+            facts(rebooted(at(0.0)), None, Some(at(7200.0))),
         ];
         sights.iter().flat_map(check).collect()
     }

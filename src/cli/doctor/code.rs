@@ -1,7 +1,7 @@
-//! Every code that `doctor` itself can name.
+//! Every code of `doctor` itself.
 //!
-//! A code and its severity are stable: scripts and search engines know them. docs/doctor.md lists the same ones, a
-//! test compares the two and another provokes each. Providers have codes of their own, which begin with their kind.
+//! A code and its severity are stable, because scripts and search engines use them. docs/doctor.md lists the same ones:
+//! a test compares the two, and another provokes each. Providers have codes of their own, which begin with their kind.
 
 use crate::port::finding::{Finding, Severity};
 
@@ -15,13 +15,13 @@ pub struct Code {
 }
 
 impl Code {
-    /// With what helps.
+    /// With a remedy.
     pub(super) fn found(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
         let (code, severity) = (self.name, self.severity);
         Finding { code, severity, message: what.into(), remedy: Some(remedy.into()) }
     }
 
-    /// Nothing has to be done about it.
+    /// No action is needed.
     pub(super) fn noted(&self, what: impl Into<String>) -> Finding {
         Finding { code: self.name, severity: self.severity, message: what.into(), remedy: None }
     }

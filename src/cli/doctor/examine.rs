@@ -102,27 +102,27 @@ pub(super) async fn examine(
     }
     let mut seen = Vec::new();
     if let (Some(state), Ok(clock)) = (state, &machine) {
-        let look = RecordedChecks {
+        let checks = RecordedChecks {
             ground,
             config: config.as_ref(),
             policies: &policies,
             when: When::local(clock.now()),
         };
-        seen = look.at_state(state, options, &mut examined).await?;
+        seen = checks.at_state(state, options, &mut examined).await?;
     }
     if !built.is_empty() {
-        examined.add("providers", ask(&built, &policies, &seen).await);
+        examined.add("providers", examine_providers(&built, &policies, &seen).await);
     }
-    let sight = ClockFacts {
+    let facts = ClockFacts {
         now: machine.map(|clock| clock.now()).map_err(|error| error.to_string()),
         installed_ms: installed(ground.program),
         newest: newest(&seen),
     };
-    examined.add("clocks", clock::check(&sight));
+    examined.add("clocks", clock::check(&facts));
     let needs = config.as_ref().map(needs).unwrap_or_default();
     if config.is_some() {
-        let sight = RunnerFacts { path: &options.runner_config, config: ground.config, pools: &needs };
-        examined.add("runner", runner::check(&sight));
+        let facts = RunnerFacts { path: &options.runner_config, config: ground.config, pools: &needs };
+        examined.add("runner", runner::check(&facts));
     }
     Ok(examined)
 }
@@ -156,15 +156,16 @@ fn providers(
 }
 
 /// The checks of providers that need calls, concurrently.
-async fn ask(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> {
-    let asked = built.iter().filter_map(|(name, provider)| Some((name, provider, policies.get(name)?)));
-    let asked = asked.map(async |(name, provider, policy)| {
+async fn examine_providers(built: &Built, policies: &Policies, seen: &[Pool]) -> Vec<Finding> {
+    let examinations =
+        built.iter().filter_map(|(name, provider)| Some((name, provider, policies.get(name)?)));
+    let examinations = examinations.map(async |(name, provider, policy)| {
         let recorded = seen.iter().find(|pool| pool.name == *name).map_or(0, |pool| pool.state.alive());
         let max_lifetime = policy.max_lifetime.map(|limit| limit.0);
         let demand = Demand { max_instances: policy.max_instances, recorded, max_lifetime };
-        provider::ask(name, &**provider, &demand, provider::ASKED_WITHIN).await
+        provider::examine(name, &**provider, &demand, provider::CALLS_WITHIN).await
     });
-    join_all(asked).await.concat()
+    join_all(examinations).await.concat()
 }
 
 /// What the checks of the recorded state share.
@@ -244,7 +245,7 @@ impl RecordedChecks<'_> {
             BTreeMap::new()
         });
         let state = state?;
-        let sight = PoolFacts {
+        let facts = PoolFacts {
             pool: name,
             configured: self.policies.get(name),
             config_read: self.config.is_some(),
@@ -253,7 +254,7 @@ impl RecordedChecks<'_> {
             attempts: &attempts,
         };
         examined.add("attempts", []);
-        examined.add("pools", pools::check(&sight, &self.when));
+        examined.add("pools", pools::check(&facts, &self.when));
         Some(Pool { name: name.clone(), state, report })
     }
 
@@ -263,8 +264,8 @@ impl RecordedChecks<'_> {
         let (state, attempts) = (PoolState::default(), BTreeMap::new());
         for (pool, policy) in self.policies.iter().filter(|(name, _)| !known.contains(name)) {
             let (configured, state, attempts) = (Some(policy), &state, &attempts);
-            let sight = PoolFacts { pool, configured, config_read: true, state, report: None, attempts };
-            examined.add("pools", pools::check(&sight, &self.when));
+            let facts = PoolFacts { pool, configured, config_read: true, state, report: None, attempts };
+            examined.add("pools", pools::check(&facts, &self.when));
         }
         let under_way =
             |pool: &Pool| pool.state.instances.values().filter(|i| Instance::is_under_way(i)).count();
@@ -273,7 +274,7 @@ impl RecordedChecks<'_> {
             keeper,
             waiting: seen.iter().map(|pool| pool.state.waiting.len()).sum(),
             under_way: seen.iter().map(under_way).sum(),
-            next_looks: seen.iter().filter_map(next).collect(),
+            next_passes: seen.iter().filter_map(next).collect(),
             has_systemd: self.ground.has_systemd,
             units: keeper::units(self.ground.unit_dirs),
         };

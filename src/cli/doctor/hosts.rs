@@ -17,9 +17,9 @@ use crate::provider::{self, BuildContext, NamedHost};
 
 /// How long each step of a check may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A slower shell costs a job of ten stages seconds.
+/// A slower shell adds seconds to a job of ten stages.
 const SLOW: Duration = Duration::from_millis(500);
-/// Less is used up quickly by one job's sources.
+/// One job's sources can quickly use up less.
 const MIB_WANTED: u64 = 1 << 10;
 /// How much of a login shell's output is quoted, in bytes.
 const SAID: usize = 200;
@@ -117,73 +117,76 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
     }
 }
 
-/// What jobs lack there.
+/// What jobs need and the host lacks.
 fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> {
     let Needs { pool, shell, builds, jobs } = needs;
-    let whose = format!("host `{}` of pool `{pool}`", host.name);
+    let subject = format!("host `{}` of pool `{pool}`", host.name);
     let user = &host.endpoint.user;
-    let says = |word: &str| seen.said.lines().any(|line| line.trim() == word);
-    let has = |program: &str| says(&format!("has-{program}"));
-    if !says("runs-sh") {
+    let prints = |word: &str| seen.said.lines().any(|line| line.trim() == word);
+    let has = |program: &str| prints(&format!("has-{program}"));
+    if !prints("runs-sh") {
         let said = clean_line(seen.said.as_bytes(), SAID);
-        let what = format!("{whose}: the login shell of `{user}` does not run `/bin/sh`: {said}");
+        let what = format!("{subject}: the login shell of `{user}` does not run `/bin/sh`: {said}");
         let remedy = format!("run `chsh -s /bin/sh {user}` there as root");
         return vec![code::HOST_LOGIN_SHELL.found(what, remedy)];
     }
     let mut found = Vec::new();
     let program = if *shell == "powershell" { "pwsh" } else { shell };
     if !has(program) {
-        let what = format!("{whose} has no `{program}`, which the scripts of its jobs need");
+        let what = format!("{subject} has no `{program}`, which the scripts of its jobs need");
         found.push(code::HOST_SHELL_MISSING.found(what, "install it, or set another `shell` for the pool"));
     }
-    if !says("writes-builds") {
-        let what = format!("{whose}: `{user}` can neither create `{builds}` (`builds_dir`) nor write to it");
+    if !prints("writes-builds") {
+        let what =
+            format!("{subject}: `{user}` can neither create `{builds}` (`builds_dir`) nor write to it");
         let remedy =
             format!("run `install -d -o {user} {builds}` there as root, or set another `builds_dir`");
         found.push(code::HOST_BUILDS_DIR.found(what, remedy));
     }
     let free = seen.said.lines().find_map(|line| line.trim().strip_prefix("free-")?.parse::<u64>().ok());
     if let Some(free) = free.map(|kib| kib >> 10).filter(|mib| *mib < MIB_WANTED) {
-        let what = format!("{whose} has {free} MiB left for builds in `{builds}`");
+        let what = format!("{subject} has {free} MiB left for builds in `{builds}`");
         found.push(code::HOST_SPACE.found(what, "free space there"));
     }
     if !has("proc") && !has("pkill") {
         let what = format!(
-            "{whose} has neither `/proc` nor a `pkill` that supports sessions: no stage can be stopped"
+            "{subject} has neither `/proc` nor a `pkill` that supports sessions: no stage can be stopped"
         );
         found.push(code::HOST_PROCESSES.found(what, "mount `/proc` there, or install `procps`"));
     }
     if seen.sessions < 2 {
         let what = format!(
-            "{whose} allows {} per connection: stopping a stage needs another connection",
+            "{subject} allows {} per connection: stopping a stage needs another connection",
             plural(seen.sessions as usize, "session")
         );
         found.push(code::HOST_SESSIONS.found(what, "set `MaxSessions 10`, the default, in its sshd_config"));
     }
     let wanted = (*jobs).min(MOST_CONNECTIONS);
     if seen.connections < wanted {
-        let what =
-            format!("{whose} allows {} concurrent connections, but its capacity is {jobs}", seen.connections);
+        let what = format!(
+            "{subject} allows {} concurrent connections, but its capacity is {jobs}",
+            seen.connections
+        );
         let remedy = "raise `MaxStartups` in its sshd_config, or lower `capacity`";
         found.push(code::HOST_CONNECTIONS.found(what, remedy));
     }
     if seen.shell > SLOW {
         let what = format!(
-            "{whose} takes {} to start a shell for `{user}`, and each stage of a job waits for it",
+            "{subject} takes {} to start a shell for `{user}`, and each stage of a job waits for it",
             Pretty(seen.shell)
         );
         let remedy = "check what its profile (`~/.bashrc`, `~/.zshenv`) does in non-interactive shells";
         found.push(code::HOST_SHELL_SLOW.found(what, remedy));
     }
     if !has("git") {
-        let what = format!("{whose} has no `git`");
+        let what = format!("{subject} has no `git`");
         found
             .push(code::HOST_GIT_MISSING.found(what, "install it, unless its jobs set `GIT_STRATEGY: none`"));
     } else if !has("git-lfs") {
-        found.push(code::HOST_GIT_LFS_MISSING.noted(format!("{whose} has no `git-lfs`")));
+        found.push(code::HOST_GIT_LFS_MISSING.noted(format!("{subject} has no `git-lfs`")));
     }
     if !has("gitlab-runner") {
-        let what = format!("{whose} has no `gitlab-runner`, which transfers artifacts and caches");
+        let what = format!("{subject} has no `gitlab-runner`, which transfers artifacts and caches");
         let remedy = "install the program there; it need not be registered";
         found.push(code::HOST_RUNNER_MISSING.found(what, remedy));
     }

@@ -26,25 +26,25 @@ pub const UNIT_DIRS: &[&str] = &[
 #[derive(Debug)]
 pub struct KeeperFacts {
     pub keeper: KeeperStatus,
-    /// Waiting jobs, and instances in transition that only a keeper brings further.
+    /// Waiting jobs, and instances in a transition that only a keeper completes.
     pub waiting: usize,
     pub under_way: usize,
     /// When the next pass was due, by pool.
-    pub next_looks: Vec<(PoolName, Stamp)>,
+    pub next_passes: Vec<(PoolName, Stamp)>,
     /// Whether systemd manages the runner host.
     pub has_systemd: bool,
     /// Units that run `greenroom keep`.
     pub units: Vec<PathBuf>,
 }
 
-pub(super) fn check(sight: &KeeperFacts, when: &When) -> Vec<Finding> {
+pub(super) fn check(facts: &KeeperFacts, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
-    match &sight.keeper {
-        KeeperStatus::Absent if sight.waiting + sight.under_way > 0 => {
+    match &facts.keeper {
+        KeeperStatus::Absent if facts.waiting + facts.under_way > 0 => {
             let (jobs, instances) =
-                (plural(sight.waiting, "waiting job"), plural(sight.under_way, "instance"));
+                (plural(facts.waiting, "waiting job"), plural(facts.under_way, "instance"));
             let what = format!("no keeper is running, but there is work: {jobs}, {instances} in transition");
-            found.push(code::KEEPER_MISSING.found(what, start(sight)));
+            found.push(code::KEEPER_MISSING.found(what, start(facts)));
         }
         KeeperStatus::Unknown(problem) => {
             let what = format!("cannot determine whether a keeper is running: {problem}");
@@ -54,15 +54,15 @@ pub(super) fn check(sight: &KeeperFacts, when: &When) -> Vec<Finding> {
         }
         KeeperStatus::Absent => {}
         KeeperStatus::Runs => {
-            found.extend(sight.next_looks.iter().filter_map(|(pool, at)| silent(pool, *at, when)));
+            found.extend(facts.next_passes.iter().filter_map(|(pool, at)| silent(pool, *at, when)));
         }
     }
-    found.extend(no_service(sight));
+    found.extend(no_service(facts));
     found
 }
 
-fn start(sight: &KeeperFacts) -> String {
-    match sight.units.first().and_then(|unit| unit.file_name()) {
+fn start(facts: &KeeperFacts) -> String {
+    match facts.units.first().and_then(|unit| unit.file_name()) {
         Some(unit) => format!("run `systemctl start {}`", unit.to_string_lossy()),
         None => "run `greenroom reap`, which starts one".to_owned(),
     }
@@ -83,12 +83,12 @@ fn silent(pool: &PoolName, meant: Stamp, when: &When) -> Option<Finding> {
 }
 
 /// Without systemd, a running keeper may be a service of another service manager.
-fn no_service(sight: &KeeperFacts) -> Option<Finding> {
-    let is_fine = !sight.units.is_empty() || (!sight.has_systemd && sight.keeper == KeeperStatus::Runs);
+fn no_service(facts: &KeeperFacts) -> Option<Finding> {
+    let is_fine = !facts.units.is_empty() || (!facts.has_systemd && facts.keeper == KeeperStatus::Runs);
     (!is_fine).then(|| {
         let what = "no service runs `greenroom keep`: a background keeper stops together with the runner's service, and \
                     its instances keep running";
-        let remedy = if sight.has_systemd {
+        let remedy = if facts.has_systemd {
             "install the unit that docs/doctor.md shows under `keeper-no-service`, then run \
              `systemctl enable --now greenroom`"
         } else {
@@ -133,13 +133,13 @@ pub(super) mod tests {
             keeper: KeeperStatus::Runs,
             waiting: 0,
             under_way: 0,
-            next_looks: vec![(pool(), at(290.0))],
+            next_passes: vec![(pool(), at(290.0))],
             has_systemd: true,
             units: vec!["/etc/systemd/system/greenroom.service".into()],
         }
     }
 
-    fn troubles() -> Vec<(KeeperFacts, &'static str)> {
+    fn problems() -> Vec<(KeeperFacts, &'static str)> {
         let unknown = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
         vec![
             (
@@ -148,7 +148,7 @@ pub(super) mod tests {
                  transition\n  help: run `systemctl start greenroom.service`",
             ),
             (
-                KeeperFacts { next_looks: vec![(pool(), at(0.0))], ..calm() },
+                KeeperFacts { next_passes: vec![(pool(), at(0.0))], ..calm() },
                 "error [keeper-stalled]: the keeper has missed the reconcile pass of pool `linux` that was due 5m ago\n  \
                  help: read keeper.log in the state directory, then stop the keeper; the next call starts a new one",
             ),
@@ -176,22 +176,22 @@ pub(super) mod tests {
 
     #[test]
     fn each_trouble_is_said_once_with_what_helps() {
-        for (sight, expected) in troubles() {
-            let found: Vec<String> = check(&sight, &when(300.0)).iter().map(ToString::to_string).collect();
+        for (facts, expected) in problems() {
+            let found: Vec<String> = check(&facts, &when(300.0)).iter().map(ToString::to_string).collect();
             assert_eq!(found, [expected]);
         }
     }
 
     #[test]
     fn without_a_unit_reap_starts_a_keeper() {
-        let sight = KeeperFacts {
+        let facts = KeeperFacts {
             keeper: KeeperStatus::Absent,
             waiting: 1,
             units: vec![],
             has_systemd: false,
             ..calm()
         };
-        let found = check(&sight, &when(300.0));
+        let found = check(&facts, &when(300.0));
         assert_eq!(found[0].remedy.as_deref(), Some("run `greenroom reap`, which starts one"));
         assert!(found[1].remedy.as_ref().unwrap().contains("beside the runner"));
     }
@@ -212,6 +212,6 @@ pub(super) mod tests {
 
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        troubles().iter().flat_map(|(sight, _)| check(sight, &when(300.0))).collect()
+        problems().iter().flat_map(|(facts, _)| check(facts, &when(300.0))).collect()
     }
 }

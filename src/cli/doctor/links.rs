@@ -12,7 +12,7 @@ use crate::port::finding::Finding;
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
     let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Silence);
     let mut found: Vec<Finding> = silent.map(|(instance, link)| wedged(pool, instance, link)).collect();
-    found.extend(state.and_then(|state| left_over(pool, state, survey)));
+    found.extend(state.and_then(|state| orphaned(pool, state, survey)));
     found
 }
 
@@ -38,7 +38,7 @@ fn wedged(pool: &PoolName, instance: &str, link: &Found) -> Finding {
     code::LINK_UNRESPONSIVE.found(what, remedy)
 }
 
-fn left_over(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Finding> {
+fn orphaned(pool: &PoolName, state: &PoolState, survey: &Survey) -> Option<Finding> {
     let others = survey.of_others(state.instances.keys());
     (!others.is_empty()).then(|| {
         let names: Vec<String> =
@@ -66,11 +66,11 @@ pub(super) mod tests {
         EventFixture::of(Policy::default()).ready(1, 1.0).state.clone()
     }
 
-    fn said(survey: &Survey) -> Vec<String> {
+    fn messages(survey: &Survey) -> Vec<String> {
         check(&pool(), Some(&state()), survey).iter().map(ToString::to_string).collect()
     }
 
-    fn troubles() -> Survey {
+    fn problems() -> Survey {
         Survey::told([
             (id(1), found(0, LinkStatus::Silence)),
             (id(1), Found { pid: None, ..found(1, LinkStatus::Silence) }),
@@ -81,7 +81,7 @@ pub(super) mod tests {
     #[test]
     fn links_that_answer_are_told_in_a_line_and_are_no_finding() {
         let survey = Survey::told([(id(1), found(0, LinkStatus::Figures(figures())))]);
-        assert_eq!(said(&survey), [""; 0]);
+        assert_eq!(messages(&survey), [""; 0]);
         let expected = "links of pool `linux`: 1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
         assert_eq!(line(&pool(), &survey).unwrap(), expected);
         assert_eq!(line(&pool(), &Survey::default()), None);
@@ -89,7 +89,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_link_that_hangs_and_one_without_an_instance_are_named_with_their_processes() {
-        let found = said(&troubles());
+        let found = messages(&problems());
         assert_eq!(found.len(), 3, "{found:#?}");
         assert!(
             found[0].contains("linux-7f3a-1 of pool `linux` (process 4711) does not respond"),
@@ -103,12 +103,12 @@ pub(super) mod tests {
 
     #[test]
     fn without_a_state_nothing_is_said_of_instances() {
-        let found = check(&pool(), None, &troubles());
+        let found = check(&pool(), None, &problems());
         assert!(found.iter().all(|finding| finding.code == "link-unresponsive"), "{found:#?}");
     }
 
     /// One finding of each code.
     pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-        check(&pool(), Some(&state()), &troubles())
+        check(&pool(), Some(&state()), &problems())
     }
 }

@@ -19,7 +19,7 @@ use crate::port::finding::Finding;
 #[derive(Debug)]
 pub struct PoolFacts<'a> {
     pub pool: &'a PoolName,
-    /// What the configuration says; `None`: it does not name the pool, or cannot be read.
+    /// The configured policy; `None`: the configuration does not name the pool, or cannot be read.
     pub configured: Option<&'a Policy>,
     /// Whether the configuration could be read.
     pub config_read: bool,
@@ -28,20 +28,20 @@ pub struct PoolFacts<'a> {
     pub attempts: &'a BTreeMap<AttemptName, AttemptSeen>,
 }
 
-pub(super) fn check(sight: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
+pub(super) fn check(facts: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
     let mut found = Vec::new();
-    match sight.configured {
+    match facts.configured {
         Some(policy) => {
-            found.extend(idle_over_limit(sight.pool, policy));
-            found.extend(not_in_force(sight, policy));
+            found.extend(idle_over_limit(facts.pool, policy));
+            found.extend(not_applied(facts, policy));
         }
-        None if sight.config_read => found.extend(unconfigured(sight)),
+        None if facts.config_read => found.extend(unconfigured(facts)),
         None => {}
     }
-    found.extend(halts(sight.state, when.now()).iter().map(|halt| halted(sight.pool, halt, when)));
-    found.extend(set_aside(sight));
-    found.extend(sight.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(sight.pool, note)));
-    found.extend(left_over(sight, when));
+    found.extend(halts(facts.state, when.now()).iter().map(|halt| halted(facts.pool, halt, when)));
+    found.extend(out_of_service(facts));
+    found.extend(facts.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(facts.pool, note)));
+    found.extend(orphaned_attempts(facts, when));
     found
 }
 
@@ -57,17 +57,17 @@ fn idle_over_limit(pool: &PoolName, policy: &Policy) -> Option<Finding> {
     })
 }
 
-fn not_in_force(sight: &PoolFacts<'_>, policy: &Policy) -> Option<Finding> {
-    let recorded = sight.state.policy.as_deref()?;
+fn not_applied(facts: &PoolFacts<'_>, policy: &Policy) -> Option<Finding> {
+    let recorded = facts.state.policy.as_deref()?;
     (recorded != policy).then(|| {
-        let what = format!("the active policy of pool `{}` differs from the configuration", sight.pool);
+        let what = format!("the active policy of pool `{}` differs from the configuration", facts.pool);
         let remedy = "if the configuration has just changed, wait for the keeper's next reconcile pass";
         code::CONFIG_NOT_APPLIED.found(what, remedy)
     })
 }
 
-fn unconfigured(sight: &PoolFacts<'_>) -> Option<Finding> {
-    let (pool, state) = (sight.pool, sight.state);
+fn unconfigured(facts: &PoolFacts<'_>) -> Option<Finding> {
+    let (pool, state) = (facts.pool, facts.state);
     if state.instances.is_empty() && state.waiting.is_empty() {
         return None;
     }
@@ -102,15 +102,15 @@ fn halted(pool: &PoolName, halt: &Suspension, when: &When) -> Finding {
     }
 }
 
-fn set_aside(sight: &PoolFacts<'_>) -> Vec<Finding> {
+fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {
     let finding = |instance: &Arc<Instance>| {
         let Phase::OutOfService { reason: why } = &instance.phase else { return None };
-        let (pool, id) = (sight.pool, &instance.id);
+        let (pool, id) = (facts.pool, &instance.id);
         let what = format!("instance {id} of pool `{pool}` is out of service: {why}");
         let remedy = format!("check the instance, then run `greenroom pool resume {pool} --instance {id}`");
         Some(code::POOL_OUT_OF_SERVICE.found(what, remedy))
     };
-    sight.state.instances.values().filter_map(finding).collect()
+    facts.state.instances.values().filter_map(finding).collect()
 }
 
 /// Notes that an operator can act on. The others have a check of their own, or resolve themselves.
@@ -140,19 +140,19 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
     })
 }
 
-fn left_over(sight: &PoolFacts<'_>, when: &When) -> Option<Finding> {
+fn orphaned_attempts(facts: &PoolFacts<'_>, when: &When) -> Option<Finding> {
     let fallback = Timing::default();
-    let timing = sight.state.policy.as_ref().map_or(&fallback, |policy| &policy.timing);
+    let timing = facts.state.policy.as_ref().map_or(&fallback, |policy| &policy.timing);
     let ended = |(name, seen): (&AttemptName, &AttemptSeen)| {
         let end = over(seen, timing, when.now()).filter(|end| *end != End::CleanedUp)?;
         Some(format!("job {} ({end}, `{name}`)", seen.job.key))
     };
-    let ended: Vec<String> = sight.attempts.iter().filter_map(ended).collect();
+    let ended: Vec<String> = facts.attempts.iter().filter_map(ended).collect();
     (!ended.is_empty()).then(|| {
         let what = format!(
             "{} of pool `{}` ended without `cleanup`: {}",
             plural(ended.len(), "attempt"),
-            sight.pool,
+            facts.pool,
             ended.join(", ")
         );
         code::ATTEMPTS_ORPHANED.found(

@@ -15,7 +15,7 @@ use crate::port::provider::{Demand, Provider};
 use crate::provider::{self, BuildContext};
 
 /// How long a provider's calls may take.
-pub(super) const ASKED_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const CALLS_WITHIN: Duration = Duration::from_secs(30);
 
 /// What providers are built from, beside their tables.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(super) struct CheckContext<'a> {
 pub(super) struct Checked {
     pub(super) policy: Policy,
     pub(super) found: Vec<Finding>,
-    /// `None`: its table is wrong.
+    /// `None`: its table is invalid.
     pub(super) provider: Option<Rc<dyn Provider>>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
 }
 
 /// Checks a pool's provider with calls, for at most `within`.
-pub(super) async fn ask(
+pub(super) async fn examine(
     pool: &PoolName,
     provider: &dyn Provider,
     demand: &Demand,
@@ -109,14 +109,14 @@ pub(super) mod tests {
         check(&config, pool, &around).found
     }
 
-    /// One that finds something, and one that never comes back.
+    /// One that reports a finding, and one that never returns.
     #[derive(Debug)]
-    struct Asked {
+    struct ProviderStub {
         answers: bool,
     }
 
     #[async_trait(?Send)]
-    impl Provider for Asked {
+    impl Provider for ProviderStub {
         async fn launch(&self, _: &LaunchRequest) -> Result<(), ProviderError> {
             unreachable!("doctor launches nothing")
         }
@@ -150,15 +150,15 @@ pub(super) mod tests {
         }
     }
 
-    async fn asked(answers: bool) -> Vec<Finding> {
+    async fn findings(answers: bool) -> Vec<Finding> {
         let demand = Demand { max_instances: 8, recorded: 3, max_lifetime: None };
-        ask(&PoolName::new("linux"), &Asked { answers }, &demand, Duration::from_millis(10)).await
+        examine(&PoolName::new("linux"), &ProviderStub { answers }, &demand, Duration::from_millis(10)).await
     }
 
     #[tokio::test]
     async fn a_provider_is_asked_and_given_up_in_time() {
-        assert_eq!(asked(true).await[0].message, "5 more are wanted");
-        let silent = asked(false).await;
+        assert_eq!(findings(true).await[0].message, "5 more are wanted");
+        let silent = findings(false).await;
         assert_eq!(silent[0].code, "provider-timeout");
         assert!(
             silent[0].message.contains("pool `linux` did not answer doctor's calls within 10 ms"),
@@ -176,7 +176,7 @@ pub(super) mod tests {
 
     /// One finding of each code.
     pub(in crate::cli::doctor) async fn provoked() -> Vec<Finding> {
-        [unknown(), asked(false).await].concat()
+        [unknown(), findings(false).await].concat()
     }
 
     fn unknown() -> Vec<Finding> {

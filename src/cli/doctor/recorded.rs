@@ -9,10 +9,10 @@ use crate::port::finding::Finding;
 use crate::port::store::{Store as _, StoreError};
 use crate::store::file::{Diagnosis, FileStore};
 
-/// Takes the pool's lock, reads every record of state and history. The state is there unless it cannot be used.
+/// Takes the pool's lock, reads every record of state and history. Returns the state if it can be used.
 pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
     let mut found = Vec::new();
-    // Nothing is written, but the lock is taken the way a call takes it.
+    // Nothing is written, but the lock is taken as by a call.
     match store.transact(&mut |_| Vec::new()).await {
         Err(busy @ StoreError::Busy { .. }) => {
             // Each further check would wait for the lock again.
@@ -26,16 +26,16 @@ pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolSta
         Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => {}
     }
     match store.verify().await {
-        Ok(verdict) => found.extend(judge(pool, &verdict)),
+        Ok(diagnosis) => found.extend(judge(pool, &diagnosis)),
         Err(error) => found.push(refused(pool, &error)),
     }
     (store.load().await.ok(), found)
 }
 
-fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
-    let mut found: Vec<Finding> = verdict.damage.iter().map(|damage| refused(pool, damage)).collect();
-    if verdict.inapplicable_events > 0 {
-        let events = plural(usize::try_from(verdict.inapplicable_events).unwrap_or(usize::MAX), "event");
+fn judge(pool: &PoolName, diagnosis: &Diagnosis) -> Vec<Finding> {
+    let mut found: Vec<Finding> = diagnosis.damage.iter().map(|damage| refused(pool, damage)).collect();
+    if diagnosis.inapplicable_events > 0 {
+        let events = plural(usize::try_from(diagnosis.inapplicable_events).unwrap_or(usize::MAX), "event");
         let what =
             format!("pool `{pool}`: {events} did not fit the recorded state, a bug that loses no data");
         found.push(
@@ -43,15 +43,15 @@ fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
                 .found(what, "report it with the journal, which contains no secrets"),
         );
     }
-    if verdict.torn_bytes > 0 {
+    if diagnosis.torn_bytes > 0 {
         let what = format!(
             "pool `{pool}`: a write of {} bytes was cut short; the next writer moves it to a backup file",
-            verdict.torn_bytes
+            diagnosis.torn_bytes
         );
         found.push(code::STATE_TORN.noted(what));
     }
-    if let Some(first) = verdict.history_damage.first() {
-        let more = match verdict.history_damage.len() - 1 {
+    if let Some(first) = diagnosis.history_damage.first() {
+        let more = match diagnosis.history_damage.len() - 1 {
             0 => String::new(),
             more => format!(", and {} more", plural(more, "segment")),
         };
@@ -59,10 +59,10 @@ fn judge(pool: &PoolName, verdict: &Diagnosis) -> Vec<Finding> {
         let remedy = "ignore this: only `explain` and `history` are affected, until the events expire (`history_days`)";
         found.push(code::HISTORY_DAMAGED.found(what, remedy));
     }
-    if let Some(first) = verdict.side_files.first() {
+    if let Some(first) = diagnosis.side_files.first() {
         let what = format!(
             "pool `{pool}`: {} of incomplete or damaged state, the first is `{}`",
-            plural(verdict.side_files.len(), "backup file"),
+            plural(diagnosis.side_files.len(), "backup file"),
             first.display()
         );
         found.push(code::STATE_BACKUP_FILES.found(what, "delete them when you no longer need them"));
@@ -135,7 +135,7 @@ pub(super) mod tests {
             self.home.path().join("pools/linux").join(name)
         }
 
-        /// As another process: what this one has read already, it believes.
+        /// A second store, like another process: the first one trusts what it has already read.
         async fn check(&self) -> (Option<PoolState>, Vec<Finding>) {
             let store = open_dir(self.home.path()).unwrap().pool(&pool(), options()).unwrap();
             check(&store, &pool()).await

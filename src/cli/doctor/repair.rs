@@ -23,7 +23,7 @@ pub(super) async fn repair(
 ) -> Result<(), CliError> {
     if options.take_over || options.new_owner {
         // A keeper reads the owner before each pass: it must not see another one in the middle.
-        let _office = office(host, KEEPER_GOES).await?;
+        let _keeper_lock = lock_keeper(host, KEEPER_GOES).await?;
         if options.take_over {
             let owner = host.state().take_over()?;
             examined.repaired(format!(
@@ -39,14 +39,14 @@ pub(super) async fn repair(
     if options.repair {
         for (pool, store) in stores {
             if let Some(repaired) = store.repair().await? {
-                examined.repaired(told(pool, &repaired));
+                examined.repaired(summary(pool, &repaired));
             }
         }
     }
     Ok(())
 }
 
-async fn office(host: &LocalHost, within: Duration) -> Result<Lock, CliError> {
+async fn lock_keeper(host: &LocalHost, within: Duration) -> Result<Lock, CliError> {
     let held = host.lock_keeper(within).await?;
     held.ok_or_else(|| {
         CliError::system("the owner cannot be changed while a keeper is running").help(
@@ -55,7 +55,7 @@ async fn office(host: &LocalHost, within: Duration) -> Result<Lock, CliError> {
     })
 }
 
-fn told(pool: &PoolName, repaired: &Repaired) -> String {
+fn summary(pool: &PoolName, repaired: &Repaired) -> String {
     let kept = match repaired.kept {
         0 => "Nothing could be kept".to_owned(),
         n => format!("Everything up to transaction {n} is kept"),
@@ -123,11 +123,11 @@ mod tests {
         let (_home, host) = moved();
         let before = host.identity().await.unwrap();
         assert!(before.moved.is_some());
-        let said = repaired(&options(false, true, false), &host).await.unwrap();
+        let output = repaired(&options(false, true, false), &host).await.unwrap();
         let after = host.identity().await.unwrap();
         assert_eq!((after.owner.clone(), after.moved), (before.owner, None));
         assert_eq!(
-            said,
+            output,
             [format!("the state directory belongs to this location now; its owner is still {}", after.owner)]
         );
     }
@@ -147,7 +147,7 @@ mod tests {
         let (home, host) = moved();
         let lock = std::fs::File::create(home.path().join("new/keeper.lock")).unwrap();
         lock.lock().unwrap();
-        let error = office(&host, Duration::from_millis(50)).await.unwrap_err().for_operator();
+        let error = lock_keeper(&host, Duration::from_millis(50)).await.unwrap_err().for_operator();
         assert!(error.contains("while a keeper is running") && error.contains("systemctl stop"), "{error}");
     }
 
@@ -168,14 +168,14 @@ mod tests {
         let mut examined = Examination::default();
         let stores = [(pool(), open())];
         repair(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
-        let said = examined.repaired.join("\n");
+        let output = examined.repaired.join("\n");
         assert!(
-            said.contains(
+            output.contains(
                 "Everything up to transaction 3 is kept; 2 valid transactions after the damage cannot be used"
             ),
-            "{said}"
+            "{output}"
         );
-        assert!(said.contains("journal.damaged-"), "{said}");
+        assert!(output.contains("journal.damaged-"), "{output}");
         assert!(open().verify().await.unwrap().damage.is_none());
     }
 }

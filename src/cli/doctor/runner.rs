@@ -44,9 +44,9 @@ pub struct RunnerFacts<'a> {
 const EXECS: [&str; 4] = ["config", "prepare", "run", "cleanup"];
 
 /// Checks the file, and the executables that it names.
-pub(super) fn check(sight: &RunnerFacts<'_>) -> Vec<Finding> {
-    let path = sight.path.display();
-    let text = match std::fs::read_to_string(sight.path) {
+pub(super) fn check(facts: &RunnerFacts<'_>) -> Vec<Finding> {
+    let path = facts.path.display();
+    let text = match std::fs::read_to_string(facts.path) {
         Ok(text) => text,
         Err(error) => {
             let what = format!(
@@ -57,16 +57,16 @@ pub(super) fn check(sight: &RunnerFacts<'_>) -> Vec<Finding> {
             return vec![code::RUNNER_CONFIG_UNREADABLE.found(what, remedy)];
         }
     };
-    judge(sight, &text)
+    judge(facts, &text)
 }
 
-/// Judges the text of the file.
-fn judge(sight: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
-    let path = sight.path.display();
+/// Checks the text of the file.
+fn judge(facts: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
+    let path = facts.path.display();
     let table: Table = match text.parse() {
         Ok(table) => table,
         Err(error) => {
-            // Not the error's own text: it quotes the line, and that may hold a token.
+            // The error's own text quotes the line, which may contain a token.
             let error: toml::de::Error = error;
             let what = format!("`{path}` is not valid TOML: {}", error.message());
             return vec![code::RUNNER_CONFIG_INVALID.found(what, format!("correct `{path}`"))];
@@ -80,7 +80,7 @@ fn judge(sight: &RunnerFacts<'_>, text: &str) -> Vec<Finding> {
         return vec![code::RUNNER_STANZA_MISSING.found(what, remedy)];
     }
     let concurrent = table.get("concurrent").and_then(Value::as_integer).unwrap_or(1).max(1);
-    stanzas.iter().flat_map(|stanza| judge_stanza(sight, stanza, concurrent)).collect()
+    stanzas.iter().flat_map(|stanza| judge_stanza(facts, stanza, concurrent)).collect()
 }
 
 /// One `[[runners]]`.
@@ -127,7 +127,7 @@ fn is_greenroom(path: &str) -> bool {
     Path::new(path).file_name().is_some_and(|name| name == "greenroom")
 }
 
-fn judge_stanza(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -> Vec<Finding> {
+fn judge_stanza(facts: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -> Vec<Finding> {
     let mut found: Vec<Finding> = EXECS.iter().filter_map(|name| executable(stanza, name)).collect();
     let called: Vec<Result<Called, Finding>> = EXECS
         .iter()
@@ -137,8 +137,8 @@ fn judge_stanza(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -
     let (calls, wrong): (Vec<_>, Vec<_>) = called.into_iter().partition(Result::is_ok);
     found.extend(wrong.into_iter().filter_map(Result::err));
     let calls: Vec<Called> = calls.into_iter().filter_map(Result::ok).collect();
-    found.extend(other_config(sight, stanza, &calls));
-    let serving = match serving(sight, stanza, &calls) {
+    found.extend(other_config(facts, stanza, &calls));
+    let serving = match serving(facts, stanza, &calls) {
         Ok(serving) => serving,
         Err(unknown) => {
             found.push(unknown);
@@ -220,28 +220,28 @@ fn called(stanza: &Stanza<'_>, name: &str) -> Result<Called, Finding> {
     Ok(Called { pool, config })
 }
 
-fn other_config(sight: &RunnerFacts<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
-    let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != sight.config)?;
-    let (other, ours) = (other.display(), sight.config.display());
-    let what = format!("{} calls Greenroom with `--config {other}`, but doctor read `{ours}`", stanza.title);
+fn other_config(facts: &RunnerFacts<'_>, stanza: &Stanza<'_>, calls: &[Called]) -> Option<Finding> {
+    let other = calls.iter().filter_map(|call| call.config.as_deref()).find(|path| *path != facts.config)?;
+    let (other, own) = (other.display(), facts.config.display());
+    let what = format!("{} calls Greenroom with `--config {other}`, but doctor read `{own}`", stanza.title);
     Some(code::RUNNER_OTHER_CONFIG.found(what, format!("run `greenroom --config {other} doctor`")))
 }
 
 /// The pools that can serve the jobs of a section.
 fn serving<'a>(
-    sight: &'a RunnerFacts<'_>,
+    facts: &'a RunnerFacts<'_>,
     stanza: &Stanza<'_>,
     calls: &[Called],
 ) -> Result<Vec<(&'a PoolName, &'a PoolNeeds)>, Finding> {
     let named: Vec<&str> = calls.iter().filter_map(|call| call.pool.as_deref()).collect();
-    if let Some(unknown) = named.iter().find(|name| !sight.pools.keys().any(|pool| pool.as_str() == **name)) {
-        let pools: Vec<String> = sight.pools.keys().map(|pool| format!("`{pool}`")).collect();
+    if let Some(unknown) = named.iter().find(|name| !facts.pools.keys().any(|pool| pool.as_str() == **name)) {
+        let pools: Vec<String> = facts.pools.keys().map(|pool| format!("`{pool}`")).collect();
         let what =
             format!("{} calls Greenroom with `--pool {unknown}`, which is not configured", stanza.title);
         return Err(code::RUNNER_UNKNOWN_POOL.found(what, format!("name one of {}", pools.join(", "))));
     }
     let is_meant = |pool: &PoolName| named.is_empty() || named.contains(&pool.as_str());
-    Ok(sight.pools.iter().filter(|(pool, _)| is_meant(pool)).collect())
+    Ok(facts.pools.iter().filter(|(pool, _)| is_meant(pool)).collect())
 }
 
 fn kill_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {

@@ -1,4 +1,4 @@
-//! The frame, and that no code goes untested or undocumented.
+//! The overall result, and that no code is untested or undocumented.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ fn finding(severity: Severity, code: &'static str, remedy: Option<&str>) -> Find
     Finding { code, severity, message: what, remedy: remedy.map(str::to_owned) }
 }
 
-/// Without the escapes of colours, and with them made visible.
+/// Removes the escapes of colours, or makes them visible.
 fn shown(examined: &Examination) -> String {
     examined.text(60).replace('\u{1b}', "^")
 }
@@ -124,8 +124,8 @@ fn the_documentation_lists_the_same_codes() {
     assert_eq!(rows, code::ALL.len() + of_providers.len(), "docs/doctor.md lists a code that nobody reports");
 }
 
-/// Codes that providers report, read from their sources: `"KIND-…"` in src/provider/KIND/doctor.rs, where a folder's
-/// name may go on after its kind (`static_hosts`: `static` alone is a word of Rust's).
+/// Codes that providers report, read from their sources: `"KIND-…"` in src/provider/KIND/doctor.rs. A folder's name may
+/// be longer than its kind (`static_hosts`: `static` is a keyword of Rust).
 fn provider_codes() -> BTreeSet<String> {
     let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
     let mut codes = BTreeSet::new();

@@ -101,7 +101,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_directory_that_takes_no_file_is_an_error_with_its_cause() {
-        // Nobody, root included, makes files in procfs.
+        // No user, not even root, can create files in procfs.
         let found = check(Path::new("/proc/self"));
         assert_eq!(found[0].code, "state-dir-not-writable");
         assert!(

@@ -4,7 +4,7 @@ use super::{Chapter, explain};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
-use crate::cli::pool::look::{Looked, Looker};
+use crate::cli::pool::look::{PoolReader, PoolRecord};
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::cli::when::When;
@@ -16,12 +16,12 @@ use crate::port::clock::Clock as _;
 /// Explains; false if no subject has that name.
 pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
-    let looker = Looker::open(&context, None)?;
-    let (keeper, looked) = looker.look().await;
+    let reader = PoolReader::open(&context, None)?;
+    let (keeper, records) = reader.read().await;
     let when = When::local(context.host.now());
     // The history of a pool is shown even if its state cannot be read.
     let nothing = PoolState::default();
-    let chapters = looked.iter().map(|pool| chapter(pool, &nothing, &keeper)).collect();
+    let chapters = records.iter().map(|pool| chapter(pool, &nothing, &keeper)).collect();
     match explain(what, chapters, &when) {
         Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
         Ok(answer) => ui::out(&answer.text(&when, ui::width())),
@@ -34,11 +34,11 @@ pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) 
     Ok(true)
 }
 
-fn chapter<'a>(looked: &'a Looked<'_>, nothing: &'a PoolState, keeper: &'a KeeperStatus) -> Chapter<'a> {
+fn chapter<'a>(record: &'a PoolRecord<'_>, nothing: &'a PoolState, keeper: &'a KeeperStatus) -> Chapter<'a> {
     let problems =
-        [looked.state.as_ref().err().map(ToString::to_string), looked.report.as_ref().err().cloned()];
+        [record.state.as_ref().err().map(ToString::to_string), record.report.as_ref().err().cloned()];
     let problems = problems.into_iter().flatten().map(Err);
-    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match looked.store.history() {
+    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match record.store.history() {
         Ok(history) => Box::new(history.map(|read| match read {
             Ok(recorded) => Ok(recorded.event),
             Err(error) => Err(error.to_string()),
@@ -46,9 +46,9 @@ fn chapter<'a>(looked: &'a Looked<'_>, nothing: &'a PoolState, keeper: &'a Keepe
         Err(error) => Box::new(std::iter::once(Err(error.to_string()))),
     };
     Chapter {
-        pool: looked.pool,
-        state: looked.state.as_ref().unwrap_or(nothing),
-        report: looked.report.as_ref().ok().and_then(Option::as_ref),
+        pool: record.pool,
+        state: record.state.as_ref().unwrap_or(nothing),
+        report: record.report.as_ref().ok().and_then(Option::as_ref),
         keeper,
         history: Box::new(problems.chain(history)),
     }

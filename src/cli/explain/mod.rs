@@ -53,7 +53,7 @@ struct Explained {
     name: String,
     pool: PoolName,
     title: String,
-    /// What else is known of a job.
+    /// Further facts about a job.
     about: Option<String>,
     begins: Option<Stamp>,
     lines: Vec<Line>,
@@ -106,16 +106,17 @@ impl Explanation {
 }
 
 fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Vec<Explained> {
-    let Some(asked) = question.job else { return Vec::new() };
-    let mut told = std::mem::take(&mut past.jobs);
-    // Recorded, though the events that made it are no longer kept.
+    let Some(number) = question.job else { return Vec::new() };
+    let mut events = std::mem::take(&mut past.jobs);
+    // Recorded, although its events are no longer kept.
     let waiting = chapter.state.waiting.values().map(|r| &r.job);
     let granted = chapter.state.granted.values().map(|g| &g.reservation.job);
-    let recorded: Vec<&JobFacts> = waiting.chain(granted).filter(|facts| facts.key.id == asked).collect();
+    let recorded: Vec<&JobFacts> = waiting.chain(granted).filter(|facts| facts.key.id == number).collect();
     for facts in &recorded {
-        told.entry(facts.key.clone()).or_default();
+        events.entry(facts.key.clone()).or_default();
     }
-    told.into_iter()
+    events
+        .into_iter()
         .map(|(job, lines)| {
             let facts = past.facts(&job).or_else(|| recorded.iter().copied().find(|facts| facts.key == job));
             let project = facts.map_or(String::new(), |facts| format!(" of {}", facts.project));

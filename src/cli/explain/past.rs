@@ -50,7 +50,7 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// What the kept history counted.
+/// Counts from the kept history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) jobs_asked: usize,
@@ -73,11 +73,11 @@ pub(super) struct Past {
     /// Names for suggestions.
     pub(super) known_jobs: BTreeSet<u64>,
     pub(super) known_instances: BTreeSet<InstanceId>,
-    /// What could not be read, in the words of the store.
+    /// What could not be read, as the store reports it.
     pub(super) unreadable: Vec<String>,
-    /// What was recorded of the jobs that are asked about.
+    /// The events of the jobs in question.
     facts: BTreeMap<JobKey, JobFacts>,
-    /// The state, as far as the kept history tells it.
+    /// The state, as far as the kept history shows it.
     state: PoolState,
     /// Instances that the job in question has had, to follow them.
     followed: BTreeMap<InstanceId, JobKey>,
@@ -129,7 +129,7 @@ impl Past {
             }
             self.notable.push_back(line);
         }
-        // An inapplicable event concerns what began before the kept history; the others are still applied.
+        // An inapplicable event concerns something before the kept history; the others are still applied.
         self.state.apply(event).ok();
     }
 
@@ -155,11 +155,12 @@ impl Past {
             return Some(job.key.clone());
         }
         let attempt = attempt_of(&event.change)?;
-        let lingering = || instance_of(&self.state, attempt)?.holders.get(attempt).map(|h| h.job.clone());
-        request(&self.state, attempt).map(|r| r.job.key.clone()).or_else(lingering)
+        let closing = || instance_of(&self.state, attempt)?.holders.get(attempt).map(|h| h.job.clone());
+        request(&self.state, attempt).map(|r| r.job.key.clone()).or_else(closing)
     }
 
-    /// The job in question, if the event concerns an instance of it, which is gone or serves another job later.
+    /// The job in question, if the event concerns an instance that it has had, which is gone or serves another job
+    /// later.
     fn follows(&mut self, event: &Event, line: &Line) -> Option<JobKey> {
         let id = line.instance.as_ref()?;
         let job = self.followed.get(id)?.clone();

@@ -16,8 +16,8 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
     let state = chapter.state;
     let mut now = Vec::new();
     for (at, reservation) in state.waiting.values().enumerate().filter(|(_, r)| r.job.key == *job) {
-        let said = chapter.report.into_iter().flat_map(|r| &r.waiting);
-        let on = said.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
+        let waiting = chapter.report.into_iter().flat_map(|r| &r.waiting);
+        let on = waiting.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
         now.push(format!(
             "waiting for {} at place {}, times out {}: {}",
             when.age(reservation.requested_at),
@@ -114,10 +114,10 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         obstacles.push("no keeper is running; start one with `greenroom reap`".to_owned());
     }
     if let Some(report) = chapter.report {
-        let said = |on: &&WaitingOn| {
+        let unlisted = |on: &&WaitingOn| {
             !matches!(on, WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. })
         };
-        obstacles.extend(report.launches.as_ref().filter(said).map(|on| on_what(on, state, when)));
+        obstacles.extend(report.launches.as_ref().filter(unlisted).map(|on| on_what(on, state, when)));
         obstacles.extend(report.notes.iter().map(ToString::to_string));
     }
     if obstacles.is_empty() {

@@ -1,7 +1,7 @@
 //! An event as one sentence.
 //!
-//! The sentence is made from the event and the state immediately before it. The kept history may begin later: what is
-//! unknown then is left out.
+//! The sentence is made from the event and the state immediately before it. If the kept history begins later, unknown
+//! facts are omitted.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn instance_of<'a>(state: &'a PoolState, attempt: &AttemptName) -> Op
     state.instances.values().map(AsRef::as_ref).find(|i| i.holders.contains_key(attempt))
 }
 
-/// Name, stage, pipeline and ref of a job, as far as GitLab named them.
+/// Name, stage, pipeline and ref of a job, if GitLab reported them.
 pub(super) fn about(job: &JobFacts) -> Option<String> {
     let protected = if job.protected { "protected" } else { "not protected" };
     let parts = [
@@ -81,9 +81,9 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
             let used = if leaving.used { "" } else { ", without having used it" };
-            let lingering = if leaving.closing { "; its last call is still running" } else { "" };
+            let closing = if leaving.closing { "; its last call is still running" } else { "" };
             let (who, place) = (who(before, attempt), place(before, attempt));
-            format!("{who} left {place}{}: {}{used}{lingering}", held.unwrap_or_default(), leaving.how)
+            format!("{who} left {place}{}: {}{used}{closing}", held.unwrap_or_default(), leaving.how)
         }
         Change::SlotFreed { attempt } => {
             let job = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));

@@ -1,4 +1,4 @@
-//! What operators are told, whole.
+//! The whole output for operators.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn chapter<'a>(
     Chapter { pool: name, state: &story.state, report, keeper, history }
 }
 
-fn told(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
+fn explained(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64) -> String {
     let (name, when) = (pool(), when(seconds));
     let chapters = vec![chapter(&name, story, report, &KeeperStatus::Runs)];
     explain(what, chapters, &when).unwrap().text(&when, 80)
@@ -62,7 +62,7 @@ fn told(what: &str, story: &EventFixture, report: Option<&Report>, seconds: f64)
 
 #[test]
 fn a_warm_job_is_told_from_request_to_the_end_of_its_instance() {
-    let text = told("4711", &day(), None, 440.0);
+    let text = explained("4711", &day(), None, 440.0);
     let expected = "\
 job 4711 of acme/shop on https://gitlab.example.com, pool linux
   14:03:47  3m 33s ago  job 4711 of acme/shop requested an instance; 1 slot
@@ -81,7 +81,7 @@ job 4711 of acme/shop on https://gitlab.example.com, pool linux
 fn a_job_that_waits_again_is_told_why() {
     let mut report = report(266.0);
     report.waiting = vec![(attempt("cold"), WaitingOn::Boot { instance: id(3) })];
-    let text = told("#4712", &day(), Some(&report), 440.0);
+    let text = explained("#4712", &day(), Some(&report), 440.0);
     let expected = "\
 job 4712 of acme/blog on https://gitlab.example.com, pool linux
   14:04:00  3m 20s ago  job 4712 of acme/blog requested an instance; 0 slots
@@ -101,7 +101,7 @@ job 4712 of acme/blog on https://gitlab.example.com, pool linux
 
 #[test]
 fn an_instance_has_a_life_line() {
-    let text = told("linux-7f3a-1", &day(), None, 440.0);
+    let text = explained("linux-7f3a-1", &day(), None, 440.0);
     let expected = "\
 instance linux-7f3a-1, pool linux
   14:00:10  7m 10s ago  launch of linux-7f3a-1 requested
@@ -130,7 +130,7 @@ fn an_instance_in_trouble_shows_the_keepers_verdict_and_its_remedy() {
     report.rows = vec![(id(3), 20)];
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
     report.notes = vec![Note::Trouble { instance: id(3), failure, until: at(445.0) }];
-    let text = told("linux-7f3a-3", &story, Some(&report), 440.0);
+    let text = explained("linux-7f3a-3", &story, Some(&report), 440.0);
     let expected = "\
 instance linux-7f3a-3, pool linux
   14:04:26  2m 54s ago  launch of linux-7f3a-3 requested
@@ -171,7 +171,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
     story.then(443.0, Change::PolicySet { policy: std::sync::Arc::new(changed) });
     let mut report = report(444.0);
     report.notes = vec![Note::ListIncomplete];
-    let text = told("linux", &story, Some(&report), 445.0);
+    let text = explained("linux", &story, Some(&report), 445.0);
     let expected = "\
 pool linux, the last 6 notable events
   14:00:00  7m 25s ago  policy set: `max_instances = 4`,
@@ -200,7 +200,7 @@ fn at_most_twenty_notable_events_of_a_pool_are_shown() {
     for n in 0..30 {
         story.then(f64::from(n), Change::PoolResumed);
     }
-    let text = told("linux", &story, None, 60.0);
+    let text = explained("linux", &story, None, 60.0);
     assert!(text.starts_with("pool linux, the last 20 notable events\n"), "{text}");
     assert!(text.contains("now: nothing blocks jobs or launches\n"), "{text}");
     assert_eq!(text.matches("was resumed").count(), 20);
@@ -263,7 +263,7 @@ fn a_job_number_of_two_servers_is_told_twice_and_a_pool_named_like_a_job_too() {
     assert!(titles[0].contains("acme/shop") && titles[1].contains("other.example.com"), "{titles:?}");
 }
 
-/// As the response of a whole GitLab names it.
+/// As a full GitLab response names it.
 fn named(job: u64) -> JobFacts {
     let key = JobKey::new("https://gitlab.example.com", job);
     JobFacts {
@@ -282,17 +282,17 @@ fn a_job_says_its_name_stage_pipeline_and_ref_as_far_as_they_are_known() {
     story.asks_as("protected", JobFacts { protected: true, ..named(2) }, 10.0);
     story.asks_as("some", JobFacts { name: None, git_ref: None, ..named(3) }, 10.0);
     story.asks("bare", 4, "acme/shop", 10.0);
-    let second = |what: &str| told(what, &story, None, 12.0).lines().nth(1).map(str::to_owned);
+    let second = |what: &str| explained(what, &story, None, 12.0).lines().nth(1).map(str::to_owned);
     let whole = "  job name `rspec 1/5`, stage `test`, pipeline 99, ref `main`";
     assert_eq!(second("1"), Some(format!("{whole} (not protected)")));
     assert_eq!(second("2"), Some(format!("{whole} (protected)")));
     assert_eq!(second("3").as_deref(), Some("  stage `test`, pipeline 99"));
     assert!(second("4").is_some_and(|line| line.contains("job 4 of acme/shop requested")));
-    // The event is no longer kept: the state knows it still.
+    // The event is no longer kept, but the state still has it.
     let events = std::mem::take(&mut story.events);
     assert!(!events.is_empty());
     assert_eq!(
-        told("1", &story, None, 12.0).lines().nth(1),
+        explained("1", &story, None, 12.0).lines().nth(1),
         Some(format!("{whole} (not protected)").as_str())
     );
     let (name, when) = (pool(), when(12.0));
@@ -333,11 +333,11 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     story.refused(1, 1, none_left, 10.0).refused(1, 2, refused(ErrorClass::Quota, "8 vCPU"), 11.0);
     story.intended(1, 3, 12.5).launched(2, 500.0);
     let (name, when) = (pool(), when(13.0));
-    let told = |what: &str| {
+    let explained = |what: &str| {
         let chapter = chapter(&name, &story, None, &KeeperStatus::Runs);
         explain(what, vec![chapter], &when).unwrap().text(&when, 400)
     };
-    let text = told("linux-7f3a-1");
+    let text = explained("linux-7f3a-1");
     for line in [
         "launch of linux-7f3a-1 requested, as zone-a small spot\n",
         "launch of linux-7f3a-1 refused after 1 s: no capacity (zone-a): exhausted\n",
@@ -349,9 +349,9 @@ fn an_instance_says_which_offering_it_took_and_why_none_before() {
     ] {
         assert!(text.contains(line), "{line}{text}");
     }
-    let later = told("linux-7f3a-2");
+    let later = explained("linux-7f3a-2");
     assert!(later.contains("launch of linux-7f3a-2 requested, as zone-a small spot\n"), "{later}");
-    let text = told("linux");
+    let text = explained("linux");
     let named = "offerings in order of preference: zone-a small spot; zone-b small spot; zone-b small";
     assert!(text.contains(named), "{text}");
     assert!(text.contains("now: zone-b small spot: quota reached: 8 vCPU, next try in 14m 59s\n"), "{text}");

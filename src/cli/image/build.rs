@@ -15,12 +15,12 @@ use crate::core::time::Pretty;
 use crate::provider::qemu::image::build::{self, BuildError, Helper, Progress, Request, Step};
 use crate::provider::qemu::image::store::Images;
 
-/// Where packages install the program that guests can use, too.
+/// The directory where packages install the program that guests can use, too.
 const GITLAB_RUNNER: &str = "/usr/bin/gitlab-runner";
 
 pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliError> {
     become_root()?;
-    // The guest's directories are for all its users, whatever umask this process was started with.
+    // The guest's directories are for all its users, whatever the umask of this process.
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let suite = match options.suite {
         Some(suite) => suite,
@@ -65,7 +65,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
     Ok(true)
 }
 
-/// A user other than root builds as the root of a user namespace: the same program again, with the same arguments.
+/// A user other than root builds as the root of a user namespace: re-executes this program with the same arguments.
 fn become_root() -> Result<(), CliError> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

@@ -24,7 +24,7 @@ pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool
     }
 }
 
-/// The folder that is named, or the one in the state directory.
+/// The named folder, or the one in the state directory.
 fn images(place: &GlobalOptions, folder: &args::Folder) -> Result<Images, CliError> {
     let path = match &folder.images {
         Some(given) => std::path::absolute(given)?,

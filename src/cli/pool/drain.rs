@@ -86,11 +86,11 @@ fn say(events: &[Event], dry: bool, nothing: &str) {
     }
     let would = if dry { "would: " } else { "" };
     for event in events {
-        ui::out(&format!("{would}{}\n", words(&event.change)));
+        ui::out(&format!("{would}{}\n", summary(&event.change)));
     }
 }
 
-fn words(change: &Change) -> String {
+fn summary(change: &Change) -> String {
     match change {
         Change::PoolDrained => "the pool accepts no new jobs and launches nothing".to_owned(),
         Change::PoolResumed => "the pool is resumed".to_owned(),

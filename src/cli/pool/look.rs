@@ -1,4 +1,4 @@
-//! Reads what is recorded about pools, for commands that show it.
+//! Reads the recorded state of pools, for commands that show it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,14 +23,14 @@ pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Pools that are read repeatedly; each time only what has changed.
 #[derive(Debug)]
-pub(in crate::cli) struct Looker<'a> {
+pub(in crate::cli) struct PoolReader<'a> {
     context: &'a Context,
     stores: Vec<(PoolName, FileStore)>,
 }
 
 /// One pool, as it is recorded now.
 #[derive(Debug)]
-pub(in crate::cli) struct Looked<'a> {
+pub(in crate::cli) struct PoolRecord<'a> {
     pub(in crate::cli) pool: &'a PoolName,
     pub(in crate::cli) store: &'a FileStore,
     pub(in crate::cli) state: Result<PoolState, StoreError>,
@@ -40,9 +40,9 @@ pub(in crate::cli) struct Looked<'a> {
     pub(in crate::cli) links: Option<Survey>,
 }
 
-impl<'a> Looker<'a> {
-    /// Over the named pool, or over all: those that are configured and those that have state here.
-    pub(in crate::cli) fn open(context: &'a Context, asked: Option<&str>) -> Result<Self, CliError> {
+impl<'a> PoolReader<'a> {
+    /// Opens the named pool, or all: those that are configured and those that have state here.
+    pub(in crate::cli) fn open(context: &'a Context, only: Option<&str>) -> Result<Self, CliError> {
         let mut names: BTreeSet<PoolName> =
             file::open_dir(&context.state_path)?.pools()?.into_iter().collect();
         match context.config() {
@@ -51,11 +51,11 @@ impl<'a> Looker<'a> {
             Err(error) if !names.is_empty() => ui::err(&error.for_operator()),
             Err(error) => return Err(error),
         }
-        if let Some(asked) = asked {
+        if let Some(only) = only {
             let known: Vec<PoolName> = names.iter().cloned().collect();
-            names.retain(|name| name.as_str() == asked);
+            names.retain(|name| name.as_str() == only);
             if names.is_empty() {
-                return Err(no_such_pool(asked, &known));
+                return Err(no_such_pool(only, &known));
             }
         }
         let store = |name: PoolName| context.store(&name).map(|store| (name, store));
@@ -64,39 +64,39 @@ impl<'a> Looker<'a> {
     }
 
     /// Reads each pool. An error in one does not affect the others.
-    pub(in crate::cli) async fn look(&self) -> (KeeperStatus, Vec<Looked<'_>>) {
+    pub(in crate::cli) async fn read(&self) -> (KeeperStatus, Vec<PoolRecord<'_>>) {
         let host = &self.context.host;
         let keeper = match host.keeper_lives().await {
             Ok(true) => KeeperStatus::Runs,
             Ok(false) => KeeperStatus::Absent,
             Err(error) => KeeperStatus::Unknown(error.to_string()),
         };
-        let mut looked = Vec::with_capacity(self.stores.len());
+        let mut records = Vec::with_capacity(self.stores.len());
         for (pool, store) in &self.stores {
             let state = store.load().await;
             let report = host.read_report(pool).await.map_err(|error| error.to_string());
-            looked.push(Looked { pool, store, state, report, links: None });
+            records.push(PoolRecord { pool, store, state, report, links: None });
         }
-        (keeper, looked)
+        (keeper, records)
     }
 
     /// Queries the links of all pools concurrently.
-    pub(in crate::cli) async fn ask_links(&self, looked: &mut [Looked<'_>]) {
-        let asked = looked.iter_mut().map(async |pool| {
+    pub(in crate::cli) async fn query_links(&self, records: &mut [PoolRecord<'_>]) {
+        let queries = records.iter_mut().map(async |pool| {
             let dir = links_dir(&self.context.state_path, pool.pool);
             pool.links = Some(Survey::look(&dir, LINKS_WITHIN).await);
         });
-        join_all(asked).await;
+        join_all(queries).await;
     }
 }
 
-fn no_such_pool(asked: &str, known: &[PoolName]) -> CliError {
+fn no_such_pool(name: &str, known: &[PoolName]) -> CliError {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    let help = match nearest(asked, known.iter().map(PoolName::as_str)) {
+    let help = match nearest(name, known.iter().map(PoolName::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("name one of {}", names.join(", ")),
     };
-    CliError::say(format!("there is no pool `{asked}`")).help(help)
+    CliError::say(format!("there is no pool `{name}`")).help(help)
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
         None => Err(CliError::say("interrupted; the instance is terminated")),
         Some(Ok(BootResult::Up)) => Ok(is_clean),
         Some(Ok(BootResult::Failed(why))) => {
-            ui::out(&failed(&why, boot.last_words().await.as_ref()));
+            ui::out(&failed(&why, boot.failed_boot().await.as_ref()));
             Ok(false)
         }
         Some(Err(error)) => Err(error),
@@ -95,10 +95,10 @@ pub(in crate::cli) async fn finish(
     Ok(is_clean)
 }
 
-fn failed(why: &str, told: Option<&FailedBoot>) -> String {
-    let cause = told.and_then(|boot| boot.cause.as_ref()).map(|cause| format!(": it {cause}"));
+fn failed(why: &str, boot: Option<&FailedBoot>) -> String {
+    let cause = boot.and_then(|boot| boot.cause.as_ref()).map(|cause| format!(": it {cause}"));
     let head = format!("the boot failed: {why}{}\n", cause.unwrap_or_default());
-    match told {
+    match boot {
         Some(FailedBoot { console, .. }) if !console.is_empty() => {
             let lines = console.iter().map(|line| format!("  | {line}\n")).collect::<Vec<String>>().concat();
             format!("{head}the last lines of its console:\n{lines}")

@@ -32,7 +32,7 @@ use crate::port::store::Store as _;
 use crate::store::file::FileStore;
 
 /// The interval at which the journal is polled.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Beyond `launch_timeout` and `ready_timeout`, for passes and calls in between.
 const SLACK: Duration = Duration::from_mins(1);
 /// A cloud takes a minute or two to delete an instance.
@@ -44,7 +44,7 @@ const COMMAND: &str = "uname -sr";
 /// How much of its output is shown, in characters.
 const ANSWER: usize = 60;
 
-/// How far a boot came.
+/// The result of a boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BootResult {
     /// Ready, and a command ran on it.
@@ -73,8 +73,8 @@ impl Setup for Fixed {
     }
 }
 
-/// One instance at most and no second try, whatever the pool's own policy says. There is no job, so the target is an idle
-/// instance or none.
+/// At most one instance and no second try, whatever the pool's own policy is. There is no job, so the target is one
+/// idle instance or none.
 fn single(policy: &Policy, wanted: u32) -> Policy {
     let idle = IdlePolicy { idle_count: wanted, scale_factor: 0.0, scale_factor_limit: 0, ..policy.idle };
     let mut single = Policy { max_instances: 1, capacity_per_instance: 1, idle, ..policy.clone() };
@@ -107,7 +107,7 @@ impl<'a> Boot<'a> {
         })
     }
 
-    /// Does something while a keeper of this boot works in this process.
+    /// Runs `work` while a keeper of this boot runs in this process.
     pub(super) async fn kept<T>(
         &self,
         work: impl Future<Output = Result<T, CliError>>,
@@ -115,9 +115,9 @@ impl<'a> Boot<'a> {
         let pools = std::slice::from_ref(&self.pool);
         let keeping = Box::pin(keeper::keep(&self.host, pools, KeeperMode::AsService, self.take_over));
         let work = Box::pin(async {
-            // A command that finds no keeper starts one, which would be another process.
+            // A command that finds no keeper starts one, in another process.
             while !self.host.keeper_lives().await? {
-                self.host.pause(LOOK).await;
+                self.host.pause(POLL_INTERVAL).await;
             }
             work.await
         });
@@ -166,7 +166,7 @@ impl<'a> Boot<'a> {
                     Pretty(within)
                 )));
             }
-            self.host.pause(LOOK).await;
+            self.host.pause(POLL_INTERVAL).await;
         }
     }
 
@@ -183,12 +183,12 @@ impl<'a> Boot<'a> {
         };
         let within = self.setup.policy.timing.connect_timeout;
         let failed = match engine.connector.command(id, &endpoint, COMMAND, "", within).await {
-            Ok((StageEnd::Exited(0), said)) => {
-                let said = clean_line(said.as_bytes(), ANSWER);
-                say(&course.row(engine.clock.now(), &format!("a command ran: {said}")));
+            Ok((StageEnd::Exited(0), output)) => {
+                let output = clean_line(output.as_bytes(), ANSWER);
+                say(&course.row(engine.clock.now(), &format!("a command ran: {output}")));
                 return Ok(BootResult::Up);
             }
-            Ok((end, said)) => format!("{end:?} {}", clean_line(said.as_bytes(), ANSWER)),
+            Ok((end, output)) => format!("{end:?} {}", clean_line(output.as_bytes(), ANSWER)),
             Err(problem) => problem.to_string(),
         };
         Ok(BootResult::Failed(format!("`{COMMAND}` failed on the instance: {failed}")))
@@ -209,10 +209,10 @@ impl<'a> Boot<'a> {
                 let what = format!("the instance still exists after {}", Pretty(GONE_WITHIN));
                 return Err(CliError::say(what).help(unfinished()));
             }
-            self.host.pause(LOOK).await;
+            self.host.pause(POLL_INTERVAL).await;
         }
         self.follow(course, say)?;
-        self.leave_nothing(course, say).await
+        self.delete_rest(course, say).await
     }
 
     /// The rows so far, without printing them.
@@ -223,15 +223,15 @@ impl<'a> Boot<'a> {
     }
 
     /// Deletes volumes that were not deleted with the instance, and an instance whose launch outlived its caller.
-    async fn leave_nothing(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
+    async fn delete_rest(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
-        let ours = |standing: Ownership| !matches!(standing, Ownership::Foreign | Ownership::Untagged);
+        let owned = |ownership: Ownership| !matches!(ownership, Ownership::Foreign | Ownership::Untagged);
         let found = engine.resources(&self.setup).await.map_err(|error| {
             CliError::say(format!("cannot determine whether anything is left of the instance: {error}"))
                 .help(unfinished())
         })?;
         let left: Vec<Resource> =
-            found.into_iter().filter(|(_, standing)| ours(*standing)).map(|(one, _)| one).collect();
+            found.into_iter().filter(|(_, ownership)| owned(*ownership)).map(|(one, _)| one).collect();
         let mut is_clean = true;
         engine
             .delete(&self.setup, left, GONE_WITHIN, &mut |resource, end| {
@@ -253,18 +253,18 @@ impl<'a> Boot<'a> {
     }
 
     /// The failure of a boot with the last lines of its console, as far as the keeper has read them.
-    pub(super) async fn last_words(&self) -> Option<FailedBoot> {
+    pub(super) async fn failed_boot(&self) -> Option<FailedBoot> {
         let engine = &self.pool.engine;
         let until = engine.clock.now().plus(REPORTED_WITHIN);
         loop {
             let report = self.host.read_report(&engine.pool).await.ok().flatten();
             let mut notes = report.into_iter().flat_map(|report| report.notes);
-            let told =
+            let reported =
                 notes.find_map(|note| if let Note::BootFailed(boot) = note { Some(boot) } else { None });
-            if told.is_some() || engine.clock.now().reached(until) {
-                return told;
+            if reported.is_some() || engine.clock.now().reached(until) {
+                return reported;
             }
-            self.host.pause(LOOK).await;
+            self.host.pause(POLL_INTERVAL).await;
         }
     }
 

@@ -84,7 +84,7 @@ impl ScratchStateDir {
         &self.path
     }
 
-    /// Nothing is left of the boot.
+    /// Removes the directory: nothing is left of the boot.
     pub(super) fn remove(&self) -> io::Result<()> {
         // CRASH: half a state directory looks damaged; its new name shows that it can be removed.
         let mut over = self.path.as_os_str().to_owned();

@@ -93,7 +93,7 @@ mod tests {
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::policy::Policy;
 
-    fn told(story: &EventFixture, has_ready_command: bool) -> String {
+    fn rows(story: &EventFixture, has_ready_command: bool) -> String {
         let mut course = BootTimeline { has_ready_command, ..BootTimeline::default() };
         story.events.iter().filter_map(|event| course.take(event)).collect()
     }
@@ -112,8 +112,8 @@ mod tests {
      30 s      5.3 s  termination requested
    1m 32s      1m 2s  gone
 ";
-        assert_eq!(told(&story, true), expected);
-        assert!(told(&story, false).contains("  ready\n"));
+        assert_eq!(rows(&story, true), expected);
+        assert!(rows(&story, false).contains("  ready\n"));
     }
 
     #[test]
@@ -125,11 +125,11 @@ mod tests {
         story.refused(1, 1, none, 0.0).intended(1, 2, 1.0);
         let why = DrainReason::NeverReady;
         story.then(601.0, Change::DrainingBegun { instance: id(1), reason: why });
-        let told = told(&story, false);
-        assert!(told.contains("launch of linux-7f3a-1 requested (a spot)\n"), "{told}");
-        assert!(told.contains("launch refused: no capacity (a): none left\n"), "{told}");
-        assert!(told.contains("launch of linux-7f3a-1 requested (b)\n"), "{told}");
-        assert!(told.ends_with("given up: not ready within `launch_timeout`\n"), "{told}");
+        let rows = rows(&story, false);
+        assert!(rows.contains("launch of linux-7f3a-1 requested (a spot)\n"), "{rows}");
+        assert!(rows.contains("launch refused: no capacity (a): none left\n"), "{rows}");
+        assert!(rows.contains("launch of linux-7f3a-1 requested (b)\n"), "{rows}");
+        assert!(rows.ends_with("given up: not ready within `launch_timeout`\n"), "{rows}");
     }
 
     #[test]

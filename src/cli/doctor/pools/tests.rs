@@ -1,4 +1,4 @@
-//! Pools with one trouble each.
+//! Pools with one problem each.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Bench {
         let mut report = report(30.0);
         report.notes.clone_from(&self.notes);
         let name = pool();
-        let sight = PoolFacts {
+        let facts = PoolFacts {
             pool: &name,
             configured: self.configured.as_ref(),
             config_read: true,
@@ -37,7 +37,7 @@ impl Bench {
             report: Some(&report),
             attempts: &self.attempts,
         };
-        check(&sight, &when(60.0))
+        check(&facts, &when(60.0))
     }
 }
 
@@ -64,8 +64,8 @@ fn failure() -> Failure {
 
 type Trouble = (Bench, &'static str);
 
-/// Every trouble, with what is said about it.
-fn troubles() -> Vec<Trouble> {
+/// Every problem, with its finding.
+fn problems() -> Vec<Trouble> {
     let mut all = of_policies();
     all.extend(of_launches());
     all.extend(of_reports());
@@ -216,7 +216,7 @@ fn a_calm_pool_has_no_finding() {
 
 #[test]
 fn each_trouble_is_said_once_with_what_helps() {
-    for (bench, expected) in troubles() {
+    for (bench, expected) in problems() {
         let found: Vec<String> = bench.check().iter().map(ToString::to_string).collect();
         assert_eq!(found, [expected]);
     }
@@ -224,5 +224,5 @@ fn each_trouble_is_said_once_with_what_helps() {
 
 /// One finding of each code.
 pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
-    troubles().iter().flat_map(|(bench, _)| bench.check()).collect()
+    problems().iter().flat_map(|(bench, _)| bench.check()).collect()
 }

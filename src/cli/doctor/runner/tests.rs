@@ -1,10 +1,10 @@
-//! Stanzas with one mistake each.
+//! Sections with one mistake each.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
-/// A right stanza for one pool with 4 slots; `EXE` stands for an executable called greenroom.
+/// A correct section for one pool with 4 slots; `EXE` stands for an executable called greenroom.
 const RIGHT: &str = r#"
 concurrent = 4
 [[runners]]
@@ -46,7 +46,7 @@ impl Bench {
         Self { home, pools: BTreeMap::from([(PoolName::new("linux"), needs)]) }
     }
 
-    /// The right stanza with one text put in the place of another.
+    /// The correct section with one text replaced.
     fn with(&self, old: &str, new: &str) -> Vec<Finding> {
         assert!(RIGHT.contains(old), "{old}");
         self.check(&RIGHT.replacen(old, new, 1))
@@ -57,16 +57,16 @@ impl Bench {
         let home = self.home.path().display().to_string();
         std::fs::write(&path, text.replace("EXE", &format!("{home}/greenroom")).replace("HOME", &home))
             .unwrap();
-        let sight = RunnerFacts {
+        let facts = RunnerFacts {
             path: &path,
             config: Path::new("/etc/greenroom/greenroom.toml"),
             pools: &self.pools,
         };
-        check(&sight)
+        check(&facts)
     }
 }
 
-/// Mistake, code, and a part of what is said about it.
+/// Mistake, code, and a part of the finding.
 const MISTAKES: &[(&str, &str, &str, &str)] = &[
     ("concurrent = 4", "concurrent = ", "runner-config-invalid", "is not valid TOML"),
     ("executor = \"custom\"", "executor = \"shell\"", "runner-stanza-missing", "executor = \"custom\""),
@@ -171,8 +171,8 @@ fn other_executors_and_other_drivers_are_none_of_our_business() {
 fn an_unreadable_file_is_a_note_and_a_broken_one_shows_no_token() {
     let bench = Bench::new();
     let nowhere = Path::new("/no/such/config.toml");
-    let sight = RunnerFacts { path: nowhere, config: nowhere, pools: &bench.pools };
-    let found = check(&sight);
+    let facts = RunnerFacts { path: nowhere, config: nowhere, pools: &bench.pools };
+    let found = check(&facts);
     assert_eq!(found[0].code, "runner-config-unreadable");
     let broken = bench.check("[[runners]]\ntoken = \"glrt-SECRET\" oops\n");
     assert_eq!(broken[0].code, "runner-config-invalid");

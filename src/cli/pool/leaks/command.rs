@@ -28,7 +28,7 @@ const DELETED_WITHIN: Duration = Duration::from_mins(10);
 
 /// What was found in one pool, and deleted there.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct LeakCheck {
     pub(super) seen: Seen,
     /// `None`: not requested.
     pub(super) deletion: Option<Deletion>,
@@ -47,9 +47,9 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
         context.config()?.pools.values().filter(|pool| only.as_ref().is_none_or(|only| pool.name == *only))
     {
         match of_pool(&context, pool, options).await {
-            Ok(looked) => {
-                is_clean &= looked.is_clean;
-                documents.push(json!(as_json(&looked.seen, looked.deletion.as_ref())));
+            Ok(checked) => {
+                is_clean &= checked.is_clean;
+                documents.push(json!(as_json(&checked.seen, checked.deletion.as_ref())));
             }
             Err(error) => {
                 documents.push(json!({ "pool": pool.name.as_str(), "error": error.in_a_line() }));
@@ -66,15 +66,18 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
     Err(CliError::say(format!("orphaned resources cannot be determined: {}", unknown.join("; "))))
 }
 
-async fn of_pool(context: &Context, pool: &PoolConfig, options: &LeaksOptions) -> Result<Looked, CliError> {
+async fn of_pool(
+    context: &Context,
+    pool: &PoolConfig,
+    options: &LeaksOptions,
+) -> Result<LeakCheck, CliError> {
     let kept = context.pool(pool)?;
     let (setup, _) = kept.setup.current().await;
     let boots = boot::scratch::owners(&context.state_path)?;
-    look(&kept.engine, &setup, options, boots, &|text| options.say(text)).await.map_err(CliError::system)
+    check(&kept.engine, &setup, options, boots, &|text| options.say(text)).await.map_err(CliError::system)
 }
 
-/// Interrupted boots of `doctor --boot`, cleaned up if that was requested. False if any is left; with it, their
-/// documents.
+/// Interrupted boots of `doctor --boot`, cleaned up if that was requested: false if any is left, and the boots as JSON.
 async fn unfinished(
     context: &Context,
     only: Option<&PoolName>,
@@ -118,29 +121,29 @@ async fn unconfigured(context: &Context) -> Result<Vec<String>, CliError> {
     Ok(unknown)
 }
 
-/// Checks one pool, and deletes its orphaned resources if that was requested. `say` prints for people.
-pub(super) async fn look(
+/// Checks one pool, and deletes its orphaned resources if that was requested. `say` prints text for operators.
+pub(super) async fn check(
     engine: &Engine,
     setup: &PoolSetup,
     options: &LeaksOptions,
     boots: BTreeSet<OwnerId>,
     say: &dyn Fn(&str),
-) -> Result<Looked, LookError> {
+) -> Result<LeakCheck, LookError> {
     let seen = see(engine, setup, boots).await?;
     say(&text::found(&seen, &When::local(seen.at), ui::width()));
-    let leftovers = seen.leftovers();
+    let orphans = seen.orphans();
     let (is_clean, wanted) = (seen.is_clean(), options.terminate && !seen.has_strangers());
     if !wanted {
-        return Ok(Looked { seen, deletion: None, is_clean });
+        return Ok(LeakCheck { seen, deletion: None, is_clean });
     }
     let mut deletion = Deletion { dry: options.dry_run, ..Deletion::default() };
-    if options.dry_run || leftovers.is_empty() {
-        deletion.gone = leftovers;
+    if options.dry_run || orphans.is_empty() {
+        deletion.gone = orphans;
         say(&text::plan(&deletion));
-        return Ok(Looked { seen, deletion: Some(deletion), is_clean });
+        return Ok(LeakCheck { seen, deletion: Some(deletion), is_clean });
     }
     engine
-        .delete(setup, leftovers, DELETED_WITHIN, &mut |resource, end| match end {
+        .delete(setup, orphans, DELETED_WITHIN, &mut |resource, end| match end {
             Deleted::Gone => {
                 say(&format!("deleted {}\n", named(resource)));
                 deletion.gone.push(resource.clone());
@@ -154,7 +157,7 @@ pub(super) async fn look(
     // List again: a volume may have appeared when its instance was gone.
     let after = see(engine, setup, seen.boots.clone()).await?;
     say(&text::head(&after));
-    Ok(Looked { seen, deletion: Some(deletion), is_clean: after.is_clean() })
+    Ok(LeakCheck { seen, deletion: Some(deletion), is_clean: after.is_clean() })
 }
 
 impl LeaksOptions {

@@ -18,7 +18,7 @@ pub(super) struct PoolJson {
     at: String,
     /// How many of `resources` are orphaned.
     orphaned: usize,
-    /// How many have this owner's tag but were never launched from here: while there are any, nothing is deleted.
+    /// How many have this owner's tag but were never launched from here. While there are any, nothing is deleted.
     unknown_generation: usize,
     /// All resources of the provider, recorded ones included.
     resources: Vec<ResourceJson>,
@@ -79,25 +79,25 @@ impl BootJson {
 }
 
 pub(super) fn json(seen: &Seen, deletion: Option<&Deletion>) -> PoolJson {
-    let things = seen.found.iter().map(|(resource, standing)| resource_json(seen, resource, *standing));
+    let resources = seen.found.iter().map(|(resource, ownership)| resource_json(seen, resource, *ownership));
     PoolJson {
         pool: seen.pool.to_string(),
         at: rfc3339(seen.at),
-        orphaned: seen.leftovers().len(),
-        unknown_generation: seen.that_are(|standing| standing == Ownership::Stranger).count(),
-        resources: things.collect(),
+        orphaned: seen.orphans().len(),
+        unknown_generation: seen.that_are(|ownership| ownership == Ownership::Stranger).count(),
+        resources: resources.collect(),
         deletion: deletion.map(ended),
     }
 }
 
-fn resource_json(seen: &Seen, resource: &Resource, standing: Ownership) -> ResourceJson {
+fn resource_json(seen: &Seen, resource: &Resource, ownership: Ownership) -> ResourceJson {
     let tags = resource.tags.as_ref();
     ResourceJson {
         kind: resource.kind.to_string(),
         name: resource.name.clone(),
         instance: instance_of(resource).map(|id| id.to_string()),
-        ownership: standing.word(),
-        reason: seen.why(resource, standing),
+        ownership: ownership.word(),
+        reason: seen.why(resource, ownership),
         owner: tags.map(|tags| tags.owner.to_string()),
         generation: tags.map(|tags| tags.generation.to_string()),
         created: resource.created.map(rfc3339),

@@ -34,33 +34,33 @@ struct Deletion {
 
 impl Seen {
     fn that_are(&self, is: impl Fn(Ownership) -> bool) -> impl Iterator<Item = &(Resource, Ownership)> {
-        self.found.iter().filter(move |(_, standing)| is(*standing))
+        self.found.iter().filter(move |(_, ownership)| is(*ownership))
     }
 
-    /// How it stands to the record, in one sentence.
-    fn why(&self, resource: &Resource, standing: Ownership) -> String {
-        match (standing, &resource.tags) {
+    /// Its relation to the record, in one sentence.
+    fn why(&self, resource: &Resource, ownership: Ownership) -> String {
+        match (ownership, &resource.tags) {
             (Ownership::Foreign, Some(tags)) if self.boots.contains(&tags.owner) => {
                 "a `doctor --boot` launched it: that one or the next terminates it".to_owned()
             }
-            (Ownership::Foreign, Some(tags)) => format!("{standing}, `{}`", tags.owner),
-            _ => standing.to_string(),
+            (Ownership::Foreign, Some(tags)) => format!("{ownership}, `{}`", tags.owner),
+            _ => ownership.to_string(),
         }
     }
 
-    fn leftovers(&self) -> Vec<Resource> {
-        let left = self.that_are(|standing| matches!(standing, Ownership::Orphaned(_)));
+    fn orphans(&self) -> Vec<Resource> {
+        let left = self.that_are(|ownership| matches!(ownership, Ownership::Orphaned(_)));
         left.map(|(resource, _)| resource.clone()).collect()
     }
 
     /// A copy of this state is in use, or a part of it is lost: as in a pass, nothing of the pool is deleted.
     fn has_strangers(&self) -> bool {
-        self.that_are(|standing| standing == Ownership::Stranger).next().is_some()
+        self.that_are(|ownership| ownership == Ownership::Stranger).next().is_some()
     }
 
     /// True if nothing is orphaned, as far as can be determined.
     fn is_clean(&self) -> bool {
-        self.leftovers().is_empty() && !self.has_strangers()
+        self.orphans().is_empty() && !self.has_strangers()
     }
 }
 

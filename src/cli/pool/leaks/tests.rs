@@ -1,4 +1,4 @@
-//! The whole command over a provider that is told what it has.
+//! The whole command over a provider with given resources.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::command::{Looked, look};
+use super::command::{LeakCheck, check};
 use super::*;
 use crate::cli::args::LeaksOptions;
 use crate::cli::context;
@@ -31,14 +31,14 @@ use crate::port::setup::PoolSetup;
 use crate::port::store::Store as _;
 use crate::store::memory::MemoryStore;
 
-/// A cloud with volumes: a deletion takes three calls, and a volume is kept as long as its instance is there.
+/// A cloud with volumes: a deletion takes three calls, and a volume is kept as long as its instance exists.
 #[derive(Debug, Default)]
 struct Cloud {
     has: RefCell<Vec<(Resource, u8)>>,
     is_cut_off: bool,
-    /// By name: these are never deleted.
+    /// Names of resources that are never deleted.
     keeps: Option<(&'static str, ErrorClass)>,
-    asked: RefCell<Vec<String>>,
+    deletions: RefCell<Vec<String>>,
 }
 
 fn no(class: ErrorClass) -> ProviderError {
@@ -73,7 +73,7 @@ impl Provider for Cloud {
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
-        self.asked.borrow_mut().push(resource.name.clone());
+        self.deletions.borrow_mut().push(resource.name.clone());
         if let Some((name, class)) = &self.keeps
             && *name == resource.name
         {
@@ -107,13 +107,13 @@ struct Bench {
     host: Rc<LocalHost>,
     owner: OwnerId,
     engine: Engine,
-    /// What people would have read.
-    said: RefCell<String>,
+    /// The printed text.
+    printed: RefCell<String>,
     boots: BTreeSet<OwnerId>,
 }
 
 impl Bench {
-    /// Nine launches; 1 is ready, the other eight are on no record any more.
+    /// Nine launches; 1 is ready, the other eight have no record any more.
     async fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let nothing: [&str; 0] = [];
@@ -141,17 +141,17 @@ impl Bench {
             connector: Rc::new(context::ssh(Path::new(&root))),
             clock: Rc::clone(&host) as Rc<dyn crate::port::clock::Clock>,
         };
-        Self { _home: home, host, owner, engine, said: RefCell::default(), boots: BTreeSet::new() }
+        Self { _home: home, host, owner, engine, printed: RefCell::default(), boots: BTreeSet::new() }
     }
 
-    fn thing(&self, kind: ResourceKind, name: &str, number: u32, age: Duration) -> Resource {
+    fn resource(&self, kind: ResourceKind, name: &str, number: u32, age: Duration) -> Resource {
         let generation = Generation::new("7f3a");
         Resource {
             kind,
             name: name.to_owned(),
             instance: Some(id(number)),
             tags: Some(Tags { pool: pool(), owner: self.owner.clone(), generation, number }),
-            // As a cloud's clock says it: this machine may not have run for so long.
+            // From a cloud's clock: the runner host may not have been up for so long.
             created: Some(Stamp {
                 boot: BootId(0),
                 uptime_ms: 0,
@@ -162,29 +162,29 @@ impl Bench {
     }
 
     /// A recorded instance with its volume, two orphans with a volume each, one that is young, and two resources of
-    /// others.
+    /// other owners.
     fn cloud(&self) -> Cloud {
         use ResourceKind::{Instance, Other, Volume};
         let hour = Duration::from_hours(1);
-        let mut foreign = self.thing(Instance, "i-6", 6, hour);
+        let mut foreign = self.resource(Instance, "i-6", 6, hour);
         foreign.tags.as_mut().unwrap().owner = OwnerId::new("somebody");
         let untagged =
-            Resource { tags: None, instance: None, ..self.thing(Other("address"), "ip-7", 7, hour) };
-        let large = Resource { detail: Some("m7i.large".into()), ..self.thing(Instance, "i-2", 2, hour) };
-        let things = [
-            self.thing(Volume, "vol-2", 2, hour),
+            Resource { tags: None, instance: None, ..self.resource(Other("address"), "ip-7", 7, hour) };
+        let large = Resource { detail: Some("m7i.large".into()), ..self.resource(Instance, "i-2", 2, hour) };
+        let resources = [
+            self.resource(Volume, "vol-2", 2, hour),
             large,
-            self.thing(Instance, "i-1", 1, hour),
-            self.thing(Volume, "vol-1", 1, hour),
-            self.thing(Volume, "vol-4", 4, hour * 30),
-            self.thing(Instance, "i-5", 5, Duration::from_secs(12)),
+            self.resource(Instance, "i-1", 1, hour),
+            self.resource(Volume, "vol-1", 1, hour),
+            self.resource(Volume, "vol-4", 4, hour * 30),
+            self.resource(Instance, "i-5", 5, Duration::from_secs(12)),
             foreign,
             untagged,
         ];
-        Cloud { has: RefCell::new(things.map(|thing| (thing, 0)).into()), ..Cloud::default() }
+        Cloud { has: RefCell::new(resources.map(|resource| (resource, 0)).into()), ..Cloud::default() }
     }
 
-    async fn look(&self, cloud: &Rc<Cloud>, options: &LeaksOptions) -> Result<Looked, LookError> {
+    async fn check(&self, cloud: &Rc<Cloud>, options: &LeaksOptions) -> Result<LeakCheck, LookError> {
         let timing = Timing { probe_interval: Duration::from_millis(1), ..Timing::default() };
         let setup = PoolSetup {
             policy: Arc::new(Policy { timing, ..Policy::default() }),
@@ -193,8 +193,8 @@ impl Bench {
             clean_script: None,
             clean_command: None,
         };
-        let say = |text: &str| self.said.borrow_mut().push_str(text);
-        look(&self.engine, &setup, options, self.boots.clone(), &say).await
+        let say = |text: &str| self.printed.borrow_mut().push_str(text);
+        check(&self.engine, &setup, options, self.boots.clone(), &say).await
     }
 }
 
@@ -210,11 +210,11 @@ fn names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Vec<&'a str> 
 async fn leftovers_are_told_from_what_is_recorded_young_or_somebody_elses() {
     let bench = Bench::new().await;
     let cloud = Rc::new(bench.cloud());
-    let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();
-    assert!(!looked.is_clean && looked.deletion.is_none());
-    assert_eq!(names(&looked.seen.leftovers()), ["vol-2", "i-2", "vol-4"]);
-    assert!(cloud.asked.borrow().is_empty());
-    let when = When::in_zone(looked.seen.at, jiff::tz::TimeZone::UTC);
+    let checked = bench.check(&cloud, &LeaksOptions::default()).await.unwrap();
+    assert!(!checked.is_clean && checked.deletion.is_none());
+    assert_eq!(names(&checked.seen.orphans()), ["vol-2", "i-2", "vol-4"]);
+    assert!(cloud.deletions.borrow().is_empty());
+    let when = When::in_zone(checked.seen.at, jiff::tz::TimeZone::UTC);
     let somebody = "`somebody`";
     let expected = format!(
         "\
@@ -237,31 +237,31 @@ address   ip-7  -             1h
     it has no tags of Greenroom
 "
     );
-    assert_eq!(text::found(&looked.seen, &when, 80), expected);
+    assert_eq!(text::found(&checked.seen, &when, 80), expected);
 }
 
 #[tokio::test]
 async fn what_doctor_tries_out_is_named_as_that() {
     let bench = Bench { boots: BTreeSet::from([OwnerId::new("somebody")]), ..Bench::new().await };
-    let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
-    assert_eq!(names(&looked.seen.leftovers()), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
+    let checked = bench.check(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
+    assert_eq!(names(&checked.seen.orphans()), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
     assert!(
-        bench.said.borrow().contains("a `doctor --boot` launched it: that one or the next terminates it")
+        bench.printed.borrow().contains("a `doctor --boot` launched it: that one or the next terminates it")
     );
 }
 
 #[tokio::test]
 async fn json_names_every_thing_and_how_it_stands() {
     let bench = Bench::new().await;
-    let looked = bench.look(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
-    let json = serde_json::to_value(json::json(&looked.seen, looked.deletion.as_ref())).unwrap();
+    let checked = bench.check(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
+    let json = serde_json::to_value(json::json(&checked.seen, checked.deletion.as_ref())).unwrap();
     assert_eq!(
         (&json["pool"], &json["orphaned"], &json["unknown_generation"]),
         (&"linux".into(), &3.into(), &0.into())
     );
-    let things = json["resources"].as_array().unwrap();
-    assert_eq!(things.len(), 8);
-    let volume = things.iter().find(|thing| thing["name"] == "vol-4").unwrap();
+    let resources = json["resources"].as_array().unwrap();
+    assert_eq!(resources.len(), 8);
+    let volume = resources.iter().find(|resource| resource["name"] == "vol-4").unwrap();
     assert_eq!((&volume["kind"], &volume["ownership"]), (&"volume".into(), &"orphaned".into()));
     assert_eq!((&volume["instance"], &volume["age_s"]), (&"linux-7f3a-4".into(), &108_000.into()));
     assert!(json["deletion"].is_null());
@@ -272,85 +272,88 @@ async fn what_is_left_over_is_deleted_and_nothing_else() {
     let bench = Bench::new().await;
     let cloud = Rc::new(bench.cloud());
     let dry = LeaksOptions { dry_run: true, ..terminate() };
-    let looked = bench.look(&cloud, &dry).await.unwrap();
-    let planned = looked.deletion.unwrap();
-    assert!(!looked.is_clean && planned.dry && cloud.asked.borrow().is_empty());
+    let checked = bench.check(&cloud, &dry).await.unwrap();
+    let planned = checked.deletion.unwrap();
+    assert!(!checked.is_clean && planned.dry && cloud.deletions.borrow().is_empty());
     assert_eq!(
         text::plan(&planned),
         "would delete volume vol-2 (linux-7f3a-2)\nwould delete instance i-2 (linux-7f3a-2)\nwould delete volume vol-4 \
          (linux-7f3a-4)\n"
     );
 
-    let looked = bench.look(&cloud, &terminate()).await.unwrap();
-    assert!(looked.is_clean);
-    let deletion = looked.deletion.unwrap();
+    let checked = bench.check(&cloud, &terminate()).await.unwrap();
+    assert!(checked.is_clean);
+    let deletion = checked.deletion.unwrap();
     assert_eq!(deletion.stays, []);
     let mut gone = names(&deletion.gone);
     gone.sort_unstable();
     assert_eq!(gone, ["i-2", "vol-2", "vol-4"]);
-    let said = bench.said.borrow();
-    assert!(said.contains("\ndeleted instance i-2 (linux-7f3a-2)\n"), "{said}");
-    assert!(said.ends_with("\npool linux: no orphaned resources, 2 recorded\n"), "{said}");
-    let left: Vec<String> = cloud.has.borrow().iter().map(|(thing, _)| thing.name.clone()).collect();
+    let printed = bench.printed.borrow();
+    assert!(printed.contains("\ndeleted instance i-2 (linux-7f3a-2)\n"), "{printed}");
+    assert!(printed.ends_with("\npool linux: no orphaned resources, 2 recorded\n"), "{printed}");
+    let left: Vec<String> = cloud.has.borrow().iter().map(|(resource, _)| resource.name.clone()).collect();
     assert_eq!(left, ["i-1", "vol-1", "i-5", "i-6", "ip-7"]);
-    // A volume that an instance uses is not even asked for.
-    let asked = cloud.asked.borrow();
-    let last_of_instance = asked.iter().rposition(|name| name == "i-2").unwrap();
-    assert!(asked.iter().position(|name| name == "vol-2").unwrap() > last_of_instance, "{asked:?}");
+    // A volume that an instance uses is not even requested to be deleted.
+    let deletions = cloud.deletions.borrow();
+    let last_of_instance = deletions.iter().rposition(|name| name == "i-2").unwrap();
+    assert!(deletions.iter().position(|name| name == "vol-2").unwrap() > last_of_instance, "{deletions:?}");
 }
 
 #[tokio::test]
 async fn what_the_provider_does_not_delete_is_named_with_its_words() {
     let bench = Bench::new().await;
     let cloud = Rc::new(Cloud { keeps: Some(("vol-4", ErrorClass::Denied)), ..bench.cloud() });
-    let looked = bench.look(&cloud, &terminate()).await.unwrap();
-    assert!(!looked.is_clean);
-    let deletion = looked.deletion.unwrap();
+    let checked = bench.check(&cloud, &terminate()).await.unwrap();
+    assert!(!checked.is_clean);
+    let deletion = checked.deletion.unwrap();
     assert_eq!(deletion.gone.len(), 2);
     assert_eq!(
         (deletion.stays[0].0.name.as_str(), deletion.stays[0].1.as_str()),
         ("vol-4", "denied: said the cloud")
     );
-    let said = bench.said.borrow();
-    assert!(said.contains("\nnot deleted: volume vol-4 (linux-7f3a-4): denied: said the cloud\n"), "{said}");
+    let printed = bench.printed.borrow();
+    assert!(
+        printed.contains("\nnot deleted: volume vol-4 (linux-7f3a-4): denied: said the cloud\n"),
+        "{printed}"
+    );
 }
 
 #[tokio::test]
 async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted() {
     let bench = Bench::new().await;
     let mut cloud = bench.cloud();
-    cloud.has.get_mut().push((bench.thing(ResourceKind::Instance, "i-10", 10, Duration::from_secs(1)), 0));
+    cloud.has.get_mut().push((bench.resource(ResourceKind::Instance, "i-10", 10, Duration::from_secs(1)), 0));
     let cloud = Rc::new(cloud);
-    let looked = bench.look(&cloud, &terminate()).await.unwrap();
-    assert!(!looked.is_clean && looked.deletion.is_none() && cloud.asked.borrow().is_empty());
-    let when = When::in_zone(looked.seen.at, jiff::tz::TimeZone::UTC);
-    let said = text::found(&looked.seen, &when, 80);
+    let checked = bench.check(&cloud, &terminate()).await.unwrap();
+    assert!(!checked.is_clean && checked.deletion.is_none() && cloud.deletions.borrow().is_empty());
+    let when = When::in_zone(checked.seen.at, jiff::tz::TimeZone::UTC);
+    let printed = text::found(&checked.seen, &when, 80);
     assert!(
-        said.contains("it has this owner's tag, but was never launched from this state directory"),
-        "{said}"
+        printed.contains("it has this owner's tag, but was never launched from this state directory"),
+        "{printed}"
     );
-    assert!(said.contains("error: a copy of this state directory is in use"), "{said}");
+    assert!(printed.contains("error: a copy of this state directory is in use"), "{printed}");
 
-    cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "i-10");
-    let looked = bench.look(&cloud, &LeaksOptions::default()).await.unwrap();
-    assert!(!looked.is_clean, "what cannot be told is no good answer");
-    assert_eq!(looked.seen.found[0].1, Ownership::Stranger);
+    cloud.has.borrow_mut().retain(|(resource, _)| resource.name == "i-10");
+    let checked = bench.check(&cloud, &LeaksOptions::default()).await.unwrap();
+    assert!(!checked.is_clean, "what cannot be told is no good answer");
+    assert_eq!(checked.seen.found[0].1, Ownership::Stranger);
 }
 
 #[tokio::test]
 async fn an_answer_that_was_cut_off_is_none() {
     let bench = Bench::new().await;
     let cloud = Rc::new(Cloud { is_cut_off: true, ..bench.cloud() });
-    let error = bench.look(&cloud, &terminate()).await.unwrap_err();
+    let error = bench.check(&cloud, &terminate()).await.unwrap_err();
     assert!(matches!(error, LookError::Incomplete), "{error}");
-    assert!(cloud.asked.borrow().is_empty());
+    assert!(cloud.deletions.borrow().is_empty());
 }
 
 #[tokio::test]
 async fn a_volume_whose_instance_is_recorded_and_gone_is_left_over() {
     let bench = Bench::new().await;
     let cloud = bench.cloud();
-    cloud.has.borrow_mut().retain(|(thing, _)| thing.name == "vol-1");
-    let looked = bench.look(&Rc::new(cloud), &LeaksOptions::default()).await.unwrap();
-    assert_eq!(looked.seen.found[0].1, Ownership::Orphaned(OrphanReason::InstanceGone));
+    cloud.has.borrow_mut().retain(|(resource, _)| resource.name == "vol-1");
+    let checked = bench.check(&Rc::new(cloud), &LeaksOptions::default()).await.unwrap();
+    assert_eq!(checked.seen.found[0].1, Ownership::Orphaned(OrphanReason::InstanceGone));
 }

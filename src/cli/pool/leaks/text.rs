@@ -10,9 +10,9 @@ use crate::core::orphan::{Ownership, instance_of};
 /// All resources: orphaned ones first, then those that are not counted; recorded ones as a number.
 pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
     let mut text = head(seen);
-    text.push_str(&table(seen, when, width, |standing| matches!(standing, Ownership::Orphaned(_))));
-    let others = table(seen, when, width, |standing| {
-        !matches!(standing, Ownership::Orphaned(_) | Ownership::Recorded)
+    text.push_str(&table(seen, when, width, |ownership| matches!(ownership, Ownership::Orphaned(_))));
+    let others = table(seen, when, width, |ownership| {
+        !matches!(ownership, Ownership::Orphaned(_) | Ownership::Recorded)
     });
     if !others.is_empty() {
         text.push_str("\nnot counted, and left alone:\n");
@@ -32,8 +32,8 @@ pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
 
 /// The result in one line.
 pub(super) fn head(seen: &Seen) -> String {
-    let recorded = seen.that_are(|standing| standing == Ownership::Recorded).count();
-    let left = match seen.leftovers().len() {
+    let recorded = seen.that_are(|ownership| ownership == Ownership::Recorded).count();
+    let left = match seen.orphans().len() {
         0 => "no orphaned resources".to_owned(),
         count => plural(count, "orphaned resource"),
     };
@@ -42,18 +42,18 @@ pub(super) fn head(seen: &Seen) -> String {
 
 fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Ownership) -> bool) -> String {
     let mut rows = Rows::new(&["KIND", "NAME", "INSTANCE", "AGE"]);
-    for (resource, standing) in seen.that_are(is) {
+    for (resource, ownership) in seen.that_are(is) {
         let instance = instance_of(resource).map_or("-".to_owned(), |id| id.to_string());
         let age = resource.created.map_or("-".to_owned(), |at| when.age(at).to_string());
         let cells = vec![resource.kind.to_string(), resource.name.clone(), instance, age];
-        rows.row(cells, vec![sentence(seen, resource, *standing)]);
+        rows.row(cells, vec![sentence(seen, resource, *ownership)]);
     }
     if rows.is_empty() { String::new() } else { rows.render(width) }
 }
 
 /// With the provider's detail.
-fn sentence(seen: &Seen, resource: &Resource, standing: Ownership) -> String {
-    let why = seen.why(resource, standing);
+fn sentence(seen: &Seen, resource: &Resource, ownership: Ownership) -> String {
+    let why = seen.why(resource, ownership);
     match &resource.detail {
         Some(detail) => format!("{why} ({detail})"),
         None => why,

@@ -9,7 +9,7 @@ use super::{KeeperStatus, StatusInput, as_json, render};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
-use crate::cli::pool::look::{Looked, Looker};
+use crate::cli::pool::look::{PoolReader, PoolRecord};
 use crate::cli::rows::wrapped;
 use crate::cli::ui;
 use crate::cli::when::{When, rfc3339};
@@ -35,19 +35,19 @@ pub(in crate::cli) async fn status(
     json: bool,
 ) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
-    let looker = Looker::open(&context, pool)?;
+    let reader = PoolReader::open(&context, pool)?;
     let form = match (json, again) {
         (false, _) => Form::Text,
         (true, false) => Form::Json,
         (true, true) => Form::JsonLine,
     };
     let show = async || {
-        let (keeper, mut looked) = looker.look().await;
+        let (keeper, mut records) = reader.read().await;
         if wide {
-            looker.ask_links(&mut looked).await;
+            reader.query_links(&mut records).await;
         }
         let when = When::local(context.host.now());
-        (shown(&looked, &keeper, &when, form), looked.iter().all(|pool| pool.state.is_ok()))
+        (shown(&records, &keeper, &when, form), records.iter().all(|pool| pool.state.is_ok()))
     };
     if !again {
         let (text, is_sound) = show().await;
@@ -76,12 +76,12 @@ fn interrupted() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-fn shown(looked: &[Looked<'_>], keeper: &KeeperStatus, when: &When, form: Form) -> String {
+fn shown(records: &[PoolRecord<'_>], keeper: &KeeperStatus, when: &When, form: Form) -> String {
     let json =
-        || json!({ "pools": looked.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
+        || json!({ "pools": records.iter().map(|pool| one_json(pool, keeper, when)).collect::<Vec<_>>() });
     match form {
         Form::Text => {
-            let blocks: Vec<String> = looked.iter().map(|pool| one_text(pool, keeper, when)).collect();
+            let blocks: Vec<String> = records.iter().map(|pool| one_text(pool, keeper, when)).collect();
             blocks.join("\n")
         }
         Form::Json => format!("{:#}\n", json()),
@@ -89,17 +89,17 @@ fn shown(looked: &[Looked<'_>], keeper: &KeeperStatus, when: &When, form: Form) 
     }
 }
 
-fn one_text(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> String {
+fn one_text(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> String {
     let width = ui::width();
-    let mut text = match &looked.state {
-        Ok(state) => render(sight(looked, state, keeper), when, width),
+    let mut text = match &record.state {
+        Ok(state) => render(input(record, state, keeper), when, width),
         Err(error) => {
-            let head = format!("pool {}: its state cannot be read\n", looked.pool);
+            let head = format!("pool {}: its state cannot be read\n", record.pool);
             let error = wrapped(&format!("error: {error}"), width, "  ", "    ");
             head + &error + "  help: run `greenroom doctor`\n"
         }
     };
-    if let Err(problem) = &looked.report {
+    if let Err(problem) = &record.report {
         text.push_str(&wrapped(
             &format!("error: the last report cannot be read: {problem}"),
             width,
@@ -110,16 +110,16 @@ fn one_text(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> String {
     text
 }
 
-fn sight<'a>(looked: &'a Looked<'_>, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
-    let report = looked.report.as_ref().ok().and_then(Option::as_ref);
-    StatusInput { pool: looked.pool, state, report, keeper, links: looked.links.as_ref() }
+fn input<'a>(record: &'a PoolRecord<'_>, state: &'a PoolState, keeper: &'a KeeperStatus) -> StatusInput<'a> {
+    let report = record.report.as_ref().ok().and_then(Option::as_ref);
+    StatusInput { pool: record.pool, state, report, keeper, links: record.links.as_ref() }
 }
 
-fn one_json(looked: &Looked<'_>, keeper: &KeeperStatus, when: &When) -> Value {
-    match &looked.state {
-        Ok(state) => as_json(sight(looked, state, keeper), when),
+fn one_json(record: &PoolRecord<'_>, keeper: &KeeperStatus, when: &When) -> Value {
+    match &record.state {
+        Ok(state) => as_json(input(record, state, keeper), when),
         Err(error) => {
-            json!({ "pool": looked.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
+            json!({ "pool": record.pool.as_str(), "at": rfc3339(when.now()), "error": error.to_string() })
         }
     }
 }

@@ -205,13 +205,13 @@ pub(in crate::cli) mod tests {
         (story, survey)
     }
 
-    fn sight<'a>(pool: &'a PoolName, story: &'a EventFixture, links: Option<&'a Survey>) -> StatusInput<'a> {
+    fn input<'a>(pool: &'a PoolName, story: &'a EventFixture, links: Option<&'a Survey>) -> StatusInput<'a> {
         StatusInput { pool, state: &story.state, report: None, keeper: &KeeperStatus::Runs, links }
     }
 
     fn shown(width: usize) -> String {
         let (story, survey) = several();
-        render(sight(&pool(), &story, Some(&survey)), &when(192.0), width)
+        render(input(&pool(), &story, Some(&survey)), &when(192.0), width)
     }
 
     #[test]
@@ -243,7 +243,7 @@ linux-7f3a-12  -     -       -           -        -       -
     #[test]
     fn json_has_links_only_where_they_were_asked() {
         let (story, survey) = several();
-        let json = |links| as_json(sight(&pool(), &story, links), &when(192.0));
+        let json = |links| as_json(input(&pool(), &story, links), &when(192.0));
         assert!(json(None)["instances"][0].get("links").is_none());
         let instances = json(Some(&survey))["instances"].clone();
         let expected = serde_json::json!({

@@ -19,16 +19,16 @@ pub(crate) use model::{Suspension, halts, on_what, passed_over, until_tried, vie
 use model::Overview;
 
 /// One pool as text, for a terminal of `width` columns. Ends with a newline.
-pub fn render(sight: StatusInput<'_>, when: &When, width: usize) -> String {
-    text::text(&Overview::of(sight, when), when, width)
+pub fn render(input: StatusInput<'_>, when: &When, width: usize) -> String {
+    text::text(&Overview::of(input, when), when, width)
 }
 
 /// One pool as JSON; the fields are described in src/cli/pool/status/json.rs.
-pub fn as_json(sight: StatusInput<'_>, when: &When) -> Value {
-    let pool_json = json::json(&Overview::of(sight, when), when);
+pub fn as_json(input: StatusInput<'_>, when: &When) -> Value {
+    let pool_json = json::json(&Overview::of(input, when), when);
     // Names, numbers and texts only: nothing in it can fail to be JSON.
     serde_json::to_value(pool_json)
-        .unwrap_or_else(|e| json!({ "pool": sight.pool.as_str(), "error": e.to_string() }))
+        .unwrap_or_else(|e| json!({ "pool": input.pool.as_str(), "error": e.to_string() }))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub(super) struct ActivePolicy<'a> {
     pub(super) until: Option<Stamp>,
 }
 
-/// Why a pool does less than its policy says.
+/// Why a pool does less than its policy allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Suspension {
     Drained { since: Stamp },
@@ -106,8 +106,8 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Overview<'a> {
-    pub(super) fn of(sight: StatusInput<'a>, when: &When) -> Self {
-        let StatusInput { pool, state, report, keeper, links } = sight;
+    pub(super) fn of(input: StatusInput<'a>, when: &When) -> Self {
+        let StatusInput { pool, state, report, keeper, links } = input;
         let now = when.now();
         let policy = state.policy.as_deref().map(|policy| in_force(policy, now));
         let in_use = state.in_use();
@@ -253,10 +253,10 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
         let age = when.age(since);
         return Some(format!("missing from the provider's list for {age}"));
     }
-    let lingering: Vec<String> =
+    let closing: Vec<String> =
         instance.holders.values().filter(|h| h.closing.is_some()).map(|h| h.job.to_string()).collect();
-    if !lingering.is_empty() {
-        return Some(format!("closing, the last call is still running: job {}", lingering.join(", ")));
+    if !closing.is_empty() {
+        return Some(format!("closing, the last call is still running: job {}", closing.join(", ")));
     }
     // Longer in its phase than idle: it has served a job in between.
     (instance.is_idle() && instance.idle_since() != instance.since)
@@ -264,12 +264,12 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
 }
 
 fn waiting<'a>(state: &'a PoolState, report: Option<&Report>, when: &When) -> Vec<Waiting<'a>> {
-    let said = |r: &Reservation| {
+    let reported = |r: &Reservation| {
         let entries = report.into_iter().flat_map(|report| &report.waiting);
         entries.filter(|(attempt, _)| *attempt == r.attempt).map(|(_, on)| on.clone()).next()
     };
     let line = |(at, reservation): (usize, &'a std::sync::Arc<Reservation>)| {
-        let on = said(reservation).unwrap_or(WaitingOn::NextPass);
+        let on = reported(reservation).unwrap_or(WaitingOn::NextPass);
         let text = on_what(&on, state, when);
         Waiting { reservation, position: at + 1, reason: on, text }
     };

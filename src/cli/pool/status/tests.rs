@@ -1,4 +1,4 @@
-//! What operators see, whole.
+//! The whole output for operators.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::schedule::{Schedule, ScheduleText};
 
 fn shown(story: &EventFixture, report: Option<&Report>, keeper: &KeeperStatus, seconds: f64) -> String {
-    let sight = StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None };
-    render(sight, &when(seconds), 80)
+    let input = StatusInput { pool: &pool(), state: &story.state, report, keeper, links: None };
+    render(input, &when(seconds), 80)
 }
 
 /// While a keeper runs.
@@ -121,8 +121,8 @@ pool linux: 0 of 4 instances, 0 of 4 job slots in use, 0 jobs waiting
 fn a_pool_that_no_keeper_has_seen_has_no_policy() {
     let keeper = KeeperStatus::Unknown("cannot open `keeper.lock`".into());
     let (pool, state) = (pool(), PoolState::default());
-    let sight = StatusInput { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
-    let text = render(sight, &when(0.0), 80);
+    let input = StatusInput { pool: &pool, state: &state, report: None, keeper: &keeper, links: None };
+    let text = render(input, &when(0.0), 80);
     let expected = "\
 pool linux: 0 of 0 instances, 0 of 0 job slots in use, 0 jobs waiting
   policy: none, no keeper has read the configuration yet
@@ -309,10 +309,10 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
     );
     story.intended(1, 2, 12.0);
     let (name, keeper) = (pool(), KeeperStatus::Runs);
-    let sight = StatusInput { pool: &name, state: &story.state, report: None, keeper: &keeper, links: None };
-    let text = render(sight, &when(13.0), 80);
+    let input = StatusInput { pool: &name, state: &story.state, report: None, keeper: &keeper, links: None };
+    let text = render(input, &when(13.0), 80);
     assert!(text.contains("\n    launched as us-east1-c n2d-standard-4\n"), "{text}");
-    let value = as_json(sight, &when(13.0));
+    let value = as_json(input, &when(13.0));
     let passed = &value["offerings"][0]["unavailable"];
     assert_eq!(value["offerings"][0]["offering"], spot);
     assert_eq!(passed["text"], format!("{spot}: no capacity"));
@@ -325,7 +325,7 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
     let (offering, failure, until) =
         (story.state.availability.offerings()[0].clone(), none_left(), at(131.0));
     report.waiting = vec![(attempt("a"), WaitingOn::NoOffering { until, offering, failure, count: 2 })];
-    let value = as_json(StatusInput { report: Some(&report), ..sight }, &when(13.0));
+    let value = as_json(StatusInput { report: Some(&report), ..input }, &when(13.0));
     let on = &value["waiting"][0]["waiting_for"];
     assert_eq!((&on["kind"], &on["until"]), (&"no-offering".into(), &"2026-11-20T13:02:11Z".into()));
     assert_eq!(

@@ -35,7 +35,7 @@ pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
     text
 }
 
-/// Everything about the pool as a whole: `  word: sentence`.
+/// All lines about the pool as a whole: `  word: sentence`.
 fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
     let mut text = String::new();
     let most = seen.policy.as_ref().map_or(0, |p| p.policy.max_instances);
@@ -129,25 +129,25 @@ fn in_force(force: &ActivePolicy<'_>, when: &When) -> String {
 }
 
 fn keeper(seen: &Overview<'_>, when: &When) -> String {
-    let looked = match seen.report {
+    let last_pass = match seen.report {
         Some(report) => format!("last pass {} ago", when.age(report.at)),
         None => "no pass yet".to_owned(),
     };
     match seen.keeper {
         KeeperStatus::Runs => match seen.report.and_then(|r| r.next) {
             Some(next) if !when.now().reached(next) => {
-                format!("running, {looked}, next pass {}", when.left(next))
+                format!("running, {last_pass}, next pass {}", when.left(next))
             }
-            _ => format!("running, {looked}"),
+            _ => format!("running, {last_pass}"),
         },
         KeeperStatus::Absent => {
-            format!("not running, {looked}; the next job or `greenroom reap` starts one")
+            format!("not running, {last_pass}; the next job or `greenroom reap` starts one")
         }
         KeeperStatus::Unknown(why) => format!("cannot be determined: {why}"),
     }
 }
 
-/// What blocks launches, unless another line says it.
+/// What blocks launches, unless another line contains it.
 fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
     let on = seen.report?.launches.as_ref()?;
     match on {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::core::policy::Policy;
 use crate::core::time::Stamp;
 
-/// A week has every weekday once; a day more has them all after a change of the clocks, too.
+/// A week has every weekday once; another day covers them all after a change of the clocks, too.
 const MINUTES: u64 = 8 * 24 * 60;
 
 /// The first minute in which another entry of `policy` is active; `None`: not within eight days.

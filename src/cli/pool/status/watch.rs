@@ -16,7 +16,7 @@ pub enum Screen {
     Pipe,
 }
 
-/// Reads and shows, each second, until `stop` resolves or the output is closed. Begins immediately.
+/// Reads and shows, each second, until `stop` resolves or the output is closed. Starts immediately.
 pub async fn watch<E>(
     screen: Screen,
     every: Duration,
@@ -29,7 +29,7 @@ pub async fn watch<E>(
     loop {
         let block = look().await?;
         if write(&framed(&block, screen, is_first)).is_err() {
-            // The reader went (`| head`): nothing is left to do, and nothing is wrong.
+            // The output was closed (`| head`): the end of the watch, not an error.
             return Ok(());
         }
         is_first = false;
@@ -40,7 +40,7 @@ pub async fn watch<E>(
     }
 }
 
-/// A block as it is written. On a terminal each line is drawn over the one before, so that nothing flickers.
+/// A block as it is written. On a terminal, each line overwrites the previous one, so that nothing flickers.
 fn framed(block: &str, screen: Screen, is_first: bool) -> String {
     match screen {
         Screen::Pipe if is_first => block.to_owned(),
@@ -56,7 +56,7 @@ fn framed(block: &str, screen: Screen, is_first: bool) -> String {
 mod tests {
     use super::*;
 
-    /// Runs until the `stop_after`-th look; returns what was written.
+    /// Runs until the `stop_after`-th read; returns the output.
     async fn watched(screen: Screen, stop_after: usize, broken_at: usize) -> Vec<String> {
         let mut written = Vec::new();
         let mut looks = 0;
