@@ -1,6 +1,6 @@
-//! Holds the house together: arrows, purity, sizes, words.
+//! Checks the architecture: layers, purity, sizes, forbidden words.
 //!
-//! Every check is a function of paths and texts; planted.rs shows that each one bites.
+//! Every check is a function of paths and texts; planted.rs shows that each one finds its violations.
 
 #[path = "architecture/layers.rs"]
 mod layers;
@@ -27,7 +27,7 @@ use tree::Tree;
 /// Packages in Cargo.lock.
 const MOST_PACKAGES: usize = 480;
 
-/// Something that breaks a rule of the house.
+/// A violation of the rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     file: String,

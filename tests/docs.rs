@@ -1,4 +1,4 @@
-//! The documents say what the code does.
+//! The documents match the code.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ fn the_page_of_the_configuration_is_made_from_the_tables_of_keys() {
     );
 }
 
-/// Each key is explained in sentences of at most 25 words, and a change to it has its moment.
+/// Each key is explained in sentences of at most 25 words, and its explanation names when a change takes effect.
 #[test]
 fn every_key_is_explained_in_short_sentences() {
     let of_providers = provider::KEYS.iter().flat_map(|(_, tables)| *tables);

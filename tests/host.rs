@@ -1,7 +1,7 @@
 //! The local host against real processes.
 //!
-//! This test binary starts itself again in the roles of runners, calls and keepers (`child`, `keeper_child`); they
-//! talk on stderr, one line a message.
+//! This test binary re-executes itself as runners, calls and keepers (`child`, `keeper_child`); they write one message
+//! per line to stderr.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking, in helpers too")]
 
@@ -63,7 +63,7 @@ fn host(root: &Path, role: Role) -> LocalHost {
     LocalHost::open(state, role, no_keeper(), Signals::default_actions()).unwrap()
 }
 
-/// A driver call without a watched runner of its own: tests run as children of anything.
+/// A driver call without a watched runner of its own, because tests run as children of any process.
 fn operator(root: &Path) -> LocalHost {
     host(root, Role::Operator)
 }
@@ -91,7 +91,7 @@ async fn seen(host: &LocalHost) -> Option<AttemptSeen> {
     host.attempts(&pool()).await.unwrap().remove(&name())
 }
 
-/// Looks until `good`; tells what it saw last if that never comes.
+/// Polls until `good`; panics with the last observation after a timeout.
 async fn until_seen(host: &LocalHost, what: &str, good: impl Fn(&AttemptSeen) -> bool) -> AttemptSeen {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -116,22 +116,22 @@ fn nanoseconds() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// A child of ours, killed by its pid when the test ends.
+/// A child process, killed by its pid when the test ends.
 struct Proc {
     child: Child,
-    said: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
 }
 
 impl Proc {
     fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap());
-        Self { child, said }
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stderr }
     }
 
     fn hear(&mut self) -> String {
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.stderr.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
@@ -227,7 +227,7 @@ async fn play(role: &str, dir: &Path) {
         "deaf" => {
             let _lease = host.begin_attempt(&name(), &record(&host)).await.unwrap();
             say("begun");
-            // The test signals us and then writes a line: everything arrives before we wait.
+            // The test signals this process and then writes a line: all signals arrive before the wait.
             let mut line = String::new();
             std::io::stdin().read_line(&mut line).unwrap();
             say(format_args!("{:?}", host.wait(MailboxName::Attempt(&name()), DEADLINE).await.unwrap()));
@@ -307,8 +307,8 @@ async fn a_copied_directory_says_so_and_a_renamed_one_does_not() {
     assert!(copied.success());
     let identity = operator(&copy).identity().await.unwrap();
     assert_eq!(identity.owner, owner);
-    let said = identity.moved.unwrap();
-    assert!(said.contains("inode") && said.contains("greenroom doctor --take-over"), "{said}");
+    let message = identity.moved.unwrap();
+    assert!(message.contains("inode") && message.contains("greenroom doctor --take-over"), "{message}");
     let renamed = home.path().join("renamed");
     fs::rename(&original, &renamed).unwrap();
     assert_eq!(operator(&renamed).identity().await.unwrap().moved, None);
@@ -316,7 +316,7 @@ async fn a_copied_directory_says_so_and_a_renamed_one_does_not() {
 
 #[test]
 fn a_read_only_and_a_full_file_system_are_named_as_such() {
-    for (options, then, words) in [
+    for (options, then, expected) in [
         ("size=1m", "mount -o remount,ro \"$0\"", "read-only"),
         ("size=4k", "dd if=/dev/zero of=\"$0/fill\" bs=4k count=1 status=none", "is full"),
     ] {
@@ -327,12 +327,12 @@ fn a_read_only_and_a_full_file_system_are_named_as_such() {
         command.args(["-r", "-m", "sh", "-c", &script]).arg(home.path()).arg(inner.get_program());
         command.args(inner.get_args()).env(ROLE, "open").env(DIR, home.path());
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if said.contains("unshare failed") || said.contains("mount: ") {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if stderr.contains("unshare failed") || stderr.contains("mount: ") {
             skipped("user and mount namespaces cannot be made (`unshare -r -m`)");
             return;
         }
-        assert!(said.contains(words), "{options}: {said}");
+        assert!(stderr.contains(expected), "{options}: {stderr}");
     }
 }
 
@@ -379,7 +379,7 @@ async fn an_attempt_goes_from_begin_to_forget() {
     assert!(matches!(host.mark_used(&name()).await, Err(HostError::Closed { .. })));
     assert!(matches!(host.enter_attempt(&name()).await, Err(HostError::Closed { .. })));
     assert!(matches!(host.begin_attempt(&name(), &begun).await, Err(HostError::Closed { .. })));
-    // A process that another test starts just now holds what this one has let go of, until it is its own program.
+    // A process that another test has just forked holds this test's descriptors until it executes its own program.
     let closed = until_seen(&host, "a free lease", |a| !a.lease_held).await;
     assert!(closed.closed.is_some() && closed.used);
     assert_eq!(seen(&host).await.unwrap(), closed, "a settled attempt stays as it is");
@@ -423,7 +423,7 @@ async fn the_mark_keeps_its_first_reason_and_every_later_call_gets_it() {
     assert_eq!(seen(&host).await.unwrap().closed, Some(closed));
 }
 
-/// Each side as a process of its own would be: with its own host, on its own thread.
+/// Each side with its own host, on its own thread, like a process of its own.
 fn on_own_thread<T: Send + 'static>(
     root: &Path,
     play: impl AsyncFnOnce(LocalHost) -> T + Send + 'static,
@@ -822,7 +822,7 @@ fn starter(home: &Path) -> LocalHost {
     LocalHost::open(state, Role::Operator, command, Signals::default_actions()).unwrap()
 }
 
-/// Starts a keeper and ends at once, as a `prepare` does.
+/// Starts a keeper and exits immediately, like `prepare`.
 #[test]
 #[ignore = "other tests start it in a process of its own"]
 fn starter_child() {
@@ -843,7 +843,7 @@ async fn a_started_keeper_holds_nothing_of_its_starters(starting: &mut Command) 
         .process_group(0)
         .spawn()
         .unwrap();
-    // The runner reads both pipes to their end before it believes that the call is over.
+    // The runner reads both pipes to their end before it considers the call finished.
     let mut output = String::new();
     starting.stdout.take().unwrap().read_to_string(&mut output).unwrap();
     starting.stderr.take().unwrap().read_to_string(&mut output).unwrap();
@@ -935,7 +935,7 @@ async fn many_that_start_a_keeper_at_once_start_one() {
 #[tokio::test]
 async fn a_program_that_never_becomes_a_keeper_is_reported() {
     let home = home();
-    // Only one that starts and goes on is waited for in vain.
+    // The starter times out only for a keeper that starts and keeps running.
     let open = |program: &str, arg: &str, within: Duration| {
         // One each: a child that hangs keeps `spawn.lock`.
         let state = StateDir::open(&home.path().join(program.replace('/', "-"))).unwrap();
@@ -944,12 +944,12 @@ async fn a_program_that_never_becomes_a_keeper_is_reported() {
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions());
         host.unwrap().with_times(times)
     };
-    for (program, arg, within, words) in [
+    for (program, arg, within, expected) in [
         ("/bin/true", "", DEADLINE, "exited before it became a keeper"),
         ("/bin/sleep", "1", Duration::from_millis(200), "did not become a keeper within 200 ms"),
         ("/nowhere/greenroom", "", DEADLINE, "cannot start `/nowhere/greenroom`"),
     ] {
         let error = open(program, arg, within).start_keeper().await.unwrap_err().to_string();
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! The README's way from nothing to running jobs, taken as it stands there.
+//! Follows the README's sections from nothing to running jobs.
 //!
-//! Each section's console blocks run as one script, in namespaces: files of /etc and /var/lib that it makes, hosts, and
-//! whatever it starts are gone afterwards. Needs root.
+//! Each section's console blocks run as one script, in namespaces: the files in /etc and /var/lib that it makes, its
+//! hosts, and its processes are gone afterwards. Needs root.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ mod skipped;
 
 use skipped::skipped;
 
-/// What the test has to do in a person's place, as functions of the shell: type a password, say yes, wait for an image.
+/// A person's actions as shell functions: type a password, confirm, wait for an image.
 const INSTEAD: &str = r#"
 apt-get() { command apt-get --simulate "$@"; }
 ssh-copy-id() { install -D -m 0644 "$2" "/etc/ssh/hosts/${3#ci@}"; }
@@ -28,8 +28,8 @@ greenroom() {
 }
 "#;
 
-/// A machine of the script's own: `$1` is a directory for it, `$2` the folder with our executable. That lies where the
-/// README has it, and no service manager of the machine is in reach.
+/// A machine of the script's own: `$1` is a directory for it, `$2` the folder with this build's executable. That is
+/// mounted where the README has it, and the runner host's service manager is out of reach.
 const MACHINE: &str = r#"
 set -euo pipefail
 umask 022
@@ -48,14 +48,14 @@ ip link set lo up
 export PATH="/usr/local/bin:$PATH:/usr/sbin"
 "#;
 
-/// Makes a user `ci`, as there is on many a build machine: with its own number and home, and no way to log in.
+/// Makes a user `ci`, as on many build machines: with its own user ID and home, and without a login.
 const SAME_NAME: &str = r#"
 echo "ci:x:62000:62000::/home/ci:/bin/false" >> /etc/passwd
 echo "ci:!:1::::::" >> /etc/shadow
 install -d -o 62000 -g 62000 -m 0700 /home/ci/builds
 "#;
 
-/// Two hosts by name, which accept whatever key was copied to them for the user `ci`. It is the only one of that name,
+/// Two hosts by name, which accept any key that was copied to them for the user `ci`. It is the only user of that name,
 /// and its home is new.
 const HOSTS: &str = r#"
 mkdir -p /run/sshd /etc/ssh/hosts /home/ci
@@ -95,7 +95,7 @@ fn script_of(section: &str) -> String {
     script
 }
 
-/// Takes a section's way; what it printed.
+/// Runs a section's script; returns its output.
 fn take(section: &str, prepare: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can make namespaces with an /etc of their own");
@@ -109,10 +109,10 @@ fn take(section: &str, prepare: &str) -> Option<String> {
     command.args(["bash", "-c", &script, "bash"]).arg(home.path());
     command.arg(program.parent().expect("a folder")).env("images", images_folder(section));
     let output = command.current_dir("/").output().expect("unshare runs");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{section}: {}\n{said}", output.status);
-    Some(said)
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(output.status.success(), "{section}: {}\n{printed}", output.status);
+    Some(printed)
 }
 
 fn images_folder(section: &str) -> &'static Path {
@@ -122,16 +122,16 @@ fn images_folder(section: &str) -> &'static Path {
 #[test]
 fn virtual_machines_on_this_server() {
     let prepare = "ln -s \"$images\" /var/lib/greenroom/images\n";
-    let said = take("From nothing to running jobs: virtual machines on this server", prepare);
-    if let Some(said) = said {
-        assert!(said.contains("job succeeded") && said.contains("Hello from vm-"), "{said}");
+    let printed = take("From nothing to running jobs: virtual machines on this server", prepare);
+    if let Some(printed) = printed {
+        assert!(printed.contains("job succeeded") && printed.contains("Hello from vm-"), "{printed}");
     }
 }
 
 #[test]
 fn two_ssh_hosts() {
     let prepare = [SAME_NAME, HOSTS].concat();
-    if let Some(said) = take("From nothing to running jobs: two SSH hosts", &prepare) {
-        assert!(said.contains("job succeeded") && said.contains("Hello from "), "{said}");
+    if let Some(printed) = take("From nothing to running jobs: two SSH hosts", &prepare) {
+        assert!(printed.contains("job succeeded") && printed.contains("Hello from "), "{printed}");
     }
 }

@@ -1,4 +1,4 @@
-//! The runner's service stops: what becomes of the job, of the keeper and of instances.
+//! The runner's service stops: the effects on the job, the keeper and instances.
 
 #[path = "support/program.rs"]
 mod program;

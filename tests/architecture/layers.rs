@@ -1,4 +1,4 @@
-//! Who may use whom, and what the core may not touch.
+//! Which layer may use which, and what the core may not use.
 
 use std::collections::BTreeSet;
 
@@ -117,7 +117,7 @@ const IMPURE: &[&str] = &[
     "std::hash::RandomState",
 ];
 
-/// Functions that ask the machine, by the end of their paths.
+/// Functions that query the machine, by the end of their paths.
 const IMPURE_ENDS: &[&str] = &["Timestamp::now", "Zoned::now", "TimeZone::system", "TimeZone::try_system"];
 
 /// The same by their last names, however they were imported.

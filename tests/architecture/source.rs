@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A file and what can be said of it without a parser.
+/// A file and the properties of it that need no parser.
 pub(crate) struct Source {
     /// From the package's root, with `/`.
     pub(crate) path: String,

@@ -36,7 +36,7 @@ impl Tree {
     }
 }
 
-/// What git knows, and what it would know after `git add`.
+/// The files that git tracks, and those that it would track after `git add`.
 fn listed(root: &Path) -> Option<Vec<String>> {
     let arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;

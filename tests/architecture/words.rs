@@ -1,17 +1,17 @@
-//! What no file may say. The patterns are written in two halves, so that this file does not match itself.
+//! Forbidden texts. The patterns are written in two halves, so that this file does not match itself.
 
 use super::Finding;
 use super::source::{Source, line};
 
-/// Where the first line says what the file is.
+/// Reports a file whose first line does not describe it.
 pub(crate) fn no_first_line(source: &Source) -> Vec<Finding> {
     let first = source.text.lines().next().unwrap_or_default();
-    let said = first.strip_prefix("//! ").is_some_and(|said| !said.trim().is_empty());
+    let is_described = first.strip_prefix("//! ").is_some_and(|text| !text.trim().is_empty());
     let what = "the first line must be `//! what this file is`".to_owned();
-    if said { Vec::new() } else { vec![Finding { file: source.path.clone(), line: 1, what }] }
+    if is_described { Vec::new() } else { vec![Finding { file: source.path.clone(), line: 1, what }] }
 }
 
-/// Lints silenced without a reason, and work left over.
+/// Lints silenced without a reason, and unfinished work.
 pub(crate) fn leftovers(source: &Source) -> Vec<Finding> {
     let in_code = [
         (concat!("#[al", "low("), "use `#[expect(…, reason = \"…\")]`"),
@@ -35,7 +35,7 @@ pub(crate) fn leftovers(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Paths of one machine, hosts of package registries, and words on what wrote the text.
+/// Paths of one machine, hosts of package registries, and phrases about the origin of the text.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("/wo", "rk/"), "a path of one machine"),
     (concat!("/ro", "ot/"), "a path of one machine"),
@@ -77,7 +77,7 @@ pub(crate) fn forbidden(path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Packages of another registry than the public one, which would tie the build to somebody's network.
+/// Packages of another registry than the public one, which would tie the build to a private network.
 pub(crate) fn strange_sources(lock: &str) -> Vec<Finding> {
     let public = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
     let strange =

@@ -1,4 +1,4 @@
-//! One prepare attempt: a temporary directory and the calls made with it, by the played job or by hand.
+//! One prepare attempt: a temporary directory and its calls, by the played job or by hand.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Permissions};
@@ -31,14 +31,14 @@ pub struct Attempt {
     by_hand: bool,
 }
 
-/// What this attempt's own config call said.
+/// The result of this attempt's own config call.
 #[derive(Debug, Default)]
 struct Settled {
     job_env: Vec<(String, String)>,
     shell: Option<String>,
 }
 
-/// Makes a directory with a name nobody has, mode 0700, as Go's `os.MkdirTemp` does.
+/// Makes a directory with an unused name, mode 0700, like Go's `os.MkdirTemp`.
 fn make_temp_dir(parent: &Path, prefix: &str) -> PathBuf {
     loop {
         let mut random = [0_u8; 4];
@@ -96,7 +96,7 @@ impl Attempt {
         self.tmpdir.join("build_exit_code")
     }
 
-    /// Starts a call; none where `config.toml` names no executable for it.
+    /// Starts a call, or none if `config.toml` names no executable for it.
     fn start(&self, call: Call, script: Option<(&Path, &str)>) -> Option<Result<LiveCall, Failure>> {
         let exec = self.exec(call)?;
         let environment = self.environment();
@@ -137,7 +137,7 @@ impl Attempt {
         path
     }
 
-    /// Makes one call in a scope and maps how it ended; a call without an executable passes.
+    /// Makes one call in a scope and maps its end; a call without an executable passes.
     pub(super) fn call(
         &self,
         call: Call,
@@ -154,7 +154,7 @@ impl Attempt {
         Ok(Some(live.record()))
     }
 
-    /// The config call and all that follows from its answer.
+    /// Makes the config call and applies its answer.
     pub(super) fn configure(&self, scope: &Scope) -> Result<(), Failure> {
         let record = self.call(Call::Config, None, scope)?;
         self.take_answer(&record.map(|record| record.stdout).unwrap_or_default())
@@ -189,7 +189,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// One run stage with the runner's own script; `None` where the runner skips it.
+    /// One run stage with the runner's own script; `None` if the runner skips it.
     pub(super) fn stage(&self, stage: &str, scope: &Scope) -> Option<Result<(), Failure>> {
         if let Some(cause) = scope.ended() {
             return Some(Err(Failure::Ended(cause)));
@@ -197,7 +197,7 @@ impl Attempt {
         let script = self.stage_script(stage)?;
         let path = self.write_script(script.as_bytes());
         let result = self.call(Call::Run, Some((&path, stage)), scope).map(drop);
-        // Cancellation and timeout override whatever the interrupted call returned.
+        // Cancellation and timeout override the result of the interrupted call.
         let ended = scope.ended().filter(|_| result != Err(Failure::Gone));
         Some(ended.map_or(result, |cause| Err(Failure::Ended(cause))))
     }
@@ -210,7 +210,7 @@ impl Attempt {
         script::body(&self.build, stage).map(|body| script::frame(&shell, &body))
     }
 
-    /// Cleanup, whose failure is only a warning, and the end of the temporary directory.
+    /// Runs cleanup, whose failure is only a warning, and removes the temporary directory.
     pub(super) fn clean_up(&self) {
         let scope = Scope::detached(&self.build.shared);
         match self.call(Call::Cleanup, None, &scope) {
@@ -225,14 +225,14 @@ impl Attempt {
         self.remove_tmpdir();
     }
 
-    /// What the runner does after cleanup; a `run` that still lives may write into the directory meanwhile.
+    /// What the runner does after cleanup; a `run` that is still alive may write into the directory meanwhile.
     pub fn remove_tmpdir(&self) {
         drop(fs::remove_dir_all(&self.tmpdir));
     }
 }
 
 impl Drop for Attempt {
-    /// A test that fails half-way leaves no call of its own behind.
+    /// Kills remaining calls if a test fails half-way.
     fn drop(&mut self) {
         if self.by_hand {
             let calls = self.build.shared.lock().calls.clone();
@@ -241,7 +241,7 @@ impl Drop for Attempt {
     }
 }
 
-/// Calls by hand. Those with `start_` do not wait.
+/// Calls by hand. The `start_` functions do not wait.
 impl Attempt {
     #[track_caller]
     fn start_by_hand(&self, call: Call, script: Option<(&Path, &str)>) -> LiveCall {
@@ -259,7 +259,7 @@ impl Attempt {
         self.start_by_hand(Call::Prepare, None)
     }
 
-    /// `run` with a script of the test's own, written as it is.
+    /// `run` with a script of the test's own, written unchanged.
     #[track_caller]
     pub fn start_run(&self, stage: &str, script: &str) -> LiveCall {
         let path = self.write_script(script.as_bytes());
@@ -271,7 +271,7 @@ impl Attempt {
         self.start_by_hand(Call::Cleanup, None)
     }
 
-    /// Calls config and takes its answer, as every later call needs it.
+    /// Calls config and applies its answer, which every later call needs.
     #[track_caller]
     pub fn config(&self) -> CallRecord {
         let record = self.start_config().wait(self.build.runner.patience);
@@ -281,7 +281,7 @@ impl Attempt {
         record
     }
 
-    /// Takes the answer of a config call that was started by hand.
+    /// Applies the answer of a config call that was started by hand.
     #[track_caller]
     pub fn accept_config(&self, record: &CallRecord) {
         let taken = self.take_answer(&record.stdout);
@@ -311,7 +311,7 @@ impl Attempt {
         self.start_cleanup().wait(self.build.runner.patience)
     }
 
-    /// What the runner would make of the end of this call.
+    /// How the runner interprets the end of this call.
     #[track_caller]
     pub fn verdict(&self, record: &CallRecord) -> Result<(), Failure> {
         judge(record.exit.as_ref().expect("the call has ended"), &self.code_file())

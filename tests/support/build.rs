@@ -1,4 +1,4 @@
-//! One job on its way through the runner: what all of its attempts share.
+//! State that all attempts of a job share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use super::events::Shared;
 use super::job::Job;
 use super::runner::{Runner, Slot};
 
-/// What is learnt on the way; sticks to the job across attempts.
+/// Facts that are learnt during the job and kept across attempts.
 #[derive(Debug, Clone)]
 pub struct Places {
     pub builds_dir: String,
@@ -54,7 +54,7 @@ impl Build {
         }
     }
 
-    /// Frees the concurrency numbers, once: before the final status is sent, so that the next job can have them.
+    /// Releases the concurrency numbers once, before the final status is sent, so that the next job can have them.
     pub fn release(&self) {
         if !self.released.swap(true, Ordering::Relaxed) {
             self.runner.give_slot_back(&self.slot);
@@ -69,7 +69,7 @@ impl Build {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the project lies: two jobs of one project share it unless the driver says `builds_dir_is_shared`.
+    /// The project directory: two jobs of one project share it unless the driver reports `builds_dir_is_shared`.
     pub fn settle(&self, builds_dir: &str, cache_dir: &str, is_shared: bool) {
         let path = self.job.clone_path.as_ref().unwrap_or(&self.job.project_path);
         let empty = match self.variable("GIT_STRATEGY").as_deref() {
@@ -87,7 +87,7 @@ impl Build {
         places.cache_dir = format!("{cache_dir}/{path}");
     }
 
-    /// A variable as the job itself sets it; the last one wins.
+    /// A variable that the job itself sets; the last one wins.
     pub fn variable(&self, key: &str) -> Option<String> {
         let found = self.job.variables.iter().rev().find(|variable| variable.key == key);
         found.map(|variable| variable.value.to_string_lossy().into_owned())

@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-/// Reads the whole of stdout; no output at all is fine, a lone newline is not.
+/// Reads the whole of stdout; empty output is valid, a lone newline is not.
 pub fn parse(stdout: &[u8]) -> Result<Answer, String> {
     let mut answer = Answer::default();
     if stdout.is_empty() {

@@ -1,4 +1,4 @@
-//! Chance that can be replayed.
+//! Reproducible randomness.
 
 /// xorshift: a seed gives the same numbers in the same order.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Dice {
         self.0 % limit
     }
 
-    /// One of those, if there is any.
+    /// One of the items, if there is any.
     pub fn pick<'a, T>(&mut self, among: &'a [T]) -> Option<&'a T> {
         let at = usize::try_from(self.below(among.len().max(1) as u64)).ok()?;
         among.get(at)

@@ -1,4 +1,4 @@
-//! Everything that happens to a played job is an event; its state is what the events made of it.
+//! Everything that happens to a played job is an event; the job's state follows from its events.
 //!
 //! A runner in a process of its own prints its events, and the test applies them: both sides see the same state.
 
@@ -20,7 +20,7 @@ pub enum Stream {
     Err,
 }
 
-/// Where in its life the job is; decides what a cancellation in GitLab's interface reaches.
+/// The job's position in its life; determines what a cancellation in GitLab's interface affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 pub enum Phase {
     BeforeScript,
@@ -77,9 +77,9 @@ pub struct State {
     pub gone: Option<Duration>,
     /// The whole job was cancelled or ran out of time.
     pub job_ended: Option<Cause>,
-    /// Only the script was.
+    /// Only the script was cancelled or timed out.
     pub script_ended: Option<Cause>,
-    /// The runner was told to stop, and must exit by then.
+    /// The runner was stopped, and must exit by then.
     pub shutdown: Option<Instant>,
 }
 
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// Sorts output to where the runner shows it: config's stdout nowhere, cleanup's output in the runner's log.
+    /// Sorts output by where the runner shows it: config's stdout nowhere, cleanup's output in the runner's log.
     fn take_output(&mut self, index: usize, stream: Stream, bytes: &[u8]) {
         let record = &mut self.calls[index];
         match (record.call, stream) {
@@ -158,14 +158,14 @@ impl Shared {
         self.emit_in(&mut self.lock(), event);
     }
 
-    /// Makes an event while nobody else can look at the state.
+    /// Makes an event while the state is locked.
     pub fn emit_with(&self, make: impl FnOnce() -> Event) {
         let mut state = self.lock();
         let event = make();
         self.emit_in(&mut state, event);
     }
 
-    /// Records the start of a call and answers its number.
+    /// Records the start of a call and returns its number.
     pub fn begin(&self, record: CallRecord) -> usize {
         let mut state = self.lock();
         self.emit_in(&mut state, Event::Began(Box::new(record)));
@@ -175,20 +175,20 @@ impl Shared {
     fn emit_in(&self, state: &mut State, event: Event) {
         if self.printed {
             let line = serde_json::to_string(&event).expect("an event can be written as JSON");
-            // Nobody reads it any more once the test is gone; the job goes on like a real one.
+            // The test's end closes the output; the job continues like a real one.
             drop(writeln!(std::io::stdout().lock(), "\n{MARK}{line}"));
         }
         state.apply(event);
         self.changed.notify_all();
     }
 
-    /// Changes what was asked from outside, and wakes whoever it concerns.
+    /// Changes the outside requests, and wakes the threads that wait for them.
     pub fn tell(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    /// Waits until `look` sees what it waits for, or until the time; looks once more at the end.
+    /// Waits until `look` returns a value, or until the deadline; calls it once more at the end.
     pub fn wait<T>(&self, until: Option<Instant>, mut look: impl FnMut(&State) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
         loop {
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// A pause that only the runner's end cuts short.
+    /// A pause that only the runner's end interrupts.
     pub fn pause(&self, time: Duration) {
         self.wait(Instant::now().checked_add(time), |state| state.gone.map(drop));
     }

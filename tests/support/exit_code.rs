@@ -1,4 +1,4 @@
-//! What an exit status of the driver means to the runner, `BUILD_EXIT_CODE_FILE` included.
+//! How the runner interprets an exit status of the driver, including `BUILD_EXIT_CODE_FILE`.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub enum Failure {
     Configuration(String),
     /// Everything else.
     System(String),
-    /// A cancellation or a timeout, which overrides what the call returned.
+    /// A cancellation or a timeout, which overrides the result of the call.
     Ended(Cause),
     /// The runner is gone; nothing happens any more.
     Gone,
@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// Maps how a call ended, reading the code file exactly where the runner does: after exit 1, in every call.
+/// Maps the end of a call, reading the code file exactly where the runner does: after exit 1, in every call.
 pub fn judge(exit: &Exit, code_file: &Path) -> Result<(), Failure> {
     let unknown = |code: i32| Failure::System(format!("unknown Custom executor executable exit code {code}"));
     match exit {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;
 
-/// Replaces `$NAME` and `${NAME}`; what `get` does not know becomes nothing, `$$` a dollar.
+/// Replaces `$NAME` and `${NAME}`; unknown names become empty, `$$` a dollar.
 pub fn expand(value: &OsStr, get: &dyn Fn(&str) -> Option<OsString>) -> OsString {
     let mut rest = value.as_bytes();
     let mut expanded = Vec::new();
@@ -21,7 +21,7 @@ pub fn expand(value: &OsStr, get: &dyn Fn(&str) -> Option<OsString>) -> OsString
     OsString::from_vec(expanded)
 }
 
-/// The name and how many bytes after the dollar it takes.
+/// The name, and its length after the dollar in bytes.
 fn name_after_dollar(rest: &[u8]) -> (Option<&str>, usize) {
     let text = |bytes| std::str::from_utf8(bytes).ok();
     match rest.first() {

@@ -1,4 +1,4 @@
-//! A job that is being played: what the test may do to it meanwhile, and how it waits.
+//! A running played job: what the test can do to it, and how it waits.
 
 use std::path::Path;
 use std::process::{Child, ChildStdin};
@@ -33,7 +33,7 @@ enum Place {
     Process { child: Pid, orders: Option<ChildStdin> },
 }
 
-/// What reaches a job from outside the runner.
+/// External events of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Cancel,
@@ -105,17 +105,17 @@ impl Handle {
         self.order(Order::Cancel);
     }
 
-    /// The server says `canceled` or `failed`, or refuses the job's token: the whole job ends, wherever it is.
+    /// The server reports `canceled` or `failed`, or refuses the job's token: the whole job ends, in any state.
     pub fn abort(&mut self) {
         self.order(Order::Abort);
     }
 
-    /// The job's time is over now.
+    /// The job's timeout has expired.
     pub fn job_timeout(&mut self) {
         self.order(Order::JobTimeout);
     }
 
-    /// `RUNNER_SCRIPT_TIMEOUT` is over now.
+    /// `RUNNER_SCRIPT_TIMEOUT` has expired.
     pub fn script_timeout(&mut self) {
         self.order(Order::ScriptTimeout);
     }
@@ -155,13 +155,13 @@ impl Handle {
 
     #[track_caller]
     fn signal_runner(&self, child: Pid, signal: Signal) {
-        // Whoever waits for the process says under the same lock that it is gone: the id is still its own here.
+        // The waiting thread reports the exit under the same lock, so the ID still belongs to this process.
         let state = self.shared.lock();
         assert!(state.gone.is_none(), "the runner had ended before it was signalled");
         kill_process(child, signal).unwrap_or_else(|error| panic!("signalling the runner: {error}"));
     }
 
-    /// Waits until something is to be seen; fails the test with the whole story when the time is over.
+    /// Waits until `look` returns a value; after the deadline, fails the test with all events.
     #[track_caller]
     fn wait<T>(&self, what: &str, look: impl FnMut(&State) -> Option<T>) -> T {
         let seen = self.shared.wait(Instant::now().checked_add(self.patience), look);
@@ -203,14 +203,14 @@ impl Handle {
         self.shared.lock().calls.clone()
     }
 
-    /// Waits until the runner has reported or is gone, and tells what it did.
+    /// Waits until the runner has reported or is gone, and returns the record.
     #[track_caller]
     pub fn finish(self) -> JobResult {
         let patience = self.patience;
         self.finish_within(patience)
     }
 
-    /// The same with a time of its own.
+    /// The same with another deadline.
     #[track_caller]
     pub fn finish_within(mut self, patience: Duration) -> JobResult {
         self.patience = patience;
@@ -264,7 +264,7 @@ impl Drop for Handle {
 }
 
 impl CallRecord {
-    /// Whether the process of this call is alive: its working directory tells it from one that got its number.
+    /// Whether the process of this call is alive: its working directory distinguishes it from a reused process ID.
     pub fn is_running(&self) -> bool {
         let Some(pid) = self.pid.filter(|_| self.exited.is_none()) else { return false };
         let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
@@ -275,7 +275,7 @@ impl CallRecord {
     /// Kills its group if it is still running.
     pub fn kill_leftover(&self) {
         if let Some(pid) = self.pid.and_then(Pid::from_raw).filter(|_| self.is_running()) {
-            // It may end in this very moment, which is as good.
+            // It may exit at this very moment, which is fine.
             let _ = kill_process_group(pid, Signal::KILL);
         }
     }

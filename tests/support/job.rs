@@ -24,7 +24,7 @@ impl Variable {
     }
 }
 
-/// Puts something else in the place of a correct `JOB_RESPONSE_FILE`.
+/// Replaces a correct `JOB_RESPONSE_FILE`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum RawResponse {
     Bytes(Vec<u8>),
@@ -40,20 +40,20 @@ pub struct Job {
     pub project_id: u64,
     /// `group/project`.
     pub project_path: String,
-    /// Path of the clone URL; the project directory is made of it. The project's path unless set.
+    /// Path of the clone URL, from which the project directory follows. Default: the project's path.
     pub clone_path: Option<String>,
     pub namespace_id: u64,
     pub root_namespace_id: u64,
     pub git_ref: String,
     pub protected: Option<bool>,
-    /// What GitLab itself defines and one wants to say differently, then the project's own; later ones win.
+    /// Overrides of GitLab's own variables, then the project's own; later ones win.
     pub variables: Vec<Variable>,
     pub script: Vec<String>,
     /// Further steps, called as `step_<name>`.
     pub steps: Vec<(String, Vec<String>)>,
     pub after_script: Vec<String>,
     pub image: Option<String>,
-    /// In the form of the job response.
+    /// In the format of the job response.
     pub services: Vec<Value>,
     pub artifacts: Vec<Value>,
     pub cache: Vec<Value>,
@@ -157,14 +157,14 @@ impl Job {
         self
     }
 
-    /// Clones this repository in `get_sources`, the way `GIT_STRATEGY` (clone, fetch, none, empty) says.
+    /// Clones this repository in `get_sources`, according to `GIT_STRATEGY` (clone, fetch, none, empty).
     #[must_use]
     pub fn repository(mut self, path: &Path) -> Self {
         self.repository = Some(path.into());
         self
     }
 
-    /// A cache entry: brings `restore_cache` and, where `when` fits, `archive_cache` or `archive_cache_on_failure`.
+    /// A cache entry: adds `restore_cache` and, depending on `when`, `archive_cache` or `archive_cache_on_failure`.
     #[must_use]
     pub fn cache(mut self, path: &str, when: &str) -> Self {
         let entry =
@@ -173,7 +173,7 @@ impl Job {
         self
     }
 
-    /// An artifact: brings `upload_artifacts_on_success` or `upload_artifacts_on_failure`, as `when` says.
+    /// An artifact: adds `upload_artifacts_on_success` or `upload_artifacts_on_failure`, depending on `when`.
     #[must_use]
     pub fn artifact(mut self, path: &str, when: &str) -> Self {
         let (kind, format) = ("archive", "zip");
@@ -183,7 +183,7 @@ impl Job {
         self
     }
 
-    /// A job whose artifacts are downloaded: brings `download_artifacts`.
+    /// A job whose artifacts are downloaded: adds `download_artifacts`.
     #[must_use]
     pub fn dependency(mut self, id: u64, name: &str) -> Self {
         let file = json!({"filename": "artifacts.zip", "size": 1});

@@ -1,6 +1,6 @@
 //! The runner as a process of its own: this test executable, started again with a job in a file.
 //!
-//! Orders (`cancel`, …) go in by standard input, events come out by standard output; SIGTERM and SIGKILL are real.
+//! Commands (`cancel`, …) go in by standard input, events come out by standard output; SIGTERM and SIGKILL are real.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -17,7 +17,7 @@ use super::job::Job;
 use super::play::play;
 use super::runner::Runner;
 
-/// Names the file with the work; without it the test below has nothing to do.
+/// Path of the file with the job; without it, the test below does nothing.
 const WORK: &str = "RUNNER_PROCESS_WORK";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub fn follow(mut child: Child, shared: &Arc<Shared>) {
         for line in BufReader::new(output).split(b'\n') {
             let Ok(line) = line else { break };
             if let Some(json) = line.strip_prefix(MARK.as_bytes()) {
-                // A line cut by the kill of its writer is none.
+                // Skips a line that was cut by the kill of its writer.
                 if let Ok(event) = serde_json::from_slice(json) {
                     shared.emit(event);
                 }

@@ -1,4 +1,4 @@
-//! Bounds in wall time: as strict as they read on a machine that has nothing else to do, and fair on one that has.
+//! Time limits as strict as written on an idle machine, and fair on a busy one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Processor time of one piece of work. Shorter ones fit into one turn that the scheduler gives, and meet no competitor.
+/// Processor time of one piece of work. Shorter ones would fit into one time slice, and meet no competitor.
 const PIECE: Duration = Duration::from_millis(10);
-/// Between two pieces: the measurement itself takes little.
+/// Between two pieces, so that the measurement itself costs little.
 const PAUSE: Duration = Duration::from_millis(90);
-/// Fewer pieces show nothing.
+/// Fewer pieces prove nothing.
 const FEWEST: usize = 5;
-/// No bound is stretched further: a check can always fail.
+/// No limit is stretched further, so that every check can fail.
 const MOST: f64 = 10.0;
 
 /// How much slower than alone work is on this machine, from `watch` on: by the time that it waits for a processor.
@@ -37,7 +37,7 @@ impl Pace {
         pace
     }
 
-    /// The bound on this machine in the meantime: times the mean of all pieces, and never less than the bound itself.
+    /// The limit on this machine during this time: scaled by the mean of all pieces, and never below the limit itself.
     pub(crate) fn stretched(&self, bound: Duration) -> Duration {
         while note(&self.took) < FEWEST {}
         let took = self.took.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ impl Drop for Pace {
     }
 }
 
-/// Works for one piece and notes how long that took; how many there are.
+/// Works for one piece and records its duration.
 fn note(pieces: &Mutex<Vec<Duration>>) -> usize {
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
     let (begun, before) = (Instant::now(), used());

@@ -1,4 +1,4 @@
-//! A whole job: prepare cycles, the run phase with its cap, cleanup, and what is reported.
+//! A whole job: prepare cycles, the run phase with its limit, cleanup, and the reported result.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::stages;
 /// How often the runner tries to prepare.
 const PREPARATION_ATTEMPTS: usize = 3;
 
-/// Plays the job to its end; the last event says what is reported.
+/// Plays the job to its end; the last event has the reported result.
 pub fn play(build: &Arc<Build>) {
     let shared = Arc::clone(&build.shared);
     shared.emit(Event::Says("Running with gitlab-runner 19.4.0 (d79f3e7b)".into()));
@@ -61,7 +61,7 @@ fn prepared(build: &Arc<Build>, scope: &Scope) -> Result<Attempt, Failure> {
             Err(failure) => failure,
         };
         attempt.clean_up();
-        // The job's own fault is looked at before a cancellation: exit 1 hides a timeout.
+        // The job's own failure is checked before a cancellation: exit 1 hides a timeout.
         if matches!(failure, Failure::Build { .. } | Failure::Configuration(_)) {
             return Err(failure);
         }
@@ -78,7 +78,7 @@ fn prepared(build: &Arc<Build>, scope: &Scope) -> Result<Attempt, Failure> {
     result
 }
 
-/// Runs the stages beside this thread, which goes on to cleanup when the job was ended and they take too long.
+/// Runs the stages beside this thread, which continues with cleanup when the job was ended and they take too long.
 fn run_phase(attempt: &Arc<Attempt>, scope: &Scope) -> Result<(), Failure> {
     let shared = &attempt.build.shared;
     let slot = Arc::new(Mutex::new(None));

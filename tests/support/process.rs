@@ -13,7 +13,7 @@ use super::exit_code::Failure;
 use super::record::{CallRecord, Exit, Sent};
 use super::scope::Scope;
 
-/// A call that was started; it goes on if this value is dropped.
+/// A started call; it continues if this value is dropped.
 #[derive(Debug, Clone)]
 pub struct LiveCall {
     pub(super) shared: Arc<Shared>,
@@ -94,7 +94,7 @@ impl LiveCall {
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         let (pid, exited) = (self.pid(), self.record().exited);
-        // The id may be somebody else's once the process was reaped.
+        // The ID may belong to another process once this one was reaped.
         assert!(exited.is_none(), "the call had ended before it was signalled: {:?}", self.record());
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signalling the call: {error}"));
     }
@@ -105,13 +105,13 @@ impl LiveCall {
         self.send(signal).unwrap_or_else(|error| panic!("signalling the call's group: {error}"));
     }
 
-    /// Kills the process alone; what it started lives on.
+    /// Kills the process alone; its children live on.
     #[track_caller]
     pub fn kill9(&self) {
         self.signal(Signal::KILL);
     }
 
-    /// Waits until the process ended and its pipes are closed; fails the test when that takes longer.
+    /// Waits until the process has exited and its pipes are closed; fails the test after the deadline.
     #[track_caller]
     pub fn wait(&self, deadline: Duration) -> CallRecord {
         let done = |state: &State| self.look(state, |call| call.ended.map(|_| call.clone()));
@@ -119,7 +119,7 @@ impl LiveCall {
         seen.unwrap_or_else(|| panic!("the call did not end within {deadline:?}: {:?}", self.record()))
     }
 
-    /// Waits until the process itself ended, whoever still holds its pipes.
+    /// Waits until the process itself has exited, even if others still hold its pipes.
     #[track_caller]
     pub fn wait_exit(&self, deadline: Duration) -> CallRecord {
         let done = |state: &State| self.look(state, |call| call.exited.map(|_| call.clone()));
@@ -127,7 +127,7 @@ impl LiveCall {
         seen.unwrap_or_else(|| panic!("the process did not end within {deadline:?}: {:?}", self.record()))
     }
 
-    /// Waits until this text came out of either pipe.
+    /// Waits for this text in either pipe.
     #[track_caller]
     pub fn wait_for_output(&self, text: &str, deadline: Duration) {
         let seen = |state: &State| {
@@ -138,7 +138,7 @@ impl LiveCall {
         assert!(found.is_some(), "no `{text}` within {deadline:?}: {:?}", self.record());
     }
 
-    /// Waits like the runner: until the call ended, or its scope did and the kill sequence ran out.
+    /// Waits like the runner: until the call ended, or its scope did and the kill sequence was completed.
     pub(super) fn wait_in(
         &self,
         scope: &Scope,
@@ -172,7 +172,7 @@ impl LiveCall {
     /// SIGTERM, wait, SIGKILL, wait, give up.
     fn stop(&self, graceful: Duration, force: Duration) -> Result<Exit, Failure> {
         if self.send(Signal::TERM).is_err() {
-            // The runner takes a failed SIGTERM for a reason to kill, and then waits all the same.
+            // After a failed SIGTERM, the runner kills, and then waits all the same.
             let _ = self.send(Signal::KILL);
         }
         if let Some(ended) = self.ended_within(graceful) {

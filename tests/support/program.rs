@@ -1,13 +1,13 @@
-//! Programs that tests start, with an environment that the tests state.
+//! Programs that tests start, with an explicit environment.
 //!
-//! The machine's own environment stays out, but for the search path: no locale, time zone, settings of git or start-up
-//! file of a shell changes what a test sees. GitLab Runner is missing in the search path, installed or not.
+//! Only the search path comes from the machine's own environment: no locale, time zone, settings of git or start-up
+//! file of a shell changes a test's result. The search path never has GitLab Runner, whether it is installed or not.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Has a `gitlab-runner` that fails as a missing one does.
+/// Contains a `gitlab-runner` that fails like a missing one.
 const WITHOUT_RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/bin");
 
 /// The whole environment of a program whose home is this directory.

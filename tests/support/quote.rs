@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Quotes any bytes for bash; what is plain stays as it is.
+/// Quotes any bytes for bash; plain text stays as it is.
 pub fn ansi_c(bytes: &[u8]) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(byte);
     if !bytes.is_empty() && bytes.iter().all(plain) {

@@ -1,4 +1,4 @@
-//! What a played job leaves behind: its outcome, its log, and a record of every call.
+//! The results of a played job: its outcome, its log, and a record of every call.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl Call {
     }
 }
 
-/// How the driver's process ended.
+/// How the driver's process exited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     Code(i32),
@@ -38,11 +38,11 @@ pub enum Exit {
 pub struct Sent {
     pub signal: i32,
     pub at: Duration,
-    /// False where no process of the group was left.
+    /// False if no process of the group was left.
     pub delivered: bool,
 }
 
-/// What GitLab would be told.
+/// The result for GitLab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Success,
@@ -53,7 +53,7 @@ pub enum Outcome {
     RunnerConfigurationError,
     JobCanceled,
     JobExecutionTimeout,
-    /// `unknown_failure`, or `runner_interrupted` where the server knows it.
+    /// `unknown_failure`, or `runner_interrupted` if the server supports it.
     RunnerInterrupted,
     /// The runner was gone before it could report.
     None,
@@ -76,7 +76,7 @@ pub struct CallRecord {
     pub ended: Option<Duration>,
     pub exit: Option<Exit>,
     pub signals: Vec<Sent>,
-    /// The runner gave up on it after both kill timeouts.
+    /// The runner abandoned it after both kill timeouts.
     pub abandoned: bool,
     pub ci_job_status: String,
     pub ci_project_dir: String,
@@ -131,7 +131,7 @@ impl JobResult {
         self.calls.iter().map(CallRecord::name).collect()
     }
 
-    /// The last call of this name; fails the test where there is none.
+    /// The last call of this name; fails the test if there is none.
     #[track_caller]
     pub fn call(&self, name: &str) -> &CallRecord {
         let found = self.calls.iter().rev().find(|call| call.name() == name);
@@ -146,7 +146,7 @@ impl JobResult {
         String::from_utf8_lossy(&self.runner_log).into_owned()
     }
 
-    /// Fails the test with the whole story if the job did not end like this.
+    /// Fails the test with all events if the job did not end like this.
     #[track_caller]
     pub fn expect_outcome(&self, outcome: &Outcome) -> &Self {
         assert_eq!(&self.outcome, outcome, "\n{}", self.describe());

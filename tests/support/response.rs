@@ -1,4 +1,4 @@
-//! `JOB_RESPONSE_FILE`: the whole job as the runner writes it down again.
+//! `JOB_RESPONSE_FILE`: the whole job as the runner writes it.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn executor_opts() -> Value {
     json!({"docker": {"platform": "", "user": ""}, "kubernetes": {"user": ""}})
 }
 
-/// Fills in what the runner adds when it writes a service again.
+/// Adds what the runner adds when it writes a service.
 fn service(service: &Value) -> Value {
     let mut service = service.clone();
     service["executor_opts"] = executor_opts();

@@ -1,4 +1,4 @@
-//! The runner's side of things: what `config.toml` says, where it runs, and how long it waits.
+//! The runner's side: its `config.toml`, its directories, and its timeouts.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub struct Exec {
     pub timeout: Duration,
 }
 
-/// The waits that are constants in the runner.
+/// The runner's constant delays.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Pace {
     /// Between two prepare attempts: 3 s.
@@ -77,7 +77,7 @@ pub struct Runner {
     pub get_sources_timeout: Option<Duration>,
     pub builds_dir: Option<String>,
     pub cache_dir: Option<String>,
-    /// `os.Environ()` of the runner process, all of it: the harness passes nothing on by itself.
+    /// `os.Environ()` of the runner process, complete: the harness adds nothing.
     pub environment: Vec<(OsString, OsString)>,
     /// `environment` of `[[runners]]`: becomes `CUSTOM_ENV_*`.
     pub variables: Vec<(String, OsString)>,
@@ -87,7 +87,7 @@ pub struct Runner {
     pub short_token: String,
     pub description: String,
     pub pace: Pace,
-    /// Bound of every wait of a `Handle`.
+    /// Deadline of every wait of a `Handle`.
     pub patience: Duration,
     #[serde(skip)]
     slots: Arc<Mutex<Vec<Slot>>>,
@@ -167,7 +167,7 @@ impl Runner {
         Handle::in_process(self, job)
     }
 
-    /// A prepare attempt whose calls are made by hand; dropping it kills those that still run.
+    /// A prepare attempt whose calls are made by hand; dropping it kills those that are still running.
     pub fn attempt(&self, job: &Job) -> Attempt {
         Attempt::by_hand(Arc::new(Build::new(self, job, Arc::new(Shared::new(false)))), 1)
     }
@@ -175,7 +175,7 @@ impl Runner {
     /// Takes the lowest free concurrency number, and the lowest of the project.
     pub(super) fn take_slot(&self, project: &str) -> Slot {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // One of as many numbers as are taken, and one more, is free.
+        // Among as many numbers as are taken, and one more, one is free.
         let lowest =
             |taken: Vec<u64>| (0..=taken.len() as u64).find(|id| !taken.contains(id)).unwrap_or_default();
         let all = slots.iter().map(|slot| slot.concurrent_id).collect();

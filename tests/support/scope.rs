@@ -1,4 +1,4 @@
-//! How far a cancellation or a timeout reaches: the runner's nested contexts.
+//! The reach of a cancellation or a timeout: the runner's nested contexts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Scope {
 
     pub fn within(&self, time: Option<Duration>, cause: Cause) -> Self {
         let mut scope = self.clone();
-        // A bound beyond what the clock can say is no bound.
+        // A limit beyond the clock's range is no limit.
         scope.deadlines.extend(time.and_then(|time| Instant::now().checked_add(time)).map(|at| (at, cause)));
         scope
     }
@@ -86,14 +86,14 @@ impl Scope {
     }
 
     pub fn ended_in(&self, state: &State) -> Option<Cause> {
-        let told = match self.reach {
+        let requested = match self.reach {
             Reach::Nothing => None,
             Reach::Preparation => state.job_ended,
             Reach::Run => state.job_ended.or(state.interrupted()),
             Reach::Script => state.job_ended.or(state.interrupted()).or(state.script_ended),
         };
         let now = Instant::now();
-        told.or_else(|| self.deadlines.iter().find(|(at, _)| *at <= now).map(|(_, cause)| *cause))
+        requested.or_else(|| self.deadlines.iter().find(|(at, _)| *at <= now).map(|(_, cause)| *cause))
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {

@@ -1,4 +1,4 @@
-//! The scripts that `run` is given: the runner's frame, and what each stage does inside.
+//! The scripts for `run`: the runner's frame, and the content of each stage.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,7 +20,7 @@ pub fn frame(shell: &str, body: &str) -> String {
     )
 }
 
-/// The body of a stage's script, or nothing where the runner skips the stage.
+/// The body of a stage's script, or nothing if the runner skips the stage.
 pub fn body(build: &Build, stage: &str) -> Option<String> {
     let places = build.places();
     let body = match stage {
@@ -87,7 +87,7 @@ fn exports(build: &Build, places: &Places) -> String {
     text
 }
 
-/// The machine's own settings of git stay out of the instance's work.
+/// Keeps the machine's own settings of git out of the instance's work.
 const GIT: &str = "export GIT_CONFIG_NOSYSTEM=1\n";
 
 fn get_sources(build: &Build, places: &Places) -> String {
@@ -134,7 +134,7 @@ fn user_script(places: &Places, lines: &[String]) -> String {
     text
 }
 
-/// The instance needs `gitlab-runner` for this; where it is missing the stage warns and passes.
+/// The instance needs `gitlab-runner` for this; without it, the stage warns and passes.
 fn with_runner_binary(saying: &str, commands: &str) -> String {
     format!(
         "if gitlab-runner --version >/dev/null 2>&1; then\n{commands}else\n\

@@ -1,6 +1,6 @@
 //! The runner's service under a real systemd, stopped in the middle of a job.
 //!
-//! `greenroom try` plays the runner; like the real one it goes on with its job after SIGQUIT.
+//! `greenroom try` plays the runner; like the real one, it continues its job after SIGQUIT.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -56,11 +56,11 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
     assert!(state().contains("Result=success"), "{}", state());
     assert!(log().contains("its end") && log().contains("job succeeded"), "{}", log());
 
-    // The warm instance lived on; the next call's keeper goes on with it.
+    // The warm instance lived on; the next call's keeper manages it.
     let config = at("greenroom.toml").display().to_string();
     let next = systemd.run(&[GREENROOM, "--config", &config, "try", "true"]);
-    let said = String::from_utf8_lossy(&next.stderr).into_owned();
-    assert!(next.status.success() && said.contains("(warm, idle for "), "{said}");
+    let stderr = String::from_utf8_lossy(&next.stderr).into_owned();
+    assert!(next.status.success() && stderr.contains("(warm, idle for "), "{stderr}");
     drop(systemd);
     await_settled(home.path());
 }

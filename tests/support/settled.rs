@@ -1,14 +1,14 @@
-//! Waits until nothing runs for a directory.
+//! Waits until no process runs for a directory.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A keeper ends by itself within its last look; an instance whose directory is gone, within 5 s.
+/// A keeper exits by itself within its interval; an instance whose directory is gone, within 5 s.
 const WITHIN: Duration = Duration::from_secs(20);
 
 /// Waits until no process has the directory in its arguments; fails the test otherwise. A directory that is removed
-/// under a keeper's hands may come back, with what that keeper makes in it.
+/// while a keeper works in it may reappear with that keeper's files.
 pub(crate) fn await_settled(directory: &Path) {
     let until = Instant::now() + WITHIN;
     loop {
@@ -17,7 +17,7 @@ pub(crate) fn await_settled(directory: &Path) {
             return;
         }
         if Instant::now() > until {
-            // A test that has failed already has more to say than this.
+            // A failed test has its own message already.
             assert!(std::thread::panicking(), "still running: {left:?}");
             return;
         }
@@ -25,7 +25,7 @@ pub(crate) fn await_settled(directory: &Path) {
     }
 }
 
-/// The command lines of those that are still there.
+/// The command lines of the processes that are still running.
 fn processes(directory: &Path) -> Vec<String> {
     let needle = directory.as_os_str().as_bytes();
     let entries = std::fs::read_dir("/proc").expect("/proc can be read").flatten();

@@ -1,4 +1,4 @@
-//! A test that cannot be tried on this machine says so, past the capture of its output.
+//! Reports a test that cannot run on this machine, past the capture of its output.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -6,8 +6,8 @@ use std::io::Write as _;
 /// Names the file in which `scripts/test` collects the tests that were skipped: a line each, the test, a tab, the reason.
 const FILE: &str = "GREENROOM_SKIPPED";
 
-/// Says that the running test, or the rest of it, is not tried here, and why. The reason is the same for all tests that it
-/// holds for. Where no file is named, standard error gets the line.
+/// Reports that the running test, or the rest of it, is skipped, and why. All tests with the same reason give the same
+/// text. Without a file, standard error gets the line.
 pub(crate) fn skipped(why: impl Display) {
     let program = std::env::current_exe().ok();
     let program =

@@ -8,14 +8,14 @@ use super::exit_code::Failure;
 use super::expand::go_duration;
 use super::scope::{Cause, Scope};
 
-/// `RUNNER_AFTER_SCRIPT_TIMEOUT` where nothing else is said.
+/// Default of `RUNNER_AFTER_SCRIPT_TIMEOUT`.
 const AFTER_SCRIPT_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Everything after `prepare_script`.
 pub fn execute(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     let stage = |name: &str| attempt.stage(name, scope).unwrap_or(Ok(()));
     match inputs(attempt, scope) {
-        // Nothing more is called: not even the stage that removes the file variables.
+        // No further call is made, not even the stage that removes the file variables.
         Err(failure @ Failure::Ended(Cause::SourcesTimeout)) => return Err(failure),
         Err(failure) => {
             for name in ["archive_cache_on_failure", "upload_artifacts_on_failure", "cleanup_file_variables"]
@@ -34,7 +34,7 @@ pub fn execute(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     let after = after_script(attempt, scope);
     let result = script.and(after);
     let archived = stage(if result.is_ok() { "archive_cache" } else { "archive_cache_on_failure" });
-    // A cache that failed does not turn this into a failed job's upload.
+    // A failed cache stage does not select the uploads of a failed job.
     let upload = if result.is_ok() { "upload_artifacts_on_success" } else { "upload_artifacts_on_failure" };
     let uploaded = stage(upload);
     // Its failure is only logged.
@@ -42,7 +42,7 @@ pub fn execute(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     result.and(archived).and(uploaded)
 }
 
-/// Sources, caches and artifacts, each as often as the job says.
+/// Sources, caches and artifacts, each as often as the job requires.
 fn inputs(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     let limit = attempt.build.runner.get_sources_timeout;
     retried(attempt, &scope.within(limit, Cause::SourcesTimeout), "get_sources", "GET_SOURCES_ATTEMPTS")?;
@@ -50,10 +50,10 @@ fn inputs(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     retried(attempt, scope, "download_artifacts", "ARTIFACT_DOWNLOAD_ATTEMPTS")
 }
 
-/// Retries on any error; the waits double and do not listen to a cancellation.
+/// Retries on any error; the waits double and ignore a cancellation.
 fn retried(attempt: &Attempt, scope: &Scope, name: &str, variable: &str) -> Result<(), Failure> {
-    let said = attempt.build.variable(variable).and_then(|text| text.parse().ok());
-    let attempts: u32 = said.filter(|count| (1..=10).contains(count)).unwrap_or(1);
+    let configured = attempt.build.variable(variable).and_then(|text| text.parse().ok());
+    let attempts: u32 = configured.filter(|count| (1..=10).contains(count)).unwrap_or(1);
     let pace = attempt.build.runner.pace;
     let mut wait = pace.stage_retry;
     let mut result = Ok(());
@@ -90,7 +90,7 @@ fn steps(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `CI_JOB_STATUS` of all later calls. A job that was ended as a whole counts as failed, so the recordings say.
+/// `CI_JOB_STATUS` of all later calls. A job that was ended as a whole counts as failed, as in the recordings.
 fn status_after(script: &Result<(), Failure>, scope: &Scope) -> &'static str {
     match (script, scope.ended()) {
         (Ok(()), None) => "success",
@@ -100,10 +100,11 @@ fn status_after(script: &Result<(), Failure>, scope: &Scope) -> &'static str {
     }
 }
 
-/// Runs whatever became of the script, with a time of its own; its failure counts only where the job says so.
+/// Runs after the script in any case, with a time limit of its own; its failure counts only if the job requires that.
 fn after_script(attempt: &Attempt, scope: &Scope) -> Result<(), Failure> {
-    let said = attempt.build.variable("RUNNER_AFTER_SCRIPT_TIMEOUT").and_then(|text| go_duration(&text));
-    let limit = scope.within(Some(said.unwrap_or(AFTER_SCRIPT_TIMEOUT)), Cause::AfterScriptTimeout);
+    let configured =
+        attempt.build.variable("RUNNER_AFTER_SCRIPT_TIMEOUT").and_then(|text| go_duration(&text));
+    let limit = scope.within(Some(configured.unwrap_or(AFTER_SCRIPT_TIMEOUT)), Cause::AfterScriptTimeout);
     let result = attempt.stage("after_script", &limit).unwrap_or(Ok(()));
     match attempt.build.variable("AFTER_SCRIPT_IGNORE_ERRORS").as_deref() {
         Some("false" | "0") => result,

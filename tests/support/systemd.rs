@@ -1,7 +1,7 @@
-//! A systemd of the test's own, in namespaces: for what only a real one shows.
+//! A systemd of the test's own, in namespaces: for tests that need a real one.
 //!
-//! It sees this machine's files, but has a /run, a process table and a control group of its own; nothing it starts
-//! outlives it. Needs root, systemd and version 2 of control groups.
+//! It sees the runner host's files, but has a /run, a process table and a control group of its own, and everything that
+//! it starts ends with it. Needs root, systemd and version 2 of control groups.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -40,8 +40,7 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Starts one with these units beside an empty `test.target`; `None` where that cannot be done: the test is
-    /// skipped.
+    /// Starts one with these units beside an empty `test.target`; `None` if that is impossible: the test is skipped.
     pub(crate) fn start(home: &Path, units: &[(&str, &str)]) -> Option<Self> {
         if let Some(why) = missing() {
             skipped(format_args!("systemd cannot be started in namespaces: {why}"));
@@ -75,13 +74,13 @@ impl Systemd {
         command.output().expect("nsenter runs")
     }
 
-    /// `systemctl`, which must succeed; what it printed.
+    /// `systemctl`, which must succeed; returns its output.
     #[track_caller]
     pub(crate) fn systemctl(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["systemctl", "--no-pager"], arguments].concat());
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "systemctl {arguments:?}: {}", said(&output.stderr));
-        said(&output.stdout)
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "systemctl {arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
     }
 
     fn is_up(&mut self) -> bool {
@@ -105,7 +104,7 @@ impl Drop for Systemd {
     }
 }
 
-/// What is not there.
+/// What is missing.
 fn missing() -> Option<&'static str> {
     let exists = |path: &str| Path::new(path).exists();
     match () {
@@ -128,7 +127,7 @@ fn only_child(pid: u32) -> Option<u32> {
     children.next()?.parse().ok().filter(|_| children.next().is_none())
 }
 
-/// Control groups are no files that go with a namespace.
+/// Control groups do not disappear with a namespace.
 fn remove_groups(home: &Path) {
     let script = r#"
         mount --make-rprivate /

@@ -1,4 +1,5 @@
-//! The variables of a job: what GitLab sends, and what the runner makes of it for `CUSTOM_ENV_*` and the scripts.
+//! The variables of a job: those that GitLab sends, and those that the runner makes of them for `CUSTOM_ENV_*` and the
+//! scripts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use super::feature_flags;
 use super::job::{Job, Variable};
 use super::runner::Runner;
 
-/// What GitLab predefines, then the job's own: the list in the job response.
+/// GitLab's predefined variables, then the job's own: the list in the job response.
 pub fn from_gitlab(runner: &Runner, job: &Job) -> Vec<Variable> {
     let url = &runner.url;
     let host = url.split("://").last().unwrap_or(url);
@@ -68,7 +69,7 @@ pub fn from_gitlab(runner: &Runner, job: &Job) -> Vec<Variable> {
     variables
 }
 
-/// Where GitLab says that the project can be cloned; `get_sources` takes the job's local repository in its place.
+/// The project's clone URL; `get_sources` uses the job's local repository instead.
 pub fn clone_url(runner: &Runner, job: &Job) -> String {
     let (scheme, host) = runner.url.split_once("://").unwrap_or(("http", &runner.url));
     let path = job.clone_path.as_ref().unwrap_or(&job.project_path);
@@ -132,7 +133,7 @@ pub fn custom_env(build: &Build, places: &Places) -> Vec<(String, OsString)> {
     variables
 }
 
-/// The services as the driver sees them: an empty text, or a JSON array with Go's escapes.
+/// The services as the driver gets them: an empty text, or a JSON array with Go's escapes.
 fn services(job: &Job) -> String {
     if job.services.is_empty() {
         return String::new();
