@@ -1,4 +1,4 @@
-//! Boots that come to nothing.
+//! Failed boots.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::job::Job;
 
 #[test]
 fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {
-    // One boot at least comes to nothing within it.
+    // At least one boot fails within it.
     let wait = Pace::watch().stretched(Duration::from_secs(5));
     let place = Setting::new()
         .pool("max_instances", 1)
@@ -21,13 +21,16 @@ fn a_job_reads_the_console_of_an_instance_that_did_not_come_up() {
     let prepare = attempt.start_prepare().wait(SOON);
     assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
     let text = prepare.stderr_text();
-    let said: Vec<&str> = text.lines().collect();
-    let failed = said.iter().position(|line| line.contains(" did not come up: "));
-    let failed = failed.unwrap_or_else(|| panic!("{said:#?}"));
-    assert!(said[failed].contains("no root file system"), "{said:#?}");
-    assert!(said[failed].ends_with("; the last lines of its console:"), "{said:#?}");
-    assert!(said[failed + 1].starts_with("  | "), "{said:#?}");
-    assert!(said.iter().all(|line| line.starts_with("greenroom: ") || line.starts_with("  | ")), "{said:#?}");
+    let lines: Vec<&str> = text.lines().collect();
+    let failed = lines.iter().position(|line| line.contains(" did not come up: "));
+    let failed = failed.unwrap_or_else(|| panic!("{lines:#?}"));
+    assert!(lines[failed].contains("no root file system"), "{lines:#?}");
+    assert!(lines[failed].ends_with("; the last lines of its console:"), "{lines:#?}");
+    assert!(lines[failed + 1].starts_with("  | "), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line.starts_with("greenroom: ") || line.starts_with("  | ")),
+        "{lines:#?}"
+    );
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     place.wait_until_settled(0);

@@ -1,4 +1,4 @@
-//! `cleanup`: at any time, any number of times, in no time.
+//! `cleanup`: at any time, any number of times, without delay.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::attempt::Attempt;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// A `cleanup` call of this attempt with streams of our own.
+/// A `cleanup` call of this attempt with streams of the test's own.
 fn call(place: &Place, attempt: &Attempt) -> Command {
     let mut command = Command::new(DRIVER);
     command.arg("--config").arg(&place.config).arg("cleanup").env_clear().envs(attempt.environment());
@@ -94,7 +94,7 @@ fn cleanup_beside_a_living_run_ends_both() {
     let run = attempt.start_run("build_script", "trap '' TERM\necho up\nwhile :; do sleep 0.1; done\n");
     run.wait_for_output("up", SOON);
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
-    // The attempt is over, whoever does not know it yet: the instance goes, and `run` with it.
+    // The attempt is over even for processes that have not noticed: the instance is terminated, and `run` with it.
     place.wait_until_settled(0);
     let run = run.wait(SOON);
     assert_eq!(run.exit_code(), Some(2), "{}", run.stderr_text());
@@ -132,7 +132,7 @@ fn cleanup_ends_its_work_though_nobody_reads_what_it_says() {
     let mut cleanup = call(&place, &attempt);
     let status = cleanup.stdout(closed()).stderr(closed()).status().expect("it starts");
     assert!(status.success(), "{status}");
-    // And one that has something to say: its configuration is gone, its state directory too.
+    // A call that has an error to report: its configuration is gone, and its state directory too.
     place.wait_until_settled(0);
     let other = place.runner().attempt(&Job::new(2));
     let mut cleanup = call(&place, &other);

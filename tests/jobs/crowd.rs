@@ -1,4 +1,4 @@
-//! Many jobs at once on few instances.
+//! Many concurrent jobs on few instances.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// The last of them waits for all the others, on a machine that may be busy with more than this.
+/// The last of them waits for all the others, possibly on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// A hundred jobs ask at once for twenty instances: all are served, never two on one, in the order they asked.
+/// A hundred concurrent jobs request twenty instances: all are served, never two on one, in the order of their
+/// requests.
 #[test]
 fn a_hundred_jobs_share_twenty_instances_and_each_has_one_to_itself() {
     let mut setting = Setting::new().pool("max_instances", 20).pool("max_launching", 20);
@@ -22,11 +23,11 @@ fn a_hundred_jobs_share_twenty_instances_and_each_has_one_to_itself() {
         handle.finish().expect_outcome(&Outcome::Success);
     }
     let mut served: BTreeMap<String, u32> = BTreeMap::new();
-    // The replay judges every moment: never two on one instance, never more than twenty. What is judged here: first
-    // come, first served, and every job once.
+    // The replay checks every moment: never two on one instance, never more than twenty. This test checks: first come,
+    // first served, and every job once.
     place.replay(|state, attempt| {
-        let asked = state.waiting_for(attempt).expect("it waits until it is granted").ticket;
-        assert!(state.waiting.keys().all(|waiting| *waiting >= asked), "{attempt} jumped the queue");
+        let ticket = state.waiting_for(attempt).expect("it waits until it is granted").ticket;
+        assert!(state.waiting.keys().all(|waiting| *waiting >= ticket), "{attempt} jumped the queue");
         *served.entry(attempt.to_string()).or_default() += 1;
     });
     assert_eq!(served.values().sum::<u32>(), 100);

@@ -1,4 +1,4 @@
-//! What is recorded of a job: as GitLab states it, whatever the pipeline's own variables say.
+//! A job is recorded as GitLab states it, whatever the pipeline's own variables contain.
 
 use greenroom::core::event::Change;
 use greenroom::core::job::JobFacts;
@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::setting::Setting;
 use crate::support::job::Job;
 
-/// A job whose pipeline says otherwise about everything that is recorded.
+/// A job whose pipeline overrides everything that is recorded.
 fn job(id: u64, protected: Option<bool>) -> Job {
     let mut job = Job::new(id);
     (job.name, job.stage, job.git_ref) = ("rspec 1/5".into(), "test".into(), "feature/x".into());
@@ -20,7 +20,7 @@ fn job(id: u64, protected: Option<bool>) -> Job {
         .variable("CI_COMMIT_REF_PROTECTED", "true")
 }
 
-/// What the request in the journal says of a job.
+/// The facts of a job in the journal's request.
 #[track_caller]
 fn recorded(place: &Place, id: u64) -> JobFacts {
     let events = place.events();
@@ -49,8 +49,8 @@ fn name_stage_pipeline_and_ref_are_recorded_and_explained() {
         assert_eq!(file["record"]["job"], serde_json::to_value(&facts).expect("JSON"));
         let explained = place.order(&["explain", &id.to_string()]);
         let line = format!("job name `rspec 1/5`, stage `test`, pipeline {id}, ref `feature/x` ({says})");
-        let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains(&line), "{explained}");
+        let flat = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(&line), "{explained}");
         assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
         assert_eq!(attempt.cleanup().exit_code(), Some(0));
         attempt.remove_tmpdir();

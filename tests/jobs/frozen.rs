@@ -1,4 +1,4 @@
-//! Processes that stand still while a test looks: whatever waits for one of them waits for ever.
+//! Processes that a test stops for inspection: anything that waits for one of them waits until it continues.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use rustix::process::Signal;
 use crate::place::{Place, SOON};
 use crate::processes::{Kind, Process, is_stopped, wait_for};
 
-/// They go on when it is dropped.
+/// They continue when this is dropped.
 #[derive(Debug)]
 pub struct Frozen(Vec<Process>);
 
 impl Frozen {
-    /// Stops the place's keeper and these, at a moment at which none of them holds a lock that a call takes: such a
-    /// lock is held for a few instructions only, unless a test stops its holder just then.
+    /// Stops the place's keeper and these processes, at a moment when none of them holds a lock that a call takes. Such
+    /// a lock is held for a few instructions only, unless a test stops its holder just then.
     #[track_caller]
     pub fn with_keeper(place: &Place, others: impl IntoIterator<Item = Process>) -> Self {
         let processes = place.of_kind(Kind::Keeper).into_iter().chain(others);
@@ -30,7 +30,7 @@ impl Frozen {
         frozen
     }
 
-    /// Each of their threads stands still.
+    /// True if each of their threads is stopped.
     fn all_stand(&self) -> bool {
         let stands = |process: &Process| {
             let mut threads =

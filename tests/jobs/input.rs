@@ -1,4 +1,4 @@
-//! Bad input: one clear sentence each, and nothing lost.
+//! Invalid input: one clear sentence each, and nothing is lost.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -7,7 +7,7 @@ use crate::setting::Setting;
 use crate::support::job::{Job, RawResponse};
 use crate::support::record::Outcome;
 
-/// A job under a configuration that cannot be used is a system failure with the reason; mended, jobs run again.
+/// A job under an invalid configuration is a system failure with the reason; once it is corrected, jobs run again.
 #[test]
 fn a_bad_configuration_is_named_in_the_jobs_log_and_nothing_is_lost() {
     for (bad, says) in [
@@ -62,8 +62,8 @@ fn an_unknown_stage_is_run_like_any_other() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
-/// A shell reads its script from a pipe byte by byte, a second for each few megabytes: so most of this one is input of
-/// its first command, which takes it in blocks and compares it with the original.
+/// A shell reads its script from a pipe byte by byte, a second for each few megabytes. So most of this one is input of
+/// its first command, which reads it in blocks and compares it with the original.
 #[test]
 fn a_script_of_forty_megabytes_runs_to_its_end() {
     let place = Setting::new().open();

@@ -16,7 +16,7 @@ use crate::support::job::Job;
 use crate::support::process::LiveCall;
 use crate::support::record::Outcome;
 
-/// Kills every keeper that lives now; whom.
+/// Kills every keeper that is running; returns them.
 fn kill_keepers(place: &Place) -> Vec<Process> {
     let keepers = place.of_kind(Kind::Keeper);
     for keeper in &keepers {
@@ -38,7 +38,7 @@ fn launched(place: &Place) -> usize {
     instances.len()
 }
 
-/// The job that waited is prepared, and only one instance was ever launched.
+/// The waiting job is prepared, and only one instance was ever launched.
 #[track_caller]
 fn expect_one_launch(place: &Place, attempt: &Attempt, prepare: &LiveCall) {
     let prepare = prepare.wait(SOON);
@@ -46,12 +46,13 @@ fn expect_one_launch(place: &Place, attempt: &Attempt, prepare: &LiveCall) {
     assert_eq!(launched(place), 1);
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
-    // Nothing ran there: it is as good as new.
+    // No stage ran there, so the instance is unused.
     place.wait_until_settled(1);
     place.expect_sound();
 }
 
-/// Another file under the same name. Not written by us: a file that we have open cannot be executed.
+/// Replaces the file under the same name by a copy from another process: a file that this process has open for writing
+/// cannot be executed.
 fn install(program: &Path) {
     let fresh = program.with_extension("new");
     let copied = Command::new("cp").arg(DRIVER).arg(&fresh).status().expect("cp runs");
@@ -78,7 +79,8 @@ fn a_keeper_killed_while_a_job_waits_is_followed_by_another_and_nothing_is_launc
     expect_one_launch(&place, &attempt, &prepare);
 }
 
-/// The answer of the first launch is lost and no list shows the instance: only asking again, with the same token, helps.
+/// The answer of the first launch is lost and no list shows the instance: only a repeated call, with the same token,
+/// helps.
 #[test]
 fn a_launch_that_a_dead_keeper_had_no_answer_to_is_repeated_by_the_next_one() {
     let lost = Table::from_iter([("class".into(), "unknown".into()), ("first".into(), 1.into())]);
@@ -111,7 +113,7 @@ fn a_keeper_killed_again_and_again_in_the_middle_of_launches_loses_no_job() {
     place.expect_sound();
 }
 
-/// A job whose runner died, and a keeper that died with it: whoever comes next finds what they left.
+/// A job whose runner died, and a keeper that died with it: the next process finds the state that they left.
 fn abandon(place: &Place) {
     let attempt = place.prepared(1);
     let run = attempt.run("build_script", "true\n");
@@ -135,7 +137,7 @@ fn what_a_dead_keeper_left_is_repaired_by_the_next_prepare() {
 fn what_a_dead_keeper_left_is_repaired_by_reap() {
     let place = Setting::new().open();
     abandon(&place);
-    // As cron calls it. The first time it makes the passes itself.
+    // As cron calls it. The first time, it makes the passes itself.
     wait_for("peace", SOON, || {
         place.reap();
         let state = place.state();
@@ -145,7 +147,7 @@ fn what_a_dead_keeper_left_is_repaired_by_reap() {
     place.expect_sound();
 }
 
-/// Nobody calls and nobody waits: were there no successor, the launch would stay half done.
+/// There is no call and no waiting job: without a successor, the launch would stay incomplete.
 #[test]
 fn a_keeper_whose_executable_is_replaced_hands_its_work_to_the_new_one() {
     let place = Setting::new().pool("idle_count", 1).pool("max_instances", 2).open();
@@ -164,8 +166,8 @@ fn a_keeper_whose_executable_is_replaced_hands_its_work_to_the_new_one() {
     let booting = || place.state().instances.values().any(|i| i.phase == Phase::Launching && i.uses == 0);
     wait_for("a launch", SOON, || booting().then_some(()));
     install(&program);
-    let said = "the executable was replaced: the new one takes over";
-    wait_for("the hand-over", SOON, || place.log().contains(said).then_some(()));
+    let message = "the executable was replaced: the new one takes over";
+    wait_for("the hand-over", SOON, || place.log().contains(message).then_some(()));
     place.wait_until_idle(1);
     assert_eq!(place.of_kind(Kind::Call), []);
     assert_eq!(second.run("build_script", "true\n").exit_code(), Some(0));
@@ -183,10 +185,10 @@ fn a_service_whose_executable_is_replaced_ends_and_leaves_the_start_to_its_super
     let mut keeper = place.keep_with(&program);
     place.run(&Job::new(1)).expect_outcome(&Outcome::Success);
     install(&program);
-    let (status, said) = (keeper.wait(), keeper.log());
+    let (status, log) = (keeper.wait(), keeper.log());
     assert!(
-        status.success() && said.contains("the executable was replaced: the new one takes over"),
-        "{status} {said}"
+        status.success() && log.contains("the executable was replaced: the new one takes over"),
+        "{status} {log}"
     );
     place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
 }
@@ -208,7 +210,7 @@ fn a_keeper_whose_state_directory_is_gone_says_so_and_leaves_without_bringing_it
     let log = std::fs::read_to_string(away.join("keeper.log")).expect("its log");
     assert!(log.contains("was removed or replaced: the keeper exits"), "{log}");
     assert!(!place.state_dir.exists(), "it was brought back");
-    // The instance looks after itself, every 5 s.
+    // The instance checks its state directory itself, every 5 s.
     wait_for("the instance's end", SOON, || place.of_kind(Kind::Instance).is_empty().then_some(()));
 }
 
@@ -230,7 +232,7 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
         handle.finish().expect_outcome(&Outcome::Success);
         assert_eq!(place.of_kind(Kind::Keeper), alone);
     }
-    // Killed, it is followed by one that the next job starts, and by one only.
+    // Once killed, it is replaced by one that the next job starts, and by one only.
     alone[0].kill9();
     for service in &mut services {
         service.wait();
@@ -247,7 +249,7 @@ fn of_keepers_that_start_at_once_one_stays_and_jobs_start_no_other() {
     place.expect_sound();
 }
 
-/// It is told its state directory, and goes by the intervals of the file all the same.
+/// It gets its state directory as an argument, and still uses the intervals of the file.
 #[test]
 fn a_keeper_that_a_job_started_takes_its_intervals_from_the_configuration() {
     let place = Setting::new().timing("half_made_retention", "1ms").open();
@@ -260,7 +262,8 @@ fn a_keeper_that_a_job_started_takes_its_intervals_from_the_configuration() {
     place.expect_sound();
 }
 
-/// An idle instance whose guest says nothing more is found and replaced before a job gets it, and the reason is kept.
+/// An idle instance whose guest stops responding is found and replaced before a job gets it, and the reason is
+/// recorded.
 #[test]
 fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
     let setting = Setting::new().pool("idle_count", 1).timing("health_interval", "200ms");
@@ -273,8 +276,8 @@ fn an_idle_instance_that_stopped_answering_is_replaced_before_a_job_gets_it() {
     let other = wait_for("another instance", SOON, || place.idle().into_iter().find(|id| *id != silent));
     let attempt = place.prepared(1);
     assert_eq!(place.instance_of(&attempt), other);
-    let told = place.order(&["explain", silent.as_str()]);
-    assert!(told.contains("stopped responding while idle"), "{told}");
+    let explained = place.order(&["explain", silent.as_str()]);
+    assert!(explained.contains("stopped responding while idle"), "{explained}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     server.signal(Signal::CONT);

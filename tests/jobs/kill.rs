@@ -1,4 +1,4 @@
-//! Kill -9 of any process of ours, at seeded moments.
+//! Kill -9 of any of Greenroom's processes, at seeded moments.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// Jobs run two at a time while processes of ours are killed; after the grace nothing is leaked, nothing is lost, and
-/// no script is blamed.
+/// Jobs run two at a time while Greenroom's processes are killed; after the grace nothing is leaked, nothing is lost,
+/// and no failure is attributed to a script.
 #[test]
 fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
     let place = Setting::new().pool("max_instances", 4).pool("idle_count", 1).open();
@@ -23,7 +23,7 @@ fn whatever_is_killed_nothing_is_leaked_or_lost_and_no_script_is_blamed() {
         patience: Duration::from_secs(3),
     };
     let last = onslaught.on(&place);
-    // The pool heals: jobs run as if nothing had happened.
+    // The pool recovers: jobs run as usual.
     place.reap();
     for id in last + 1..=last + 3 {
         place.run(&Job::new(id).script(["true"])).expect_outcome(&Outcome::Success);

@@ -1,4 +1,4 @@
-//! How often and how full an instance is used.
+//! The use count and capacity of an instance.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn two_jobs_share_an_instance_with_room_for_two_and_a_third_gets_another() {
     let attempts: Vec<_> = (1..=3).map(|id| place.prepared(id)).collect();
     let on: Vec<_> = attempts.iter().map(|attempt| place.instance_of(attempt)).collect();
     assert!(on[0] == on[1] && on[1] != on[2], "{on:?}");
-    // Side by side: each waits for what the other one writes.
+    // Concurrently: each waits for the file of the other.
     let file = |name: &str| place.path().join(name).display().to_string();
     let meet = |own: &str, other: &str| {
         let (own, other) = (file(own), file(other));
@@ -60,7 +60,7 @@ fn two_jobs_share_an_instance_with_room_for_two_and_a_third_gets_another() {
     let second = attempts[1].start_run("build_script", &meet("second", "first"));
     let both = [first, second].map(|run| run.wait(SOON));
     assert!(both.iter().all(|run| run.exit_code() == Some(0)), "{both:?}");
-    // One leaves: the other one's instance stays, and the room is given away again.
+    // One ends: the other one's instance stays, and the free slot is granted again.
     assert_eq!(attempts[0].cleanup().exit_code(), Some(0));
     place.wait_until_quiet_but(2);
     assert_eq!(attempts[1].run("after_script", "true\n").exit_code(), Some(0));

@@ -17,10 +17,10 @@ use crate::support::job::Job;
 use crate::support::process::LiveCall;
 use crate::support::record::{CallRecord, Outcome};
 
-/// Says its number and goes on until it is stopped, with a child in the background.
+/// Prints its number and continues until it is stopped, with a child in the background.
 const BUSY: &str = "echo shell $$\n(while :; do sleep 0.1; done) &\nwhile :; do sleep 0.1; done\n";
 
-/// What the links of an instance say of themselves.
+/// The status of an instance's links.
 fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let dir = place.state_dir.join("links").join("pool");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -45,7 +45,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the link lives");
 }
 
-/// The shell of a script that has said its number.
+/// The shell of a script that has printed its number.
 #[track_caller]
 fn shell(run: &LiveCall) -> u32 {
     run.wait_for_output("shell ", SOON);
@@ -56,7 +56,7 @@ fn shell(run: &LiveCall) -> u32 {
     })
 }
 
-/// Nothing of links is left where instances have gone.
+/// Nothing of links is left of terminated instances.
 #[track_caller]
 fn expect_no_links(place: &Place) {
     place.wait_until_settled(0);
@@ -124,7 +124,7 @@ fn a_run_that_is_killed_frees_the_runner_and_ends_its_processes_in_the_guest() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
-/// The next stage of this attempt runs, and finds nothing of the one before.
+/// The next stage of this attempt runs, and finds nothing of the previous one.
 #[track_caller]
 fn expect_swept(attempt: &crate::support::attempt::Attempt, shell: u32) {
     assert!(!is_gone(shell), "nobody could stop it yet");
@@ -143,10 +143,10 @@ fn a_stage_whose_link_is_stopped_ends_within_its_grace_and_the_next_one_cleans_u
     let shell = shell(&run);
     let wedged = link(&place, &instance);
     signal(wedged, Signal::STOP);
-    let (told, pace) = (Instant::now(), Pace::watch());
+    let (stopped_at, pace) = (Instant::now(), Pace::watch());
     run.signal_group(Signal::TERM);
     let record = run.wait(SOON);
-    let took = told.elapsed();
+    let took = stopped_at.elapsed();
     eprintln!("past a link that is stopped, `run` ended {took:?} after its TERM; its grace is 1 s");
     assert_eq!(record.exit_code(), Some(2), "{}", record.stderr_text());
     assert!(took < Duration::from_secs(1) + pace.stretched(Duration::from_secs(1)), "{took:?}");
@@ -168,11 +168,11 @@ fn a_link_killed_in_mid_stage_is_a_system_failure_with_one_sentence() {
     signal(link(&place, &instance), Signal::KILL);
     let record = run.wait(SOON);
     assert_eq!(record.exit_code(), Some(2), "{record:?}");
-    let said = record.stderr_text();
-    eprintln!("{said}");
+    let stderr = record.stderr_text();
+    eprintln!("{stderr}");
     assert!(
-        said.contains("system failure") && said.contains("the link, which held the connection"),
-        "{said}"
+        stderr.contains("system failure") && stderr.contains("the link, which held the connection"),
+        "{stderr}"
     );
     expect_swept(&attempt, shell);
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
@@ -208,7 +208,7 @@ fn two_jobs_at_once_on_an_instance_have_a_link_each() {
     let attempts = [place.prepared(1), place.prepared(2)];
     let instance = place.instance_of(&attempts[0]);
     assert_eq!(place.instance_of(&attempts[1]), instance);
-    // More than pipes, windows and buffers hold, from one; the harness reads it all.
+    // More than pipes, windows and buffers hold; the harness reads it all.
     let flood = attempts[0].start_run("build_script", "echo shell $$\nhead -c 20000000 /dev/zero\nsleep 1\n");
     flood.wait_for_output("shell ", SOON);
     for _ in 0..3 {
@@ -224,7 +224,7 @@ fn two_jobs_at_once_on_an_instance_have_a_link_each() {
     expect_no_links(&place);
 }
 
-/// What a process has open; root may ask that of a link.
+/// The open descriptors of a process; root may read those of a link.
 fn open_files(pid: &str) -> Vec<PathBuf> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it can be looked into").flatten();
     open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
@@ -250,11 +250,11 @@ fn a_link_has_no_descriptor_and_no_word_of_the_call_that_started_it() {
     let link = link(&place, &instance);
     if rustix::process::getuid().is_root() {
         let environment = std::fs::read(format!("/proc/{link}/environ")).expect("root reads it");
-        // The shell that closes what was left open names its directory.
+        // The shell that closes the open descriptors names its directory.
         assert_eq!(String::from_utf8_lossy(&environment), "PWD=/\0");
         let open = open_files(&link.to_string());
         assert!(!open.contains(&left_open), "{open:?}");
-        // What this test was started with has numbers that no script gives.
+        // The descriptors that this test was started with have numbers that no script uses.
         let own = open_files("self");
         let is_pipe = |file: &&PathBuf| file.to_string_lossy().starts_with("pipe:");
         let pipes: Vec<&PathBuf> = open.iter().filter(is_pipe).filter(|pipe| !own.contains(pipe)).collect();

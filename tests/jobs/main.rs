@@ -1,9 +1,10 @@
 //! Whole jobs: the real binary under a played GitLab Runner, on the `local` provider.
 //!
-//! Each test has a place of its own: a state directory, a configuration with short timings, and everything that runs
-//! in it. When the place is dropped its state directory goes, and whatever still lives after that fails the test.
+//! Each test has a place of its own: a state directory, a configuration with short timings, and everything that runs in
+//! it. When the place is dropped, its state directory is removed, and any process that is still alive then fails the
+//! test.
 //!
-//! `GREENROOM_KILLS` says how often `kill.rs` kills (default 60), `GREENROOM_SEED` replays one of its seeds.
+//! `GREENROOM_KILLS` sets how often `kill.rs` kills (default 60), `GREENROOM_SEED` replays one of its seeds.
 #![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
 #![expect(clippy::format_collect, reason = "a few thousand lines of a test's own text")]
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]

@@ -1,4 +1,4 @@
-//! Jobs, two at a time, while processes of ours are killed at seeded moments.
+//! Jobs, two at a time, while Greenroom's processes are killed at seeded moments.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,31 +13,31 @@ use crate::support::record::Outcome;
 /// What is killed, and when. `GREENROOM_SEED` replays a seed.
 #[derive(Debug)]
 pub struct Onslaught {
-    /// What follows `cargo test` to run it again.
+    /// The arguments of `cargo test` that repeat it.
     pub test: &'static str,
-    /// How often, where `GREENROOM_KILLS` does not say.
+    /// The default of `GREENROOM_KILLS`.
     pub kills: u64,
-    /// Who may be hit.
+    /// The kinds of processes to kill.
     pub kinds: &'static [Kind],
-    /// What each job does.
+    /// The script of each job.
     pub script: &'static str,
-    /// Blows during two jobs.
+    /// Kills during two jobs.
     pub blows: u32,
-    /// Before each blow, in milliseconds.
+    /// Delay before each kill, in milliseconds.
     pub pause: Range<u64>,
     /// The longest time for each kill.
     pub patience: Duration,
 }
 
 impl Onslaught {
-    /// Returns the number of the last job. No script was blamed.
+    /// Returns the number of the last job. No failure was attributed to a script.
     #[track_caller]
     pub fn on(&self, place: &Place) -> u64 {
         let (seed, kills) = (number("GREENROOM_SEED", 1), number("GREENROOM_KILLS", self.kills));
         let replay =
             format!("replay: GREENROOM_SEED={seed} GREENROOM_KILLS={kills} cargo test {}", self.test);
         eprintln!("{replay}");
-        // As far as the machine's own timing lets it, a seed gives the same victims in the same order.
+        // As far as the machine's timing allows, a seed kills the same processes in the same order.
         let mut dice = Dice::new(seed);
         let runner = place.runner();
         let (mut killed, mut id) = (0, 0);

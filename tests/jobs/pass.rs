@@ -133,7 +133,7 @@ fn a_stage_that_nobody_knows_yet_is_run_like_any_other() {
 #[test]
 fn two_jobs_of_one_project_at_the_same_time_have_directories_of_their_own() {
     let place = Setting::new().open();
-    // Each waits for the other, so that both are certainly in their scripts at the same time.
+    // Each waits for the other, so both are certainly running at the same time.
     let meet = |mine: u64, other: u64| {
         let (mine, other) = (place.path().join(mine.to_string()), place.path().join(other.to_string()));
         format!(
@@ -187,17 +187,20 @@ fn warm_and_on_demand_are_told_in_one_line() {
     let [idle] = place.warm_up(1).try_into().expect("one idle instance");
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
-    let said = result.call("prepare").stderr_text();
+    let stderr = result.call("prepare").stderr_text();
     let start = format!("greenroom: instance {idle} ready in ");
-    assert!(said.starts_with(&start) && said.ends_with(")\n"), "{said}");
-    assert!(said.contains("(warm, idle for "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    eprintln!("warm prepare: {:?}; it said: {said}", result.call("prepare").took());
+    assert!(stderr.starts_with(&start) && stderr.ends_with(")\n"), "{stderr}");
+    assert!(stderr.contains("(warm, idle for "), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    eprintln!("warm prepare: {:?}; it said: {stderr}", result.call("prepare").took());
     place.wait_until_settled(1);
     let cold = Setting::new().provider("boot_delay", "300ms").open();
-    let said = cold.run(&Job::new(1)).call("prepare").stderr_text();
-    let last = said.lines().last().unwrap_or_default();
-    assert!(said.lines().next().is_some_and(|line| line.starts_with("greenroom: ")), "{said}");
-    assert!(said.contains("no idle instance in pool `pool`: booting pool-"), "{said}");
-    assert!(last.starts_with("greenroom: instance pool-") && last.ends_with("(booted on demand)"), "{said}");
+    let stderr = cold.run(&Job::new(1)).call("prepare").stderr_text();
+    let last = stderr.lines().last().unwrap_or_default();
+    assert!(stderr.lines().next().is_some_and(|line| line.starts_with("greenroom: ")), "{stderr}");
+    assert!(stderr.contains("no idle instance in pool `pool`: booting pool-"), "{stderr}");
+    assert!(
+        last.starts_with("greenroom: instance pool-") && last.ends_with("(booted on demand)"),
+        "{stderr}"
+    );
 }

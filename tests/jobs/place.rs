@@ -21,9 +21,9 @@ use crate::support::record::JobResult;
 use crate::support::runner::Runner;
 
 pub const DRIVER: &str = env!("CARGO_BIN_EXE_greenroom");
-/// What anything in a place may take, on a machine that is busy with other things.
+/// Time limit for anything in a place, even on a busy machine.
 pub const SOON: Duration = Duration::from_mins(1);
-/// A state directory that is gone leaves nothing running after this; the promise is 5 s and a look.
+/// Without its state directory, nothing is running after this; the promise is 5 s and a check.
 const UNTIL_GONE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Place {
     pub setting: Setting,
 }
 
-/// `greenroom keep` in the foreground, as a service runs it; it ends with its test.
+/// `greenroom keep` in the foreground, as in a service; it ends with its test.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -42,7 +42,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// How it ended, if it has.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours")
     }
@@ -56,7 +56,7 @@ impl Service {
         std::fs::read_to_string(&self.log).expect("its log")
     }
 
-    /// Ends it, which must live.
+    /// Stops it; it must be running.
     #[track_caller]
     pub fn kill(mut self) {
         self.child.kill().expect("it lives");
@@ -84,7 +84,7 @@ impl Place {
         self.home.path()
     }
 
-    /// Replaces the configuration, whole at any moment.
+    /// Replaces the configuration atomically.
     pub fn write_config(&self, text: &str) {
         let fresh = self.path().join("greenroom.toml.new");
         std::fs::write(&fresh, text).expect("the configuration can be written");
@@ -133,12 +133,12 @@ impl Place {
         command
     }
 
-    /// Runs another command of ours to its end.
+    /// Runs another `greenroom` command to its end.
     pub fn greenroom(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the driver starts")
     }
 
-    /// The same, which must succeed; what it printed.
+    /// The same, which must succeed; returns its output.
     #[track_caller]
     pub fn order(&self, arguments: &[&str]) -> String {
         let output = self.greenroom(arguments);
@@ -157,12 +157,12 @@ impl Place {
         dir.pool(&PoolName::new("pool"), file::Options::default()).expect("the pool's files can be opened")
     }
 
-    /// What is recorded.
+    /// The recorded state.
     pub fn state(&self) -> PoolState {
         Self::block_on(async { self.store().load().await }).expect("the state can be read")
     }
 
-    /// Looks for damage.
+    /// Verifies the store.
     pub fn verify(&self) -> Diagnosis {
         Self::block_on(async { self.store().verify().await }).expect("the state can be looked at")
     }
@@ -176,7 +176,7 @@ impl Place {
         all
     }
 
-    /// The history and the state that it led to, though a keeper may write meanwhile.
+    /// The history and the resulting state, even while a keeper writes.
     #[track_caller]
     fn moment(&self) -> (Vec<Event>, PoolState) {
         wait_for("a moment without a commit", self.setting.patience, || {
@@ -210,7 +210,7 @@ impl Place {
         self.processes().into_iter().filter(|process| process.kind == kind).collect()
     }
 
-    /// What jobs have left on instances: all but the one shell that waits for the next stage.
+    /// What jobs have left on instances: everything but the one shell that waits for the next stage.
     pub fn left_by_jobs(&self) -> Vec<Process> {
         let mut left = self.of_kind(Kind::Guest);
         if let Some(waiting) = left.iter().position(|process| process.arguments == ["bash"]) {
@@ -233,7 +233,7 @@ impl Place {
         idle.map(|instance| instance.id.clone()).collect()
     }
 
-    /// A first job, which brings the keeper to work; then waits for so many idle instances.
+    /// Runs a first job, which starts the keeper; then waits for this many idle instances.
     #[track_caller]
     pub fn warm_up(&self, idle: usize) -> Vec<InstanceId> {
         let attempt = self.prepared(1_000_000);
@@ -275,8 +275,8 @@ impl Place {
         self.order(&["reap"])
     }
 
-    /// Applies everything that was ever recorded: each event fits, no instance ever has more jobs than room, and
-    /// there are never more instances than the policy of the moment allows. `grant` sees each grant beforehand.
+    /// Applies all recorded events: each one fits, no instance ever has more jobs than slots, and there are never more
+    /// instances than the active policy allows. `grant` sees each grant beforehand.
     #[track_caller]
     pub fn replay(&self, mut grant: impl FnMut(&PoolState, &AttemptName)) -> PoolState {
         let (events, recorded) = self.moment();
@@ -297,7 +297,7 @@ impl Place {
         state
     }
 
-    /// Waits until nothing is held, nobody waits, and only so many instances are there, all idle.
+    /// Waits until no job holds or waits for a slot, and exactly this many instances exist, all idle.
     #[track_caller]
     pub fn wait_until_settled(&self, idle: usize) {
         let quiet = |state: &PoolState| state.granted.is_empty() && state.waiting.is_empty();
@@ -318,19 +318,19 @@ impl Place {
         }
     }
 
-    /// Waits until so many instances are idle, whatever else is going on.
+    /// Waits until this many instances are idle, whatever else happens.
     #[track_caller]
     pub fn wait_until_idle(&self, idle: usize) {
         wait_for("idle instances", self.setting.patience, || (self.idle().len() == idle).then_some(()));
     }
 
-    /// Waits until nobody waits and no call of a job holds a slot.
+    /// Waits until no job waits and no call holds a slot.
     #[track_caller]
     pub fn wait_until_quiet(&self) {
         self.wait_until_quiet_but(0);
     }
 
-    /// The same, but for so many slots.
+    /// The same, but for this many slots.
     #[track_caller]
     pub fn wait_until_quiet_but(&self, held: usize) {
         wait_for("peace", self.setting.patience, || {
@@ -340,7 +340,7 @@ impl Place {
         });
     }
 
-    /// No damage, no event that did not fit, no law broken at any moment.
+    /// No damage, no inapplicable event, no violated invariant at any moment.
     #[track_caller]
     pub fn expect_sound(&self) {
         let verdict = self.verify();
@@ -356,13 +356,13 @@ impl Place {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// Takes the state directory away and waits until nothing of it runs any more; what does in the end.
+    /// Removes the state directory and waits until nothing of it is running any more; returns what still is in the end.
     fn end(&self) -> Vec<Process> {
         let gone = self.path().join("gone");
         if std::fs::rename(&self.state_dir, &gone).is_ok() {
             drop(std::fs::remove_dir_all(&gone));
         }
-        // They would notice by themselves (`keeper.rs` and the links' contract hold them to it), but each test would wait
+        // They would notice by themselves (`keeper.rs` and the links' contract check that), but each test would wait
         // for it: 5 s for a keeper, 40 s for a link.
         for process in self.processes() {
             if matches!(process.kind, Kind::Keeper | Kind::Instance | Kind::Holder | Kind::Link) {

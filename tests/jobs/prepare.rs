@@ -1,4 +1,4 @@
-//! `prepare`: waiting, giving back, saying why.
+//! `prepare`: waiting, releasing, reporting reasons.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::{CallRecord, Outcome};
 
-/// Our lines: each a sentence for the job's author.
+/// Greenroom's lines: each a sentence for the job log.
 fn lines(call: &CallRecord) -> Vec<String> {
     call.stderr_text().lines().map(str::to_owned).collect()
 }
@@ -47,8 +47,8 @@ fn the_first_job_of_a_pool_whose_table_is_wrong_reads_what_is_wrong_with_it() {
     assert_eq!(attempt.config().exit_code(), Some(0));
     let prepare = attempt.prepare();
     assert_eq!(prepare.exit_code(), Some(2));
-    let said = lines(&prepare);
-    assert!(said[0].contains("`allow_rot`") && said[0].contains("`allow_root`"), "{said:?}");
+    let log = lines(&prepare);
+    assert!(log[0].contains("`allow_rot`") && log[0].contains("`allow_root`"), "{log:?}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     place.expect_sound();
 }
@@ -57,10 +57,10 @@ fn the_first_job_of_a_pool_whose_table_is_wrong_reads_what_is_wrong_with_it() {
 fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_call() {
     let place = Setting::new().pool("idle_count", 2).timing("list_interval", "1h").open();
     let mut idle = place.warm_up(2);
-    // In the order in which they are handed out: the one that became ready last comes first.
+    // In the order of assignment: the instance that became ready last comes first.
     let state = place.state();
     idle.sort_by_key(|id| std::cmp::Reverse(state.instances[id].idle_since().uptime_ms));
-    // RACE: a keeper that looks before the job asks would replace it first.
+    // RACE: a keeper that probes it before the job's request would replace it first.
     for keeper in place.of_kind(Kind::Keeper) {
         keeper.kill9();
     }
@@ -70,12 +70,12 @@ fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_c
     attempt.config();
     let prepare = attempt.prepare();
     assert_eq!(prepare.exit_code(), Some(0), "{}", prepare.stderr_text());
-    let said = lines(&prepare);
-    assert!(said[0].contains(&format!("{broken} does not respond (")), "{said:?}");
-    assert!(said[0].ends_with("): trying another instance"), "{said:?}");
-    let last = said.last().cloned().unwrap_or_default();
-    assert!(last.starts_with(&format!("greenroom: instance {other} ready in ")), "{said:?}");
-    assert!(last.contains("(warm, idle for "), "{said:?}");
+    let log = lines(&prepare);
+    assert!(log[0].contains(&format!("{broken} does not respond (")), "{log:?}");
+    assert!(log[0].ends_with("): trying another instance"), "{log:?}");
+    let last = log.last().cloned().unwrap_or_default();
+    assert!(last.starts_with(&format!("greenroom: instance {other} ready in ")), "{log:?}");
+    assert!(last.contains("(warm, idle for "), "{log:?}");
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
     let drained = |change: &Change| match change {
         Change::DrainingBegun { instance, reason: DrainReason::Broken { .. } } => instance == broken,
@@ -96,8 +96,8 @@ fn when_every_idle_instance_is_broken_a_new_one_is_booted_in_the_same_call() {
     }
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
-    let said = lines(result.call("prepare"));
-    assert!(said.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{said:?}");
+    let log = lines(result.call("prepare"));
+    assert!(log.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{log:?}");
     place.wait_until_settled(2);
     place.expect_sound();
 }
@@ -113,14 +113,14 @@ fn sigterm_while_waiting_gives_the_place_back_and_exits_2() {
     prepare.signal_group(Signal::TERM);
     let prepare = prepare.wait(SOON);
     assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
-    let said = lines(&prepare);
-    let last = said.last().cloned().unwrap_or_default();
-    assert!(last.contains("stopped while waiting for an instance; the job holds no slot"), "{said:?}");
+    let log = lines(&prepare);
+    let last = log.last().cloned().unwrap_or_default();
+    assert!(last.contains("stopped while waiting for an instance; the job holds no slot"), "{log:?}");
     let state = place.state();
     assert!(state.waiting.is_empty() && state.granted.is_empty(), "{state:#?}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
-    // The launch is finished, turns out to be surplus, and goes.
+    // The launch is finished, becomes surplus, and is drained.
     place.wait_until_settled(0);
     place.expect_sound();
 }
@@ -133,7 +133,7 @@ fn sigterm_with_the_first_instruction_is_not_taken_for_success() {
         let attempt = place.runner().attempt(&Job::new(id));
         attempt.config();
         let prepare = attempt.start_prepare();
-        // Somewhere in the first milliseconds: before its handlers, or in the middle of a grant.
+        // Within the first milliseconds: before its handlers, or in the middle of a grant.
         std::thread::sleep(Duration::from_micros(id * 1500));
         if prepare.record().exited.is_none() {
             prepare.signal_group(Signal::TERM);
@@ -171,14 +171,14 @@ fn each_reason_to_wait_is_told_once_and_in_order() {
     first.remove_tmpdir();
     let second = calls[0].wait(SOON);
     assert_eq!(second.exit_code(), Some(0), "{}", second.stderr_text());
-    let said = lines(&second);
-    let at = |text: &str| said.iter().position(|line| line.contains(text));
+    let log = lines(&second);
+    let at = |text: &str| log.iter().position(|line| line.contains(text));
     let order = [at("all 1 instances in use"), at("booting pool-"), at("ready in")];
-    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{said:?}");
-    assert!(said.iter().all(|line| line.starts_with("greenroom: ")), "{said:?}");
-    let mut once = said.clone();
+    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{log:?}");
+    assert!(log.iter().all(|line| line.starts_with("greenroom: ")), "{log:?}");
+    let mut once = log.clone();
     once.dedup();
-    assert_eq!(once, said, "nothing is said twice");
+    assert_eq!(once, log, "nothing is said twice");
     calls[1].wait_for_output("limit 1 (`max_instances`)\n", SOON);
     assert_eq!(waiting[0].run("build_script", "true\n").exit_code(), Some(0));
     assert_eq!(waiting[0].cleanup().exit_code(), Some(0));
@@ -218,10 +218,10 @@ fn a_wait_that_took_too_long_names_its_cause_and_is_not_started_again() {
     assert_eq!(prepares.len(), 3, "{}", result.describe());
     for prepare in &prepares {
         assert_eq!(prepare.exit_code(), Some(2), "{}", result.describe());
-        let said = lines(prepare);
-        let last = said.last().cloned().unwrap_or_default();
-        assert!(last.starts_with("greenroom: system failure: no instance within "), "{said:?}");
-        assert!(last.contains("all 1 instances in use, limit 1 (`max_instances`)"), "{said:?}");
+        let log = lines(prepare);
+        let last = log.last().cloned().unwrap_or_default();
+        assert!(last.starts_with("greenroom: system failure: no instance within "), "{log:?}");
+        assert!(last.contains("all 1 instances in use, limit 1 (`max_instances`)"), "{log:?}");
     }
     let took = prepares[0].took().expect("it ended");
     assert!(took >= second, "{}", result.describe());
@@ -251,10 +251,10 @@ fn a_job_longer_than_any_instance_lives_fails_at_once_as_its_own_doing() {
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::ScriptFailure { exit_code: 1 });
     assert_eq!(result.call_names(), ["config", "prepare", "cleanup"]);
-    let said = lines(result.call("prepare"));
-    assert_eq!(said.len(), 1, "{said:?}");
+    let log = lines(result.call("prepare"));
+    assert_eq!(log.len(), 1, "{log:?}");
     for part in ["the job's timeout of 1h", "pool `pool`", "30m", "`max_lifetime`"] {
-        assert!(said[0].contains(part), "{said:?}");
+        assert!(log[0].contains(part), "{log:?}");
     }
     assert!(place.state().waiting.is_empty() && place.state().instances.is_empty());
     let result = place.run(&Job::new(2).timeout(Duration::from_mins(10)));
@@ -269,8 +269,8 @@ fn jobs_are_served_in_the_order_in_which_they_came() {
     let handles: Vec<_> = (2..=6)
         .map(|id| {
             let handle = runner.start(&Job::new(id));
-            let asked = usize::try_from(id - 1).expect("small");
-            wait_for("the request", SOON, || (place.state().waiting.len() == asked).then_some(()));
+            let requested = usize::try_from(id - 1).expect("small");
+            wait_for("the request", SOON, || (place.state().waiting.len() == requested).then_some(()));
             handle
         })
         .collect();

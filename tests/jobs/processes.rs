@@ -1,5 +1,5 @@
 //! The processes of a place: found in /proc by its path in their arguments, environment or directory, or by a file in
-//! it that they hold open, which is all that a QEMU has of it.
+//! it that they hold open, which is all that a QEMU process has of it.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What a process is there for.
+/// The purpose of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `config`, `prepare`, `run`, `cleanup`.
@@ -27,11 +27,11 @@ pub enum Kind {
     Guest,
     /// A played runner in a process of its own.
     Runner,
-    /// Another command of ours.
+    /// Another `greenroom` command.
     Other,
 }
 
-/// A process, told from later ones of the same number by its start time.
+/// A process, distinguished from later ones of the same number by its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
@@ -41,7 +41,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its present state; `None`: it is gone, or only waits to be waited for.
+    /// Its present state; `None`: it is gone, or a zombie.
     fn started(pid: i32) -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
@@ -64,9 +64,9 @@ impl Process {
         self.signal(Signal::KILL)
     }
 
-    /// Kills it if it still is what it was found as: a session on an instance becomes the job's own shell without
-    /// another number or start time, and a job's shell that is killed is the job's end. Stopped first, so that it
-    /// cannot become another program between the look and the blow.
+    /// Kills it if it is still of the same kind. A session on an instance becomes the job's own shell without another
+    /// number or start time, and killing a job's shell would end the job. Stopped first, so that it cannot become
+    /// another program between the check and the kill.
     pub fn kill9_as_found(&self) -> bool {
         if self.kind != Kind::Trampoline {
             return self.kill9();
@@ -85,7 +85,7 @@ impl Process {
         false
     }
 
-    /// All of its environment; empty where it cannot be read.
+    /// All of its environment; empty if it cannot be read.
     pub fn environment(&self) -> Vec<u8> {
         std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default()
     }
@@ -95,12 +95,12 @@ impl Process {
     }
 }
 
-/// Is a process held up by a signal?
+/// True if a signal has stopped the process.
 pub fn is_stopped(pid: u32) -> bool {
     state(pid) == Some('T')
 }
 
-/// Has a process ended? One that nobody waits for has, too.
+/// True if the process has exited, also as a zombie.
 pub fn is_gone(pid: u32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -121,7 +121,7 @@ fn words(line: &[u8]) -> Vec<String> {
     parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect()
 }
 
-/// Has the process a file below a path, also one that was removed?
+/// True if the process holds a file below a path open, even a removed one.
 fn holds_open(pid: i32, path: &Path) -> bool {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|file| file.starts_with(path))
@@ -150,8 +150,8 @@ fn kind(arguments: &[String], guest: bool) -> Kind {
     }
 }
 
-/// Waits while a process is nothing in particular: one that is just ending still has its files but no arguments any
-/// more, one that just becomes another program has none yet. False: it has ended.
+/// Waits while a process has no kind: one that is just exiting still has its files but no arguments any more, and one
+/// that just executes another program has none yet. False: it has exited.
 fn is_itself(pid: i32, started: u64) -> bool {
     let until = Instant::now() + Duration::from_secs(10);
     let has_arguments = || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
@@ -185,7 +185,7 @@ pub fn of(path: &Path) -> Vec<Process> {
         let arguments = words(&line);
         let guest = contains(&environment, b"GREENROOM_LOCAL_INSTANCE=");
         let kind = kind(&arguments, guest);
-        // A child of ours between fork and exec still looks like this test.
+        // A child of this process between fork and exec still looks like this test.
         if std::fs::read_link(format!("/proc/{pid}/exe")).ok() == std::env::current_exe().ok()
             && kind != Kind::Runner
         {
@@ -197,7 +197,7 @@ pub fn of(path: &Path) -> Vec<Process> {
     found
 }
 
-/// Waits until `look` sees what it waits for; fails the test otherwise.
+/// Waits until `look` returns a value; fails the test otherwise.
 #[track_caller]
 pub fn wait_for<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + within;

@@ -6,7 +6,7 @@ use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// The configuration with a second pool, whose provider's table has this in it.
+/// The configuration with a second pool, whose provider's table contains this.
 fn with_another(place: &Place, more: &str) {
     let text = place.setting.text(&place.state_dir);
     let is_root = rustix::process::getuid().is_root();
@@ -15,7 +15,7 @@ fn with_another(place: &Place, more: &str) {
     place.write_config(&format!("default_pool = \"pool\"\n{text}{more}"));
 }
 
-/// A pool with its idle instance, the keeper that runs, and how that is seen.
+/// A pool with its idle instance and the running keeper.
 fn kept() -> (Place, Service, Vec<Process>) {
     let place = Setting::new().pool("idle_count", 1).open();
     let service = place.keep();
@@ -46,7 +46,7 @@ fn a_new_pool_with_a_mistake_leaves_the_others_alone() {
     assert_eq!(place.of_kind(Kind::Keeper), keeper);
 }
 
-/// No job comes, and nobody calls: the keeper itself notices.
+/// No job and no call comes: the keeper itself notices.
 #[test]
 fn what_changes_takes_effect_while_nothing_happens() {
     let place = Setting::new().pool("max_instances", 3).open();

@@ -1,4 +1,4 @@
-//! A bad day, rehearsed: what the keys of provider `local` make of a job.
+//! Faults on purpose: the effects on a job of provider `local`'s fault injection.
 
 use greenroom::core::event::Change;
 
@@ -24,16 +24,16 @@ fn launches(place: &Place) -> usize {
 #[test]
 fn a_pool_whose_launches_fail_pauses_and_tells_the_waiting_job_why_and_until_when() {
     let setting = Setting::new().provider("fail_launch", failing("transient", 5));
-    // Longer than a look, so that the pause is seen.
+    // Longer than a poll interval, so that the pause is observed.
     let place = setting.timing("launch_backoff_max", "3s").open();
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
-    let said = lines(result.call("prepare"));
+    let log = lines(result.call("prepare"));
     let pause = "greenroom: waiting: the pool is paused after 5 failed launches in a row \
                  (last: transient error: injected by `fail_launch` (5 of 5)); next try in ";
-    let told: Vec<_> = said.iter().filter_map(|line| line.strip_prefix(pause)).collect();
-    assert!(matches!(told[..], [left] if left.ends_with('s')), "{said:?}");
-    assert!(said.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{said:?}");
+    let pauses: Vec<_> = log.iter().filter_map(|line| line.strip_prefix(pause)).collect();
+    assert!(matches!(pauses[..], [left] if left.ends_with('s')), "{log:?}");
+    assert!(log.last().is_some_and(|line| line.ends_with("(booted on demand)")), "{log:?}");
     assert_eq!(launches(&place), 6, "five failed, and after the pause one more was made");
     place.wait_until_settled(0);
     place.expect_sound();
@@ -52,7 +52,7 @@ fn a_job_is_told_what_the_provider_refuses_and_served_as_soon_as_it_does_not() {
 
 #[test]
 fn a_job_waits_for_capacity_that_the_provider_lacks_and_reads_so() {
-    // Refusals that last longer than a look: a pause after five of them says the same.
+    // Refusals that last longer than a poll interval: a pause after five of them gives the same reason.
     let setting = Setting::new().timing("launch_backoff", "1s").timing("launch_backoff_max", "2s");
     let place = setting.provider("no_capacity", 1).open();
     let holder = place.prepared(1);
@@ -79,11 +79,11 @@ fn a_slow_boot_is_told_step_by_step() {
     let place = setting.open();
     let result = place.run(&Job::new(1));
     result.expect_outcome(&Outcome::Success);
-    let said = lines(result.call("prepare"));
-    let at = |text: &str| said.iter().position(|line| line.contains(text));
+    let log = lines(result.call("prepare"));
+    let at = |text: &str| log.iter().position(|line| line.contains(text));
     let steps = ["booting pool-", " launched after ", " reachable after ", " ready in "].map(at);
-    assert!(steps.iter().all(Option::is_some) && steps.is_sorted(), "{said:?}");
-    assert!(said.iter().all(|line| line.starts_with("greenroom: ")), "{said:?}");
+    assert!(steps.iter().all(Option::is_some) && steps.is_sorted(), "{log:?}");
+    assert!(log.iter().all(|line| line.starts_with("greenroom: ")), "{log:?}");
 }
 
 /// Dies while its job's script runs, or before it could begin: both are the instance's fault.
@@ -93,11 +93,11 @@ fn an_instance_that_dies_under_its_job_is_a_system_failure_in_one_sentence() {
     let attempt = place.prepared(1);
     let instance = place.instance_of(&attempt);
     let run = attempt.run("build_script", "while :; do sleep 0.1; done\n");
-    let said = lines(&run);
-    assert_eq!(run.exit_code(), Some(2), "{said:?}");
+    let log = lines(&run);
+    assert_eq!(run.exit_code(), Some(2), "{log:?}");
     let begin = format!("greenroom: system failure: instance {instance} ");
-    assert!(matches!(&said[..], [only] if only.starts_with(&begin)), "{said:?}");
-    assert!(said[0].ends_with("`retry: when: runner_system_failure` retries the job."), "{said:?}");
+    assert!(matches!(&log[..], [only] if only.starts_with(&begin)), "{log:?}");
+    assert!(log[0].ends_with("`retry: when: runner_system_failure` retries the job."), "{log:?}");
     let after = attempt.run("after_script", "true\n");
     assert_eq!(after.exit_code(), Some(2), "{}", after.stderr_text());
     assert_eq!(lines(&after).len(), 1, "{}", after.stderr_text());

@@ -1,4 +1,4 @@
-//! Where a job's secret must not be seen while it runs.
+//! Where a job's secret must not be visible while it runs.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn a_secret_is_in_no_file_of_ours_no_argument_and_no_lasting_environment() {
     files(&state, &mut found);
     assert!(found.len() > 5, "{found:?}");
     for (path, mode) in &found {
-        // What the job itself wrote into its own directories is its own affair.
+        // Files that the job itself wrote into its own directories are not checked.
         if path.starts_with(state.join("builds")) || path.components().any(|part| part.as_os_str() == "work")
         {
             continue;
@@ -42,7 +42,7 @@ fn a_secret_is_in_no_file_of_ours_no_argument_and_no_lasting_environment() {
         let bytes = std::fs::read(path).unwrap_or_default();
         let seen = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
         assert!(!seen, "{} holds the secret", path.display());
-        // An empty lock file has nothing to read; its directory is ours alone.
+        // An empty lock file has no content; only this user can read its directory.
         assert!(bytes.is_empty() || (mode & 0o077) < 1, "{} can be read by others: {mode:o}", path.display());
     }
     for process in place.processes() {

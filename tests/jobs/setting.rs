@@ -6,18 +6,18 @@ use toml::{Table, Value};
 
 use crate::place::{Place, SOON};
 
-/// What `greenroom.toml` says. Everything that the design makes wait is short here.
+/// The content of `greenroom.toml`, with short timings throughout.
 #[derive(Debug, Clone)]
 pub struct Setting {
     top: Table,
     pool: Table,
     provider: Table,
     timing: Table,
-    /// The longest that anything in the place may take.
+    /// The longest time that anything in the place may take.
     pub patience: Duration,
 }
 
-/// What is shorter than by default.
+/// Timings that are shorter than the defaults.
 const TIMING: [(&str, &str); 22] = [
     ("absence_interval", "300ms"),
     ("reap_grace", "1s"),
@@ -44,7 +44,7 @@ const TIMING: [(&str, &str); 22] = [
 ];
 
 impl Setting {
-    /// Three instances, none kept ready, kept for an hour once they are there.
+    /// Three instances, none kept ready, kept for an hour once they exist.
     pub fn new() -> Self {
         let text = |value: &str| Value::String(value.to_owned());
         let timing = TIMING.iter().map(|(key, value)| ((*key).to_owned(), text(value))).collect();

@@ -11,11 +11,11 @@ use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// What `pool status --wide --json` says of the instances.
+/// The instances in the output of `pool status --wide --json`.
 fn instances(place: &Place) -> Vec<Value> {
-    let said = place.order(&["pool", "status", "--wide", "--json"]);
-    let said: Value = serde_json::from_str(&said).expect("it is JSON");
-    said["pools"][0]["instances"].as_array().cloned().unwrap_or_default()
+    let status = place.order(&["pool", "status", "--wide", "--json"]);
+    let status: Value = serde_json::from_str(&status).expect("it is JSON");
+    status["pools"][0]["instances"].as_array().cloned().unwrap_or_default()
 }
 
 /// The only link, once it is in this state.
@@ -27,7 +27,7 @@ fn link_that(place: &Place, state: &str) -> Value {
     })
 }
 
-/// Neither line breaks nor columns.
+/// Without line breaks and columns.
 fn in_words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -36,7 +36,7 @@ fn doctor(place: &Place) -> String {
     in_words(&String::from_utf8_lossy(&place.greenroom(&["doctor"]).stdout))
 }
 
-/// The process of the only link, which holds still from now on.
+/// The process of the only link, which is stopped from now on.
 fn held(place: &Place) -> Process {
     let link = place.of_kind(Kind::Link).pop().expect("an idle instance has a link");
     assert!(link.signal(Signal::STOP));
@@ -94,7 +94,7 @@ fn a_link_that_hangs_is_told_in_a_second_with_what_ends_it() {
         link.pid
     );
     assert!(examined.contains(&what) && examined.contains(&end), "{examined}");
-    // Nothing had to be done.
+    // Nothing had to be repaired.
     place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
     assert!(!link.is_alive());
     place.expect_sound();

@@ -1,4 +1,4 @@
-//! Jobs that are stopped: cancelled, out of time, or left alone by their runner.
+//! Jobs that are stopped: cancelled, timed out, or abandoned by their runner.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ fn home(call: &CallRecord) -> String {
     line.unwrap_or_else(|| panic!("the script did not say where it is: {call:?}")).to_owned()
 }
 
-/// The stage was stopped, said so, and what followed ran on the same instance.
+/// The stage was stopped and reported this, and the following stages ran on the same instance.
 #[track_caller]
 fn expect_stopped_and_kept(result: &JobResult, status: &str) {
     let script = result.call("build_script");
     assert_eq!(script.exit_code(), Some(2), "{}", result.describe());
-    let said = "greenroom: the stage was stopped; the job keeps its instance for the remaining stages\n";
-    assert!(script.stderr_text().ends_with(said), "{}", result.describe());
+    let message = "greenroom: the stage was stopped; the job keeps its instance for the remaining stages\n";
+    assert!(script.stderr_text().ends_with(message), "{}", result.describe());
     let after = result.call("after_script");
     assert_eq!(home(after), home(script), "{}", result.describe());
     assert!(after.stdout_text().contains(&format!("status {status}")), "{}", result.describe());
@@ -144,7 +144,7 @@ fn a_keeper_in_a_service_that_stops_goes_with_the_last_job_though_instances_are_
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     wait_for("the keeper's end", SOON, || (!keeper.is_alive()).then_some(()));
-    // Whoever comes next goes on.
+    // The next keeper continues.
     place.reap();
     place.wait_until_settled(1);
     place.expect_sound();
@@ -175,7 +175,7 @@ fn the_signals_of_a_graceful_shutdown_do_not_stop_a_job() {
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
-/// After its runner is gone: the attempt has ended, the instance too, and nothing of the job is left in TMPDIR.
+/// After its runner is gone: the attempt has ended, the instance is gone, and nothing of the job is left in TMPDIR.
 #[track_caller]
 fn expect_no_trace(place: &Place, result: &JobResult) {
     let tmpdir = result.calls[0].tmpdir.clone();
@@ -218,7 +218,7 @@ fn a_runner_killed_in_prepare_leaves_no_request_behind() {
 fn a_runner_killed_between_two_stages_is_noticed_by_the_next_pass() {
     let place = Setting::new().open();
     let runner = place.runner();
-    // The stages are retried: between two tries of this one the runner waits, and no call of ours runs.
+    // The stages are retried: between two tries of this one the runner waits, and no call is running.
     let mut runner = runner;
     runner.pace.stage_retry = Duration::from_mins(1);
     let mut job = Job::new(1).get_sources_attempts(2);
@@ -256,7 +256,7 @@ fn a_job_whose_temporary_directory_is_gone_ends_without_a_cleanup() {
     let place = Setting::new().open();
     let attempt = place.prepared(1);
     assert_eq!(attempt.run("build_script", "sleep 300 </dev/null >/dev/null 2>&1 &\n").exit_code(), Some(0));
-    // The stage's shell may still be ending.
+    // The stage's shell may still be exiting.
     wait_for("the stage's session is gone", SOON, || (place.left_by_jobs().len() == 1).then_some(()));
     attempt.remove_tmpdir();
     place.reap();
@@ -270,7 +270,7 @@ fn a_job_that_outlives_its_timeout_without_a_cleanup_is_ended() {
     let place = Setting::new().timing("job_timeout_grace", "1s").open();
     let attempt = place.prepared_as(&Job::new(1).timeout(Pace::watch().stretched(Duration::from_secs(1))));
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
-    // The keeper knows the moment: nobody has to tell it.
+    // The keeper schedules the moment itself, without a wake-up.
     place.wait_until_settled(0);
     let late = attempt.run("after_script", "echo too late\n");
     assert_eq!((late.exit_code(), late.stdout_text().as_str()), (Some(2), ""), "{}", late.stderr_text());

@@ -1,4 +1,4 @@
-//! A job that is prepared again: its newer attempt supersedes the older one, whose calls say so.
+//! A job that is prepared again: its newer attempt supersedes the older one, whose calls report that.
 
 use rustix::process::Signal;
 
@@ -10,13 +10,13 @@ use crate::support::job::Job;
 use crate::support::process::LiveCall;
 use crate::support::record::CallRecord;
 
-/// The call failed as the system's doing, and said at its end that a newer attempt is the cause.
+/// The call ended as a system failure, and its last line names a newer attempt as the cause.
 #[track_caller]
 fn expect_superseded(call: &CallRecord) {
     assert_eq!(call.exit_code(), Some(2), "{}", call.stderr_text());
-    let said = call.stderr_text();
+    let stderr = call.stderr_text();
     let cause = "greenroom: system failure: a newer attempt of this job has superseded this one. ";
-    assert!(said.lines().last().is_some_and(|last| last.starts_with(cause)), "{said}");
+    assert!(stderr.lines().last().is_some_and(|last| last.starts_with(cause)), "{stderr}");
 }
 
 /// The newer attempt of the job, which waits for its instance.
@@ -39,7 +39,7 @@ fn expect_served(place: &Place, newer: &Attempt, prepare: &LiveCall) {
     place.expect_sound();
 }
 
-/// The older attempt's runner cleans up, as it does after any failure. That says nothing.
+/// The older attempt's runner calls cleanup, as after any failure. That prints nothing.
 #[track_caller]
 fn clean_up(older: &Attempt) {
     let cleanup = older.cleanup();
@@ -52,7 +52,7 @@ fn an_earlier_attempt_of_the_job_gives_way_and_cannot_come_back() {
     let place = Setting::new().pool("max_instances", 1).open();
     let older = place.prepared(1);
     assert_eq!(older.run("build_script", "true\n").exit_code(), Some(0));
-    // Its runner lost contact, and the job was given out again.
+    // Its runner lost contact, and GitLab assigned the job again.
     let (newer, prepare) = start_next(&older);
     prepare.wait(SOON);
     let late = older.run("after_script", "echo too late\n");

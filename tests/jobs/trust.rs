@@ -19,7 +19,7 @@ fn of(project: &str, id: u64) -> Job {
     Job::new(id).project(number, project)
 }
 
-/// Plays them one after the other; a slot is free before the next one asks.
+/// Plays them one after the other; a slot is free before the next request.
 fn one_by_one(place: &Place, jobs: &[(u64, &str)]) {
     for (id, project) in jobs {
         place.run(&of(project, *id)).expect_outcome(&Outcome::Success);
