@@ -1,4 +1,4 @@
-//! What every adapter of a port must do; run against something real.
+//! The contract of every adapter of a port, run against real systems.
 
 mod connector;
 mod link;

@@ -1,6 +1,6 @@
 //! The contract of `port::store`.
 //!
-//! `suite` is run for the reference in memory and for the files; what only files can do has modules of its own.
+//! `suite` runs for the reference in memory and for the files; modules of their own cover what only files can do.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
@@ -21,7 +21,8 @@ use greenroom::store::file::{Options, open_dir};
 use greenroom::store::memory::MemoryStore;
 use support::{at, block_on, commit, eager, pool, request, requests};
 
-/// Runs every sentence of the contract against stores made by `fresh`; each call makes an empty one, and a second
+/// Runs every clause of the contract against stores made by `fresh`; each call makes an empty one, and a second handle
+/// to the same state.
 /// handle to the same state.
 fn suite(fresh: &dyn Fn() -> (Box<dyn Store>, Box<dyn Store>)) {
     block_on(async {

@@ -1,4 +1,4 @@
-//! A server that plays one trick.
+//! A server that misbehaves in one way.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -29,7 +29,7 @@ pub(crate) enum Trick {
     HangsUpAfterId,
     HugePacket,
     GarbagePacket,
-    /// Announces a packet and sends its beginning only.
+    /// Announces a packet and sends only its beginning.
     SilentAfterLength,
     // Until a session runs.
     NeverAuthenticates,
@@ -39,7 +39,7 @@ pub(crate) enum Trick {
     RefusesCommands,
     /// Does not answer the request to run a command.
     NeverStarts,
-    /// Answers it, takes the script and says nothing more.
+    /// Answers it, reads the script and sends nothing more.
     NeverSpeaks,
     // While it runs.
     ClosesWithoutStatus,
@@ -71,7 +71,7 @@ pub(crate) enum Trick {
 }
 
 impl Trick {
-    /// Is it played on the shell that waits? Then each session is as good as the first.
+    /// True if it applies to the waiting shell: then each session works like the first.
     fn is_on_a_waiting_shell(self) -> bool {
         matches!(self, Self::WaitingFloods | Self::WaitingEnds | Self::WaitingAsks | Self::WaitingOpens)
     }
@@ -93,7 +93,7 @@ pub(crate) async fn serve(trick: Trick) -> (u16, JoinHandle<()>) {
 async fn connection(trick: Trick, mut stream: TcpStream) {
     const ID: &[u8] = b"SSH-2.0-trick\r\n";
     let id_and = |more: &[u8]| [ID, more].concat();
-    // The client hangs up in the middle: so what.
+    // The client hangs up in the middle, which is expected.
     let _written = match trick {
         Trick::Silent => stream.write_all(b"").await,
         Trick::HangsUp => return,
@@ -104,7 +104,7 @@ async fn connection(trick: Trick, mut stream: TcpStream) {
         Trick::HangsUpAfterId => {
             let _written = stream.write_all(ID).await;
             let _ended = stream.shutdown().await;
-            // All that the client says is read, in however many pieces it comes: the end is an end and no reset.
+            // All data of the client is read, in any number of pieces, so that it sees a regular end and no reset.
             let _read = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
             return;
         }
@@ -125,7 +125,7 @@ async fn endlessly(stream: &mut TcpStream, what: &[u8]) -> std::io::Result<()> {
 }
 
 async fn ssh(trick: Trick, stream: TcpStream) {
-    // Dropping it ends the connection without a word.
+    // Dropping it closes the connection without a message.
     let cut = stream.into_std().unwrap();
     let stream = TcpStream::from_std(cut.try_clone().unwrap()).unwrap();
     let config = server::Config {
@@ -136,7 +136,7 @@ async fn ssh(trick: Trick, stream: TcpStream) {
     };
     let server = Server { trick, sessions: 0, cut: Arc::new(cut) };
     if let Ok(running) = server::run_stream(Arc::new(config), stream, server).await {
-        // How it ends is the client's affair.
+        // How it ends does not matter to the server.
         let _ended = running.await;
     }
 }
@@ -189,7 +189,7 @@ impl Handler for Server {
         match self.trick {
             Trick::RefusesCommands => return session.channel_failure(id),
             Trick::NeverStarts => return Ok(()),
-            // A second command, which is the stop's, is started and never heard of again.
+            // A second command, which is the stop's, is started and never answered.
             trick if self.sessions > 1 && !trick.is_on_a_waiting_shell() => {
                 return session.channel_success(id);
             }
@@ -197,7 +197,7 @@ impl Handler for Server {
         }
         let mark = mark(command);
         if matches!(self.trick, Trick::FloodsRequests | Trick::OpensChannels | Trick::GoesSilent) {
-            // A stage that has begun, and at once: what follows takes longer than a start may.
+            // The stage starts immediately: what follows takes longer than a start may.
             session.extended_data(id, 1, format!("{mark}4711\n").into_bytes())?;
         }
         if self.trick == Trick::FloodsRequests {
@@ -218,7 +218,7 @@ impl Handler for Server {
     }
 }
 
-/// What the client expects before the session's number: the server can read it.
+/// What the client expects before the session's number, which the server can read.
 fn mark(command: &[u8]) -> String {
     let command = String::from_utf8_lossy(command);
     command

@@ -1,4 +1,4 @@
-//! On a user's machine adapters work as they do elsewhere, whatever the account's login shell is.
+//! On a user's machine, adapters work as elsewhere, whatever the account's login shell is.
 
 use crate::rerun::on_a_users_machine;
 

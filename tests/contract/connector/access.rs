@@ -1,4 +1,4 @@
-//! Who is let in, and whom we talk to.
+//! Which logins are accepted, and which servers are trusted.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -168,7 +168,7 @@ async fn an_agent_logs_in_with_any_kind_of_key() {
         let at = with_key(&sshd, LoginKey::Agent { socket: socket.clone(), key: key.map(str::to_owned) });
         sshd.connector().check(&sshd.id, &at, WITHIN).await
     };
-    // The second of the agent's keys is the one that is let in.
+    // The second of the agent's keys is the authorized one.
     sshd.authorize(&public_rsa);
     with(None).await.unwrap();
     with(Some(&public_rsa)).await.unwrap();
@@ -191,7 +191,7 @@ async fn an_agent_that_is_not_there_is_named_by_its_socket() {
 #[tokio::test]
 async fn a_port_where_nobody_listens_is_unreachable() {
     let mut sshd = Sshd::start().await;
-    // Bound and never listening: refused, and nobody else's meanwhile.
+    // Bound and never listening: connections are refused, and no other process can take the port.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     sshd.at.port = socket.local_addr().unwrap().port();

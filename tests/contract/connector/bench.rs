@@ -1,1 +1,1 @@
-//! Throughput beside OpenSSH.
+//! Throughput compared with OpenSSH.

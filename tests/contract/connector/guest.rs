@@ -1,4 +1,4 @@
-//! What a stage does on a guest that behaves.
+//! What a stage does on a guest without faults.
 
 use std::cell::Cell;
 use std::fs;
@@ -41,7 +41,7 @@ async fn busybox_can_be_the_interpreter() {
     let busybox = ["/usr/bin/busybox", "/bin/busybox"].into_iter().find(|p| fs::exists(p).unwrap());
     let busybox = busybox.expect("this test needs busybox: `apt-get install busybox`");
     std::os::unix::fs::symlink(busybox, bin.join("sh")).unwrap();
-    // A login shell whose PATH begins with busybox: `sh` is its ash then.
+    // A login shell whose PATH begins with busybox: `sh` is then its ash.
     sshd.login_through(&format!("PATH={}:$PATH exec sh -c \"$SSH_ORIGINAL_COMMAND\"", bin.display()));
     let script = "readlink /proc/$$/exe; exit 42\n";
     let (end, kept) = sshd.run(stage("sh", script), never()).await;
@@ -141,7 +141,7 @@ async fn a_stage_that_closes_its_output_still_ends_with_its_exit_code() {
 
 #[tokio::test]
 async fn what_a_profile_prints_is_output_and_never_the_session() {
-    // The account's own shell may be bash as well and has been here then.
+    // The account's own shell may be bash as well and has run before.
     let profile = "[ -z \"$SEEN\" ] || return; export SEEN=1; echo 4711 >&2; echo hello; echo greenroom-session-00000000000000000000000000000000-1 >&2\n\
                    head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2\n";
     let sshd = Sshd::with(Set { login: Some("bash"), profile, ..Set::default() }).await;
@@ -157,7 +157,7 @@ async fn what_a_profile_prints_is_output_and_never_the_session() {
 async fn a_profile_that_hangs_is_no_start_and_its_script_never_runs() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display();
-    // The account's own shell may be bash as well and has been here then.
+    // The account's own shell may be bash as well and has run before.
     let profile = format!(
         "[ -z \"$SEEN\" ] || return; export SEEN=1; echo $$ >{at}/pid; while [ ! -e {at}/go ]; do sleep 0.05; done\n"
     );
@@ -215,7 +215,8 @@ async fn output_that_nobody_takes_holds_the_guest() {
     let at_stall = Rc::new(Cell::new(0_u64));
     let seen = Rc::clone(&at_stall);
     let stalled = super::support::when(move || {
-        // The count stands still over a hundred looks of 5 ms each. An empty file is a count that is being written.
+        // The count does not change during a hundred polls of 5 ms each. An empty file is a count that is being
+        // written.
         let now = fs::read_to_string(&counter).unwrap_or_default();
         let Ok(count) = now.trim().parse() else { return false };
         last = if last.0 == now { (now, last.1 + 1) } else { (now, 0) };
@@ -224,7 +225,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
     });
     let end = sshd.connector().run(&sshd.id, &sshd.at, stage("bash", script), &mut slow, stalled).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
-    // Judged before the stop, which throws the output away and lets the guest go on until it is gone.
+    // Checked before the stop, which discards the output and lets the guest continue until it is gone.
     let written = at_stall.get();
     assert!(written < 120, "{written} × 100 kB were taken from the guest");
 }
@@ -266,7 +267,7 @@ async fn an_operators_command_returns_its_end_and_what_it_said_last() {
 async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     let sshd = Sshd::start().await;
     let pace = Pace::watch();
-    // Enough for its first words.
+    // Enough for its first output.
     let within = pace.stretched(Duration::from_millis(600));
     let begun = Instant::now();
     let command = "sleep 600 & echo pid=$!; wait";

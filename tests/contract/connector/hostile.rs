@@ -1,6 +1,6 @@
 //! Servers that misbehave: each costs bounded time and memory and ends in one clear sentence.
 //!
-//! The client runs in a process of its own, this very test binary once more, so that its memory can be measured.
+//! The client runs in a process of its own, a second instance of this test binary, so that its memory can be measured.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::support::{Counted, Kept, Stuck, after, linked_through, never, through
 use crate::pace::Pace;
 use crate::trick::{HOST, Trick, serve};
 
-/// What the client shall do.
+/// The client's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Task {
     Check,
@@ -23,7 +23,7 @@ enum Task {
     Run,
     /// Runs a stage whose output is read, and stops it after half a second.
     Stop,
-    /// The same with output that nobody takes.
+    /// The same with output that is not read.
     Stuck,
 }
 
@@ -37,11 +37,11 @@ struct Order {
     report: PathBuf,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report {
     /// The end of the stage as text, or the error's sentence.
-    said: String,
+    outcome: String,
     stdout: usize,
     stderr: String,
     took: Duration,
@@ -50,7 +50,7 @@ struct Report {
 }
 
 const ORDER: &str = "GREENROOM_TEST_ORDER";
-/// More than eight messages of the largest size that the protocol's implementation takes, and its buffers.
+/// More than eight messages of the maximal size that the protocol's implementation accepts, and its buffers.
 const MEMORY: u64 = 8 << 20;
 const CONNECT: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ async fn act(order: &Order) -> Report {
         Task::Stuck => run(&mut Stuck, half()).await,
     };
     Report {
-        said: end.unwrap_or_else(|error| error.to_string()),
+        outcome: end.unwrap_or_else(|error| error.to_string()),
         stdout: kept.stdout.len(),
         stderr: kept.err(),
         took: begun.elapsed(),
@@ -102,7 +102,7 @@ async fn act(order: &Order) -> Report {
     }
 }
 
-/// Lets a client meet a server.
+/// Connects a client to a server.
 async fn meet(trick: Trick, task: Task) -> Report {
     let dir = tempfile::tempdir().unwrap();
     let keys_dir = dir.path().join("keys");
@@ -120,7 +120,7 @@ async fn meet(trick: Trick, task: Task) -> Report {
     // Larger than any window, so that it is still being sent.
     let script = dir.path().join("script");
     std::fs::write(&script, "# script\n".repeat(1_000_000)).unwrap();
-    // Their answers to keep-alives come after everything else that they say.
+    // Its answers to keep-alives come after all its other output.
     let talks = matches!(trick, Trick::FloodsRequests | Trick::OpensChannels);
     let keepalive = if talks { Pace::watch().stretched(KEEPALIVE) } else { KEEPALIVE };
     let order = Order { task, at, keys_dir, script, keepalive, report: dir.path().join("report") };
@@ -138,20 +138,20 @@ async fn meet(trick: Trick, task: Task) -> Report {
     let report: Report = serde_json::from_slice(&std::fs::read(&order.report).unwrap()).unwrap();
     let text = format!("{trick:?} {task:?}: {report:?}");
     assert!(report.grown < MEMORY, "{text}");
-    assert!(report.said.len() < 400 && !report.said.chars().any(char::is_control), "{text}");
+    assert!(report.outcome.len() < 400 && !report.outcome.chars().any(char::is_control), "{text}");
     report
 }
 
-/// Both a check and a run fail with a sentence that says this, in time.
+/// A check and a run both fail in time, with a sentence that contains this.
 async fn fails_with(trick: Trick, sentence: &str, within: Duration) {
     for task in [Task::Check, Task::Run] {
         let report = meet(trick, task).await;
-        assert!(report.said.contains(sentence), "{trick:?} {task:?}: {report:?}");
+        assert!(report.outcome.contains(sentence), "{trick:?} {task:?}: {report:?}");
         assert!(report.took < within, "{trick:?} {task:?}: {report:?}");
     }
 }
 
-// Generous: the machine is shared, and what counts is that there is a bound.
+// Generous, because the machine is shared; the test only needs some limit.
 const SOON: Duration = Duration::from_secs(8);
 const CONNECTED: Duration = Duration::from_secs(8);
 
@@ -164,7 +164,7 @@ async fn a_server_that_says_nothing_or_stops_talking_is_given_up() {
 
 #[tokio::test]
 async fn a_server_that_hangs_up_is_unreachable() {
-    // Whether the kernel says so in mid-connect or after it is a matter of microseconds.
+    // Whether the kernel reports this during connect or after it is a matter of microseconds.
     for trick in [Trick::HangsUp, Trick::HangsUpAfterId] {
         fails_with(trick, "connect", SOON).await;
     }
@@ -189,15 +189,15 @@ async fn a_server_that_refuses_us_says_so_without_control_characters() {
 #[tokio::test]
 async fn a_session_that_never_starts_is_given_up() {
     let report = meet(Trick::NeverOpens, Task::Run).await;
-    assert!(report.said.contains("no answer from"), "{report:?}");
+    assert!(report.outcome.contains("no answer from"), "{report:?}");
 }
 
 #[tokio::test]
 async fn a_command_that_is_never_answered_is_given_up() {
-    // Both take the script: neither that nor the server's answer is a word of the guest.
+    // Both take the script, but neither that nor the server's answer is output of the guest.
     for trick in [Trick::NeverStarts, Trick::NeverSpeaks] {
         let report = meet(trick, Task::Run).await;
-        assert!(report.said.ends_with("did not start the stage within 1 s"), "{trick:?}: {report:?}");
+        assert!(report.outcome.ends_with("did not start the stage within 1 s"), "{trick:?}: {report:?}");
         assert!(report.took < SOON, "{trick:?}: {report:?}");
     }
 }
@@ -205,52 +205,55 @@ async fn a_command_that_is_never_answered_is_given_up() {
 #[tokio::test]
 async fn a_stage_that_has_begun_may_be_silent() {
     let report = meet(Trick::NamesAndRests, Task::Run).await;
-    assert_eq!(report.said, "Exited(0)", "{report:?}");
+    assert_eq!(report.outcome, "Exited(0)", "{report:?}");
     assert!(report.took > CONNECT * 3, "it rested longer than a start may take: {report:?}");
 }
 
 #[tokio::test]
 async fn an_end_without_an_exit_status_is_a_loss() {
     let report = meet(Trick::ClosesWithoutStatus, Task::Run).await;
-    assert!(report.said.contains("without an exit status"), "{report:?}");
+    assert!(report.outcome.contains("without an exit status"), "{report:?}");
     let report = meet(Trick::DropsConnection, Task::Run).await;
-    assert!(report.said.contains("was lost: the instance closed the connection"), "{report:?}");
+    assert!(report.outcome.contains("was lost: the instance closed the connection"), "{report:?}");
     assert_eq!(report.stdout, 5, "what came before the loss was passed on");
     let report = meet(Trick::DropsAfterStatus, Task::Run).await;
-    assert!(report.said.contains("was lost"), "the output may be incomplete: {report:?}");
+    assert!(report.outcome.contains("was lost"), "the output may be incomplete: {report:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_stops_answering_is_found_out() {
     let report = meet(Trick::GoesSilent, Task::Run).await;
-    assert!(report.said.contains("no answer for 3 s"), "{report:?}");
+    assert!(report.outcome.contains("no answer for 3 s"), "{report:?}");
     assert!(report.took < Duration::from_secs(12), "{report:?}");
 }
 
 #[tokio::test]
 async fn the_first_of_two_exit_statuses_counts() {
     let report = meet(Trick::TwoStatuses, Task::Run).await;
-    assert_eq!(report.said, "Exited(42)");
+    assert_eq!(report.outcome, "Exited(42)");
 }
 
-/// Whoever killed the session then, it was not the script.
+/// Whatever killed the session, it was not the script.
 #[tokio::test]
 async fn an_end_before_the_shell_was_there_is_no_end_of_the_script() {
     let report = meet(Trick::EndsBeforeTheShell, Task::Run).await;
-    assert!(report.said.contains("the session ended with signal KILL before the script began"), "{report:?}");
+    assert!(
+        report.outcome.contains("the session ended with signal KILL before the script began"),
+        "{report:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_status_and_then_nothing_ends_after_the_linger() {
     let report = meet(Trick::StatusOnly, Task::Run).await;
-    assert_eq!(report.said, "Exited(7)");
+    assert_eq!(report.outcome, "Exited(7)");
     assert!(report.took < CONNECTED, "{report:?}");
 }
 
 #[tokio::test]
 async fn a_signal_with_a_made_up_name_is_cleaned() {
     let report = meet(Trick::OddSignal, Task::Run).await;
-    assert!(report.said.starts_with("Signalled(\"BOOM") && report.said.len() < 60, "{report:?}");
+    assert!(report.outcome.starts_with("Signalled(\"BOOM") && report.outcome.len() < 60, "{report:?}");
 }
 
 #[tokio::test]
@@ -258,11 +261,11 @@ async fn floods_cost_no_memory_and_a_stop_ends_them() {
     for trick in [Trick::FloodsOutput, Trick::FloodsBoth, Trick::FloodsUnknownStream] {
         for task in [Task::Stop, Task::Stuck] {
             let report = meet(trick, task).await;
-            // It answers no second channel, so nobody can say that the stage is gone. A link waits for a word before
+            // It answers no second channel, so the stage cannot be shown to be gone. A link waits for the guest before
             // it sends the script: then there is no stage.
             let never_began = through_links() && trick == Trick::FloodsUnknownStream;
-            let said = if never_began { "Stopped" } else { "the stage did not stop within" };
-            assert!(report.said.contains(said), "{trick:?} {task:?}: {report:?}");
+            let outcome = if never_began { "Stopped" } else { "the stage did not stop within" };
+            assert!(report.outcome.contains(outcome), "{trick:?} {task:?}: {report:?}");
             assert!(report.took < Duration::from_secs(20), "{trick:?} {task:?}: {report:?}");
         }
     }
@@ -272,7 +275,7 @@ async fn floods_cost_no_memory_and_a_stop_ends_them() {
 async fn questions_and_channels_of_the_server_cost_nothing() {
     for trick in [Trick::FloodsRequests, Trick::OpensChannels] {
         let report = meet(trick, Task::Run).await;
-        assert_eq!(report.said, "Exited(0)", "{trick:?}: {report:?}");
+        assert_eq!(report.outcome, "Exited(0)", "{trick:?}: {report:?}");
         assert!(report.took < Duration::from_secs(20), "{report:?}");
     }
 }
@@ -288,11 +291,11 @@ async fn a_session_number_that_is_none_is_output_and_no_command() {
         (Trick::Names("4711"), false),
     ] {
         let report = meet(trick, Task::Run).await;
-        assert_eq!(report.said, "Exited(0)", "{trick:?}: {report:?}");
+        assert_eq!(report.outcome, "Exited(0)", "{trick:?}: {report:?}");
         assert_eq!(!report.stderr.is_empty(), shown, "{trick:?}: {report:?}");
     }
     let report = meet(Trick::NamesWithoutEnd, Task::Run).await;
-    assert_eq!(report.said, "Exited(0)");
+    assert_eq!(report.outcome, "Exited(0)");
     assert!(report.stderr.len() > 100_000, "{}", report.stderr.len());
 }
 
@@ -300,7 +303,7 @@ async fn a_session_number_that_is_none_is_output_and_no_command() {
 async fn a_stop_that_is_not_carried_out_takes_bounded_time() {
     for trick in [Trick::NamesAndStalls, Trick::NamesAndRefuses] {
         let report = meet(trick, Task::Stop).await;
-        assert!(report.said.contains("the stage did not stop within"), "{trick:?}: {report:?}");
+        assert!(report.outcome.contains("the stage did not stop within"), "{trick:?}: {report:?}");
         assert!(report.took < Duration::from_secs(20), "{trick:?}: {report:?}");
     }
 }

@@ -16,7 +16,7 @@ use greenroom::port::connector::{ConnectError, Connector, Stage, StageEnd, Stop}
 
 use super::support::{Kept, children_of, kill, linked_through, through_links};
 
-/// What a test wants to be different.
+/// Options of a test's server.
 #[derive(Clone, Debug)]
 pub(crate) struct Set<'a> {
     /// How the login shell is started; `None` is the account's own.
@@ -29,7 +29,7 @@ pub(crate) struct Set<'a> {
     pub(crate) keepalive: Duration,
 }
 
-/// As in life.
+/// The defaults.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(20);
 
 impl Default for Set<'_> {
@@ -38,7 +38,7 @@ impl Default for Set<'_> {
     }
 }
 
-/// A server with the keys of instance `guest`, and a connector that knows them.
+/// A server with the keys of instance `guest`, and a connector that has them.
 pub(crate) struct Sshd {
     child: Child,
     pub(crate) dir: tempfile::TempDir,
@@ -90,7 +90,7 @@ impl Sshd {
         Self { child, dir, settings, ssh, linked, id, at }
     }
 
-    /// The connector that is tried here.
+    /// The connector under test.
     pub(crate) fn connector(&self) -> &dyn Connector {
         if through_links() { &self.linked } else { &self.ssh }
     }
@@ -99,12 +99,12 @@ impl Sshd {
         self.dir.path().join(name)
     }
 
-    /// Lets another key in.
+    /// Authorizes another key.
     pub(crate) fn authorize(&self, key: &str) {
         write_private(&self.path("authorized_keys"), &format!("{key}\n"));
     }
 
-    /// Has logins go through this line of `/bin/sh`, whatever the account's own shell is.
+    /// Runs logins through this line of `/bin/sh`, whatever the account's own shell is.
     pub(crate) fn login_through(&self, line: &str) {
         let login = self.path("login");
         fs::write(&login, format!("{line}\n")).unwrap();
@@ -118,7 +118,7 @@ impl Sshd {
         (end, kept)
     }
 
-    /// Ends the server and all its connections.
+    /// Stops the server and all its connections.
     pub(crate) fn end(&self) {
         let sessions = children_of(self.child.id());
         kill(self.child.id());
@@ -151,11 +151,12 @@ fn listen(dir: &Path, more: &str) -> (Child, u16) {
         .find(|p| Path::new(p).exists());
     let sshd = sshd.expect("these tests need OpenSSH's server: `apt-get install openssh-server`");
     if rustix::process::getuid().is_root() {
-        // Where its unprivileged half locks itself in; the service's unit makes it at boot.
+        // The chroot of its unprivileged half, which the service's unit makes at boot.
         fs::create_dir_all("/run/sshd").unwrap();
     }
     for _ in 0..10 {
-        // RACE: between here and sshd somebody else may take the port; then it says so and the next one is tried.
+        // RACE: between here and sshd, another process may take the port; sshd reports that, and the next port is
+        // tried.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let at = dir.display();
         let config = format!(
@@ -176,7 +177,7 @@ fn listen(dir: &Path, more: &str) -> (Child, u16) {
         while log.read_line(&mut line).unwrap() > 0 {
             said.push_str(&line);
             if line.contains("Server listening on") {
-                // It goes on logging: somebody must read.
+                // It continues logging, so its output has to be read.
                 let file = fs::File::create(dir.join("log")).unwrap();
                 std::thread::spawn(move || io_copy(log, file));
                 return (child, port);

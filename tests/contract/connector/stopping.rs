@@ -11,10 +11,10 @@ use super::sshd::{Set, Sshd};
 use super::support::{Stuck, after, eventually, kill, lives, living_of, stage, when};
 
 const GRACE: Duration = Duration::from_secs(3);
-/// What is over before this went by itself, however busy the machine.
+/// A stage that is over before this did not end by itself, however busy the machine is.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Runs a script that writes its pid to `$1` when all its processes are there; stops it then.
+/// Runs a script that writes its pid to `$1` when all its processes exist; then stops it.
 async fn stopped(sshd: &Sshd, shell: &str, script: &str, grace: Duration) -> Duration {
     let pid_file = sshd.path("pid");
     let _none = std::fs::remove_file(&pid_file);
@@ -92,7 +92,7 @@ async fn what_a_script_left_behind_with_its_output_goes_too() {
     for login in [None, Some("busybox ash")] {
         let sshd = Sshd::with(Set { login, linger: Duration::from_mins(1), ..Set::default() }).await;
         for (shell, script) in [
-            // Their output is the stage's: it lasts until they say nothing for the linger.
+            // Their output belongs to the stage, which lasts until they are silent for the linger time.
             ("bash", "sleep 600 & READY; exit 0\n"),
             ("sh", "(trap '' TERM; sleep 600) & READY; exit 3\n"),
             ("sh", "exec busybox ash -c 'sleep 600 & READY; exit 0'\n"),
@@ -117,7 +117,7 @@ async fn output_that_nobody_takes_does_not_keep_the_stop_out() {
     let pid_file = sshd.path("pid");
     let script = format!("echo $$ >{}; yes\n", pid_file.display());
     let file = pid_file.clone();
-    // The output is stuck from its first bytes on.
+    // The output is blocked from its first bytes on.
     let stop = when(move || std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')));
     let stage = Stage { stop_grace: LONG, ..stage("bash", script) };
     let begun = Instant::now();
@@ -224,7 +224,7 @@ async fn a_stop_on_a_guest_that_is_gone_does_not_wait() {
     }
 }
 
-/// A stage that is stopped when it runs, with its connection gone at the same moment; and where its pid will be.
+/// A stage that is stopped while it runs, whose connection is lost at the same moment; and the path of its pid.
 fn cut_while_running(sshd: &Rc<Sshd>, cut: fn(&Sshd)) -> (Stage, Stop<'static>, PathBuf) {
     let pid_file = sshd.path("pid");
     let script = format!("echo $$ >{0}.new; mv {0}.new {0}; sleep 600\n", pid_file.display());

@@ -11,7 +11,7 @@ use greenroom::connector::ssh::link::{LinkSettings, Linked};
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::port::connector::{Output, Stage, Stop, Stream};
 
-/// What has not come by then never comes.
+/// Time limit for an expected event.
 const IN_VAIN: Duration = Duration::from_secs(30);
 
 /// Keeps both streams.
@@ -42,7 +42,7 @@ impl Output for Kept {
     }
 }
 
-/// Counts, and keeps nothing.
+/// Counts the output without keeping it.
 #[derive(Debug, Default)]
 pub(crate) struct Counted(pub(super) u64);
 
@@ -54,7 +54,7 @@ impl Output for Counted {
     }
 }
 
-/// A reader that never comes back.
+/// A reader that never returns.
 #[derive(Debug, Default)]
 pub(crate) struct Stuck;
 
@@ -74,7 +74,7 @@ pub(crate) fn after(wait: Duration) -> Stop<'static> {
     Box::pin(tokio::time::sleep(wait))
 }
 
-/// Comes when `condition` holds; gives up the test when it waits in vain.
+/// Resolves when `condition` holds; fails the test after a timeout.
 pub(crate) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'static> {
     Box::pin(async move {
         let begun = Instant::now();
@@ -123,7 +123,7 @@ pub(crate) fn lives(pid: u32) -> bool {
     processes().any(|p| p.pid == pid && p.state != "Z")
 }
 
-/// What lives in the session of a process.
+/// The living processes in the session of a process.
 pub(crate) fn living_of(session: u32) -> Vec<u32> {
     processes().filter(|p| p.session == session && p.state != "Z").map(|p| p.pid).collect()
 }
@@ -134,7 +134,7 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
 
 pub(crate) fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    // It may have gone by itself.
+    // It may have exited by itself.
     let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn number(text: &str, name: &str) -> u32 {
     line.unwrap_or_else(|| panic!("no `{name}=` in {text:?}")).trim().parse().unwrap()
 }
 
-/// Waits for a condition; gives up the test when it waits in vain.
+/// Waits for a condition; fails the test after a timeout.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
@@ -161,17 +161,18 @@ pub(crate) fn memory(what: &str) -> u64 {
     kib << 10
 }
 
-/// Is this the suite's second turn, in which every call goes through a link?
+/// True in the suite's second run, in which every call uses a link.
 pub(crate) fn through_links() -> bool {
     module_path!().contains("linked")
 }
 
-/// A connector whose links lie in a directory; their processes are told by their first argument, which lies there too.
+/// A connector whose links are in a directory; their processes are identified by their first argument, which is there
+/// too.
 pub(crate) fn linked_through(settings: &SshSettings, dir: &Path) -> Linked {
     Linked::new(Ssh::new(settings.clone()), link_settings(dir))
 }
 
-/// Links in a directory, for a call that no runner made.
+/// Links in a directory, for a call without a runner.
 pub(crate) fn link_settings(dir: &Path) -> LinkSettings {
     let name = dir.join("link");
     LinkSettings {

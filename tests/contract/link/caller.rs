@@ -1,4 +1,4 @@
-//! A call in a process of its own: this very test binary once more.
+//! A call in a process of its own: a second instance of this test binary.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,12 @@ use super::Sleepy;
 use crate::linked::sshd::Sshd;
 use crate::linked::support::{linked_through, memory, never, stage};
 
-/// What the caller shall do.
+/// The caller's task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Task {
     Check,
     Run(String),
-    /// The same with a reader that sleeps for so long after its first bytes.
+    /// The same with a reader that sleeps for this long after its first bytes.
     Sleepy(String, Duration),
 }
 
@@ -32,7 +32,7 @@ struct Order {
     report: PathBuf,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     /// `Ok`, the end of the stage as text, or the error's sentence.
@@ -108,7 +108,7 @@ impl Caller {
         self.child.id()
     }
 
-    /// Takes leave of one that was killed.
+    /// Reaps a killed caller.
     pub(super) fn reap(mut self) {
         self.child.wait().unwrap();
     }

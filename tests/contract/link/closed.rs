@@ -1,4 +1,4 @@
-//! What a link lets in, and what it knows.
+//! Which callers a link accepts, and which data it holds.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -39,13 +39,13 @@ async fn another_user_is_not_heard_though_the_files_were_opened_to_all() {
     let socket = dir.join("0.sock");
     let as_user = move |uid: u32| {
         let socket = socket.clone();
-        // The identity of this thread alone.
+        // The identity of this thread only.
         let asking = std::thread::spawn(move || {
             let uid = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
             let mut stream = UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            // It may hang up first.
+            // It may close the connection first.
             let _cut = stream.write_all(b"{\"protocol\":1,\"ask\":\"show\"}\n");
             let mut answer = Vec::new();
             let _cut = stream.read_to_end(&mut answer);
@@ -84,7 +84,7 @@ async fn a_link_knows_nothing_of_the_job_that_started_it() {
     }
     assert_eq!(String::from_utf8_lossy(&environment.unwrap()), "TZ=UTC\0");
     assert_eq!(std::fs::read_link(format!("/proc/{link}/cwd")).unwrap(), Path::new("/"));
-    // What the test was started with: this one's program takes no care of it, `tests/jobs/link.rs` looks there.
+    // Without the descriptors that this test was started with: `tests/jobs/link.rs` checks that they are closed.
     let own = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let of_this_test: Vec<String> = own
         .filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_str()?.to_owned()))

@@ -119,7 +119,7 @@ async fn a_link_told_to_end_finishes_its_stage() {
     }
 }
 
-/// What plays a runner: a process that sleeps.
+/// A process that sleeps, in the role of a runner.
 struct Runner(Child);
 
 impl Runner {
@@ -143,7 +143,7 @@ impl Drop for Runner {
 /// A connector for calls of this runner, with a keeper's mailbox.
 fn called_by(sshd: &Sshd, runner: &Runner) -> (Linked, UnixDatagram) {
     let pid = Pid::from_raw(runner.0.id().try_into().unwrap()).unwrap();
-    // An address holds 108 bytes; the mailbox lies deeper.
+    // A socket's address holds 108 bytes; the mailbox's path is longer.
     let dir = sshd.path(&"m".repeat(120));
     std::fs::create_dir_all(&dir).unwrap();
     let short = sshd.path("m");
@@ -161,7 +161,7 @@ fn called_by(sshd: &Sshd, runner: &Runner) -> (Linked, UnixDatagram) {
     (Linked::new(Ssh::new(sshd.settings.clone()), settings), mailbox)
 }
 
-/// Waits for the hint that a runner is gone; how long that took.
+/// Waits for the wake-up that a runner is gone; returns how long that took.
 fn hinted(mailbox: &UnixDatagram) -> Duration {
     let begun = Instant::now();
     let size = mailbox.recv(&mut [0; 16]).unwrap();
@@ -212,7 +212,7 @@ async fn of_two_runners_the_last_one_counts() {
     assert_eq!(only_link(&sshd), link);
 }
 
-/// A control group of this test's own, where one can be made.
+/// A control group of this test's own, if one can be made.
 struct Group(std::path::PathBuf);
 
 impl Group {
@@ -233,7 +233,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Whoever is in it has ended; the kernel may need a moment to see that.
+        // Its processes have exited; the kernel may need a moment to notice.
         let until = Instant::now() + Duration::from_secs(5);
         while std::fs::remove_dir(&self.0).is_err() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));

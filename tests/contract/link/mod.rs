@@ -1,8 +1,8 @@
-//! What links promise beyond the connector's contract, against OpenSSH's own server.
+//! The promises of links beyond the connector's contract, against OpenSSH's own server.
 //!
-//! `slots`: one link each, whoever starts it. `wedged`: links that are stopped or killed. `life`: what ends a link.
-//! `closed`: what it lets in and what it knows. `shells`: guests that are hard on the shell that waits. `rate`: output
-//! that is faster than its reader.
+//! `slots`: one link each, whichever call starts it. `wedged`: links that are stopped or killed. `life`: what ends a
+//! link. `closed`: which callers it accepts and which data it holds. `shells`: guests that make trouble for the waiting
+//! shell. `rate`: output that is faster than its reader.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
@@ -34,13 +34,13 @@ fn links(dir: &Path) -> Vec<u32> {
     let found = entries.filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        // One that has ended and was not waited for has no arguments any more.
+        // A zombie has no arguments any more.
         (line.split(|byte| *byte == 0).next()? == name).then_some(pid)
     });
     found.collect()
 }
 
-/// The only link of a test, which is there already.
+/// The only link of a test, which exists already.
 #[track_caller]
 fn only_link(sshd: &Sshd) -> u32 {
     let found = links(sshd.dir.path());
@@ -53,17 +53,17 @@ async fn until_no_link(sshd: &Sshd) {
     eventually("the link ends", || links(&dir).is_empty()).await;
 }
 
-/// Where the links of the test's instance lie.
+/// The directory of the links of the test's instance.
 fn place(sshd: &Sshd) -> PathBuf {
     sshd.path("links").join("guest")
 }
 
-/// What the links say of themselves.
+/// The status of the links.
 async fn figures(sshd: &Sshd) -> Vec<Figures> {
     figures_of(&sshd.path("links"), sshd).await
 }
 
-/// The same for links that lie elsewhere.
+/// The same for links in another directory.
 async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
     let seen = Survey::look(dir, Duration::from_secs(5)).await;
     let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());
@@ -88,27 +88,27 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Runs a script that succeeds; what it said.
+/// Runs a script that succeeds; returns its output.
 async fn said(sshd: &Sshd, script: &str) -> String {
     let (end, kept) = sshd.run(stage("bash", script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0), "{kept:?}");
     kept.out()
 }
 
-/// The lines by which a script says that it runs, for `runs`.
+/// The lines by which a script reports that it runs, for `runs`.
 fn saying(sshd: &Sshd, script: &str) -> String {
     let file = sshd.path("session");
     let _none = std::fs::remove_file(&file);
     format!("echo $$ >{0}.new; mv {0}.new {0}\n{script}\n", file.display())
 }
 
-/// Comes when the script runs.
+/// Resolves when the script runs.
 fn runs(sshd: &Sshd) -> Stop<'static> {
     let file = sshd.path("session");
     when(move || file.exists())
 }
 
-/// The session of the script that said so.
+/// The session of the script that reported so.
 fn session(sshd: &Sshd) -> u32 {
     std::fs::read_to_string(sshd.path("session")).unwrap().trim().parse().unwrap()
 }
@@ -121,7 +121,7 @@ fn memory_of(pid: u32, what: &str) -> u64 {
     kib << 10
 }
 
-/// Processor time that a process has used, in hundredths of a second; none once nobody waits for it.
+/// Processor time that a process has used, in hundredths of a second; none once it has been reaped.
 fn ticks_of(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap().split(' ');

@@ -6,7 +6,7 @@ use super::caller::{Caller, Task};
 use super::{memory_of, only_link, said, until_ready};
 use crate::linked::sshd::Sshd;
 
-/// Windows, pipes and buffers of the one who reads and the one who passes on.
+/// Windows, pipes and buffers of the reader and of the forwarding process.
 const MEMORY: u64 = 8 << 20;
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Guests that are hard on the shell that waits for the next stage.
+//! Guests that make trouble for the shell that waits for the next stage.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ async fn a_waiting_shell_that_is_killed_again_and_again_is_not_started_without_e
     // At 0, 0.2, 0.6, 1.4 and 3 s; and sweepers or the like.
     assert!(killed.len() <= 8, "{killed:?}");
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
-    // It does not wait for the end of the rest.
+    // It does not wait for the rest to exit.
     let (begun, pace) = (Instant::now(), Pace::watch());
     assert_eq!(said(&sshd, "echo fine\n").await, "fine\n");
     let took = begun.elapsed();
@@ -77,7 +77,7 @@ async fn a_guest_without_bash_and_pkill_works_on_one_connection() {
     for name in ["sh", "sleep", "mv", "true", "date"] {
         std::os::unix::fs::symlink(busybox, sshd.path("home").join(name)).unwrap();
     }
-    // Its PATH has nothing else.
+    // Its PATH contains nothing else.
     let home = sshd.path("home");
     sshd.login_through(&format!("PATH={} exec {busybox} sh -c \"$SSH_ORIGINAL_COMMAND\"", home.display()));
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
@@ -110,7 +110,7 @@ async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
         let set = Set { config, linger: Duration::from_millis(100), ..Set::default() };
         let sshd = Sshd::with(set).await;
         for n in 0..15 {
-            // As `prepare` does, and a stage that comes before the next shell is there.
+            // As `prepare` does, and a stage that comes before the next shell exists.
             sshd.connector()
                 .check(&sshd.id, &sshd.at, WITHIN)
                 .await
@@ -123,7 +123,7 @@ async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
             let (end, kept) = sshd.run(stage("bash", format!("exit {n}\n")), never()).await;
             assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(n), "{kept:?}");
         }
-        // Something in the background keeps the session's output.
+        // A background process keeps the session's output open.
         for n in 0..5 {
             let script = "sleep 600 & echo pid=$!\n";
             let (end, kept) = sshd.run(stage("bash", script), never()).await;
@@ -148,7 +148,7 @@ const MEMORY: u64 = 6 << 20;
 /// How long a link is left alone with a hostile guest.
 const ALONE: Duration = Duration::from_secs(3);
 
-/// A guest that plays a trick on the shell that waits, and what reaches it.
+/// A guest that misbehaves towards the waiting shell, and what reaches it.
 struct Trickster {
     dir: tempfile::TempDir,
     linked: Linked,
@@ -177,10 +177,10 @@ impl Trickster {
         Self { dir, linked, id, at, serving }
     }
 
-    /// Has a link started, which is alone with the guest then.
+    /// Starts a link, which is then alone with the guest.
     async fn link(&self) -> u32 {
         let checking = self.linked.check(&self.id, &self.at, WITHIN);
-        // Whether it answers is its own affair.
+        // Whether it responds does not matter here.
         let checked = tokio::time::timeout(Duration::from_secs(1), checking).await;
         let found = links(self.dir.path());
         assert_eq!(found.len(), 1, "{checked:?}");
@@ -217,7 +217,7 @@ async fn a_waiting_shell_that_floods_or_ends_at_once_costs_a_link_next_to_nothin
     }
 }
 
-/// Asked eight at a time.
+/// Queried eight at a time.
 #[tokio::test]
 async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
     for trick in [Trick::WaitingAsks, Trick::WaitingOpens] {
@@ -228,7 +228,7 @@ async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
         while let Some(now) = lives(link).then(|| memory_of(link, "VmRSS")) {
             (peak, ticks) = (now.max(peak), ticks_of(link));
             if begun.elapsed() > Duration::from_secs(30) {
-                // It ends for a tenth of a processor. Beside much other work it may not get that.
+                // It exits at a tenth of a processor, which it may not get beside much other work.
                 let used = Duration::from_millis(10 * (ticks - before));
                 assert!(used * 10 < begun.elapsed(), "{trick:?}: it goes on, with {used:?}");
                 guest.end().await;
@@ -239,7 +239,7 @@ async fn a_guest_that_keeps_an_idle_link_busy_is_left_alone() {
         let (grown, busy) = (peak.saturating_sub(memory), Duration::from_millis(10 * ticks));
         eprintln!("{trick:?}: {} kB more and {busy:?} of CPU in {:?}", grown >> 10, begun.elapsed());
         assert!(grown < MEMORY, "{trick:?}: {grown}");
-        // Whoever needs one starts another.
+        // The next call starts another.
         assert_ne!(guest.link().await, link);
         guest.end().await;
     }

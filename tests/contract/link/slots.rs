@@ -1,4 +1,4 @@
-//! One link for each slot, whoever starts it and whatever lies in its way.
+//! One link for each slot, whichever call starts it and whatever blocks its path.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +14,7 @@ use crate::linked::support::{Stuck, eventually, lives, never, stage};
 use crate::pace::Pace;
 
 const MANY: usize = 20;
-/// All of them may be logging in at once.
+/// All of them may log in concurrently.
 const ROOM: Set<'_> = Set {
     login: None,
     profile: "",
@@ -68,7 +68,7 @@ async fn twenty_stages_at_once_have_a_link_each_and_no_slot_has_two() {
     eventually("their directory is gone", || !place(&sshd).exists()).await;
 }
 
-/// Says something to the link of a slot by hand.
+/// Sends a message to the link of a slot directly.
 fn ask(sshd: &Sshd, slot: u32, request: &str) -> String {
     let mut stream = UnixStream::connect(place(sshd).join(format!("{slot}.sock"))).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -99,7 +99,7 @@ async fn a_link_of_another_version_serves_its_stage_to_the_end() {
         runs(&sshd).await;
         let first = only_link(&sshd);
         assert_eq!(ask(&sshd, 0, r#"{"protocol":99}"#), r#""busy""#);
-        // A stage of the present version that comes meanwhile has a slot, and a link, of its own.
+        // A concurrent stage of the present version has a slot, and a link, of its own.
         assert_eq!(said(&sshd, "echo other\n").await, "other\n");
         assert!(lives(first));
         std::fs::write(&gate, "").unwrap();
@@ -119,7 +119,7 @@ async fn what_is_no_request_ends_nothing() {
     let first = only_link(&sshd);
     for rubbish in ["rubbish", "", "[]", &"x".repeat(200_000)] {
         let mut stream = UnixStream::connect(place(&sshd).join("0.sock")).unwrap();
-        // It may hang up in the middle.
+        // It may close the connection in the middle.
         let _cut = stream.write_all(format!("{rubbish}\n").as_bytes());
     }
     let _silent = UnixStream::connect(place(&sshd).join("0.sock")).unwrap();
@@ -128,7 +128,7 @@ async fn what_is_no_request_ends_nothing() {
     assert_eq!(only_link(&sshd), first);
 }
 
-/// Plays an old link of slot 0 that answers every call with `answers`, one after the other, and then makes room.
+/// Plays an old link of slot 0 that answers every call with `answers`, in order, and then exits.
 fn old_link(sshd: &Sshd, answers: &'static [&'static str]) -> std::thread::JoinHandle<()> {
     let dir = place(sshd);
     std::fs::create_dir_all(&dir).unwrap();

@@ -12,14 +12,14 @@ use crate::linked::sshd::{Set, Sshd};
 use crate::linked::support::{after, eventually, kill, lives, living_of, never, stage};
 use crate::pace::Pace;
 
-/// A link that says nothing within this is taken for wedged.
+/// A link that is silent for longer counts as unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// For starting a link and a process or two.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Does a new stage find the old one's session gone, from its first line on?
+/// True if a new stage finds the old one's session gone, from its first line on.
 async fn expect_swept(sshd: &Sshd, old: u32) {
-    // Where nobody reaps orphans, a dead one stays.
+    // Without a process that reaps orphans, a zombie remains.
     let stat = format!("$(cat /proc/{old}/stat 2>/dev/null)");
     let look = format!("case \"{stat}\" in ''|*') Z '*) ;; *) echo still there;; esac; echo looked\n");
     assert_eq!(said(sshd, &look).await, "looked\n");
@@ -76,7 +76,7 @@ async fn a_link_stopped_while_idle_is_replaced_by_whoever_comes_next() {
     }
 }
 
-/// Runs a script, and kills its link in the middle of it; the script's session, which nobody has stopped.
+/// Runs a script and kills its link in the middle; returns the script's session, which was not stopped.
 async fn bereaved(sshd: &Sshd) -> u32 {
     let script = saying(sshd, "trap '' TERM; (trap '' TERM; sleep 600) & while :; do sleep 1; done");
     let killing = async {
@@ -112,7 +112,7 @@ async fn what_a_dead_link_left_is_stopped_though_others_came_in_vain_before() {
     let at = Duration::from_millis(1);
     let checked = sshd.connector().check(&sshd.id, &sshd.at, at).await;
     eprintln!("a check within {at:?}: {checked:?}");
-    // Stages that are stopped before their link has connected, or while it looks after what was left.
+    // Stages that are stopped before their link has connected, or while it cleans up after the previous one.
     for ms in [0, 10, 30] {
         let (end, _) = sshd.run(stage("bash", "true\n"), after(Duration::from_millis(ms))).await;
         assert!(end.is_ok(), "{end:?}");

@@ -1,4 +1,4 @@
-//! What fixtures of machines on this machine have in common: its clocks, keys, and the table of its processes.
+//! Shared parts of fixtures whose instances are on the runner host: clocks, keys, and the process table.
 
 #![cfg(test)]
 
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The clocks of this machine.
 #[derive(Debug)]
 pub(crate) struct HereAndNow {
-    /// Runs ahead of the real ones.
+    /// A clock that is ahead of the real one.
     pub(crate) ahead: Duration,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn make_keys(state: &Path) {
     }
 }
 
-/// What `make_keys` wrote.
+/// The files that `make_keys` wrote.
 pub(crate) fn read_keys(state: &Path) -> InstanceKeys {
     let read = |name: &str| std::fs::read_to_string(state.join(name)).unwrap().trim_end().to_owned();
     InstanceKeys {
@@ -46,7 +46,7 @@ pub(crate) fn read_keys(state: &Path) -> InstanceKeys {
     }
 }
 
-/// Every living process with its arguments; the dead that were not waited for have none.
+/// Every living process with its arguments; zombies have none.
 pub(crate) fn command_lines() -> Vec<(u32, Vec<String>)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -67,7 +67,7 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Kills what may be gone already: one of several dies with another one.
+/// Kills processes that may already be gone: one of several may exit with another.
 pub(crate) fn kill_all(pids: Vec<u32>) {
     for pid in pids {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();

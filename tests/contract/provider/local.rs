@@ -1,4 +1,4 @@
-//! The fixture of provider `local`, and what only it promises.
+//! The fixture of provider `local`, and its own promises.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl LocalFixture {
         Self { keys: read_keys(state.path()), state: State::Own(state), table: table.to_owned() }
     }
 
-    /// Another process's fixture, for one that is made to be killed: nothing is made here.
+    /// The fixture of another process, which a test kills: nothing is created here.
     pub(crate) fn borrowed(state: &Path) -> Self {
         Self { keys: read_keys(state), state: State::Borrowed(state.to_owned()), table: String::new() }
     }
@@ -59,7 +59,7 @@ impl LocalFixture {
         }
     }
 
-    /// A provider whose clock runs ahead.
+    /// A provider whose clock is ahead.
     pub(crate) fn build_ahead(&self, ahead: Duration) -> Rc<dyn Provider> {
         let clock = Rc::new(HereAndNow { ahead });
         let context = BuildContext { clock, ..self.context(Path::new(GREENROOM)) };
@@ -114,7 +114,7 @@ impl LocalFixture {
         found
     }
 
-    /// Every process that carries one of our instances in its environment or arguments.
+    /// Every process that has one of these instances in its environment or arguments.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let here = self.state_dir().to_str().unwrap().as_bytes();
         let mentions = |bytes: &[u8]| bytes.windows(here.len()).any(|window| window == here);
@@ -125,7 +125,7 @@ impl LocalFixture {
     }
 }
 
-/// Does our own environment hold what an instance must not see? Without that, looking for it proves nothing.
+/// True if this process's environment contains what an instance must not see. Without that, its absence proves nothing.
 pub(crate) fn has_something_to_hide() -> bool {
     let passed_on = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
     std::env::vars_os().any(|(name, _)| !passed_on.iter().any(|known| name == *known))
@@ -133,7 +133,7 @@ pub(crate) fn has_something_to_hide() -> bool {
 
 impl Drop for LocalFixture {
     fn drop(&mut self) {
-        // A test that failed leaves nobody behind either.
+        // A failed test leaves no processes behind either.
         kill_all(self.processes());
     }
 }
@@ -189,7 +189,7 @@ impl Fixture for LocalFixture {
             if names.len() == servers.len() {
                 return names;
             }
-            // One that found the instance served is about to leave.
+            // One that found the instance served is about to exit.
             assert!(
                 begun.elapsed() < Duration::from_secs(3),
                 "two processes serve one instance: {servers:?}"
@@ -200,7 +200,7 @@ impl Fixture for LocalFixture {
     fn remains(&self) -> Vec<String> {
         let mut remains: Vec<String> = self.processes().iter().map(|pid| format!("process {pid}")).collect();
         let Ok(entries) = std::fs::read_dir(self.pool_dir()) else { return remains };
-        // The pool's own two files stay.
+        // The pool's own two files remain.
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         remains.extend(names.filter(|name| name != ".lock" && name != ".faults.json"));
         remains

@@ -1,7 +1,7 @@
-//! What every provider must do, written once against the trait.
+//! The contract of every provider, written once against the trait.
 //!
-//! A provider joins with a fixture (what the suite cannot do through the trait: behave badly on purpose, count what
-//! really exists) and one `provider_contract!` line, here or in a test binary of its own that includes this file.
+//! A provider joins with a fixture (for what the suite cannot do through the trait: inject faults, count what really
+//! exists) and one `provider_contract!` line, here or in a test binary of its own that includes this file.
 
 #![cfg(test)]
 
@@ -23,13 +23,13 @@ use greenroom::port::provider::{InstanceKeys, LaunchRequest, Provider, ProviderE
 
 use crate::pace::Pace;
 
-/// How a provider shall behave.
+/// The fault that a provider injects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Good,
-    /// An instance has no address for 3 s at least.
+    /// An instance has no address for at least 3 s.
     SlowBoot,
-    /// Not one more instance fits.
+    /// The provider has no capacity for another instance.
     Full,
     /// The next launch is refused with this class; those after it are not.
     Refuses(ErrorClass),
@@ -37,20 +37,20 @@ pub(crate) enum Behaviour {
     LosesAnswer,
 }
 
-/// What the suite needs to know about a provider beside the trait.
+/// What the suite needs of a provider beyond the trait.
 pub(crate) trait Fixture {
     fn pool(&self) -> PoolName;
-    /// A provider that remembers nothing of those before, over the same world. `None`: it cannot behave like that.
+    /// A new provider without memory, over the same instances. `None`: it cannot inject this fault.
     fn provider(&self, behaviour: &Behaviour) -> Option<Rc<dyn Provider>>;
     fn clock(&self) -> Rc<dyn Clock>;
     fn keys(&self) -> InstanceKeys;
     /// How long an instance may take from launch to an open port.
     fn boot_deadline(&self) -> Duration;
-    /// Ends an instance behind the provider's back, as a power cut would. False: this cannot be done here.
+    /// Ends an instance without the provider, like a power cut. False: impossible here.
     fn break_instance(&self, id: &InstanceId) -> bool;
-    /// The instances that really run, by the world's word and not the provider's.
+    /// The instances that really run, independent of the provider.
     fn living(&self) -> BTreeSet<String>;
-    /// Everything that was made here and is not gone: must be empty in the end.
+    /// Everything that was created here and is not gone: must be empty in the end.
     fn remains(&self) -> Vec<String>;
 }
 
@@ -88,7 +88,7 @@ macro_rules! provider_contract {
 }
 pub(crate) use provider_contract;
 
-/// Waits for a condition, looking again and again; panics with its name when the time is up.
+/// Polls until a condition holds; panics with its name after the deadline.
 pub(crate) async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -145,7 +145,7 @@ pub(crate) async fn running(fixture: &dyn Fixture, provider: &dyn Provider, id: 
     endpoint
 }
 
-/// Terminates until the provider finds nothing, and until nothing runs.
+/// Terminates until the provider does not find it, and until nothing is running.
 pub(crate) async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &InstanceId) {
     until("not found", Duration::from_secs(30), async || match provider.terminate(id).await {
         Ok(()) => None,
@@ -159,14 +159,14 @@ pub(crate) async fn gone(fixture: &dyn Fixture, provider: &dyn Provider, id: &In
     until("dead", Duration::from_secs(5), async || (!fixture.living().contains(name)).then_some(())).await;
 }
 
-/// Everything of the pool that bills.
+/// All resources of the pool that cost money.
 async fn resources(provider: &dyn Provider, pool: &PoolName) -> Vec<Resource> {
     let resources = provider.resources(pool).await.unwrap();
     assert!(resources.complete);
     resources.found
 }
 
-/// The end of every test: what is listed is terminated, and then there is nothing.
+/// The end of every test: terminates listed instances, and expects nothing to be left.
 pub(crate) async fn leave_nothing(fixture: &dyn Fixture) {
     let provider = good(fixture);
     for instance in listed(&*provider, &fixture.pool()).await {
@@ -194,7 +194,7 @@ pub(crate) async fn a_launched_instance_is_listed_and_answers(fixture: &dyn Fixt
     let endpoint = running(fixture, &*provider, &request.instance).await;
     assert_eq!(endpoint.host_key, request.keys.host_key_public.trim());
     assert!(!endpoint.user.is_empty());
-    // What is reached by an address of its own runs for a while before its port is open.
+    // An instance with an address of its own runs for a while before its port is open.
     let mut peer = until("a connection", fixture.boot_deadline(), async || {
         TcpStream::connect((endpoint.address.as_str(), endpoint.port)).ok()
     })
@@ -222,7 +222,7 @@ pub(crate) async fn another_token_does_not_take_over_an_instance(fixture: &dyn F
     provider.launch(&first).await.unwrap();
     let before = running(fixture, &*provider, &first.instance).await;
     let second = LaunchRequest { token: format!("{}-2", first.instance), ..first.clone() };
-    // A provider that gives instances names of its own may make another one, but never touch the first.
+    // A provider that gives instances names of its own may create another one, but must not change the first.
     if let Err(error) = provider.launch(&second).await {
         assert!(error.class().is_definite(), "{error}");
     }
@@ -375,8 +375,8 @@ pub(crate) async fn ten_launches_at_once_make_ten_instances(fixture: &dyn Fixtur
 }
 
 pub(crate) async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_see(fixture: &dyn Fixture) {
-    // Polled so often and then dropped: cut off at each of its waits. The time between two polls lets what it waits
-    // for happen.
+    // Polled this many times and then dropped: interrupted at each of its waits. The time between two polls lets the
+    // awaited event happen.
     for polls in 1..=6_u32 {
         let provider = good(fixture);
         let request = request(fixture, polls);
@@ -393,7 +393,7 @@ pub(crate) async fn a_launch_dropped_anywhere_leaks_nothing_that_a_list_cannot_s
         }
         drop(provider);
         let next = good(fixture);
-        // In this order: elsewhere, a request that was sent may still be carried out behind our back.
+        // In this order: with other providers, a request that was sent may still be carried out later.
         let living = fixture.living();
         let seen: BTreeSet<String> =
             listed(&*next, &fixture.pool()).await.iter().map(|one| one.id.to_string()).collect();
@@ -424,7 +424,7 @@ pub(crate) async fn an_instance_that_broke_is_not_running_and_can_be_terminated(
         (seen != Some(Status::Running)).then_some(())
     })
     .await;
-    // The same token again does not bring a dead instance back.
+    // The same token does not restart a dead instance.
     provider.launch(&request).await.unwrap();
     assert_ne!(status(&*provider, &pool, &request.instance).await, Some(Status::Running));
     assert_eq!(fixture.living(), BTreeSet::new());
@@ -436,7 +436,7 @@ pub(crate) async fn the_console_tells_of_the_boot(fixture: &dyn Fixture) {
     let request = request(fixture, 1);
     provider.launch(&request).await.unwrap();
     running(fixture, &*provider, &request.instance).await;
-    // A cloud shows it when it pleases.
+    // A cloud shows it with an arbitrary delay.
     let text = until("a console", fixture.boot_deadline(), async || {
         let text = provider.console(&request.instance).await.unwrap();
         (!text.is_empty()).then_some(text)
@@ -466,7 +466,7 @@ pub(crate) async fn resources_are_everything_of_the_pool_and_are_deleted_one_by_
     let names: BTreeSet<_> = found.iter().map(|one| (one.kind, one.name.as_str())).collect();
     assert_eq!(names.len(), found.len(), "a name is not unique: {found:?}");
     let mut ours: Vec<_> = found.iter().filter(|one| one.tags.as_ref() == Some(&own.tags)).collect();
-    // What an instance uses is refused as long as that is there: instances go first.
+    // A resource in use by an instance is refused as long as the instance exists: instances go first.
     ours.sort_by_key(|one| one.kind);
     for resource in ours {
         until("deleted", Duration::from_mins(1), async || match provider.delete(resource).await {

@@ -1,4 +1,4 @@
-//! Many at once: nothing is lost, nobody waits for ever.
+//! Concurrent commits: nothing is lost, and no wait is endless.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use greenroom::store::file::Options;
 use super::helper::{clock, command, said, wait_for};
 use super::support::{block_on, commit, eager, fill, open, request, requests, told};
 
-/// `count` processes are let go at the same moment; each commits once. Returns how long after that moment each was
+/// `count` processes are released at the same moment; each commits once. Returns how long after that moment each was
 /// done, in microseconds, in order.
 fn stampede(dir: &std::path::Path, count: usize) -> Vec<u64> {
     let (gate, opener) = std::io::pipe().unwrap();
@@ -121,7 +121,7 @@ fn a_lock_that_stays_taken_names_its_holder_and_is_not_taken_late() {
 
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
-    // The thread that still waited gets the lock now and must give it back at once.
+    // The thread that still waited gets the lock now and must release it immediately.
     let patient = open(home.path(), Options { lock_timeout: Duration::from_secs(30), ..eager() });
     assert_eq!(block_on(commit(&patient, vec![request("next", 10)])).unwrap().state.revision, 4);
 }

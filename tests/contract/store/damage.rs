@@ -1,4 +1,4 @@
-//! Torn tails, rot in the middle, files from the future; and what mends them.
+//! Torn tails, corruption in the middle, files of newer versions; and their repair.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn append(path: &Path, bytes: &[u8]) {
     std::fs::write(path, [before.as_slice(), bytes].concat()).unwrap();
 }
 
-/// Seals a body as the files' lines are: independent of the code under test.
+/// Seals a body like the files' lines, independently of the code under test.
 fn line(body: &str) -> String {
     format!("{{\"crc\":\"{:08x}\",{body}\n", crc32fast::hash(body.as_bytes()))
 }
@@ -160,7 +160,7 @@ fn a_lost_journal_is_damage_and_what_is_left_can_be_taken_up_again() {
 
 #[test]
 fn an_old_snapshot_beside_a_new_journal_still_leads_to_the_present() {
-    // What a power cut leaves that kept one rename and lost the other.
+    // A power cut that kept one rename and lost the other leaves this.
     let home = tempfile::tempdir().unwrap();
     let store = open(home.path(), eager());
     fill(&store, "a", 4);
@@ -188,7 +188,7 @@ fn a_new_snapshot_beside_an_old_journal_counts_nothing_twice() {
     block_on(store.compact()).unwrap();
     std::fs::write(file(home.path(), "journal.jsonl"), &old).unwrap();
     assert_eq!(block_on(open(home.path(), eager()).load()).unwrap(), folded);
-    // Nor does it matter if the old journal has lost its end: the snapshot contains it.
+    // It does not matter either if the old journal has lost its end: the snapshot contains it.
     std::fs::write(file(home.path(), "journal.jsonl"), &old[..old.len() - 5]).unwrap();
     let store = open(home.path(), eager());
     assert_eq!(block_on(store.load()).unwrap(), folded);
@@ -290,7 +290,8 @@ fn a_newer_snapshot_is_read_as_far_as_it_is_understood_and_never_written() {
     }
 }
 
-/// Format 1 was never released: it is neither read nor written, nor taken for damage that a repair could throw away.
+/// Format 1 was never released: it is neither read nor written, and does not count as damage that a repair could
+/// discard.
 #[test]
 fn the_format_before_the_first_release_is_refused_with_what_to_do() {
     for name in ["journal.jsonl", "snapshot.json"] {

@@ -1,4 +1,4 @@
-//! What a commit costs: in processor time, which other work on the machine hardly changes, and compared with one another.
+//! The cost of a commit: in processor time, which other work on the machine hardly changes, and in comparison.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ fn instances(count: usize) -> Vec<Event> {
     events
 }
 
-/// The median of `rounds` commits: by stores that have read nothing yet, as driver calls are, and by one that stays, as
-/// the keeper's does.
+/// The median of `rounds` commits: by stores that have read nothing yet, like driver calls, and by a store that
+/// persists, like the keeper's.
 fn commits(count: usize, rounds: usize) -> (Duration, Duration) {
     let home = tempfile::tempdir().unwrap();
     let keeper = open(home.path(), eager());

@@ -1,4 +1,4 @@
-//! Processes of their own: this test binary again, told what to do by its environment.
+//! Processes of their own: this test binary again, with a command in its environment.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,11 +13,11 @@ use super::support::{block_on, commit, eager, file, pool, request};
 
 const ORDER: &str = "GREENROOM_STORE_HELPER";
 const NAME: &str = "store::helper::a_process_of_its_own";
-/// Between these two looks at nothing lies what the test is about; they show in a trace of system calls.
+/// The code under test is between these two reads of nothing; they show in a trace of system calls.
 pub(super) const BEGIN: &str = "/greenroom-mark-begin";
 pub(super) const END: &str = "/greenroom-mark-end";
 
-/// Arguments that make this binary a helper; the order goes into the environment.
+/// Arguments that make this binary a helper; the command is in the environment.
 pub(super) fn command(launcher: &[&str], dir: &Path, order: &str) -> Command {
     let binary = std::env::current_exe().unwrap();
     let mut command = match launcher {
@@ -38,13 +38,13 @@ pub(super) fn run(dir: &Path, order: &str) -> Output {
     command(&[], dir, order).output().unwrap()
 }
 
-/// What helpers say: the lines after `@@ `.
+/// The helper's messages: the lines after `@@ `.
 pub(super) fn said(output: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(output);
     text.lines().filter_map(|l| l.split_once("@@ ")).map(|(_, said)| said.to_owned()).collect()
 }
 
-/// Reads a child's output until it says `what`.
+/// Reads a child's output until it contains `what`.
 pub(super) fn wait_for(child: &mut Child, what: &str) {
     let (mut heard, mut byte) = (Vec::new(), [0]);
     let out = child.stdout.as_mut().unwrap();
@@ -93,7 +93,7 @@ fn a_process_of_its_own() {
     }
 }
 
-/// Does one thing between the marks and says how it went.
+/// Runs one action between the marks and reports its result.
 fn report<F: Future<Output = Result<(), greenroom::port::store::StoreError>>>(
     dir: &Path,
     work: impl FnOnce(FileStore) -> F,
@@ -117,7 +117,7 @@ pub(super) fn clock() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1000
 }
 
-/// Waits until everybody may go, then commits once. Says when it was done, by `clock`.
+/// Waits for the start signal, then commits once. Reports when it was done, by `clock`.
 fn gate(dir: &Path, name: &str) {
     let store =
         super::support::open(dir, Options { lock_timeout: Duration::from_mins(2), ..Options::default() });
@@ -184,7 +184,7 @@ fn die_at(dir: &Path, size: &str) {
     say("survived");
 }
 
-/// Commits on a small file system until nothing more fits, then makes room.
+/// Commits on a small file system until it is full, then makes room.
 fn fill_up(dir: &Path) {
     block_on(async {
         let store = super::support::open(dir, eager());
@@ -192,7 +192,7 @@ fn fill_up(dir: &Path) {
         commit(&store, vec![request("before", 1)]).await.unwrap();
         let _full = std::fs::write(&ballast, vec![0; 1 << 20]).unwrap_err();
         let mut before = store.load().await.unwrap();
-        // Pages that are begun still have room: a full disk shows at any byte of a record.
+        // Started pages still have room: a full disk can occur at any byte of a record.
         let error = loop {
             let name = format!("r{}", before.revision);
             match commit(&store, vec![request(&name, before.revision)]).await {

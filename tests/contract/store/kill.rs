@@ -13,12 +13,12 @@ use super::helper::{BEGIN, END, command, run, said};
 use super::support::{block_on, commit, eager, file, fill, open, request, told};
 use crate::skipped::skipped;
 
-/// A directory as it is before the helper comes, and what it is told to do there.
+/// A directory before the helper runs, and the helper's command.
 struct Scene {
     name: &'static str,
     order: &'static str,
     prepare: fn(&Path),
-    /// May the state be the one with the helper's request in it?
+    /// True if the state may contain the helper's request.
     commits: bool,
 }
 
@@ -87,7 +87,7 @@ impl Scene {
         expected
     }
 
-    /// After the helper's end, however it came. Says whether its request is in the state.
+    /// Checks after the helper's end, however it came. Returns whether its request is in the state.
     fn judge(&self, dir: &Path, expected: &Expected, how: &str) -> bool {
         let store = open(dir, eager());
         let where_ = format!("{}, {how}", self.name);
@@ -97,7 +97,7 @@ impl Scene {
             let which = expected.states.iter().position(|s| *s == state);
             let which = which.unwrap_or_else(|| panic!("{where_}: {state:#?}"));
             assert_eq!(told(&store), expected.told[which], "{where_}");
-            // And life goes on, through commits, compactions and other processes.
+            // The store keeps working, through commits, compactions and other processes.
             let next = commit(&store, vec![request("next", 2)]).await.unwrap().state;
             store.compact().await.unwrap();
             let last = commit(&store, vec![request("last", 3)]).await.unwrap().state;
@@ -111,7 +111,7 @@ impl Scene {
     }
 }
 
-/// System calls of one scene, between its marks: name, and the how manieth of that name in its thread.
+/// System calls of one scene, between its marks: name, and its count for that name in its thread.
 fn calls(scene: &Scene) -> Vec<(String, usize)> {
     let home = tempfile::tempdir().unwrap();
     let trace = home.path().join("trace");
@@ -237,7 +237,7 @@ fn a_process_killed_after_any_byte_of_a_record_leaves_a_tail_that_is_cut() {
             break;
         }
         assert_eq!(output.status.signal(), Some(25), "{}", String::from_utf8_lossy(&output.stderr));
-        // The helper's own cut of what the one before it left comes first, so lengths stay as they are.
+        // The helper first truncates what the previous one left, so lengths stay as they are.
         assert_eq!(std::fs::metadata(file(home.path(), "journal.jsonl")).unwrap().len(), size + k);
         assert_eq!(block_on(store.load()).unwrap(), before, "after {k} bytes");
         torn = k;

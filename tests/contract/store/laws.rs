@@ -1,4 +1,4 @@
-//! Laws: files and memory agree; damage never passes for state.
+//! Laws: files and memory agree, and damage never counts as state.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -120,13 +120,13 @@ fn event() -> impl Strategy<Value = Event> {
     (change, 0..100_000u64).prop_map(|(change, ms)| change.at(at(ms)))
 }
 
-/// What a process does to a store.
+/// A step of a process on a store.
 #[derive(Debug, Clone)]
 enum Step {
     Commit(Vec<Event>),
     Compact,
     Sync,
-    /// The process ends; another one begins.
+    /// The process exits; another one starts.
     Reopen,
 }
 
@@ -169,7 +169,7 @@ fn play(dir: &Path, steps: &[Step]) -> Vec<PoolState> {
     states
 }
 
-/// How a file is hurt.
+/// A kind of damage to a file.
 #[derive(Debug, Clone)]
 enum Hurt {
     Cut(prop::sample::Index),
@@ -204,8 +204,8 @@ fn apply(hurt: &Hurt, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A hurt journal gives the state after some number of whole transactions, or says that it is damaged; and it can
-/// always be mended into such a state.
+/// A damaged journal gives the state after some number of whole transactions, or is reported as damaged. It can always
+/// be repaired into such a state.
 fn judge(dir: &Path, states: &[PoolState], at_least: u64) {
     block_on(async {
         let store = open(dir, eager());
@@ -278,7 +278,7 @@ proptest! {
             let error = block_on(store.load()).unwrap_err();
             prop_assert!(matches!(&error, StoreError::Damaged { file, .. } if file.ends_with("snapshot.json")), "{}", error);
         }
-        // Every transaction is still in a kept segment: nothing at all is lost.
+        // Every transaction is still in a kept segment: nothing is lost.
         judge(home.path(), &states, states.last().unwrap().revision);
     }
 }

@@ -1,4 +1,4 @@
-//! Directories that cannot be used: a clear error each, and nothing lost.
+//! Directories that cannot be used: a clear error each, and nothing is lost.
 
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::helper::{command, run, said};
 use super::support::{block_on, eager, file, fill, open};
 use crate::skipped::skipped;
 
-/// Runs a helper in a mount namespace of its own, after `setup` has changed what lies there. `None`: not allowed
-/// here, and the test is skipped.
+/// Runs a helper in a mount namespace of its own, after `setup` has changed what is there. `None`: not allowed here,
+/// and the test is skipped.
 fn elsewhere(dir: &Path, setup: &str, orders: &[&str]) -> Option<Vec<Output>> {
     let possible = Command::new("unshare").args(["-rm", "true"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
@@ -99,7 +99,7 @@ fn a_container_s_overlay_is_taken_with_a_warning() {
 fn a_network_file_system_is_refused_by_name() {
     let home = tempfile::tempdir().unwrap();
     fill(&open(home.path(), eager()), "r", 1);
-    // A real one needs a server; the kernel's answer is changed on its way to the process instead.
+    // A real one needs a server; instead, the kernel's answer is changed on its way to the process.
     for (magic, name) in [("6969000000000000", "NFS"), ("4655736500000000", "FUSE"), ("97190201000000", "9p")]
     {
         let inject = format!("inject=statfs:poke_exit=@arg2={magic}");

@@ -20,7 +20,7 @@ pub(super) fn pool() -> PoolName {
     PoolName::new("linux")
 }
 
-/// A store that compacts whenever it is asked to.
+/// A store that compacts on every request.
 pub(super) fn eager() -> Options {
     Options { compact_at: 1, compact_part: 0, ..Options::default() }
 }
@@ -40,7 +40,7 @@ pub(super) fn at(ms: u64) -> Stamp {
 }
 
 pub(super) fn request(name: &str, ms: u64) -> Event {
-    // A job waits once: each attempt here is a job of its own.
+    // A job waits once, so each attempt here has a job of its own.
     let id = name.bytes().fold(7, |id: u64, byte| id.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let key = JobKey::new("https://gitlab.example", id);
     let job = JobFacts {

@@ -1,4 +1,4 @@
-//! Misbehaviour on purpose, refusals and findings of provider `local`.
+//! Injected faults, refusals and findings of provider `local`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ async fn a_lagging_list_shows_a_new_instance_later_though_it_answers() {
     assert!(seen.is_empty() || begun.elapsed() >= Duration::from_secs(1), "{seen:?}");
     running(&fixture, &*provider, &request.instance).await;
     assert!(begun.elapsed() >= Duration::from_millis(990), "listed after {:?}", begun.elapsed());
-    // It lags as it was launched, whoever lists.
+    // Its delay was set at the launch, and applies to every list.
     assert_eq!(listed(&*fixture.build(""), &fixture.pool()).await.len(), 1);
     leave_nothing(&fixture).await;
 }
@@ -53,7 +53,7 @@ async fn capacity_is_counted_across_providers_and_comes_back() {
     let refused = provider.launch(&request(&fixture, 3)).await.unwrap_err();
     assert!(matches!(refused.class(), ErrorClass::NoCapacity { .. }));
     assert!(refused.to_string().contains("2 instances exist (no_capacity = 2)"), "{refused}");
-    // Not a new one: nothing has to be refused.
+    // Not a new one, so nothing is refused.
     provider.launch(&request(&fixture, 2)).await.unwrap();
     gone(&fixture, &*provider, &request(&fixture, 1).instance).await;
     provider.launch(&request(&fixture, 3)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of the processes of local instances.
+//! What happens to the processes of local instances.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ async fn one(fixture: &LocalFixture) -> (u32, std::rc::Rc<dyn Provider>) {
 }
 
 /// Starts processes on the instance that try to stay: in the session's background, in a session of their own, and
-/// without the environment that names the instance. Returns when all three are there.
+/// without the environment that names the instance. Returns when all three exist.
 async fn stubborn(fixture: &LocalFixture) -> BTreeSet<u32> {
     let id = request(fixture, 1).instance;
     let endpoint = fixture.build("").endpoint(&id).await.unwrap();
@@ -44,7 +44,7 @@ async fn stubborn(fixture: &LocalFixture) -> BTreeSet<u32> {
     pids
 }
 
-/// By working directory: also the one that wiped its environment is there.
+/// By working directory, which also finds the process that cleared its environment.
 fn sleepers(fixture: &LocalFixture) -> BTreeSet<u32> {
     let work = fixture.instance_dir(&request(fixture, 1).instance).join("work");
     let work = work.canonicalize().unwrap_or(work);
@@ -228,7 +228,7 @@ async fn a_half_made_instance_is_listed_with_tags_and_made_by_the_same_token() {
     let request = request(&fixture, 1);
     provider.launch(&request).await.unwrap();
     running(&fixture, &*provider, &request.instance).await;
-    // The other one never had a process: it is buried by one all the same.
+    // The other one never had a process, and is forgotten all the same.
     leave_nothing(&fixture).await;
 }
 
@@ -296,7 +296,7 @@ async fn launches_killed_at_any_moment_leave_nothing_unseen() {
         assert_eq!(fixture.living().len(), 1);
         gone(&fixture, &*provider, &request.instance).await;
     }
-    // What was cut off before it became an instance is swept away, once it is old.
+    // An unfinished instance is removed once it is old.
     let litter = |fixture: &LocalFixture| {
         let names = std::fs::read_dir(fixture.pool_dir()).unwrap().flatten();
         names.filter(|entry| entry.file_name().to_string_lossy().starts_with(".new-")).collect::<Vec<_>>()

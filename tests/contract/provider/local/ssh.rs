@@ -19,7 +19,7 @@ use super::{GREENROOM, LocalFixture};
 use crate::pace::Pace;
 use crate::skipped::skipped;
 
-/// A fixture whose instances are served by OpenSSH; `None` where the doctor says that it cannot serve.
+/// A fixture whose instances are served by OpenSSH; `None` if the doctor reports that this is impossible.
 fn openssh() -> Option<LocalFixture> {
     let table = "server = \"openssh\"";
     let fixture = LocalFixture::with(table);
@@ -33,7 +33,7 @@ fn openssh() -> Option<LocalFixture> {
     obstacle.is_none().then_some(fixture)
 }
 
-/// An instance that runs, and how `ssh` gets there.
+/// A running instance, and how `ssh` reaches it.
 struct Guest {
     fixture: LocalFixture,
     endpoint: Endpoint,
@@ -73,7 +73,7 @@ impl Guest {
         self.ssh_as(&self.endpoint.user, &self.fixture.client_key())
     }
 
-    /// Runs a command of `/bin/sh`: OpenSSH hands it to the account's own shell first.
+    /// Runs a command of `/bin/sh`: OpenSSH passes it to the account's own shell first.
     fn run(&self, command: &str) -> Output {
         let command = format!("exec /bin/sh -c '{}'", command.replace('\'', r"'\''"));
         self.ssh().arg(command).stdin(Stdio::null()).output().unwrap()
@@ -103,7 +103,7 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What holds for any server of ours, embedded or not.
+/// Holds for every server of Greenroom, embedded or not.
 fn commands_work(guest: &Guest) {
     for code in [0, 1, 3, 127, 254] {
         let exit = guest.run(&format!("exit {code}"));
@@ -152,7 +152,7 @@ async fn input_that_nobody_reads_stops_neither_output_nor_other_channels() {
     let guest = Guest::launch(LocalFixture::new()).await;
     let sent = noise(12_000_000);
 
-    // Not a byte is read back before all are sent: more than all windows and pipes on the way can hold.
+    // No byte is read back before all are sent: more than all windows and pipes on the way can hold.
     let mut cat = guest.spawn("cat");
     cat.stdin.take().unwrap().write_all(&sent).unwrap();
     let mut got = Vec::new();
@@ -160,7 +160,7 @@ async fn input_that_nobody_reads_stops_neither_output_nor_other_channels() {
     assert!(got == sent, "{} bytes came back", got.len());
     assert!(cat.wait().unwrap().success());
 
-    // One connection: a program that never reads, and a second channel that answers all the same.
+    // One connection: a program that never reads, and a second channel that responds all the same.
     let session = client(&guest).await;
     let deaf = session.channel_open_session().await.unwrap();
     deaf.exec(true, "exec sleep 600").await.unwrap();
@@ -180,7 +180,7 @@ async fn a_peer_that_does_not_read_holds_the_program_back() {
     let mut first = [0; 32];
     let read = flood.stderr.as_mut().unwrap().read(&mut first).unwrap();
     let pid: u32 = text(&first[..read]).trim().parse().unwrap();
-    // Blocked for good: what it has written does not grow any more, and is far from everything.
+    // Blocked: its written bytes no longer increase, and are far from all.
     let written = || {
         let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
         let line = io.lines().find(|line| line.starts_with("wchar"));
@@ -349,7 +349,7 @@ async fn a_signal_reaches_the_program_and_its_end_is_told() {
     }
     let (_, end) = ended(exec(&session, "trap 'exit 7' USR1; kill -USR1 $$; exit 1").await).await;
     assert_eq!(end, Some(End::Code(7)));
-    // A broken pipe ends a program there as anywhere: our own disposition is not handed down.
+    // A broken pipe ends a program there as anywhere: it does not inherit the server's own disposition.
     let (_, end) = ended(exec(&session, "kill -PIPE $$").await).await;
     assert_eq!(end, Some(End::Signal("PIPE".to_owned())));
     guest.end().await;
