@@ -1,6 +1,7 @@
 //! Launch specs, as calls of EC2.
 
 use super::*;
+use crate::core::golden;
 use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
 use crate::port::provider::InstanceKeys;
@@ -103,4 +104,14 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
     let zone = LaunchSpec { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
     let placement = zone.as_input().get_placement().as_ref().unwrap();
     assert_eq!(placement.availability_zone(), Some("eu-west-1a"));
+}
+
+#[test]
+fn recorded_specs_are_read() {
+    let more = "market = \"spot\"\nspot_price = \"0.05\"\nsecurity_groups = \"sg-1\"\ninstance_profile = \"ci\"\n\
+                public_ip = false\ndisk = \"50G\"\ndisk_type = \"gp3\"\n";
+    // The script of the first boot may change within a format.
+    let samples =
+        ["", more].map(|more| LaunchSpec { user_data: "IyEvYmluL3NoCg==".to_owned(), ..order(more) });
+    golden::hold(golden::recorded!("launch-specs-aws-ec2.jsonl"), &samples);
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::core::golden;
 use crate::core::ids::{Generation, OfferingName, OwnerId, PoolName};
 use crate::core::inventory;
 use crate::port::provider::InstanceKeys;
@@ -132,4 +133,18 @@ fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
     assert_eq!(request_id(&own), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
     other.tags.owner = OwnerId::new("fedcba9876543210");
     assert_ne!(request_id(&own), request_id(&other), "another owner's is another");
+}
+
+#[test]
+fn recorded_specs_are_read() {
+    let more = "market = \"spot\"\ndisk = \"50G\"\nnetwork_tags = \"ci\"\nservice_account = \"ci@my-project.iam.gserviceaccount.com\"\n";
+    let lifetime = Some(Time::from_hours(8));
+    let samples =
+        [order("", &request("linux", None)), order(more, &request("linux", lifetime))].map(|mut spec| {
+            // The script of the first boot may change within a format.
+            let items = &mut spec.instance.metadata.as_mut().unwrap().items;
+            items[0].value = Some("#!/bin/sh\n".to_owned());
+            spec
+        });
+    golden::hold(golden::recorded!("launch-specs-gce.jsonl"), &samples);
 }
