@@ -27,7 +27,7 @@ fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let seen = runtime.block_on(Survey::look(&dir, Duration::from_secs(10)));
     let figures = |found: &Found| match &found.answer {
         LinkStatus::Figures(figures) => Some(figures.clone()),
-        LinkStatus::Leaving | LinkStatus::Silence => None,
+        LinkStatus::Closing | LinkStatus::Silence => None,
     };
     seen.of(instance).iter().filter_map(figures).collect()
 }

@@ -74,7 +74,7 @@ pub(super) mod tests {
         Survey::told([
             (id(1), found(0, LinkStatus::Silence)),
             (id(1), Found { pid: None, ..found(1, LinkStatus::Silence) }),
-            (id(7), found(2, LinkStatus::Leaving)),
+            (id(7), found(2, LinkStatus::Closing)),
         ])
     }
 

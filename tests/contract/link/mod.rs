@@ -69,7 +69,7 @@ async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
     let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());
     let figures = answers.filter_map(|answer| match answer {
         LinkStatus::Figures(figures) => Some(figures),
-        LinkStatus::Leaving | LinkStatus::Silence => None,
+        LinkStatus::Closing | LinkStatus::Silence => None,
     });
     figures.collect()
 }

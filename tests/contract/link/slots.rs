@@ -83,7 +83,7 @@ async fn a_link_of_another_version_makes_room_at_once_when_it_is_idle() {
     let sshd = Sshd::start().await;
     said(&sshd, "true\n").await;
     let first = only_link(&sshd);
-    assert_eq!(ask(&sshd, 0, r#"{"protocol":99,"what":["nobody","knows"]}"#), r#""leaving""#);
+    assert_eq!(ask(&sshd, 0, r#"{"protocol":99,"what":["nobody","knows"]}"#), r#""closing""#);
     eventually("it ends", || !lives(first)).await;
     said(&sshd, "true\n").await;
     assert_ne!(only_link(&sshd), first);
@@ -153,7 +153,7 @@ fn old_link(sshd: &Sshd, answers: &'static [&'static str]) -> std::thread::JoinH
 #[tokio::test]
 async fn an_old_link_that_makes_room_is_followed_by_a_new_one() {
     let sshd = Sshd::start().await;
-    let old = old_link(&sshd, &["leaving"]);
+    let old = old_link(&sshd, &["closing"]);
     assert_eq!(said(&sshd, "echo new\n").await, "new\n");
     old.join().unwrap();
     assert_eq!(figures(&sshd).await.len(), 1);
@@ -162,7 +162,7 @@ async fn an_old_link_that_makes_room_is_followed_by_a_new_one() {
 #[tokio::test]
 async fn beside_an_old_link_that_has_a_stage_a_new_one_serves() {
     let sshd = Sshd::start().await;
-    let old = old_link(&sshd, &["busy", "busy", "leaving"]);
+    let old = old_link(&sshd, &["busy", "busy", "closing"]);
     assert_eq!(said(&sshd, "echo one\n").await, "one\n");
     let beside = only_link(&sshd);
     assert_eq!(said(&sshd, "echo two\n").await, "two\n");

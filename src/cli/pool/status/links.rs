@@ -28,7 +28,7 @@ impl<'a> LinkView<'a> {
     pub(in crate::cli) fn of(found: &'a Found) -> Self {
         let (state, figures) = match &found.answer {
             LinkStatus::Figures(figures) => (state(figures), Some(figures)),
-            LinkStatus::Leaving => ("leaving", None),
+            LinkStatus::Closing => ("closing", None),
             LinkStatus::Silence => ("wedged", None),
         };
         let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
@@ -199,7 +199,7 @@ pub(in crate::cli) mod tests {
         let survey = Survey::told([
             (id(1), found(0, LinkStatus::Figures(figures()))),
             (id(1), found(1, LinkStatus::Figures(waits))),
-            (id(1), found(2, LinkStatus::Leaving)),
+            (id(1), found(2, LinkStatus::Closing)),
             (id(2), found(0, LinkStatus::Silence)),
         ]);
         (story, survey)
@@ -224,7 +224,7 @@ pub(in crate::cli) mod tests {
 LINK OF        SLOT  FOR     ROUND TRIP  MEMORY   STAGES  STATE
 linux-7f3a-1   1     2m 20s  0.15 ms     412 KiB  7       busy
 linux-7f3a-1   2     1d 2h   31 ms       3.5 MiB  0       shell waits
-linux-7f3a-1   3     -       -           -        -       leaving
+linux-7f3a-1   3     -       -           -        -       closing
 linux-7f3a-2   1     -       -           -        -       wedged
     does not respond; the next stage kills it, or run `kill -9 4711`
 linux-7f3a-12  -     -       -           -        -       -

@@ -108,7 +108,7 @@ impl Links {
             match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
                 Ok(Ok(Some(Reply::Accepted))) => return Ok(line),
                 Ok(Ok(Some(Reply::Busy))) => number += 1,
-                Ok(Ok(Some(Reply::Leaving))) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
+                Ok(Ok(Some(Reply::Closing))) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
                 Ok(_) => {
                     deaths += 1;
                     if deaths > MOST_DEATHS {

@@ -164,7 +164,7 @@ impl<'a> Hub<'a> {
                 // No link comes after this one.
                 let _noted = self.seat.note(None);
                 self.leave();
-                let said = line.say(&Reply::Leaving, &[]).await;
+                let said = line.say(&Reply::Closing, &[]).await;
                 self.over().await;
                 said
             }
@@ -186,7 +186,7 @@ impl<'a> Hub<'a> {
 
     /// It wants another link than this one: which makes room as soon as it can.
     async fn turn_away(&self, line: &Line) {
-        let reply = if self.is_busy() { Reply::Busy } else { Reply::Leaving };
+        let reply = if self.is_busy() { Reply::Busy } else { Reply::Closing };
         self.leave();
         let _heard = line.say(&reply, &[]).await;
     }

@@ -94,7 +94,7 @@ pub(super) enum Reply {
     /// A stage runs here: another slot is wanted.
     Busy,
     /// It is of another version, goes elsewhere, or was told to end: it ends now.
-    Leaving,
+    Closing,
     /// The instance answers.
     Answers,
     /// From now on the script is being sent.
@@ -172,7 +172,7 @@ mod tests {
         let mut all = vec![
             Reply::Accepted,
             Reply::Busy,
-            Reply::Leaving,
+            Reply::Closing,
             Reply::Answers,
             Reply::Begun,
             Reply::Stopping,

@@ -31,7 +31,7 @@ pub struct Found {
 pub enum LinkStatus {
     Figures(Figures),
     /// It is of another version, or was told to end: it does when its stage has.
-    Leaving,
+    Closing,
     /// Nothing in time: it is wedged.
     Silence,
 }
@@ -108,7 +108,7 @@ async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
     };
     match timeout(within, answer).await {
         Ok(Some(Reply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
-        Ok(Some(_)) => found(pid, LinkStatus::Leaving),
+        Ok(Some(_)) => found(pid, LinkStatus::Closing),
         Ok(None) => None,
         Err(_) => found(pid, LinkStatus::Silence),
     }
