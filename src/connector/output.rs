@@ -1,7 +1,7 @@
 //! Writes to this process's own output.
 //!
-//! The runner reads our standard output and error through pipes, and it may stop reading. Waiting for it must hold
-//! the guest back and nothing else: not the timers, not the stop, not the other stream.
+//! The runner reads this process's standard output and error through pipes, and may stop reading. That must block only
+//! the guest, not the timers, the stop or the other stream.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -27,7 +27,7 @@ impl std::fmt::Debug for ProcessOutput {
 }
 
 impl ProcessOutput {
-    /// Looks at descriptors 1 and 2; fails only where they are closed.
+    /// Examines descriptors 1 and 2; fails only if one is closed.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             stdout: Sink::of(io::stdout().as_fd(), || Box::new(tokio::io::stdout()))?,
@@ -35,7 +35,8 @@ impl ProcessOutput {
         })
     }
 
-    /// Pipes instead, for a process that passes output on to another one. Their open files become non-blocking.
+    /// Writes to pipes instead, for a process that forwards output to another one. Sets the pipes' open files to
+    /// non-blocking mode.
     pub fn to_pipes(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Self> {
         let sink = |pipe| pipe::Sender::from_owned_fd(pipe).map(Sink::Pipe);
         Ok(Self { stdout: sink(stdout)?, stderr: sink(stderr)? })
@@ -44,7 +45,7 @@ impl ProcessOutput {
 
 #[async_trait(?Send)]
 impl Output for ProcessOutput {
-    /// Once the reader is gone, everything is taken and thrown away: the guest goes on.
+    /// Discards all output once the reader has closed its end, so that the guest continues.
     async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         match stream {
             Stream::Stdout => self.stdout.write(bytes).await,
@@ -60,16 +61,16 @@ impl Output for ProcessOutput {
     }
 }
 
-/// One way out.
+/// The sink of one stream.
 enum Sink {
-    /// A pipe, opened anew: its non-blocking mode is ours alone. The descriptor that we were given is shared with
-    /// whoever started us, and must not change for them.
+    /// A pipe, reopened so that non-blocking mode applies only to this process. The inherited descriptor is shared with
+    /// the parent and must not change.
     Pipe(pipe::Sender),
-    /// A file or a device that takes bytes at once.
+    /// A file or a device that accepts writes without waiting.
     Direct(File),
-    /// Anything else waits on a thread of its own.
+    /// Anything else: writes block on a separate thread.
     Thread(Box<dyn AsyncWrite + Unpin>),
-    /// Nobody reads any more.
+    /// The reader has closed its end.
     Gone,
 }
 
@@ -78,7 +79,8 @@ impl Sink {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
         match kind {
             FileType::Fifo => {
-                // A pipe that nobody reads answers ENXIO; one of another user's EACCES. The slow way knows what to do.
+                // Opening fails with ENXIO for a pipe without a reader and with EACCES for another user's. The thread
+                // handles both.
                 match pipe::OpenOptions::new().open_sender(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
                     Ok(own) => Ok(Self::Pipe(own)),
                     Err(_) => Ok(Self::Thread(on_thread())),

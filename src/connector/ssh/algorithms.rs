@@ -1,4 +1,4 @@
-//! What we offer in a key exchange.
+//! Algorithms offered in a key exchange.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use russh::{Preferred, SshId, cipher};
 use super::SshSettings;
 use crate::port::connector::ConnectError;
 
-/// The receive window. A quarter of it costs a third of the throughput, four times it gains nothing.
+/// The receive window. A quarter of this size costs a third of the throughput; four times this size gains nothing.
 const WINDOW: u32 = 2 << 20;
-/// The largest packet we accept; every server splits to it.
+/// The largest accepted packet; every server splits its data accordingly.
 const PACKET: u32 = 32 << 10;
-/// Messages of a channel that wait for us: 8 × 32 KiB at most, then the guest is held back.
+/// Unread messages of a channel: at most 8 × 32 KiB, then the guest has to wait.
 const WAITING_MESSAGES: usize = 8;
 
-/// AES first where the processor has it: half the CPU time of chacha20. russh itself does not offer aes128-gcm.
+/// AES first if the processor supports it: half the CPU time of chacha20. russh itself does not offer aes128-gcm.
 const WITH_AES: &[cipher::Name] = &[
     cipher::AES_128_GCM,
     cipher::AES_256_GCM,

@@ -13,20 +13,20 @@ use crate::core::endpoint::{Endpoint, place};
 use crate::names::look_up;
 use crate::port::connector::ConnectError;
 
-/// A second handle to a connection's socket. Dropping it ends the connection, whatever russh's task is waiting for:
-/// that task outlives a dropped future.
+/// A second handle to a connection's socket. Dropping it ends the connection, even if russh's task is waiting: that
+/// task outlives a dropped future.
 #[derive(Debug)]
 pub(super) struct Wire(std::net::TcpStream);
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Fails only when the connection has ended already.
+        // Fails only if the connection has already ended.
         let _ended = self.0.shutdown(Shutdown::Both);
     }
 }
 
-/// Connects to the first address that answers. Unsent or unacknowledged data ends the connection after `patience`.
-/// `at` names the host in errors.
+/// Connects to the first address that answers. The connection ends when data stays unsent or unacknowledged for
+/// `patience`. `at` names the host in errors.
 pub(super) async fn dial(
     hop: &Hop<'_>,
     at: &str,
@@ -43,8 +43,8 @@ pub(super) async fn dial(
     Err(unreachable(problem))
 }
 
-/// Does anybody listen there, or at the jump host on the way? Says nothing to it.
-pub(super) async fn knock(at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
+/// Checks that the host, or the jump host before it, accepts a TCP connection. Sends nothing.
+pub(super) async fn probe_port(at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
     let (address, port) = match at.jump.as_deref() {
         Some(jump) => (jump.address.as_str(), jump.port),
         None => (at.address.as_str(), at.port),
@@ -63,15 +63,15 @@ pub(super) async fn knock(at: &Endpoint, within: Duration) -> Result<(), Connect
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
     stream.set_nodelay(true)?;
-    // A refinement: a kernel that does not know it still connects.
+    // Optional: a kernel without this socket option still connects.
     let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-    let _hint = sockopt::set_tcp_user_timeout(&stream, patience);
+    let _optional = sockopt::set_tcp_user_timeout(&stream, patience);
     let stream = stream.into_std()?;
     let wire = Wire(stream.try_clone()?);
     Ok((Prompt::new(TcpStream::from_std(stream)?), wire))
 }
 
-/// An I/O error in plain words: no number, lower case.
+/// The text of an I/O error without its number, in lower case.
 pub(super) fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

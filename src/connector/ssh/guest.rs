@@ -1,9 +1,11 @@
-//! What a guest says of its stage.
+//! Output and end of a stage, as the guest sends them.
 //!
-//! A start has an end: channel, answer and the guest's first word share one limit. That word is the line that names
-//! the session, which our command says before it reads the script; or any output, since servers exist that do not keep
-//! the two streams apart; or an exit status. Afterwards silence is a script's right and only the keep-alive, the stop
-//! and the job's own timeout end it. That the server took the command, or the script's bytes, says nothing of a guest.
+//! The start is limited: the channel, the server's reply and the guest's first message share one limit. That message is
+//! the line with the session, which the command prints before it reads the script; or any output, since some servers do
+//! not keep the two streams apart; or an exit status.
+//!
+//! Afterwards a script may be silent: only the keep-alive, the stop and the job's timeout end it. That the server
+//! accepted the command or the script's bytes does not show that the guest works.
 
 use std::io;
 use std::time::Duration;
@@ -15,34 +17,35 @@ use super::remote::{self, Sift};
 use super::session::Session;
 use crate::port::connector::{ConnectError, Output, StageEnd, Stream};
 
-/// Why reading a stage's output came to an end.
+/// Why reading a stage's output ended.
 pub(super) enum Over {
     Ended(StageEnd),
     /// The session or its connection broke.
     Lost(String),
-    /// Not a word of the guest in time.
+    /// The guest sent no message in time.
     NotStarted,
-    /// Our own output failed.
+    /// Forwarding the output failed.
     Output(io::Error),
 }
 
-/// From a guest's first output to its word: what says something before is a profile, and the word is not far.
+/// From a guest's first output to the line with its session: earlier output comes from a profile, and the line follows
+/// soon.
 const AFTER_NOISE: Duration = Duration::from_secs(1);
-/// What a guest may say before its script, in bytes.
+/// Bytes that a guest may print before its script.
 const NOISE: usize = 16 << 10;
 
 const NO_COMMANDS: &str = "the instance does not run commands for this user";
 const NO_STATUS: &str = "the instance ended the stage without an exit status";
 
-/// The guest, or somebody in it, ended the session before the shell was there: no script is to blame.
+/// The guest, or a user in it, ended the session before the shell started, so the script is not the cause.
 fn too_early(end: &StageEnd) -> String {
     format!("the session ended with {} before the script began", remote::ending(end))
 }
 
-/// What a guest said before its script was sent, in the order it came.
+/// The guest's output before its script was sent, in order.
 #[derive(Debug, Default)]
 pub(super) struct Noise {
-    pub(super) said: Vec<(Stream, Vec<u8>)>,
+    pub(super) output: Vec<(Stream, Vec<u8>)>,
     size: usize,
 }
 
@@ -50,7 +53,7 @@ impl Noise {
     fn keep(&mut self, stream: Stream, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.size += bytes.len();
-            self.said.push((stream, bytes.to_vec()));
+            self.output.push((stream, bytes.to_vec()));
         }
     }
 
@@ -58,7 +61,7 @@ impl Noise {
         self.size == 0
     }
 
-    /// More than a profile says: nobody waits for the end of it.
+    /// True if this is more than a profile prints; the rest is not waited for.
     pub(super) fn is_full(&self) -> bool {
         self.size >= NOISE
     }
@@ -68,19 +71,19 @@ impl Noise {
 pub(super) struct Guest {
     from: ChannelReadHalf,
     pub(super) sift: Sift,
-    /// Until when the guest must have said its first word; `None` when it has.
+    /// Deadline of the guest's first message; `None` once it has arrived.
     start_by: Option<Instant>,
     closed: bool,
 }
 
 impl Guest {
-    /// Hears a channel on which our command was asked for. `start_by`: until when its first word must have come.
+    /// Reads a channel on which a command was requested. `start_by`: deadline of its first message.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
         Self { from, sift: Sift::new(mark), start_by: Some(start_by), closed: false }
     }
 
-    /// Waits for the guest's first word, before anything was sent to it. What comes before that word is kept. `within`:
-    /// what the start was given, for the message.
+    /// Waits for the line with the session, before anything is sent to the guest. Keeps the output before that line in
+    /// `noise`. `within`: the limit of the start, for the message.
     pub(super) async fn start(
         &mut self,
         session: &Session<'_>,
@@ -91,7 +94,7 @@ impl Guest {
         let mut until = self.start_by.unwrap_or_else(Instant::now);
         loop {
             let Ok(message) = timeout_at(until, self.from.wait()).await else {
-                // A server that does not keep the streams apart hides the word in what it says.
+                // A server that does not keep the streams apart hides the line in its output.
                 self.start_by = None;
                 return if noise.is_empty() { Err(session.not_started(within, false)) } else { Ok(()) };
             };
@@ -124,9 +127,9 @@ impl Guest {
         }
     }
 
-    /// Keeps what a waiting shell says; returns when it is fit for nothing any more. One that says too much is not
-    /// heard until its stage comes: it stalls its connection, and nobody else's.
-    pub(super) async fn spoil(&mut self, noise: &mut Noise) {
+    /// Keeps the output of a standby shell; returns when the shell is unusable. A shell that prints too much is not
+    /// read until its stage arrives, which stalls only its own connection.
+    pub(super) async fn until_unusable(&mut self, noise: &mut Noise) {
         while !self.closed {
             if noise.is_full() {
                 std::future::pending::<()>().await;
@@ -142,7 +145,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the next message and throws it away; false when there will be none.
+    /// Waits for the next message and discards it; false if there are no more.
     pub(super) async fn discard_one(&mut self) -> bool {
         if self.closed {
             return false;
@@ -155,7 +158,7 @@ impl Guest {
         !self.closed
     }
 
-    /// Passes output on until the stage is over. `linger`: how long data may follow the exit status.
+    /// Forwards output until the stage is over. `linger`: how long data may follow the exit status.
     pub(super) async fn receive(
         &mut self,
         session: &Session<'_>,

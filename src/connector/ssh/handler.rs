@@ -1,4 +1,4 @@
-//! Answers what the instance asks during a session.
+//! Handles the instance's requests and the connection's end during a session.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use super::dial;
 use crate::core::text::clean_line;
 
-/// How often an ended connection is looked for where nobody told of it.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// How often waiting tasks check for the connection's end, in case they missed its notification.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the session's task learns, for whoever waits on the session.
+/// What the session's task has learnt, for the tasks that wait for the session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes(Arc<Board>);
 
@@ -27,7 +27,7 @@ struct Board {
 
 #[derive(Debug, Default)]
 struct Learnt {
-    /// A host key that was not the recorded one.
+    /// A host key other than the recorded one.
     other_key: Option<PublicKey>,
     ended: Option<String>,
 }
@@ -45,24 +45,24 @@ impl Notes {
         self.learnt().ended.is_some()
     }
 
-    /// Resolves some time after the connection's end, or for nothing.
-    pub(super) async fn told(&self) {
-        let _look_again = timeout(LOOK_AGAIN, self.0.over.notified()).await;
+    /// Resolves at the connection's end, or after `CHECK_INTERVAL`.
+    pub(super) async fn ended_or_interval(&self) {
+        let _elapsed = timeout(CHECK_INTERVAL, self.0.over.notified()).await;
     }
 
-    /// Why the connection ended, in a few words.
+    /// Why the connection ended, for messages.
     pub(super) fn ended(&self) -> String {
         self.learnt().ended.clone().unwrap_or_else(|| "the connection ended without a reason".to_owned())
     }
 }
 
-/// Our side of one session.
+/// The client side of one session.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// The one host key that is accepted; `None` accepts none, to see which one there is.
+    /// The only accepted host key; `None` accepts none, to learn which one the host presents.
     recorded: Option<PublicKey>,
     notes: Notes,
-    /// How long silence lasts before it means loss, for the message.
+    /// How long a connection may be silent, for the message.
     silence: String,
 }
 
@@ -89,8 +89,8 @@ impl Handler for Client {
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
         let ended = match &reason {
             DisconnectReason::ReceivedDisconnect(info) => match clean_line(info.message.as_bytes(), 120) {
-                said if said.is_empty() => "the instance closed the connection".to_owned(),
-                said => format!("the instance closed the connection (`{said}`)"),
+                message if message.is_empty() => "the instance closed the connection".to_owned(),
+                message => format!("the instance closed the connection (`{message}`)"),
             },
             DisconnectReason::Error(Error::KeepaliveTimeout) => format!("no answer for {}", self.silence),
             DisconnectReason::Error(error) => explain(error),
@@ -100,7 +100,7 @@ impl Handler for Client {
         Ok(())
     }
 
-    // Nobody on the other end has a reason to open a channel to us. Dropping the handle refuses.
+    // The instance has no reason to open a channel. Dropping the handle refuses it.
 
     async fn server_channel_open_session(
         &mut self,
@@ -178,7 +178,7 @@ impl Handler for Client {
     }
 }
 
-/// Why russh gave up, for people.
+/// russh's error as text for messages.
 pub(super) fn explain(error: &Error) -> String {
     match error {
         Error::Disconnect | Error::HUP | Error::SendError | Error::RecvError => {
@@ -197,8 +197,8 @@ pub(super) fn explain(error: &Error) -> String {
             )
         }
         other => {
-            let said = clean_line(other.to_string().as_bytes(), 160);
-            format!("the server violated the SSH protocol ({})", said.to_lowercase())
+            let message = clean_line(other.to_string().as_bytes(), 160);
+            format!("the server violated the SSH protocol ({})", message.to_lowercase())
         }
     }
 }

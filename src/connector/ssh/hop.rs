@@ -1,7 +1,7 @@
-//! From one host to the next: directly, or through a jump host.
+//! Connects to a host, directly or through a jump host.
 //!
-//! Each host on the way is verified by its own recorded key before anything else is said to it. The jump host only
-//! passes bytes on: what goes through it is a second SSH session, which it cannot read.
+//! Each host on the way is verified by its own recorded key before anything else is sent to it. The jump host only
+//! forwards bytes: they belong to a second SSH session, which it cannot read.
 
 use std::cell::RefCell;
 
@@ -20,10 +20,10 @@ use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::ConnectError;
 
-/// How to get to an instance, and in.
+/// The way to an instance, with its credentials.
 pub(super) struct Way<'a> {
     pub(super) host: Hop<'a>,
-    /// Passed first.
+    /// The jump host, which is reached first.
     pub(super) jump: Option<Hop<'a>>,
     pub(super) settings: &'a SshSettings,
 }
@@ -33,28 +33,28 @@ pub(super) struct Hop<'a> {
     pub(super) address: &'a str,
     pub(super) port: u16,
     pub(super) user: &'a str,
-    /// In OpenSSH form.
+    /// In OpenSSH format.
     pub(super) host_key: &'a str,
     pub(super) credential: Credential,
 }
 
-/// A host that has shown the right key and waits for a login.
+/// A verified host that waits for a login.
 pub(super) struct Reached {
     pub(super) handle: Handle<Client>,
     pub(super) notes: Notes,
-    /// Where this is, for messages.
+    /// The host's address, for messages.
     pub(super) at: String,
     /// The jump host's session, which carries this one.
     pub(super) carrier: Option<Handle<Client>>,
     pub(super) wire: Wire,
 }
 
-/// What carries a session: a TCP connection, or a channel of another session.
+/// The transport of a session: a TCP connection, or a channel of another session.
 trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Pipe for T {}
 
-/// The way to a host, up to the first byte that it says itself.
+/// An open transport to a host, before the host has sent anything.
 struct Path {
     pipe: Box<dyn Pipe>,
     at: String,
@@ -63,16 +63,16 @@ struct Path {
 }
 
 impl Way<'_> {
-    /// Goes to the host and verifies every key on the way. `present` names the host that is being talked to.
+    /// Connects to the host and verifies every key on the way. `present` names the host that is being contacted.
     pub(super) async fn reach(&self, present: &RefCell<String>) -> Result<Reached, ConnectError> {
         let Path { pipe, at, carrier, wire } = self.path(present).await?;
         let (handle, notes) = self.shake_hands(&self.host, &at, pipe).await?;
         Ok(Reached { handle, notes, at, carrier, wire })
     }
 
-    /// Goes to the host and looks at the key that it shows, whichever that is. Says nothing else to it.
-    pub(super) async fn look_at_key(&self, present: &RefCell<String>) -> Result<PublicKey, ConnectError> {
-        // The carrier and the wire are dropped with the look.
+    /// Connects to the host and returns the key that it presents, without verifying it. Sends nothing else.
+    pub(super) async fn presented_key(&self, present: &RefCell<String>) -> Result<PublicKey, ConnectError> {
+        // The carrier and the wire are dropped on return.
         let Path { pipe, at, carrier: _carrier, wire: _wire } = self.path(present).await?;
         let notes = Notes::default();
         let handler = Client::new(None, notes.clone(), Pretty(self.settings.silence()).to_string());
@@ -99,14 +99,14 @@ impl Way<'_> {
         first.clone_into(&mut present.borrow_mut());
         let (stream, wire) = dial::dial(jump, &first, patience).await?;
         let (mut carrier, notes) = self.shake_hands(jump, &first, stream).await?;
-        let entered = jump.credential.log_in(&mut carrier, jump.user).await;
-        entered.map_err(|problem| not_let_in(problem, &first, jump.user, &notes))?;
+        let logged_in = jump.credential.log_in(&mut carrier, jump.user).await;
+        logged_in.map_err(|problem| login_error(problem, &first, jump.user, &notes))?;
         let at = format!("{} (through {first})", place(self.host.address, self.host.port));
         at.clone_into(&mut present.borrow_mut());
         let port = u32::from(self.host.port);
-        // Where a connection comes from is for the jump host's log only.
+        // Only the jump host's log shows the origin.
         let opened = carrier.channel_open_direct_tcpip(self.host.address, port, "127.0.0.1", 0).await;
-        let channel = opened.map_err(|error| not_passed_on(&error, &at, &first, &notes))?;
+        let channel = opened.map_err(|error| forwarding_error(&error, &at, &first, &notes))?;
         Ok(Path { pipe: Box::new(channel.into_stream()), at, carrier: Some(carrier), wire })
     }
 
@@ -128,7 +128,7 @@ impl Way<'_> {
     }
 }
 
-pub(super) fn not_let_in(problem: LoginError, at: &str, user: &str, notes: &Notes) -> ConnectError {
+pub(super) fn login_error(problem: LoginError, at: &str, user: &str, notes: &Notes) -> ConnectError {
     let at = at.to_owned();
     match problem {
         LoginError::Refused(problem) => ConnectError::Refused { at, user: user.to_owned(), problem },
@@ -137,7 +137,7 @@ pub(super) fn not_let_in(problem: LoginError, at: &str, user: &str, notes: &Note
     }
 }
 
-fn not_passed_on(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectError {
+fn forwarding_error(error: &Error, at: &str, jump: &str, notes: &Notes) -> ConnectError {
     match error {
         Error::ChannelOpenFailure(reason) => {
             let reason = match reason {

@@ -1,4 +1,4 @@
-//! What an operator wants to know of a host: which key it shows, and how it would serve jobs.
+//! Inspection of a host for an operator: the key that it presents, and how it would serve jobs.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use crate::core::ids::InstanceId;
 use crate::core::text::clean_text;
 use crate::port::connector::ConnectError;
 
-/// A stage and whatever stops it. The shell that waits for the next stage comes when the present one has ended.
+/// One for a stage and one to stop it. The standby shell for the next stage starts when the current stage has ended.
 const SESSIONS_OF_A_JOB: u32 = 2;
 
 /// A host's public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostKey {
-    /// In OpenSSH form, without a comment.
+    /// In OpenSSH format, without a comment.
     pub line: String,
     /// As `ssh-keygen -l` shows it: `SHA256:…`.
     pub fingerprint: String,
 }
 
 impl HostKey {
-    /// Reads a key in OpenSSH form.
+    /// Parses a key in OpenSSH format.
     pub fn parse(line: &str) -> Option<Self> {
         Self::of(&PublicKey::from_openssh(line.trim()).ok()?)
     }
@@ -45,32 +45,32 @@ impl HostKey {
 /// How a host would serve jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
-    /// From asking for a shell to its end: what each stage pays.
+    /// From requesting a shell to its end: the overhead of each stage.
     pub shell: Duration,
-    /// What the script said on either of its streams.
+    /// The script's output on both streams.
     pub said: String,
-    /// Connections that could be held at once, of as many as there may be jobs.
+    /// Connections that were open concurrently, of one for each possible job.
     pub connections: u32,
-    /// Sessions that one of them could hold at once, of the two that a job needs.
+    /// Sessions that were open concurrently on one of them, of the two that a job needs.
     pub sessions: u32,
 }
 
 impl Ssh {
-    /// Looks at the key that a host shows, without logging in there; a jump host on the way is verified, and logged
-    /// in to.
+    /// Returns the key that a host presents, without logging in to it. A jump host on the way is verified and logged in
+    /// to.
     pub async fn host_key(&self, at: &Endpoint, within: Duration) -> Result<HostKey, ConnectError> {
-        let (host, jump) = hops(at, Credential::Nobodys)?;
+        let (host, jump) = hops(at, Credential::None)?;
         let way = Way { host, jump, settings: &self.settings };
         let present = RefCell::new(String::new());
-        let looked = timeout(within, Box::pin(way.look_at_key(&present))).await;
-        let key = looked.map_err(|_| ConnectError::timed_out(present.take(), within))??;
+        let fetched = timeout(within, Box::pin(way.presented_key(&present))).await;
+        let key = fetched.map_err(|_| ConnectError::timed_out(present.take(), within))??;
         let unusable =
             || ConnectError::Local { what: "cannot encode the host key that the server presents".to_owned() };
         HostKey::of(&key).ok_or_else(unusable)
     }
 
-    /// Logs in as so many jobs would at once, and lets `/bin/sh` run a script in one of the connections. Each step may
-    /// take `within`.
+    /// Logs in as `jobs` concurrent jobs would, and runs a script with `/bin/sh` on one of the connections. `within`
+    /// limits each step.
     pub async fn inspect(
         &self,
         id: &InstanceId,
@@ -85,10 +85,10 @@ impl Ssh {
         timeout(within, session.brief("true")).await.map_err(late)??;
         let shell = begun.elapsed();
         session.close().await;
-        // A server may count a session for a moment after its end: each on a connection that had none.
+        // A server may count a session for a moment after its end, so each step uses a connection that had none.
         let session = self.connect(id, at, within).await?;
         let late = |_| session.timed_out(within);
-        let (_, said) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
+        let (_, output) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
         session.close().await;
         let session = self.connect(id, at, within).await?;
         let sessions = sessions(&session, within).await;
@@ -97,11 +97,11 @@ impl Ssh {
         let connections = u32::try_from(others.len()).unwrap_or(u32::MAX).saturating_add(1);
         join_all(others.into_iter().map(Session::close)).await;
         session.close().await;
-        Ok(Inspected { shell, said: clean_text(&said), connections, sessions })
+        Ok(Inspected { shell, said: clean_text(&output), connections, sessions })
     }
 }
 
-/// How many sessions of a job's one connection can hold.
+/// How many of a job's sessions one connection can hold.
 async fn sessions(session: &Session<'_>, within: Duration) -> u32 {
     let mut held = Vec::new();
     for _ in 0..SESSIONS_OF_A_JOB {

@@ -1,7 +1,7 @@
-//! Keys of instances, made once.
+//! Keys of instances, generated once.
 //!
-//! `DIR/INSTANCE/client_key` logs in, `DIR/INSTANCE/host_key` is what the instance answers with; both private, in
-//! OpenSSH form, mode 0600. The folder of an instance appears complete or not at all.
+//! `DIR/INSTANCE/client_key` is the login key and `DIR/INSTANCE/host_key` the instance's host key: private keys in
+//! OpenSSH format, mode 0600. The folder of an instance appears complete or not at all.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
@@ -20,7 +20,7 @@ use crate::port::connector::ConnectError;
 const CLIENT: &str = "client_key";
 const HOST: &str = "host_key";
 
-/// The folder that holds them.
+/// The folder of all keys.
 #[derive(Debug)]
 pub(super) struct KeyStore {
     dir: PathBuf,
@@ -38,7 +38,7 @@ impl KeyStore {
         Self { dir }
     }
 
-    /// Reads the keys of an instance, or makes them.
+    /// Reads the keys of an instance, or generates them.
     pub(super) fn obtain(&self, id: &InstanceId) -> Result<Pair, ConnectError> {
         let folder = self.folder(id);
         if let Some(pair) = read_pair(&folder)? {
@@ -46,20 +46,20 @@ impl KeyStore {
         }
         self.make(id)
             .map_err(|e| ConnectError::Local { what: format!("cannot store keys for `{id}`: {e}") })?;
-        // Read back instead of returned: when two make them at once, both must answer with the ones that stayed.
+        // Read back instead of returned: if two calls generate keys concurrently, both must return the stored ones.
         read_pair(&folder)?.ok_or_else(|| missing(id, &folder))
     }
 
-    /// The key that logs in to an instance that exists.
+    /// The login key of an existing instance.
     pub(super) fn client_key(&self, id: &InstanceId) -> Result<PrivateKey, ConnectError> {
         let folder = self.folder(id);
         read(&folder.join(CLIENT))?.ok_or_else(|| missing(id, &folder))
     }
 
-    /// Removes them; what is not there needs no removing.
+    /// Removes an instance's keys; missing keys are not an error.
     pub(super) fn discard(&self, id: &InstanceId) {
         let _gone = fs::remove_dir_all(self.folder(id));
-        // CRASH: a process that was killed while it made keys leaves a folder that nobody else will look at.
+        // CRASH: a process that was killed while generating keys leaves a folder that is never used.
         let unfinished = format!("{}.", folder_name(id));
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -84,7 +84,7 @@ impl KeyStore {
         write(&unfinished.join(CLIENT), &fresh()?)?;
         write(&unfinished.join(HOST), &fresh()?)?;
         fs::File::open(&unfinished)?.sync_all()?;
-        // RACE: another process may have been faster. A folder with files in it is never replaced by a rename.
+        // RACE: another process may have been faster. A rename never replaces a folder that has files in it.
         match fs::rename(&unfinished, self.folder(id)) {
             Ok(()) => {}
             Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
@@ -113,7 +113,7 @@ impl Pair {
     }
 }
 
-/// The public half in OpenSSH form.
+/// The public half in OpenSSH format.
 fn public_text(key: &PrivateKey) -> Result<String, ConnectError> {
     key.public_key().to_openssh().map_err(|e| unusable("a key", &e))
 }
@@ -126,8 +126,8 @@ fn missing(id: &InstanceId, folder: &Path) -> ConnectError {
     ConnectError::Local { what: format!("no key for instance `{id}` in {}", folder.display()) }
 }
 
-/// Names of launched instances stay as they are. An operator's name for a host may hold anything; what could leave the
-/// folder, or hide in it, is written as `%XX`.
+/// Names of launched instances are used unchanged. An operator's name for a host may contain anything; bytes that could
+/// leave the folder or hide in it become `%XX`.
 pub(super) fn folder_name(id: &InstanceId) -> String {
     let mut name = String::new();
     for (at, byte) in id.as_str().bytes().enumerate() {

@@ -16,23 +16,23 @@ use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::port::connector::ConnectError;
 
-/// What an agent may offer before servers hang up (`MaxAuthTries` is 6).
+/// Keys of an agent that are tried before servers disconnect (`MaxAuthTries` is 6).
 const AGENT_TRIES: usize = 5;
 
-/// What we log in with.
+/// What a login uses.
 pub(super) enum Credential {
     Key(Arc<PrivateKey>),
     Agent {
         socket: PathBuf,
         only: Option<PublicKey>,
     },
-    /// Nothing: the host is only looked at.
-    Nobodys,
+    /// No login: only the host key is read.
+    None,
 }
 
 /// Why a login failed.
 pub(super) enum LoginError {
-    /// The instance said no.
+    /// The instance refused the login.
     Refused(String),
     /// The session ended meanwhile.
     Gone,
@@ -40,7 +40,7 @@ pub(super) enum LoginError {
 }
 
 impl Credential {
-    /// The operator's key where there is one, else the instance's own.
+    /// The operator's key if there is one, else the instance's own.
     pub(super) fn find(
         given: Option<&LoginKey>,
         keys: &KeyStore,
@@ -52,7 +52,7 @@ impl Credential {
         }
     }
 
-    /// A key of the operator's.
+    /// An operator's key.
     pub(super) fn of(given: &LoginKey) -> Result<Self, ConnectError> {
         match given {
             LoginKey::File(path) => Ok(Self::Key(Arc::new(read_user_key(path)?))),
@@ -82,7 +82,7 @@ impl Credential {
                 }
                 Err(last)
             }
-            Self::Nobodys => Err(LoginError::Local("no key for the login".to_owned())),
+            Self::None => Err(LoginError::Local("no key for the login".to_owned())),
         }
     }
 }
@@ -116,8 +116,8 @@ fn read_user_key(path: &Path) -> Result<PrivateKey, ConnectError> {
         }
         Err(keys::Error::UnsupportedKeyType { .. } | keys::Error::UnknownAlgorithm(_)) => return Err(rsa()),
         Err(error) => {
-            let said = clean_line(error.to_string().as_bytes(), 120);
-            return Err(local(format!("{file} is not a private key: {said}")));
+            let message = clean_line(error.to_string().as_bytes(), 120);
+            return Err(local(format!("{file} is not a private key: {message}")));
         }
     };
     match key.algorithm() {
@@ -186,7 +186,7 @@ async fn judge(handle: &Handle<Client>, answer: AuthResult, key: &PublicKey) -> 
     let AuthResult::Failure { remaining_methods, partial_success } = answer else {
         return Ok(());
     };
-    // russh also answers with a failure when the session ended; its task may need a moment to say so.
+    // russh also returns a failure when the session has ended; its task may need a moment to close the handle.
     tokio::task::yield_now().await;
     if handle.is_closed() && remaining_methods.is_empty() {
         return Err(LoginError::Gone);

@@ -1,9 +1,11 @@
 //! Reaches instances over SSH, with russh.
 //!
-//! The instance is hostile by assumption: it runs jobs of strangers as root. So its host key is checked before anything
-//! else is said, every wait of ours has an end, nothing is buffered without bound, channels that it opens are refused,
-//! and its words are cleaned before they reach a message. Guests are POSIX systems: `/bin/sh`, `sleep`, and either
-//! `/proc` or `pkill`. No profile, no `setsid`, no particular login shell is needed.
+//! The instance is assumed hostile: it runs untrusted jobs as root. So the connector verifies the host key before it
+//! sends anything else, limits every wait and every buffer, refuses channels that the instance opens, and cleans the
+//! instance's text before it reaches a message.
+//!
+//! Guests are POSIX systems with `/bin/sh`, `sleep`, and either `/proc` or `pkill`. They need no profile, no `setsid`
+//! and no particular login shell.
 
 mod algorithms;
 mod dial;
@@ -44,23 +46,24 @@ use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
-/// How the connector behaves; `SshSettings::new` gives the defaults.
+/// Settings of the connector; `SshSettings::new` returns the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SshSettings {
-    /// Where the keys of instances are kept: made with mode 0700 if it is not there.
+    /// The directory of the instances' keys; created with mode 0700 if it is missing.
     pub keys_dir: PathBuf,
-    /// Of an operator's command: for name, TCP, key exchange and login together, and again for its start, up to the
-    /// guest's first word. A stage names its own. Default 15 s.
+    /// Limit of an operator's command for name resolution, TCP, key exchange and login together, and again for its
+    /// start, until the guest's first message. A stage has its own limit. Default 15 s.
     #[serde(with = "millis")]
     pub connect_timeout: Duration,
-    /// A question to an instance that has been silent for so long. Default 20 s: hundreds of links ask, for days.
+    /// Keep-alives are sent to an instance that has been silent for this long. Default 20 s, because hundreds of links
+    /// send them for days.
     #[serde(with = "millis")]
     pub keepalive: Duration,
-    /// So many questions in a row may stay without an answer; the next one due ends the connection. Default 2, which
-    /// finds a dead instance after 60 s.
+    /// This many keep-alives in a row may stay unanswered; the next one due ends the connection. Default 2, which
+    /// detects a dead instance after 60 s.
     pub keepalive_misses: u32,
-    /// A process that the script left in the background may keep its output open after the script's end. When it has
-    /// said nothing for so long, the stage is over and that output is closed. Default 10 s.
+    /// A background process of the script may keep the output open after the script has ended. After this long without
+    /// output, the stage ends and the output is closed. Default 10 s.
     #[serde(with = "millis")]
     pub linger: Duration,
 }
@@ -82,16 +85,16 @@ impl SshSettings {
     }
 }
 
-/// The connector. One connection for each call; nothing is kept between calls but the keys.
+/// The connector. It opens one connection per call and keeps only the keys between calls.
 #[derive(Debug)]
 pub struct Ssh {
     settings: SshSettings,
     keys: KeyStore,
 }
 
-/// What stopping a stage takes beyond its grace, at most, on an instance that answers.
+/// The longest time that stopping a stage takes beyond its grace, on a responsive instance.
 pub const STOP_MARGIN: Duration = stop::MARGIN;
-/// From TERM to KILL for an operator's command that took too long.
+/// From TERM to KILL for an operator's command that timed out.
 const COMMAND_GRACE: Duration = Duration::from_secs(1);
 
 impl Ssh {
@@ -108,7 +111,7 @@ impl Ssh {
         Session::open(Rc::new(self.way(id, endpoint)?), within).await
     }
 
-    /// How to get to an instance, with what logs in there.
+    /// The way to an instance, with its credential.
     fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Way<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
         let (host, jump) = hops(endpoint, credential)?;
@@ -116,18 +119,18 @@ impl Ssh {
     }
 }
 
-/// Did `true` do what it always does?
+/// Checks that the command `true` exited with 0.
 fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Result<(), ConnectError> {
-    let (end, said) = answer;
+    let (end, output) = answer;
     if end == StageEnd::Exited(0) {
         return Ok(());
     }
     let problem =
-        format!("the command `true` failed with {}: {}", remote::ending(&end), clean_line(&said, 200));
+        format!("the command `true` failed with {}: {}", remote::ending(&end), clean_line(&output, 200));
     Err(ConnectError::Refused { at: session.at().to_owned(), user: user.to_owned(), problem })
 }
 
-/// The hosts on the way to an instance: itself, and the one before it.
+/// The hosts on the way to an instance: itself and its jump host.
 fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<Hop<'_>>), ConnectError> {
     let Endpoint { address, port, user, host_key, key: _, jump } = endpoint;
     let host = Hop { address, port: *port, user, host_key, credential };
@@ -185,7 +188,7 @@ impl Connector for Ssh {
         result
     }
 
-    /// A command that outlives `within` is stopped, and the end says `Stopped`. An instance that cannot be reached in
+    /// Stops a command that runs longer than `within`; its end is then `Stopped`. An instance that is not reached in
     /// that time is an error.
     async fn command(
         &self,

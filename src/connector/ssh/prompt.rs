@@ -1,9 +1,9 @@
-//! A connection that acknowledges at once.
+//! A connection that acknowledges data immediately.
 //!
-//! sshd sends what follows a login in several small packets, and until a command runs it leaves them to Nagle's
-//! algorithm: each waits for our acknowledgement of the one before, which the kernel holds back for 40 ms. That
-//! would be half of the time that a new connection takes. The kernel forgets the wish for quick acknowledgements as
-//! soon as we send something, so it is said again before each wait, as long as a connection is young.
+//! After a login, sshd sends several small packets, and until a command runs it leaves them to Nagle's algorithm: each
+//! waits for the acknowledgement of the one before. The kernel delays acknowledgements by 40 ms, which would be half of
+//! the time that a new connection takes. It resets the option for quick acknowledgements whenever data is sent, so the
+//! option is set again before each wait of a young connection.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// From connecting to a running command there are about fifteen waits; an agent's keys or a long banner add some.
+/// There are about fifteen waits from connecting to a running command; an agent's keys or a long banner add some.
 const YOUNG: u32 = 64;
 
 /// The stream of a connection.
 #[derive(Debug)]
 pub(super) struct Prompt {
     stream: TcpStream,
-    /// Waits that are still hurried.
+    /// Remaining waits before which the option is set.
     left: u32,
 }
 
@@ -39,8 +39,8 @@ impl AsyncRead for Prompt {
         let polled = Pin::new(&mut self.stream).poll_read(cx, into);
         if polled.is_pending() && self.left > 0 {
             self.left -= 1;
-            // A refinement: a kernel that does not know it still connects.
-            let _hint = sockopt::set_tcp_quickack(&self.stream, true);
+            // Optional: a kernel without this socket option still connects.
+            let _optional = sockopt::set_tcp_quickack(&self.stream, true);
         }
         polled
     }

@@ -1,8 +1,8 @@
-//! What we ask a guest's shell to do.
+//! Commands for a guest's shell.
 //!
 //! A stage runs as `exec /bin/sh -c 'echo MARK$$ >&2; exec bash'`, which every login shell understands. The mark is
-//! random, so nothing that a profile prints, or a script could know of beforehand, passes for the session's number.
-//! sshd starts each command in a session of its own, so the number of that first process is the session's.
+//! random, so neither a profile's output nor a script can imitate the session's number. sshd starts each command in a
+//! session of its own, so the first process's number is the session's number.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::port::connector::{ConnectError, StageEnd};
 pub(super) struct SessionId(u32);
 
 impl SessionId {
-    /// 0 and 1 are no sessions of ours, however the guest came to say so.
+    /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
     pub(super) fn parse(number: &[u8]) -> Option<Self> {
         let number = number.strip_suffix(b"\r").unwrap_or(number);
         let digits = std::str::from_utf8(number).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
@@ -32,7 +32,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A command line that names its session, and the mark by which to know it.
+/// A command line that prints its session, and the mark that identifies that line.
 #[derive(Debug)]
 pub(super) struct Marked {
     pub(super) command: String,
@@ -40,7 +40,7 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    /// An interpreter that reads a script from standard input. `before`: shell commands that come first.
+    /// An interpreter that reads a script from standard input. `before`: shell commands to run first.
     pub(super) fn interpreter(shell: &str, before: &str) -> Result<Self, ConnectError> {
         let program = match shell {
             "bash" => "bash",
@@ -61,7 +61,7 @@ impl Marked {
         Self::new(before, &format!("exec {program}"))
     }
 
-    /// A command of the operator's, as `/bin/sh` understands it.
+    /// An operator's command, in the syntax of `/bin/sh`.
     pub(super) fn command(command: &str) -> Result<Self, ConnectError> {
         Self::new("", command)
     }
@@ -85,12 +85,12 @@ pub(super) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// TERM once to every process of the session, after `grace` KILL until none is left. Gives up `killing` after that, so
-/// that nothing of ours stays behind.
+/// Sends TERM once to every process of the session and, after `grace`, KILL until none is left. Gives up `killing`
+/// later, so that the sweep itself does not stay behind.
 ///
-/// `/proc` first, because it also knows what is a zombie: where nobody reaps orphans they stay for ever, and `pkill`
-/// counts them. A process group of that number belongs too, for servers that make no session. The time is the guest's
-/// own, in hundredths: rounds take longer on a busy guest.
+/// Prefers `/proc`, which shows zombies: where no init reaps orphans they stay forever, and `pkill` counts them. The
+/// process group of that number is included for servers that create no session. Time comes from the guest's own clock,
+/// in hundredths of a second, because rounds take longer on a busy guest.
 pub(super) fn sweep(session: SessionId, grace: Duration, killing: Duration) -> String {
     let SessionId(id) = session;
     let kill_at = grace.as_millis() / 10;
@@ -120,7 +120,7 @@ pub(super) fn sweep(session: SessionId, grace: Duration, killing: Duration) -> S
     ))
 }
 
-/// A signal's name as a stage's end; the guest may have made it up.
+/// The end by a signal, whose name the guest may have invented.
 pub(super) fn signalled(signal: &Sig) -> StageEnd {
     StageEnd::Signalled(match signal {
         Sig::Custom(name) => clean_line(name.as_bytes(), 32),
@@ -128,7 +128,7 @@ pub(super) fn signalled(signal: &Sig) -> StageEnd {
     })
 }
 
-/// An end in words, for messages.
+/// The end as text, for messages.
 pub(super) fn ending(end: &StageEnd) -> String {
     match end {
         StageEnd::Exited(code) => format!("exit code {code}"),
@@ -137,18 +137,18 @@ pub(super) fn ending(end: &StageEnd) -> String {
     }
 }
 
-/// Takes the line with the mark out of the guest's standard error; all else passes.
+/// Removes the line with the mark from the guest's standard error and passes on the rest.
 #[derive(Debug)]
 pub(super) struct Sift {
     mark: Vec<u8>,
     /// Might be the beginning of the marked line.
     held: Vec<u8>,
-    /// Nothing more to look for.
+    /// The search has ended.
     over: bool,
     session: Option<SessionId>,
 }
 
-/// A number, perhaps a carriage return, a newline: no longer than this.
+/// Maximum length of a session number with an optional carriage return and a newline.
 const LONGEST_NUMBER: usize = 12;
 
 impl Sift {
@@ -160,12 +160,12 @@ impl Sift {
         self.session
     }
 
-    /// Did the mark come, and so the shell into being?
+    /// True if the mark was found, so that the shell has started.
     pub(super) fn has_begun(&self) -> bool {
         self.over
     }
 
-    /// Passes on what is output.
+    /// Returns the part that is output.
     pub(super) fn feed<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         if self.over {
             return Cow::Borrowed(bytes);
@@ -194,7 +194,7 @@ impl Sift {
         Cow::Owned(output)
     }
 
-    /// What was held back when the output ended.
+    /// Returns the bytes that are still held back when the output ends.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         self.over = true;
         std::mem::take(&mut self.held)
@@ -205,7 +205,7 @@ fn find(within: &[u8], what: &[u8]) -> Option<usize> {
     within.windows(what.len()).position(|window| window == what)
 }
 
-/// The longest end of `text` that is a beginning of `what`.
+/// Length of the longest suffix of `text` that is a prefix of `what`.
 fn longest_beginning(text: &[u8], what: &[u8]) -> usize {
     let most = text.len().min(what.len().saturating_sub(1));
     (1..=most).rev().find(|n| what.starts_with(&text[text.len() - n..])).unwrap_or(0)
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// What passes when `pieces` come one after the other, and the session.
+    /// The output after feeding `pieces` in order, and the session.
     fn sifted(pieces: &[&[u8]]) -> (Vec<u8>, Option<u32>) {
         let mut sift = Sift::new("MARK-");
         let mut output = Vec::new();
@@ -292,7 +292,7 @@ mod tests {
         assert!(text.contains("`cmd`") && text.contains("`pwsh`"), "{text}");
     }
 
-    /// What `/proc` says of processes in a session that are not zombies.
+    /// The `/proc` entries of a session's processes that are not zombies.
     fn living_of(session: u32) -> Vec<String> {
         let stats = std::fs::read_dir("/proc").unwrap().flatten();
         let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
@@ -303,7 +303,7 @@ mod tests {
         of_session.collect()
     }
 
-    /// A process of its own session that says its number first.
+    /// A process in a session of its own that first prints its number.
     fn victim(script: &str) -> (Child, SessionId) {
         let mut victim = Command::new("setsid")
             .args(["sh", "-c", script])
@@ -317,7 +317,7 @@ mod tests {
         (victim, session)
     }
 
-    /// Sweeps as a guest whose `/bin/sh` is this one; how the victim ended.
+    /// Sweeps as a guest whose `/bin/sh` is `sh`; returns the victim's exit status.
     fn swept(sh: &[&str], proc: &str, script: &str, grace: Duration) -> ExitStatus {
         let (mut victim, session) = victim(script);
         let command = sweep(session, grace, Duration::from_secs(20))
@@ -340,7 +340,7 @@ mod tests {
             let script = "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300";
             assert_eq!(swept(sh, "/proc/", script, grace).signal(), Some(9), "{sh:?}");
             assert!(begun.elapsed() >= grace, "{sh:?}");
-            // A guest without `/proc`. A single process: `pkill` counts orphans that nobody reaps.
+            // A guest without `/proc`. Only one process, because `pkill` counts unreaped orphans.
             let script = "trap '' TERM; echo $$; exec sleep 300";
             assert_eq!(swept(sh, "/nowhere/", script, grace).signal(), Some(9), "{sh:?}, no /proc");
         }
@@ -350,7 +350,7 @@ mod tests {
     fn a_sweep_lets_what_heeds_term_end_in_its_own_way() {
         for sh in SHELLS {
             for proc in ["/proc/", "/nowhere/"] {
-                // TERM again would end it in the middle of its work.
+                // A second TERM would kill it in the middle of its work.
                 let script = "trap 'trap - TERM; while [ $((n+=1)) -lt 100000 ]; do :; done; exit 7' TERM; echo $$; \
                      while :; do :; done";
                 let end = swept(sh, proc, script, Duration::from_mins(1));

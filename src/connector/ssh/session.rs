@@ -9,18 +9,18 @@ use russh::{Channel, ChannelMsg, Disconnect, Error};
 
 use super::dial::Wire;
 use super::handler::{Client, Notes};
-use super::hop::{Hop, Reached, Way, not_let_in};
+use super::hop::{Hop, Reached, Way, login_error};
 use super::remote;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
-/// How long a farewell may take.
-const FAREWELL: Duration = Duration::from_millis(500);
-/// What is kept of the output of a command of ours.
+/// How long a disconnect may take.
+const DISCONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// Bytes that are kept of the output of `brief`.
 const BRIEF_OUTPUT: usize = 2048;
 const NO_SESSION: &str = "the instance refuses to open a session";
 
-/// Did the instance refuse a session on a connection that stands? Servers count one that has just ended for a moment more
+/// True if the instance refused a session on an open connection. Servers count an ended session for a moment longer
 /// (`MaxSessions`).
 pub(super) fn is_refusal(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Lost { problem, .. } if problem == NO_SESSION)
@@ -41,9 +41,9 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Connects, verifies and logs in, all within `within`.
     pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
-        // Whoever does not answer in time: the one that is being talked to when it is over.
+        // The host that the connection is waiting for, named in a timeout.
         let at = RefCell::new(String::new());
-        match tokio::time::timeout(within, Box::pin(Self::open_patiently(way, &at))).await {
+        match tokio::time::timeout(within, Box::pin(Self::open_unlimited(way, &at))).await {
             Ok(result) => result,
             Err(_) => Err(ConnectError::timed_out(at.into_inner(), within)),
         }
@@ -54,28 +54,28 @@ impl<'a> Session<'a> {
         Self::open(Rc::clone(&self.way), within).await
     }
 
-    async fn open_patiently(way: Rc<Way<'a>>, present: &RefCell<String>) -> Result<Self, ConnectError> {
+    async fn open_unlimited(way: Rc<Way<'a>>, present: &RefCell<String>) -> Result<Self, ConnectError> {
         let reached = way.reach(present).await?;
         let Reached { handle, notes, at, carrier, wire } = reached;
         let mut session = Self { way, handle, notes, at, _carrier: carrier, _wire: wire };
         let Hop { user, credential, .. } = &session.way.host;
         match credential.log_in(&mut session.handle, user).await {
             Ok(()) => Ok(session),
-            Err(problem) => Err(not_let_in(problem, &session.at, user, &session.notes)),
+            Err(problem) => Err(login_error(problem, &session.at, user, &session.notes)),
         }
     }
 
-    /// Where this leads, for messages.
+    /// The instance's address, for messages.
     pub(super) fn at(&self) -> &str {
         &self.at
     }
 
-    /// The connection as an error; `sent`: was anything of the script sent?
+    /// The error of a lost connection. `sent`: whether any part of the script was sent.
     pub(super) fn lost(&self, sent: bool) -> ConnectError {
         self.lost_because(self.ended(), sent)
     }
 
-    /// Why the connection ended, in a few words.
+    /// Why the connection ended, for messages.
     pub(super) fn ended(&self) -> String {
         self.notes.ended()
     }
@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
         ConnectError::Lost { at: self.at.clone(), problem, sent }
     }
 
-    /// The guest's first word did not come in time.
+    /// The error of a guest whose first message did not arrive in time.
     pub(super) fn not_started(&self, within: Duration, sent: bool) -> ConnectError {
         self.lost_because(format!("the instance did not start the stage within {}", Pretty(within)), sent)
     }
@@ -105,17 +105,17 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Runs a short command of ours and keeps the beginning of what it says. Waits for as long as it takes.
+    /// Runs a short internal command and returns the beginning of its output. Waits for as long as it takes.
     pub(super) async fn brief(&self, command: &str) -> Result<(StageEnd, Vec<u8>), ConnectError> {
         let mut channel = self.channel().await?;
         channel.exec(true, command).await.map_err(|_| self.lost(false))?;
         let _sent = channel.eof().await;
-        let (mut end, mut said) = (None, Vec::new());
+        let (mut end, mut output) = (None, Vec::new());
         while let Some(message) = channel.wait().await {
             match message {
                 ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, ext: 1 } => {
-                    let room = BRIEF_OUTPUT.saturating_sub(said.len());
-                    said.extend_from_slice(&data[..data.len().min(room)]);
+                    let room = BRIEF_OUTPUT.saturating_sub(output.len());
+                    output.extend_from_slice(&data[..data.len().min(room)]);
                 }
                 ChannelMsg::ExitStatus { exit_status } => end = end.or(Some(StageEnd::Exited(exit_status))),
                 ChannelMsg::ExitSignal { signal_name, .. } => {
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
             }
         }
         match end {
-            Some(end) => Ok((end, said)),
+            Some(end) => Ok((end, output)),
             None if self.is_closed() => Err(self.lost(false)),
             None => {
                 Err(self
@@ -139,9 +139,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// One question and answer with the server, which need not have started anything in the guest.
+    /// Pings the SSH server. A reply does not show that the guest can start a process.
     pub(super) async fn ping(&self) -> Result<(), ConnectError> {
-        // A lost connection answers as well: only afterwards it is known to be lost.
+        // A ping on a lost connection succeeds too; only afterwards is the loss known.
         let answered = self.handle.send_ping().await;
         if answered.is_err() || self.is_closed() { Err(self.lost(false)) } else { Ok(()) }
     }
@@ -149,17 +149,17 @@ impl<'a> Session<'a> {
     /// Resolves when the connection has ended.
     pub(super) async fn closed(&self) {
         while !self.is_closed() && !self.notes.has_ended() {
-            self.notes.told().await;
+            self.notes.ended_or_interval().await;
         }
     }
 
-    /// Says good-bye and ends the connection.
+    /// Disconnects and ends the connection.
     pub(super) async fn close(self) {
-        let farewell = async {
+        let disconnecting = async {
             if self.handle.disconnect(Disconnect::ByApplication, "", "").await.is_ok() {
                 let _ended = self.handle.await;
             }
         };
-        let _in_time = tokio::time::timeout(FAREWELL, farewell).await;
+        let _in_time = tokio::time::timeout(DISCONNECT_WITHIN, disconnecting).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one stage over a session.
 //!
-//! The script is sent while output is read, so neither side can block the other. Output goes through in order, one
-//! message at a time: while the reader of our output sleeps, the guest waits.
+//! The script is sent while output is read, so neither side can block the other. Output is forwarded in order, one
+//! message at a time: while its reader is stalled, the guest waits.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,18 +24,18 @@ use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop};
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// A command and all that is needed to run and to stop it.
+/// A command, with everything needed to run and stop it.
 pub(super) struct Work {
     marked: Marked,
     start_within: Duration,
     run: Run,
 }
 
-/// What happens once the command has been asked for.
+/// Input and limits of a requested command.
 pub(super) struct Run {
-    /// What it reads.
+    /// Its standard input.
     pub(super) input: Input,
-    /// From TERM to KILL when it is stopped; whoever stops it may still change it.
+    /// From TERM to KILL when it is stopped; the stop may still change it.
     pub(super) grace: Rc<Cell<Duration>>,
     pub(super) start_within: Duration,
     pub(super) linger: Duration,
@@ -71,19 +71,19 @@ impl Work {
     }
 }
 
-/// A script, or what a command is given to read.
+/// A script, or the standard input of a command.
 pub(super) enum Input {
     File(File),
     Text(Box<[u8]>),
 }
 
-/// A channel on which a command was asked for.
+/// A channel on which a command was requested.
 pub(super) struct Begun {
     pub(super) guest: Guest,
     pub(super) to: ChannelWriteHalf<Msg>,
 }
 
-/// Asks for a command. Its first word has to come by the same time as the channel.
+/// Requests a command. `within` limits the channel and the command's first message together.
 pub(super) async fn begin(
     session: &Session<'_>,
     marked: &Marked,
@@ -97,7 +97,7 @@ pub(super) async fn begin(
     Ok(Begun { guest: Guest::new(from, &marked.mark, start_by), to })
 }
 
-/// Runs it to its end, or until `stop` resolves.
+/// Runs a command to its end, or until `stop` resolves.
 pub(super) async fn run(
     session: &Session<'_>,
     work: Work,
@@ -112,7 +112,7 @@ pub(super) async fn run(
     carry_on(session, &mut begun, &work.run, output, stop, &Cell::new(false)).await
 }
 
-/// Sends the input to what was asked for and passes its output on, to its end or until `stop` resolves. `sent` is set
+/// Sends the input to a requested command and forwards its output, to its end or until `stop` resolves. `sent` is set
 /// with the first byte of the input.
 pub(super) async fn carry_on(
     session: &Session<'_>,
@@ -125,14 +125,14 @@ pub(super) async fn carry_on(
     let outcome = drive(session, guest, to, run, (output, stop, sent)).await;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {
-            // What a background process still holds open is closed with it.
+            // This also closes the output that a background process still holds open.
             let _sent = to.close().await;
             return Ok(end);
         }
         DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
         DriveEnd::Over(Over::NotStarted) => {
-            // It has no session to stop. Should its shell come round later, its first word meets a closed pipe and
-            // ends it: the script is not read.
+            // There is no session to stop. A shell that starts later fails when it writes its first line to the closed
+            // pipe, and does not read the script.
             return Err(session.not_started(run.start_within, sent.get()));
         }
         DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
@@ -187,9 +187,9 @@ async fn drive(
     }
 }
 
-/// Sends the script, then the end of input. A guest that does not want it all is no error.
+/// Sends the script, then the end of input. A guest that does not read all of it is not an error.
 async fn send(to: &ChannelWriteHalf<Msg>, mut input: impl Read, sent: &Cell<bool>) -> io::Result<()> {
-    // The first byte travels alone: when it could be sent, `sent` is true, and not a byte earlier or later.
+    // The first byte is sent alone, so that `sent` becomes true exactly with it.
     let mut size = 1;
     loop {
         let mut chunk = Vec::with_capacity(size);

@@ -1,7 +1,6 @@
-//! Stops a stage that runs.
+//! Stops a running stage.
 //!
-//! The stage's own output is thrown away meanwhile: a connection whose output nobody takes stands still, and the
-//! second channel with it.
+//! The stage's output is discarded meanwhile: unread output stalls the connection, and the second channel with it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -17,30 +16,30 @@ use super::session::Session;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
-/// A stage that has just been started may not have named its session yet.
+/// A stage that has just started may not have printed its session yet.
 const NAMING: Duration = Duration::from_secs(2);
-/// After KILL a process is gone in an instant; but one that waits for a disk is not, and a guest with a hundred busy
-/// processes takes seconds to start the one that sends it.
+/// KILL usually takes effect immediately. A process that waits for a disk takes longer, and a guest with a hundred busy
+/// processes needs seconds to start the command that sends the signal.
 const KILLING: Duration = Duration::from_secs(10);
-/// The same where the server sends it itself: nothing has to be started.
+/// The same if the server sends the signal itself: no process has to be started.
 const SIGNALLING: Duration = Duration::from_secs(5);
-/// What a stop takes beyond the grace where the guest behaves, however busy it is.
+/// Time that a stop takes beyond the grace on a well-behaved guest, however busy it is.
 pub(super) const MARGIN: Duration = NAMING.saturating_add(KILLING);
-/// What a stop takes beyond twice the grace, whatever the guest does.
+/// Time that a stop takes at most beyond twice the grace, whatever the guest does.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
-/// Until a guest that could not start the command that ends a session is asked once more.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Delay before a sweep that the guest could not start is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// What became of the stage's session.
+/// State of the stage's session after a stop.
 enum StopResult {
     Gone,
     Left,
-    /// It could not be asked.
+    /// It could not be determined.
     Unknown,
 }
 
-/// TERM, after `grace` KILL, to the stage's whole session. `Stopped` only when nothing of it is left. Takes `grace`
-/// and `MARGIN` at most; twice `grace` plus 27 s where the connection gives no second channel.
+/// Sends TERM and, after `grace`, KILL to the stage's whole session. Returns `Stopped` only if nothing of it is left.
+/// Takes at most `grace` plus `MARGIN`, or twice `grace` plus 27 s if the connection has no second channel.
 pub(super) async fn stop(
     session: &Session<'_>,
     guest: &mut Guest,
@@ -49,7 +48,7 @@ pub(super) async fn stop(
 ) -> Result<StageEnd, ConnectError> {
     let naming = async { while guest.sift.session().is_none() && guest.discard_one().await {} };
     let _named = tokio::time::timeout(NAMING, naming).await;
-    let fate = match guest.sift.session() {
+    let result = match guest.sift.session() {
         Some(id) => {
             let discarding = async {
                 while guest.discard_one().await {}
@@ -57,13 +56,13 @@ pub(super) async fn stop(
             };
             tokio::select! {
                 biased;
-                fate = by_session(session, id, grace) => fate,
-                fate = discarding => fate,
+                result = by_session(session, id, grace) => result,
+                result = discarding => result,
             }
         }
         None => StopResult::Unknown,
     };
-    let gone = match fate {
+    let gone = match result {
         StopResult::Gone => true,
         StopResult::Left => false,
         StopResult::Unknown => by_signal(session, guest, to, grace).await,
@@ -81,16 +80,16 @@ pub(super) async fn stop(
 async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
     match sweeps(session, id, grace).await {
         StopResult::Unknown => {}
-        fate => return fate,
+        result => return result,
     }
-    // Refused (`MaxSessions`), or the connection is broken: then on one of its own.
+    // The server refused the session (`MaxSessions`), or the connection is broken: sweep on a new connection.
     let Ok(other) = session.another(KILLING).await else { return StopResult::Unknown };
-    let fate = sweeps(&other, id, grace).await;
+    let result = sweeps(&other, id, grace).await;
     other.close().await;
-    fate
+    result
 }
 
-/// One command does it all, so that the guest has one process to start, and starts it while it still has the grace.
+/// One command does everything, so that the guest starts only one process, and starts it during the grace.
 async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
     let kill_at = Instant::now() + grace;
     let until = kill_at + KILLING;
@@ -100,14 +99,14 @@ async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> StopRe
         match tokio::time::timeout_at(until, session.brief(&command)).await {
             Ok(Ok((StageEnd::Exited(0), _))) => return StopResult::Gone,
             Ok(Err(_)) => return StopResult::Unknown,
-            // No process to be had, or it was killed with the rest.
-            Ok(Ok(_)) if now + AGAIN < until => tokio::time::sleep(AGAIN).await,
+            // The guest could not start a process, or the command was killed with the rest.
+            Ok(Ok(_)) if now + RETRY_DELAY < until => tokio::time::sleep(RETRY_DELAY).await,
             Ok(Ok(_)) | Err(_) => return StopResult::Left,
         }
     }
 }
 
-/// The signal request of the protocol: reaches the stage's first process group only, and some servers ignore it.
+/// Sends the protocol's signal request, which reaches only the stage's first process group. Some servers ignore it.
 async fn by_signal(
     session: &Session<'_>,
     guest: &mut Guest,

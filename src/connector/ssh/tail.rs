@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use crate::core::text::clean_text;
 use crate::port::connector::{Output, Stream};
 
-/// How much is kept of a command's output.
+/// Bytes that are kept of a command's output.
 const KEPT: usize = 8 << 10;
 
-/// Both streams, in the order they came, the last 8 KiB of them.
+/// The last 8 KiB of both streams, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     kept: VecDeque<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// As text, cleaned; from the start of a line where something was cut off.
+    /// The cleaned text, from the start of a line if the output was truncated.
     pub(super) fn text(mut self) -> String {
         let kept = self.kept.make_contiguous();
         let begin = match kept.iter().position(|b| *b == b'\n') {

@@ -1,8 +1,12 @@
-//! What a stage does first on a host that others use after it: leave word of itself for the clean.
+//! The trace of a stage, for cleaning a host that other jobs use afterwards.
 //!
-//! Its session as a link `~/.greenroom/MARK/ATTEMPT.SESSION.START` to the attempt's builds directory (a link needs no
-//! room on a full disk); the mark in the environment of all that it starts; and a directory of its own for temporary
-//! files. A stage that cannot leave word does not run: nobody would clean up after it.
+//! A stage first leaves:
+//! * its session, as a symbolic link `~/.greenroom/MARK/ATTEMPT.SESSION.START` to the attempt's builds directory (a
+//!   link needs no space on a full disk)
+//! * the mark, in the environment of every process that it starts
+//! * a separate directory for temporary files
+//!
+//! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
 use super::remote::quote;
 use crate::port::connector::Trace;

@@ -1,4 +1,4 @@
-//! How a call finds the link of a free slot, starts one where there is none, and ends one that answers no more.
+//! Finds the link of a free slot for a call, starts one if there is none, and kills an unresponsive one.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,31 +22,31 @@ use super::slot::{Slot, slots};
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 
-/// A link says at once that it has heard; one that does not is wedged.
+/// A link accepts a request immediately; one that does not is unresponsive.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// From starting a link to its first call.
 const START_WITHIN: Duration = Duration::from_secs(5);
-/// A link that is ending, or that somebody else is starting, is waited for.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Until a link that was told to end has done so, if nothing holds it up.
+/// Polling interval while a link is exiting, or another call is starting one.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Limit for a link without work to exit after it was told to.
 const END_WITHIN: Duration = Duration::from_millis(200);
-/// Jobs at once on an instance; more of them make connections of their own.
+/// Concurrent jobs on an instance that use links; further jobs make connections of their own.
 const MOST_SLOTS: u32 = 64;
-/// Links that die in the middle of their first answer.
+/// Links that may die before their first reply.
 const MOST_DEATHS: u32 = 3;
 
-/// All of our environment that a link gets to see: what the resolver reads.
+/// The environment variables that a link inherits: those that the resolver reads.
 const ALLOWED: [&str; 4] = ["HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "TZ"];
 
-/// Who calls, and what links are made of.
+/// The calling runner, and how links are started.
 pub struct LinkSettings {
     /// The directory of this pool's links.
     pub dir: PathBuf,
-    /// Makes the command of our own program, with no descriptor of this process's in it but its standard streams.
+    /// Makes a command that starts this program with none of this process's descriptors but the standard streams.
     pub program: Box<dyn Fn() -> io::Result<Command>>,
-    /// A pidfd of the runner that called us, if one did.
+    /// A pidfd of the calling runner, if any.
     pub runner: Box<dyn Fn() -> Option<OwnedFd>>,
-    /// The keeper's mailbox: told when the runner is gone.
+    /// The keeper's mailbox, to report that the runner has exited.
     pub mailbox: Option<PathBuf>,
 }
 
@@ -56,15 +56,15 @@ impl fmt::Debug for LinkSettings {
     }
 }
 
-/// The links of a pool's instances, from outside.
+/// The links of a pool's instances, as calls use them.
 #[derive(Debug)]
 pub(super) struct Links {
     settings: LinkSettings,
-    /// Those that we have started, to be reaped.
+    /// Links that this process has started, to be reaped.
     children: RefCell<Vec<Child>>,
 }
 
-/// Which instance, and how a link would get there.
+/// An instance, and how a link connects to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) id: &'a InstanceId,
@@ -78,7 +78,8 @@ impl Links {
         Self { settings, children: RefCell::default() }
     }
 
-    /// Asks the link of the first slot that is free, which has accepted then. An error: there can be no link.
+    /// Sends a request to the link of the first free slot, and returns when that link has accepted it. Fails if no link
+    /// is available.
     pub(super) async fn call(
         &self,
         target: Target<'_>,
@@ -103,12 +104,12 @@ impl Links {
             }
             let slot = Slot::new(dir.clone(), number);
             let mut line = self.reach(target, &slot, number, until).await?;
-            // A link that dies meanwhile answers as little as one that has died.
-            let _heard = line.say(&request, &give).await;
-            match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
+            // A link that dies meanwhile does not reply, like one that has died.
+            let _sent = line.send(&request, &give).await;
+            match timeout(FIRST_ANSWER, line.receive::<Reply>()).await {
                 Ok(Ok(Some(Reply::Accepted))) => return Ok(line),
                 Ok(Ok(Some(Reply::Busy))) => number += 1,
-                Ok(Ok(Some(Reply::Closing))) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
+                Ok(Ok(Some(Reply::Closing))) => drop(timeout(END_WITHIN, line.receive::<Reply>()).await),
                 Ok(_) => {
                     deaths += 1;
                     if deaths > MOST_DEATHS {
@@ -125,18 +126,18 @@ impl Links {
         self.settings.dir.join(super::super::keys::folder_name(id))
     }
 
-    /// Has a link been here, and not ended in good order?
+    /// True if the first slot has a socket: its link runs, or died without removing it.
     pub(super) fn has_one(&self, id: &InstanceId) -> bool {
         Slot::new(self.dir(id), 0).has_socket()
     }
 
-    /// Connects to the link of a slot, which is started if there is none.
+    /// Connects to the link of a slot, and starts the link if there is none.
     async fn reach(&self, target: Target<'_>, slot: &Slot, number: u32, until: Instant) -> io::Result<Line> {
         loop {
             if let Some(stream) = slot.connect().await? {
                 return Ok(Line::new(stream));
             }
-            let order = LinkSpec {
+            let spec = LinkSpec {
                 instance: target.id.to_string(),
                 at: target.at.clone(),
                 settings: target.ssh.clone(),
@@ -144,33 +145,33 @@ impl Links {
                 slot: number,
                 within: target.within,
             };
-            if !self.start(&order).await? {
-                // RACE: another call has started one, or the one before is ending.
+            if !self.start(&spec).await? {
+                // RACE: another call has started a link, or the previous one is exiting.
                 if Instant::now() > until {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                sleep(LOOK_AGAIN).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
     }
 
-    /// Starts a link; false if it ended before it took calls.
-    async fn start(&self, order: &LinkSpec) -> io::Result<bool> {
+    /// Starts a link; false if it exited before it accepted calls.
+    async fn start(&self, spec: &LinkSpec) -> io::Result<bool> {
         self.reap();
-        let (hear, tell) = io::pipe()?;
+        let (reader, writer) = io::pipe()?;
         let mut command = (self.settings.program)()?;
         command.arg(COMMAND).env_clear().envs(environment()).current_dir("/");
-        command.stdin(Stdio::piped()).stdout(OwnedFd::from(tell)).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(OwnedFd::from(writer)).stderr(Stdio::null());
         let mut child = command.spawn()?;
-        // Our copy of the pipe's end goes with it.
+        // This process's copy of the pipe's end is dropped with the command.
         drop(command);
         if let Some(mut stdin) = child.stdin.take() {
-            // Shorter than a pipe is wide. A link that has died reads nothing.
-            let _read = stdin.write_all(&serde_json::to_vec(order)?);
+            // Fits into a pipe. A link that has died does not read it.
+            let _read = stdin.write_all(&serde_json::to_vec(spec)?);
         }
         self.children.borrow_mut().push(child);
-        let mut word = pipe::Receiver::from_owned_fd(OwnedFd::from(hear))?;
-        match timeout(START_WITHIN, word.read(&mut [0])).await {
+        let mut ready = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        match timeout(START_WITHIN, ready.read(&mut [0])).await {
             Ok(read) => Ok(read? == 1),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "a link did not start in time")),
         }
@@ -180,15 +181,15 @@ impl Links {
         self.children.borrow_mut().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    /// Tells the links of an instance to end, and waits for those that have nothing to do.
+    /// Tells the links of an instance to exit, and waits for those without work.
     pub(super) async fn end(&self, id: &InstanceId) {
         for slot in slots(&self.dir(id)) {
             if let Ok(Some(stream)) = slot.connect().await {
                 let mut line = Line::new(stream);
                 let request = Request::plain(Ask::End);
-                let _heard = line.say(&request, &[]).await;
-                match timeout(FIRST_ANSWER, line.hear::<Reply>()).await {
-                    Ok(_) => drop(timeout(END_WITHIN, line.hear::<Reply>()).await),
+                let _sent = line.send(&request, &[]).await;
+                match timeout(FIRST_ANSWER, line.receive::<Reply>()).await {
+                    Ok(_) => drop(timeout(END_WITHIN, line.receive::<Reply>()).await),
                     Err(_) => kill(&line),
                 }
             }
@@ -202,17 +203,17 @@ fn environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
     ALLOWED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
-/// Ends a link that answers no more, and waits until it is gone.
+/// Kills an unresponsive link, and waits until it has exited.
 pub(super) fn kill(line: &Line) {
     let pid = line.peer().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
     let Some(link) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return };
-    // RACE: a dead link's number may be another's by now. One whose end of the line is open was alive when we looked
-    // it up.
+    // RACE: a dead link's pid may have been reused. If the link's end of the stream is still open, the link was alive
+    // when its pid was read.
     if line.is_over() {
         return;
     }
     if pidfd_send_signal(&link, Signal::KILL).is_ok() {
-        // Its slot is free when it is gone, which takes no time worth a timer.
+        // Its slot is free when it has exited, which is fast enough to block for.
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         let _gone = poll(&mut [PollFd::new(&link, PollFlags::IN)], Some(&second));
     }

@@ -1,4 +1,4 @@
-//! How a link is, in figures.
+//! Figures of a link.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::hub::Hub;
 use super::message::Figures;
 
-/// A question to the server that takes longer is left out: whoever asks us waits for a second.
+/// A ping that takes longer is left out, because the querying process waits for only one second.
 const PING_WITHIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn of(hub: &Hub<'_>) -> Figures {
@@ -16,7 +16,7 @@ pub(super) async fn of(hub: &Hub<'_>) -> Figures {
         && !hub.is_busy()
         && let Ok(session) = hub.session().await
     {
-        // Without an answer the last figure stands.
+        // Without a reply, the previous figure stays.
         let _answered = timeout(PING_WITHIN, hub.ping(session)).await;
     }
     let whole = |time: u128| u64::try_from(time).unwrap_or(u64::MAX);
@@ -31,7 +31,7 @@ pub(super) async fn of(hub: &Hub<'_>) -> Figures {
     }
 }
 
-/// Anonymous memory: what this process has for itself, without its program.
+/// Anonymous memory of this process, which excludes the program file.
 fn memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;

@@ -1,6 +1,6 @@
-//! A link at work: one connection, and the calls that use it one after the other.
+//! A running link: one connection, and the calls that use it one after the other.
 //!
-//! A stage has the connection for itself, since a reader that stalls stalls all of it. Checks come in between.
+//! A stage uses the connection alone, because a stalled reader stalls all of it. Checks run between stages.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
@@ -26,33 +26,33 @@ use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
 
-/// A call says what it wants at once.
+/// Limit for a call's request, which calls send immediately.
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
-/// For what a dead link's stage left running: TERM, then KILL, then it is given up.
+/// For processes that a dead link's stage left running: the time from TERM to KILL, and from KILL to giving up.
 const SWEEP_GRACE: Duration = Duration::from_millis(200);
 const SWEEP_KILLING: Duration = Duration::from_secs(5);
 
-/// The runner that the present job belongs to.
+/// The runner of the current job.
 #[derive(Debug)]
 pub(super) struct RunnerWatch {
     pub(super) pidfd: AsyncFd<OwnedFd>,
-    /// The directory of the keeper's mailbox.
+    /// The keeper's mailbox.
     pub(super) wake: PathBuf,
-    /// It is stopped together with us.
-    pub(super) is_ours: bool,
+    /// True if the runner's service includes this link, so that both are stopped together.
+    pub(super) same_service: bool,
 }
 
-/// What the calls of a link share.
+/// State that the calls of a link share.
 pub(super) struct Hub<'a> {
-    pub(super) order: &'a LinkSpec,
-    pub(super) seat: &'a SlotLock,
+    pub(super) spec: &'a LinkSpec,
+    pub(super) slot_lock: &'a SlotLock,
     connection: OnceCell<Result<Session<'a>, ConnectError>>,
     connected_at: Cell<Option<Instant>>,
     connected: Notify,
     pub(super) shells: Shells,
-    /// No more stages: it ends when the present one has.
-    leaving: Cell<bool>,
-    /// Something that `over` and the runner's watch look at has changed.
+    /// No more stages: the link exits when the current one has ended.
+    closing: Cell<bool>,
+    /// Notified when something that `over` or the runner's watch reads has changed.
     pub(super) changed: Notify,
     pub(super) round_trip: Cell<Option<Duration>>,
     pub(super) stages: Cell<u64>,
@@ -60,28 +60,28 @@ pub(super) struct Hub<'a> {
 }
 
 impl<'a> Hub<'a> {
-    pub(super) fn new(order: &'a LinkSpec, seat: &'a SlotLock) -> (Self, StandbyLoop) {
-        let (shells, keeper) = Shells::new(order.within);
+    pub(super) fn new(spec: &'a LinkSpec, slot_lock: &'a SlotLock) -> (Self, StandbyLoop) {
+        let (shells, standby) = Shells::new(spec.within);
         let hub = Self {
-            order,
-            seat,
+            spec,
+            slot_lock,
             connection: OnceCell::new(),
             connected_at: Cell::new(None),
             connected: Notify::new(),
             shells,
-            leaving: Cell::new(false),
+            closing: Cell::new(false),
             changed: Notify::new(),
             round_trip: Cell::new(None),
             stages: Cell::new(0),
             runner: RefCell::new(None),
         };
-        (hub, keeper)
+        (hub, standby)
     }
 
-    /// Connects, stops what a dead link's stage left, and keeps a shell waiting until the connection ends.
-    pub(super) async fn serve(&self, ssh: &'a Ssh, keeper: StandbyLoop) {
-        let id = InstanceId::new(self.order.instance.as_str());
-        let connection = ssh.connect(&id, &self.order.at, self.order.within).await;
+    /// Connects, stops what a dead link's stage left running, and keeps a shell waiting until the connection ends.
+    pub(super) async fn serve(&self, ssh: &'a Ssh, standby: StandbyLoop) {
+        let id = InstanceId::new(self.spec.instance.as_str());
+        let connection = ssh.connect(&id, &self.spec.at, self.spec.within).await;
         if let Ok(session) = &connection {
             self.sweep(session).await;
         }
@@ -89,31 +89,31 @@ impl<'a> Hub<'a> {
         let connection = self.connection.get_or_init(|| connection);
         self.connected.notify_waiters();
         if let Ok(session) = connection {
-            let closing = async {
+            let watching = async {
                 session.closed().await;
-                self.leave();
+                self.close();
             };
-            // The operator's hosts, which are not ours to throw away, are those that their key opens.
-            let at_once = self.order.at.key.is_none();
-            // A stage that waits for its shell hears of the end from there.
-            tokio::join!(closing, self.shells.keep(session, keeper, at_once));
+            // Only static hosts, which are not terminated after the job, are logged in to with an operator's key.
+            let start_early = self.spec.at.key.is_none();
+            // A stage that waits for its shell learns of the end from the shell.
+            tokio::join!(watching, self.shells.keep(session, standby, start_early));
         }
-        // Whoever waits is told; the next call starts another link.
-        self.leave();
+        // Waiting calls get the error; the next call starts another link.
+        self.close();
     }
 
     async fn sweep(&self, session: &Session<'_>) {
-        let Some(left) = self.seat.left_running() else { return };
+        let Some(left) = self.slot_lock.left_running() else { return };
         let command = sweep(left, SWEEP_GRACE, SWEEP_KILLING);
         let within = SWEEP_GRACE + SWEEP_KILLING * 2;
-        // On a connection that breaks meanwhile nothing was stopped: the next link's turn. What does not go is the
-        // instance's end at the latest.
+        // If the connection broke meanwhile, nothing was stopped, and the next link tries again. Processes that survive
+        // end with the instance at the latest.
         if !matches!(timeout(within, session.brief(&command)).await, Ok(Err(_))) {
-            let _noted = self.seat.note(None);
+            let _noted = self.slot_lock.note(None);
         }
     }
 
-    /// The connection, once it stands.
+    /// The connection, once it is open.
     pub(super) async fn session(&self) -> Result<&Session<'a>, ConnectError> {
         loop {
             match self.connection.get() {
@@ -124,13 +124,13 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// How long the connection has stood.
+    /// Age of the connection.
     pub(super) fn connected_for(&self) -> Option<Duration> {
         self.connected_at.get().map(|at| at.elapsed())
     }
 
-    pub(super) fn leave(&self) {
-        self.leaving.set(true);
+    pub(super) fn close(&self) {
+        self.closing.set(true);
         self.changed.notify_waiters();
     }
 
@@ -138,18 +138,18 @@ impl<'a> Hub<'a> {
         self.shells.stage_runs.get()
     }
 
-    /// Resolves when it is time to end.
+    /// Resolves when the link should exit.
     pub(super) async fn over(&self) {
-        while !self.leaving.get() || self.is_busy() {
+        while !self.closing.get() || self.is_busy() {
             self.changed.notified().await;
         }
     }
 
-    /// One call, from its request to its end.
+    /// Serves one call, from its request to its end.
     pub(super) async fn converse(&self, stream: UnixStream) {
         let mut line = Line::new(stream);
-        let heard = timeout(REQUEST_WITHIN, line.hear::<Value>()).await;
-        let Ok(Ok(Some(request))) = heard else { return };
+        let received = timeout(REQUEST_WITHIN, line.receive::<Value>()).await;
+        let Ok(Ok(Some(request))) = received else { return };
         // The only part of a request that every version understands.
         let protocol =
             request.get("protocol").and_then(Value::as_u64).and_then(|number| number.try_into().ok());
@@ -158,57 +158,57 @@ impl<'a> Hub<'a> {
             Ok(request) if protocol == PROTOCOL => request,
             _ => return self.turn_away(&line).await,
         };
-        // A call that has gone hears no answer.
-        let _heard = match request.ask {
+        // A call that has exited gets no reply.
+        let _sent = match request.ask {
             Ask::End => {
-                // No link comes after this one.
-                let _noted = self.seat.note(None);
-                self.leave();
-                let said = line.say(&Reply::Closing, &[]).await;
+                // No other link follows this one.
+                let _noted = self.slot_lock.note(None);
+                self.close();
+                let sent = line.send(&Reply::Closing, &[]).await;
                 self.over().await;
-                said
+                sent
             }
-            Ask::Show => line.say(&Reply::Shown(figures::of(self).await), &[]).await,
-            Ask::Check { at, .. } | Ask::Stage { at, .. } if self.leaving.get() || at != self.order.at => {
+            Ask::Show => line.send(&Reply::Shown(figures::of(self).await), &[]).await,
+            Ask::Check { at, .. } | Ask::Stage { at, .. } if self.closing.get() || at != self.spec.at => {
                 return self.turn_away(&line).await;
             }
-            Ask::Check { .. } | Ask::Stage { .. } if self.is_busy() => line.say(&Reply::Busy, &[]).await,
+            Ask::Check { .. } | Ask::Stage { .. } if self.is_busy() => line.send(&Reply::Busy, &[]).await,
             Ask::Check { at, within } => {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, within).await
             }
             Ask::Stage { shell, start_within, stop_grace, .. } => {
-                self.watch_runner(&mut line, request.wake, super::stage::GIVEN);
+                self.watch_runner(&mut line, request.wake, super::stage::DESCRIPTORS);
                 self.run_stage(line, shell, start_within, stop_grace).await
             }
         };
     }
 
-    /// It wants another link than this one: which makes room as soon as it can.
+    /// Refuses a call that needs another link, and makes room for that link as soon as possible.
     async fn turn_away(&self, line: &Line) {
         let reply = if self.is_busy() { Reply::Busy } else { Reply::Closing };
-        self.leave();
-        let _heard = line.say(&reply, &[]).await;
+        self.close();
+        let _sent = line.send(&reply, &[]).await;
     }
 
     async fn answer_check(&self, line: &Line, at: &Endpoint, within: Duration) -> std::io::Result<()> {
-        line.say(&Reply::Accepted, &[]).await?;
+        line.send(&Reply::Accepted, &[]).await?;
         let answer = timeout(within, self.check(at)).await.unwrap_or_else(|_| {
-            // Whoever asks next gets a new connection.
-            self.leave();
+            // The next call gets a new connection.
+            self.close();
             Err(self.late(within))
         });
         let reply = answer.map_or_else(Reply::Failed, |()| Reply::Answers);
-        line.say(&reply, &[]).await
+        line.send(&reply, &[]).await
     }
 
-    /// A shell that waits shows that the guest can start processes; the question, that it is there now.
+    /// A standby shell shows that the guest can start processes; a ping shows that it responds now.
     async fn check(&self, at: &Endpoint) -> Result<(), ConnectError> {
         let session = self.session().await?;
         let patience = Instant::now() + REFUSED_FOR;
         while !self.shells.settled().await {
             match session.brief("true").await {
-                // A shell that has come meanwhile may have the only session.
+                // A shell that has started meanwhile may have the only session.
                 Err(error) if is_refusal(&error) && Instant::now() < patience => sleep(REFUSED_AGAIN).await,
                 answer => return passed(session, &at.user, answer?),
             }
@@ -217,24 +217,24 @@ impl<'a> Hub<'a> {
     }
 
     pub(super) async fn ping(&self, session: &Session<'_>) -> Result<(), ConnectError> {
-        let asked = Instant::now();
+        let begun = Instant::now();
         session.ping().await?;
-        self.round_trip.set(Some(asked.elapsed()));
+        self.round_trip.set(Some(begun.elapsed()));
         Ok(())
     }
 
-    /// Takes the runner's pidfd, which comes after so many other descriptors.
+    /// Takes the runner's pidfd, which follows `others` other descriptors, and watches the runner.
     fn watch_runner(&self, line: &mut Line, wake: Option<PathBuf>, others: usize) {
-        let (Some(wake), Some(pidfd)) = (wake, line.take_given(others)) else { return };
-        let is_ours = line.peer().ok().and_then(|peer| peer.pid()).is_some_and(same_control_group);
+        let (Some(wake), Some(pidfd)) = (wake, line.take_descriptor(others)) else { return };
+        let same_service = line.peer().ok().and_then(|peer| peer.pid()).is_some_and(same_control_group);
         let Ok(pidfd) = watchable(pidfd) else { return };
-        *self.runner.borrow_mut() = Some(Rc::new(RunnerWatch { pidfd, wake, is_ours }));
+        *self.runner.borrow_mut() = Some(Rc::new(RunnerWatch { pidfd, wake, same_service }));
         self.changed.notify_waiters();
     }
 
-    /// Tells the keeper when the runner of the present job is gone; ends where the runner's service is what we are
-    /// part of: its stop shall not wait for us.
-    pub(super) async fn mind_runner(&self) {
+    /// Wakes the keeper when the runner of the current job has exited. A link in the runner's service then exits too,
+    /// so that the service's stop does not wait for it.
+    pub(super) async fn supervise_runner(&self) {
         loop {
             let Some(watch) = self.runner.borrow().clone() else {
                 self.changed.notified().await;
@@ -243,9 +243,9 @@ impl<'a> Hub<'a> {
             tokio::select! {
                 gone = watch.pidfd.readable() => {
                     if gone.is_ok() {
-                        super::slot::hint(&watch.wake);
-                        if watch.is_ours {
-                            self.leave();
+                        super::slot::wake_keeper(&watch.wake);
+                        if watch.same_service {
+                            self.close();
                         }
                     }
                     let mut present = self.runner.borrow_mut();
@@ -259,9 +259,9 @@ impl<'a> Hub<'a> {
     }
 }
 
-/// Is a call, and so its runner, in the control group that we are in?
+/// True if a call, and so its runner, is in this process's control group.
 fn same_control_group(pid: i32) -> bool {
-    let of = |who: &str| std::fs::read(format!("/proc/{who}/cgroup")).ok();
+    let of = |process: &str| std::fs::read(format!("/proc/{process}/cgroup")).ok();
     let own = of("self");
     own.is_some() && own == of(&pid.to_string())
 }

@@ -14,58 +14,58 @@ use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// No message is longer, in bytes.
+/// Maximum length of a message, in bytes.
 const LONGEST: usize = 64 << 10;
-/// No message brings more descriptors.
-const MOST_GIVEN: usize = 4;
+/// Maximum number of descriptors in a message.
+const MOST_DESCRIPTORS: usize = 4;
 
 /// One end of a conversation.
 #[derive(Debug)]
 pub(super) struct Line {
     stream: UnixStream,
-    heard: Vec<u8>,
-    given: VecDeque<OwnedFd>,
+    received: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
 }
 
 impl Line {
     pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream, heard: Vec::new(), given: VecDeque::new() }
+        Self { stream, received: Vec::new(), descriptors: VecDeque::new() }
     }
 
-    /// The process at the other end; where it listened, the one that did.
+    /// Credentials of the process at the other end. On the connecting side, that is the process that listens.
     pub(super) fn peer(&self) -> io::Result<tokio::net::unix::UCred> {
         self.stream.peer_cred()
     }
 
-    /// Says something, and gives copies of descriptors with it.
-    pub(super) async fn say(&self, message: &impl Serialize, give: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends a message, with copies of descriptors.
+    pub(super) async fn send(&self, message: &impl Serialize, give: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut text = serde_json::to_vec(message)?;
         text.push(b'\n');
         let mut sent = 0;
         while sent < text.len() {
             let rest = &text[sent..];
-            // They go with the first byte.
+            // The descriptors go with the first byte.
             let give = if sent == 0 { give } else { &[] };
             sent += self.stream.async_io(Interest::WRITABLE, || send(&self.stream, rest, give)).await?;
         }
         Ok(())
     }
 
-    /// The next message; `None`: the other end has gone. Dropping the future loses nothing.
-    pub(super) async fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    /// Receives the next message; `None` if the other end has closed. Dropping the future loses no data.
+    pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
-            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
-                let rest = self.heard.split_off(end + 1);
-                let text = std::mem::replace(&mut self.heard, rest);
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let rest = self.received.split_off(end + 1);
+                let text = std::mem::replace(&mut self.received, rest);
                 return Ok(Some(serde_json::from_slice(&text)?));
             }
-            if self.heard.len() > LONGEST {
+            if self.received.len() > LONGEST {
                 return Err(io::Error::new(ErrorKind::InvalidData, "a message is too long"));
             }
-            let (heard, given) = (&mut self.heard, &mut self.given);
+            let (received, descriptors) = (&mut self.received, &mut self.descriptors);
             let stream = &self.stream;
-            let got = stream.async_io(Interest::READABLE, || receive(stream, heard, given)).await;
-            match got {
+            let count = stream.async_io(Interest::READABLE, || receive(stream, received, descriptors)).await;
+            match count {
                 Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
@@ -74,17 +74,17 @@ impl Line {
         }
     }
 
-    /// The next of the descriptors that came.
-    pub(super) fn given(&mut self) -> Option<OwnedFd> {
-        self.given.pop_front()
+    /// The next received descriptor.
+    pub(super) fn next_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
     }
 
-    /// The descriptor that came after so many others, which stay.
-    pub(super) fn take_given(&mut self, others: usize) -> Option<OwnedFd> {
-        self.given.remove(others)
+    /// Takes the descriptor that follows `others` earlier ones, which stay.
+    pub(super) fn take_descriptor(&mut self, others: usize) -> Option<OwnedFd> {
+        self.descriptors.remove(others)
     }
 
-    /// Has the other end gone? Asked without waiting.
+    /// True if the other end has closed. Does not wait.
     pub(super) fn is_over(&self) -> bool {
         let mut byte = [0];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -97,7 +97,7 @@ impl Line {
 }
 
 fn send(stream: &UnixStream, bytes: &[u8], give: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_GIVEN))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !give.is_empty() && !control.push(SendAncillaryMessage::ScmRights(give)) {
         return Err(io::Error::new(ErrorKind::InvalidInput, "too many descriptors for a message"));
@@ -105,17 +105,21 @@ fn send(stream: &UnixStream, bytes: &[u8], give: &[BorrowedFd<'_>]) -> io::Resul
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
-fn receive(stream: &UnixStream, heard: &mut Vec<u8>, given: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_GIVEN))];
+fn receive(
+    stream: &UnixStream,
+    received: &mut Vec<u8>,
+    descriptors: &mut VecDeque<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0; 4096];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?.bytes;
-    heard.extend_from_slice(&bytes[..got]);
+    let count = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?.bytes;
+    received.extend_from_slice(&bytes[..count]);
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            given.extend(descriptors);
+        if let RecvAncillaryMessage::ScmRights(new) = message {
+            descriptors.extend(new);
         }
     }
-    Ok(got)
+    Ok(count)
 }

@@ -1,7 +1,7 @@
-//! The connector that works through links.
+//! The connector that uses links.
 //!
-//! Where a link cannot be had (no process can be started, the state directory is full), a call makes a connection of
-//! its own, as if there were no links.
+//! If no link is available (no process can be started, the state directory is full), a call makes a connection of its
+//! own.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,11 @@ use crate::core::ids::InstanceId;
 use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
-/// A link that is told to stop its stage says at once that it has heard; on a busy machine within its grace and this.
-const STOP_HEARD: Duration = Duration::from_millis(800);
-/// Beyond what a check may take on the instance, for the link's own part.
+/// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
+const STOP_ACKNOWLEDGED: Duration = Duration::from_millis(800);
+/// Time for the link's own part, beyond the limit of a check on the instance.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Links that die before they have sent anything of a script.
+/// Tries with links that die before they have sent any part of a script.
 const MOST_TRIES: u32 = 3;
 
 /// Reaches instances through the links of their job slots.
@@ -47,18 +47,18 @@ impl Linked {
     }
 }
 
-/// A stage's pipes, as its call holds them, and what travels through them.
+/// The call's ends of a stage's pipes.
 struct Pipes {
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
 }
 
-/// How a conversation about a stage went.
+/// Result of a conversation about a stage.
 enum Talk {
     Over(Result<StageEnd, ConnectError>),
-    /// The connection was lost while the stage was to be stopped: it may run on.
+    /// The connection was lost while the stage was being stopped: it may still run.
     Lost(ConnectError),
-    /// The link died and nothing of the script was sent: another one may run it.
+    /// The link died before any part of the script was sent: another link may run the stage.
     Again,
 }
 
@@ -73,24 +73,24 @@ impl Connector for Linked {
         self.ssh.discard_keys(id).await;
     }
 
-    /// Asks the link; where there is none, starts it, which connects.
+    /// Sends the check to the link, which is started if there is none and then connects.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
         let begun = Instant::now();
         if !self.links.has_one(id) {
-            // An instance that boots is looked at again and again: no process for each look.
-            dial::knock(at, within).await?;
+            // A booting instance is probed repeatedly: no process is started for each probe.
+            dial::probe_port(at, within).await?;
         }
         let late = || ConnectError::timed_out(at.place(), within);
         for _ in 0..MOST_TRIES {
             let left = within.saturating_sub(begun.elapsed());
             let ask = Ask::Check { at: at.clone(), within: left };
             let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
-            match timeout(left + MARGIN, line.hear::<Reply>()).await {
+            match timeout(left + MARGIN, line.receive::<Reply>()).await {
                 Ok(Ok(Some(Reply::Answers))) => return Ok(()),
-                // Of the time that was left when it was asked.
+                // The link's limit was the remaining time; the error names the whole limit.
                 Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { .. })))) => return Err(late()),
                 Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
-                // It died.
+                // The link died.
                 Ok(_) => {}
                 Err(_) => {
                     kill(&line);
@@ -117,9 +117,9 @@ impl Connector for Linked {
                 biased;
                 called = &mut calling => called,
                 () = &mut stop => {
-                    // The link may have it already: then it has to be stopped there.
+                    // The link may already have the stage and then has to stop it.
                     stop = Box::pin(std::future::ready(()));
-                    let Ok(called) = timeout(stage.stop_grace + STOP_HEARD, calling).await else {
+                    let Ok(called) = timeout(stage.stop_grace + STOP_ACKNOWLEDGED, calling).await else {
                         return Ok(StageEnd::Stopped);
                     };
                     called
@@ -129,7 +129,7 @@ impl Connector for Linked {
             match converse(line, &mut pipes, &stage, at, output, &mut stop).await {
                 Talk::Over(end) => return end,
                 Talk::Lost(error) => {
-                    // The next link, on a connection of its own, stops what runs there before it answers.
+                    // The next link, on a connection of its own, stops the remaining processes before it replies.
                     let stopped = self.check(id, at, stop::MARGIN).await;
                     return stopped.map(|()| StageEnd::Stopped).map_err(|_| error);
                 }
@@ -152,7 +152,7 @@ impl Connector for Linked {
 }
 
 impl Linked {
-    /// Hands a stage to a link, with pipes of our own: whatever becomes of the link, our streams are ours.
+    /// Sends a stage to a link, with separate pipes, so that a link never holds this process's streams.
     async fn call_stage(&self, target: Target<'_>, stage: &Stage) -> io::Result<(Line, Pipes)> {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
@@ -172,7 +172,7 @@ impl Linked {
     }
 }
 
-/// Follows a stage to its end: its output, and what the link says of it.
+/// Follows a stage to its end: forwards its output and handles the link's replies.
 async fn converse(
     mut line: Line,
     Pipes { stdout, stderr }: &mut Pipes,
@@ -188,46 +188,52 @@ async fn converse(
     };
     let pumping = pump(stdout, stderr, output);
     tokio::pin!(pumping);
-    let (mut begun, mut drained, mut heard) = (false, false, false);
-    let mut unheard: Option<ConnectError> = None;
+    let (mut begun, mut drained, mut acknowledged) = (false, false, false);
+    let mut output_error: Option<ConnectError> = None;
     let mut end: Option<Result<StageEnd, ConnectError>> = None;
-    // When the link counts as wedged; set once the stage shall stop.
-    let mut wedged_at: Option<Instant> = None;
+    // When the link counts as unresponsive; set once the stage is to be stopped.
+    let mut unresponsive_at: Option<Instant> = None;
     loop {
         match &end {
-            // Nobody wants what it still said.
-            Some(Ok(StageEnd::Stopped)) => return Talk::Over(unheard.map_or(Ok(StageEnd::Stopped), Err)),
-            Some(Err(error @ ConnectError::Lost { sent: true, .. })) if wedged_at.is_some() && !heard => {
+            // The remaining output of a stopped stage is discarded.
+            Some(Ok(StageEnd::Stopped)) => {
+                return Talk::Over(output_error.map_or(Ok(StageEnd::Stopped), Err));
+            }
+            Some(Err(error @ ConnectError::Lost { sent: true, .. }))
+                if unresponsive_at.is_some() && !acknowledged =>
+            {
                 return Talk::Lost(error.clone());
             }
-            // What is to stop has no reader.
-            Some(end) if drained || wedged_at.is_some() => return Talk::Over(end.clone()),
+            // A stage that is being stopped has no reader.
+            Some(end) if drained || unresponsive_at.is_some() => return Talk::Over(end.clone()),
             _ => {}
         }
         tokio::select! {
             biased;
-            () = &mut *stop, if wedged_at.is_none() => {
-                let _heard = line.say(&Control::Stop, &[]).await;
-                wedged_at = Some(Instant::now() + stage.stop_grace + STOP_HEARD);
-                // It has ended by itself, and somebody keeps its output open or does not read it.
+            () = &mut *stop, if unresponsive_at.is_none() => {
+                let _sent = line.send(&Control::Stop, &[]).await;
+                unresponsive_at = Some(Instant::now() + stage.stop_grace + STOP_ACKNOWLEDGED);
+                // The stage has ended by itself, and its output is still held open or is not read.
                 end = end.map(|_| Ok(StageEnd::Stopped));
             }
-            reply = line.hear::<Reply>(), if end.is_none() => match reply {
+            reply = line.receive::<Reply>(), if end.is_none() => match reply {
                 Ok(Some(Reply::Begun)) => begun = true,
                 Ok(Some(Reply::Stopping)) => {
-                    heard = true;
-                    wedged_at = Some(Instant::now() + stage.stop_grace * 2 + stop::LONGEST);
+                    acknowledged = true;
+                    unresponsive_at = Some(Instant::now() + stage.stop_grace * 2 + stop::LONGEST);
                 }
                 Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
                 Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) if !begun && wedged_at.is_none() => return Talk::Again,
+                Ok(None) | Err(_) if !begun && unresponsive_at.is_none() => return Talk::Again,
                 Ok(None) | Err(_) => {
-                    heard = false;
+                    acknowledged = false;
                     end = Some(Err(lost.clone()));
                 }
             },
-            () = sleep_until(wedged_at.unwrap_or_else(Instant::now)), if wedged_at.is_some() && end.is_none() => {
+            () = sleep_until(unresponsive_at.unwrap_or_else(Instant::now)),
+                if unresponsive_at.is_some() && end.is_none() =>
+            {
                 // The next stage's link stops what this one left running.
                 kill(&line);
                 end = Some(Ok(StageEnd::Stopped));
@@ -236,9 +242,9 @@ async fn converse(
                 drained = true;
                 if let Err(error) = pumped {
                     let what = format!("cannot forward the stage's output: {error}");
-                    unheard = Some(ConnectError::Local { what });
-                    let _heard = line.say(&Control::Stop, &[]).await;
-                    wedged_at = Some(Instant::now() + stage.stop_grace + STOP_HEARD);
+                    output_error = Some(ConnectError::Local { what });
+                    let _sent = line.send(&Control::Stop, &[]).await;
+                    unresponsive_at = Some(Instant::now() + stage.stop_grace + STOP_ACKNOWLEDGED);
                 }
             }
         }

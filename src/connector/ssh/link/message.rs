@@ -1,7 +1,7 @@
-//! What a call and a link say to each other.
+//! Messages between a call and a link.
 //!
-//! Each message is one line of JSON, and descriptors travel beside it. A link that was made by another version of this
-//! program understands the number at the beginning, whatever else a request has become.
+//! Each message is one line of JSON, and descriptors travel beside it. A link of another version of this program
+//! understands a request's protocol number, whatever else the request contains.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::core::endpoint::Endpoint;
 use crate::core::time::millis;
 use crate::port::connector::{ConnectError, StageEnd};
 
-/// To be raised with every change of what is said here.
+/// Must be raised with every change of these messages.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// All that a link needs to know to come into being; on its standard input.
+/// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LinkSpec {
     pub(super) instance: String,
@@ -24,7 +24,7 @@ pub(super) struct LinkSpec {
     /// The directory of the instance's links.
     pub(super) dir: PathBuf,
     pub(super) slot: u32,
-    /// To connect, verify and log in.
+    /// Limit to connect, verify and log in.
     #[serde(with = "millis")]
     pub(super) within: Duration,
 }
@@ -34,29 +34,29 @@ pub(super) struct LinkSpec {
 pub(super) struct Request {
     pub(super) protocol: u32,
     pub(super) ask: Ask,
-    /// Where the keeper is told that the runner is gone; the runner's pidfd is the last of the descriptors.
+    /// The keeper's mailbox, to report that the runner has exited. The runner's pidfd is the last of the descriptors.
     #[serde(default)]
     pub(super) wake: Option<PathBuf>,
 }
 
 impl Request {
-    /// One that no runner stands behind.
+    /// A request without a runner.
     pub(super) fn plain(ask: Ask) -> Self {
         Self { protocol: PROTOCOL, ask, wake: None }
     }
 }
 
-/// What is wanted of a link.
+/// The requested action.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ask {
-    /// Does the instance answer now?
+    /// Check that the instance responds now.
     Check {
         at: Endpoint,
         #[serde(with = "millis")]
         within: Duration,
     },
-    /// Run a script. With three descriptors: the script, and pipes for what it says.
+    /// Run a script. With three descriptors: the script, and pipes for its output.
     Stage {
         at: Endpoint,
         shell: Shell,
@@ -65,39 +65,39 @@ pub(super) enum Ask {
         #[serde(with = "millis")]
         stop_grace: Duration,
     },
-    /// Say how you are.
+    /// Report the link's figures.
     Show,
-    /// End, as soon as no stage runs.
+    /// Exit as soon as no stage runs.
     End,
 }
 
-/// An interpreter, and shell commands that come before it.
+/// An interpreter, and shell commands to run before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shell {
     pub(super) name: String,
     pub(super) before: String,
 }
 
-/// What a call may say while its stage runs.
+/// A message from a call while its stage runs.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Control {
     Stop,
 }
 
-/// What a link answers.
+/// A link's reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Reply {
-    /// It is being done: the first answer to a check or a stage, at once.
+    /// The request is accepted: the first reply to a check or a stage, sent immediately.
     Accepted,
-    /// A stage runs here: another slot is wanted.
+    /// A stage runs here: the call needs another slot.
     Busy,
-    /// It is of another version, goes elsewhere, or was told to end: it ends now.
+    /// The link exits now: it is of another version, connects elsewhere, or was told to exit.
     Closing,
     /// The instance answers.
     Answers,
-    /// From now on the script is being sent.
+    /// The script is sent from now on.
     Begun,
     /// The stage is being stopped.
     Stopping,
@@ -106,21 +106,21 @@ pub(super) enum Reply {
     Shown(Figures),
 }
 
-/// How a link is.
+/// Figures of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     pub pid: u32,
-    /// For how long its connection has stood, in milliseconds; `None`: it is still being made.
+    /// Age of its connection, in milliseconds; `None` while it connects.
     pub connected_ms: Option<u64>,
-    /// The latest question to the server until its answer, in microseconds.
+    /// Round trip of the latest ping, in microseconds.
     pub round_trip_us: Option<u64>,
-    /// Memory of its own (anonymous), in bytes.
+    /// Anonymous memory, in bytes.
     pub memory: Option<u64>,
-    /// Stages that it has run.
+    /// Number of stages that it has run.
     pub stages: u64,
-    /// A stage runs now.
+    /// True while a stage runs.
     pub busy: bool,
-    /// A shell waits in the guest for the next stage.
+    /// True while a shell waits in the guest for the next stage.
     pub shell_waits: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Links: processes that hold the connection of a job slot, so that a stage costs what its command costs.
+//! Links: processes that hold the connection of a job slot, so that a stage needs no time to connect.
 //!
 //! ```text
 //! run ── request, script, pipes (SCM_RIGHTS) ──▶ link ══ SSH ══▶ instance: shell, started in advance
@@ -6,9 +6,9 @@
 //!  └───────────── output, through the pipes ──────┘
 //! ```
 //!
-//! A link is a process of this program in a session of its own. It belongs to one job slot of one instance, and dies with
-//! its connection. The descriptors of the runner never leave `run`: killing `run` always frees the runner. Nothing but this
-//! folder knows of links; without one, whoever needs one starts it.
+//! A link is a process of this program in a session of its own. It belongs to one job slot of one instance and exits
+//! with its connection. The runner's descriptors never leave `run`, so killing `run` always frees the runner. Links are
+//! an implementation detail of this folder: a call that finds no link starts one.
 
 mod call;
 mod figures;

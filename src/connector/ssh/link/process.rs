@@ -1,8 +1,8 @@
-//! The process of a link: how it begins, and what ends it.
+//! The process of a link: its start, and the reasons why it exits.
 //!
-//! It ends with its connection, when it is told to, when its lock file is gone, when its guest keeps it busy though no
-//! stage runs, and after SIGTERM or SIGQUIT: a running stage is always finished first. SIGHUP and SIGINT are a
-//! terminal's and mean others.
+//! It exits with its connection, on request, when its lock file is gone, when its guest keeps it busy without a stage,
+//! and after SIGTERM or SIGQUIT. A running stage is always finished first. SIGHUP and SIGINT come from a terminal and
+//! are meant for other processes.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -20,23 +20,23 @@ use super::hub::Hub;
 use super::message::LinkSpec;
 use super::slot::{Slot, SlotLock};
 
-/// Every so many questions to the server that is silent, we look whether our lock file is still the one that is named:
-/// each time that it wakes, an idle link costs.
-const LOOK_EVERY: u32 = 2;
-/// The part of a processor that a link without a stage may use from one look to the next: one in so many. It needs a
-/// hundredth of that: more is a guest that asks questions without end, or the like.
+/// Keep-alive intervals between two self-checks of the lock file and of the CPU time. Not every interval, because each
+/// wake-up of an idle link costs CPU time.
+const CHECK_EVERY: u32 = 2;
+/// The share of a processor, as a divisor, that a link without a stage may use between two self-checks. It needs a
+/// hundredth; more means, for example, a guest that sends requests without end.
 const IDLE_SHARE: u32 = 10;
-/// How long calls that are being answered may take when all is over.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long calls that are being answered may take when the link exits.
+const LAST_CALLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The command line of a link, which is for us alone and has no help text.
+/// The command line of a link, which is internal and has no help text.
 pub const COMMAND: &str = "link";
 
-/// The command `link`: reads its order from standard input and says one byte when it takes calls.
+/// The command `link`: reads its spec from standard input and writes one byte when it accepts calls.
 pub fn main() -> ExitCode {
     match begin() {
         Ok(()) => ExitCode::SUCCESS,
-        // Nobody reads what it would say; whoever started it finds no link.
+        // A message would not be read; the call that started the link finds none.
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -46,63 +46,63 @@ fn begin() -> io::Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, none)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // A leader of a session already: started by hand.
+    // Fails if this process already leads a session: started by hand.
     let _own = rustix::process::setsid();
-    let mut order = Vec::new();
-    io::stdin().read_to_end(&mut order)?;
-    let order: LinkSpec = serde_json::from_slice(&order)?;
-    let slot = Slot::new(order.dir.clone(), order.slot);
-    let Some(seat) = slot.seize()? else { return Ok(()) };
-    // The socket is ours alone.
+    let mut spec = Vec::new();
+    io::stdin().read_to_end(&mut spec)?;
+    let spec: LinkSpec = serde_json::from_slice(&spec)?;
+    let slot = Slot::new(spec.dir.clone(), spec.slot);
+    let Some(slot_lock) = slot.seize()? else { return Ok(()) };
+    // Makes the socket private to this user.
     rustix::process::umask(Mode::from_raw_mode(0o177));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(Box::pin(serve(&order, &seat)))
+    runtime.block_on(Box::pin(serve(&spec, &slot_lock)))
 }
 
-async fn serve(order: &LinkSpec, seat: &SlotLock) -> io::Result<()> {
+async fn serve(spec: &LinkSpec, slot_lock: &SlotLock) -> io::Result<()> {
     let mut signals = Signals::new()?;
-    let listener = seat.listen()?;
+    let listener = slot_lock.listen()?;
     detach()?;
-    let ssh = Ssh::new(order.settings.clone());
-    let (hub, keeper) = Hub::new(order, seat);
-    let serving = hub.serve(&ssh, keeper);
+    let ssh = Ssh::new(spec.settings.clone());
+    let (hub, standby) = Hub::new(spec, slot_lock);
+    let serving = hub.serve(&ssh, standby);
     tokio::pin!(serving);
-    let minding = hub.mind_runner();
-    tokio::pin!(minding);
+    let supervising = hub.supervise_runner();
+    tokio::pin!(supervising);
     let mut calls = FuturesUnordered::new();
-    let between = order.settings.keepalive * LOOK_EVERY;
-    let mut look = tokio::time::interval(between);
-    let mut thrift = Thrift::default();
+    let between = spec.settings.keepalive * CHECK_EVERY;
+    let mut self_check = tokio::time::interval(between);
+    let mut cpu_use = CpuUse::default();
     let mut serves = true;
     loop {
         tokio::select! {
             () = &mut serving, if serves => serves = false,
-            () = &mut minding => {}
+            () = &mut supervising => {}
             Some(()) = calls.next() => {}
             () = hub.over() => break,
             call = accept(&listener) => calls.push(hub.converse(call)),
-            () = signals.leave() => hub.leave(),
-            _ = look.tick() => {
-                if !seat.is_there() {
+            () = signals.requested() => hub.close(),
+            _ = self_check.tick() => {
+                if !slot_lock.is_there() {
                     return Ok(());
                 }
                 if hub.is_busy() {
-                    seat.keep_note_young();
+                    slot_lock.keep_note_young();
                 }
-                if thrift.is_kept_busy(hub.stages.get(), between / IDLE_SHARE) && !hub.is_busy() {
-                    hub.leave();
+                if cpu_use.is_kept_busy(hub.stages.get(), between / IDLE_SHARE) && !hub.is_busy() {
+                    hub.close();
                 }
             }
         }
     }
-    seat.give_up();
+    slot_lock.give_up();
     drop(listener);
-    let last = async { while calls.next().await.is_some() {} };
-    let _in_time = tokio::time::timeout(LAST_WORDS, last).await;
+    let remaining = async { while calls.next().await.is_some() {} };
+    let _in_time = tokio::time::timeout(LAST_CALLS_WITHIN, remaining).await;
     Ok(())
 }
 
-/// The next call of our own user.
+/// Accepts the next call of this user or of root.
 async fn accept(listener: &UnixListener) -> tokio::net::UnixStream {
     let own = rustix::process::geteuid().as_raw();
     loop {
@@ -118,26 +118,26 @@ async fn accept(listener: &UnixListener) -> tokio::net::UnixStream {
     }
 }
 
-/// Tells whoever waits that calls are taken, and lets go of their streams.
+/// Reports to the waiting call that this link accepts calls, and closes the inherited streams.
 fn detach() -> io::Result<()> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    // They may have gone.
-    let _told = io::stdout().write_all(b"+").and_then(|()| io::stdout().flush());
+    // The call may have exited.
+    let _reported = io::stdout().write_all(b"+").and_then(|()| io::stdout().flush());
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     Ok(())
 }
 
-/// What the link has cost, from look to look.
+/// CPU time of the link, from one self-check to the next.
 #[derive(Default)]
-struct Thrift {
+struct CpuUse {
     stages: u64,
     used: Duration,
 }
 
-impl Thrift {
-    /// Did it use more than `allowed` since the last look, though there was no stage but a present one?
+impl CpuUse {
+    /// True if the link used more than `allowed` since the last self-check, although no stage began.
     fn is_kept_busy(&mut self, stages: u64, allowed: Duration) -> bool {
         let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let used = Duration::try_from(clock).unwrap_or_default();
@@ -146,11 +146,11 @@ impl Thrift {
     }
 }
 
-/// A handler for each.
+/// One handler for each signal.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     quit: tokio::signal::unix::Signal,
-    _passed_over: [tokio::signal::unix::Signal; 2],
+    _ignored: [tokio::signal::unix::Signal; 2],
 }
 
 impl Signals {
@@ -158,11 +158,11 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             quit: signal(SignalKind::quit())?,
-            _passed_over: [signal(SignalKind::hangup())?, signal(SignalKind::interrupt())?],
+            _ignored: [signal(SignalKind::hangup())?, signal(SignalKind::interrupt())?],
         })
     }
 
-    async fn leave(&mut self) {
+    async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.quit.recv() => {}

@@ -1,4 +1,4 @@
-//! Takes what comes through a stage's pipes to where it belongs.
+//! Forwards the data in a stage's pipes to its output.
 
 use std::io::{self, ErrorKind};
 
@@ -7,12 +7,12 @@ use tokio::net::unix::pipe;
 
 use crate::port::connector::{Output, Stream};
 
-/// As much as a pipe holds.
+/// The capacity of a pipe.
 const CHUNK: usize = 64 << 10;
-/// What is copied where nothing can be moved. A page has room in a pipe as soon as anything has.
+/// Size of a copy where `splice` fails. A pipe with any room has room for a page.
 const PAGE: usize = 4 << 10;
 
-/// Both pipes, to their ends.
+/// Forwards both pipes to their ends.
 pub(super) async fn pump(
     stdout: &pipe::Receiver,
     stderr: &pipe::Receiver,
@@ -23,26 +23,26 @@ pub(super) async fn pump(
         tokio::select! {
             ready = stdout.readable(), if !out_ended => {
                 ready?;
-                out_ended = pass(stdout, Stream::Stdout, output).await?;
+                out_ended = forward(stdout, Stream::Stdout, output).await?;
             }
             ready = stderr.readable(), if !err_ended => {
                 ready?;
-                err_ended = pass(stderr, Stream::Stderr, output).await?;
+                err_ended = forward(stderr, Stream::Stderr, output).await?;
             }
         }
     }
     Ok(())
 }
 
-/// Passes on some of what a pipe holds; true: it has ended.
-async fn pass(pipe: &pipe::Receiver, stream: Stream, output: &mut dyn Output) -> io::Result<bool> {
+/// Forwards some of a pipe's data; true if the pipe has ended.
+async fn forward(pipe: &pipe::Receiver, stream: Stream, output: &mut dyn Output) -> io::Result<bool> {
     if let Some(sink) = output.descriptor(stream)
         && let Ok(moved) = splice(pipe, None, sink, None, CHUNK, SpliceFlags::NONBLOCK)
     {
         return Ok(moved == 0);
     }
-    // The pipe is empty, or the sink is full, has no reader, or is a file that is only appended to: reading tells the
-    // first, and writing knows what to do about the others.
+    // Either the pipe is empty, or the sink is full, has no reader, or is an append-only file. Reading detects the
+    // first case; writing handles the others.
     let mut page = [0; PAGE];
     match pipe.try_read(&mut page) {
         Ok(0) => Ok(true),

@@ -1,10 +1,10 @@
-//! The shell that waits in the guest for the next stage.
+//! The standby shell, which waits in the guest for the next stage.
 //!
-//! When a stage has ended, the next shell is started in advance: a stage is then one round trip. Not earlier, because a
-//! stage may change the guest's profile and groups. The shell that waits is watched, and replaced when it dies.
+//! When a stage has ended, the next shell is started in advance, so that a stage takes one round trip. Not earlier,
+//! because a stage may change the guest's profile and groups. The standby shell is watched, and replaced when it dies.
 //!
-//! On a host that others use afterwards, a job could get hold of a shell that waits. So no shell waits there but one that
-//! is noted for the clean after the job, and that one is not replaced when the clean has ended it.
+//! On a host that other jobs use afterwards, a job could take over a standby shell. So each standby shell there leaves
+//! a trace for cleaning after the job, and is not replaced when cleaning has stopped it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,24 +19,25 @@ use super::super::stage::{self, Begun};
 use super::message::Shell;
 use crate::port::connector::ConnectError;
 
-/// From a shell that died while it waited to the next attempt; twice as long after each further one.
-const FIRST_REST: Duration = Duration::from_millis(200);
-const LONGEST_REST: Duration = Duration::from_mins(1);
+/// Delay before a dead standby shell is replaced; doubled after each further death.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const LONGEST_DELAY: Duration = Duration::from_mins(1);
 
-/// A server that opens no session may count the stage that has just ended: until it is asked again, and for how long.
+/// A server that refuses a session may still count the stage that has just ended: the delay before each retry, and the
+/// time to retry for.
 pub(super) const REFUSED_AGAIN: Duration = Duration::from_millis(20);
 pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// A shell in the guest that has said its first word and reads its standard input.
+/// A shell in the guest that has started and reads its standard input.
 pub(super) struct StandbyShell {
     shell: Shell,
     pub(super) begun: Begun,
-    /// What it said before; belongs to the stage's output.
+    /// Its output so far, which belongs to the stage's output.
     pub(super) noise: Noise,
 }
 
 impl StandbyShell {
-    /// Starts a shell, and waits until it is there.
+    /// Starts a shell, and waits until it is ready.
     async fn start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
@@ -69,129 +70,130 @@ impl StandbyShell {
         }
     }
 
-    /// The session in the guest, if it said which.
+    /// The session in the guest, if the shell printed it.
     pub(super) fn session(&self) -> Option<SessionId> {
         self.begun.guest.sift.session()
     }
 
-    /// Resolves when it is fit for no stage any more.
-    async fn spoil(&mut self) {
-        self.begun.guest.spoil(&mut self.noise).await;
+    /// Resolves when the shell is unusable.
+    async fn until_unusable(&mut self) {
+        self.begun.guest.until_unusable(&mut self.noise).await;
     }
 
-    /// Ends it: it reads the end of its input. Dropping it would say nothing to the guest.
+    /// Ends the shell by closing its input. Dropping it would send nothing to the guest.
     pub(super) async fn dismiss(self) {
         let _sent = self.begun.to.close().await;
     }
 }
 
-/// A shell that did not come, and what was said in its place.
+/// The error of a shell that did not start, and the guest's output.
 pub(super) struct NoShell {
     pub(super) error: ConnectError,
     pub(super) noise: Noise,
 }
 
-/// A wish for a shell.
+/// A stage's request for a shell.
 struct ShellRequest {
     shell: Shell,
     within: Duration,
     back: oneshot::Sender<Result<StandbyShell, NoShell>>,
 }
 
-/// The counter at which stages get their shells.
+/// Provides stages with their shells.
 pub(super) struct Shells {
-    wishes: mpsc::Sender<ShellRequest>,
-    /// A shell waits.
+    requests: mpsc::Sender<ShellRequest>,
+    /// True if a shell waits.
     pub(super) one_waits: Cell<bool>,
-    /// The last one did not come, or died.
-    trouble: Cell<bool>,
-    /// A stage runs: until it has ended none is started.
+    /// True if the last shell did not start, or died.
+    failed: Cell<bool>,
+    /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
     changed: Notify,
 }
 
-/// What serves at that counter.
+/// Receives the requests for shells; see `Shells::keep`.
 pub(super) struct StandbyLoop {
-    wishes: mpsc::Receiver<ShellRequest>,
-    /// How long a shell may take to come.
+    requests: mpsc::Receiver<ShellRequest>,
+    /// How long a shell may take to start.
     within: Duration,
 }
 
 impl Shells {
     pub(super) fn new(within: Duration) -> (Self, StandbyLoop) {
-        let (wishes, served) = mpsc::channel(1);
+        let (requests, served) = mpsc::channel(1);
         let one_waits = Cell::new(false);
-        let (trouble, stage_runs) = (Cell::new(false), Cell::new(false));
-        let shells = Self { wishes, one_waits, trouble, stage_runs, changed: Notify::new() };
-        (shells, StandbyLoop { wishes: served, within })
+        let (failed, stage_runs) = (Cell::new(false), Cell::new(false));
+        let shells = Self { requests, one_waits, failed, stage_runs, changed: Notify::new() };
+        (shells, StandbyLoop { requests: served, within })
     }
 
-    /// The shell that waits, if it is of this kind, or a new one. `None`: nobody serves any more.
+    /// The waiting shell, if it is of this kind, or a new one. `None` if requests are no longer served.
     pub(super) async fn take(&self, shell: Shell, within: Duration) -> Option<Result<StandbyShell, NoShell>> {
         let (back, answer) = oneshot::channel();
-        self.wishes.send(ShellRequest { shell, within, back }).await.ok()?;
+        self.requests.send(ShellRequest { shell, within, back }).await.ok()?;
         answer.await.ok()
     }
 
-    /// A stage has ended: the next shell may be started.
+    /// Notes that a stage has ended, so that the next shell may be started.
     pub(super) fn stage_ended(&self) {
         self.stage_runs.set(false);
         self.changed.notify_waiters();
     }
 
-    /// Resolves when a shell waits; false when there will be none for now.
+    /// Resolves when a shell waits; false if there is none for now.
     pub(super) async fn settled(&self) -> bool {
         loop {
-            if self.one_waits.get() || self.trouble.get() {
+            if self.one_waits.get() || self.failed.get() {
                 return self.one_waits.get();
             }
             self.changed.notified().await;
         }
     }
 
-    /// Starts shells and hands them out, for as long as the link lives. `at_once`: one may wait before the first stage.
-    pub(super) async fn keep(&self, session: &Session<'_>, mut keeper: StandbyLoop, at_once: bool) {
+    /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
+    /// stage.
+    pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
         let mut shell = Shell { name: "bash".to_owned(), before: String::new() };
         let mut waiting: Option<StandbyShell> = None;
-        let mut rest = FIRST_REST;
+        let mut delay = FIRST_DELAY;
         let mut not_before = Instant::now();
         let mut early: Option<ShellRequest> = None;
-        let mut wanted = at_once;
+        let mut wanted = start_early;
         if !wanted {
-            self.tell(false);
+            self.set_waiting(false);
         }
         loop {
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
-                match StandbyShell::start(session, &shell, keeper.within).await {
+                match StandbyShell::start(session, &shell, standby.within).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
-                        not_before = Instant::now() + rest;
-                        rest = (rest * 2).min(LONGEST_REST);
-                        early = keeper.wishes.try_recv().ok();
-                        // It has waited for this very shell.
-                        if let Some(wish) = early.take_if(|wish| wish.shell == shell) {
-                            let _gone = wish.back.send(Err(none));
+                        not_before = Instant::now() + delay;
+                        delay = (delay * 2).min(LONGEST_DELAY);
+                        early = standby.requests.try_recv().ok();
+                        // The request has waited for this shell.
+                        if let Some(request) = early.take_if(|request| request.shell == shell) {
+                            let _gone = request.back.send(Err(none));
                         }
                     }
                 }
-                self.tell(waiting.is_some());
+                self.set_waiting(waiting.is_some());
             }
             let may_start = waiting.is_none() && may_start();
             tokio::select! {
                 biased;
-                // First: a shell that is known to be dead is given to no stage.
-                () = spoil(&mut waiting) => {
-                    if let Some(spoilt) = waiting.take() {
-                        spoilt.dismiss().await;
+                // First, so that a shell known to be dead is not given to a stage.
+                () = until_unusable(&mut waiting) => {
+                    if let Some(unusable) = waiting.take() {
+                        unusable.dismiss().await;
                     }
-                    not_before = Instant::now() + rest;
-                    rest = (rest * 2).min(LONGEST_REST);
+                    not_before = Instant::now() + delay;
+                    delay = (delay * 2).min(LONGEST_DELAY);
                     wanted = shell.before.is_empty();
-                    self.tell(false);
+                    self.set_waiting(false);
                 }
-                wish = next(&mut early, &mut keeper.wishes) => {
-                    let Some(ShellRequest { shell: kind, within, back }) = wish else { return };
+                request = next(&mut early, &mut standby.requests) => {
+                    let Some(ShellRequest { shell: kind, within, back }) = request else { return };
                     let found = match waiting.take() {
                         Some(fitting) if fitting.shell == kind => Ok(fitting),
                         other => {
@@ -201,10 +203,10 @@ impl Shells {
                             StandbyShell::start(session, &kind, within).await
                         }
                     };
-                    (shell, rest, not_before) = (kind, FIRST_REST, Instant::now());
+                    (shell, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
                     wanted = true;
-                    self.tell(false);
-                    self.trouble.set(false);
+                    self.set_waiting(false);
+                    self.failed.set(false);
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }
@@ -215,26 +217,26 @@ impl Shells {
         }
     }
 
-    fn tell(&self, one_waits: bool) {
+    fn set_waiting(&self, one_waits: bool) {
         self.one_waits.set(one_waits);
-        self.trouble.set(!one_waits);
+        self.failed.set(!one_waits);
         self.changed.notify_waiters();
     }
 }
 
 async fn next(
     early: &mut Option<ShellRequest>,
-    wishes: &mut mpsc::Receiver<ShellRequest>,
+    requests: &mut mpsc::Receiver<ShellRequest>,
 ) -> Option<ShellRequest> {
     match early.take() {
-        Some(wish) => Some(wish),
-        None => wishes.recv().await,
+        Some(request) => Some(request),
+        None => requests.recv().await,
     }
 }
 
-async fn spoil(waiting: &mut Option<StandbyShell>) {
+async fn until_unusable(waiting: &mut Option<StandbyShell>) {
     match waiting {
-        Some(waiting) => waiting.spoil().await,
+        Some(waiting) => waiting.until_unusable().await,
         None => std::future::pending().await,
     }
 }

@@ -1,7 +1,7 @@
-//! Where the links of an instance are: a directory with a lock and a socket for each slot.
+//! The directory of an instance's links, with a lock and a socket for each slot.
 //!
-//! Whoever holds the lock is the link of the slot; there is never another. The lock's file says which session in the
-//! guest its stage has, so that the next link can stop what a dead one left.
+//! The process that holds the lock is the slot's only link. The lock's file names the guest session of the running
+//! stage, so that the next link can stop what a dead link left running.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -15,13 +15,13 @@ use rustix::fs::{Mode, OFlags};
 
 use super::super::remote::SessionId;
 
-/// A session that was noted longer ago, by a link that has died since, has ended with its job, and its number may be
-/// somebody else's.
+/// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
+/// reused.
 const STALE: Duration = Duration::from_mins(10);
-/// What a note of a session takes: ten digits and a newline.
+/// Length of a note of a session: ten digits and a newline.
 const NOTE: usize = 11;
 
-/// One job's place on an instance.
+/// Room for one job on an instance.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     dir: PathBuf,
@@ -41,7 +41,7 @@ impl Slot {
         format!("{}.sock", self.number)
     }
 
-    /// Where it is until calls may find it.
+    /// The socket's name until calls may find it.
     fn fresh_socket(&self) -> String {
         format!("{}.new", self.socket())
     }
@@ -50,12 +50,12 @@ impl Slot {
         self.dir.join(format!("{}.lock", self.number))
     }
 
-    /// Is there a socket? Its link may be dead. Asked without disturbing it.
+    /// True if there is a socket, whose link may be dead. Does not contact the link.
     pub(super) fn has_socket(&self) -> bool {
         self.dir.join(self.socket()).exists()
     }
 
-    /// Connects to the link of this slot; `None`: there is none.
+    /// Connects to the link of this slot; `None` if there is none.
     pub(super) async fn connect(&self) -> io::Result<Option<tokio::net::UnixStream>> {
         let Some(dir) = open_dir(&self.dir)? else { return Ok(None) };
         match tokio::net::UnixStream::connect(through(&dir, &self.socket())).await {
@@ -69,7 +69,7 @@ impl Slot {
         }
     }
 
-    /// Becomes the link of this slot; `None`: another process is.
+    /// Becomes the link of this slot; `None` if another process is the link.
     pub(super) fn seize(&self) -> io::Result<Option<SlotLock>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let mut options = OpenOptions::new();
@@ -80,16 +80,16 @@ impl Slot {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        let seat = SlotLock { slot: self.clone(), lock: file };
-        // RACE: it may have been removed between our opening and locking it.
-        Ok(seat.is_there().then_some(seat))
+        let slot_lock = SlotLock { slot: self.clone(), lock: file };
+        // RACE: the file may have been removed between opening and locking it.
+        Ok(slot_lock.is_there().then_some(slot_lock))
     }
 
-    /// Removes what a dead link left. A living one removes its own things when it ends.
+    /// Removes the files of a dead link. A running link removes its own files when it exits.
     pub(super) fn clear(&self) {
-        if let Ok(Some(seat)) = self.seize() {
-            let _forgotten = seat.note(None);
-            seat.give_up();
+        if let Ok(Some(slot_lock)) = self.seize() {
+            let _forgotten = slot_lock.note(None);
+            slot_lock.give_up();
         }
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn slots(dir: &Path) -> Vec<Slot> {
     numbers.into_iter().map(|number| Slot::new(dir.to_owned(), number)).collect()
 }
 
-/// The right to be the link of a slot, held as long as this lives.
+/// The lock of a slot, held until dropped; its holder is the slot's link.
 #[derive(Debug)]
 pub(super) struct SlotLock {
     slot: Slot,
@@ -111,7 +111,7 @@ pub(super) struct SlotLock {
 }
 
 impl SlotLock {
-    /// Takes calls from now on, in the place of a dead one.
+    /// Accepts calls from now on, in place of a dead link.
     pub(super) fn listen(&self) -> io::Result<tokio::net::UnixListener> {
         let dir = open_dir(&self.slot.dir)?.ok_or(io::ErrorKind::NotFound)?;
         let (name, fresh) = (self.slot.socket(), self.slot.fresh_socket());
@@ -123,9 +123,9 @@ impl SlotLock {
         tokio::net::UnixListener::from_std(listener)
     }
 
-    /// Takes no more calls. The lock's file goes too, and the directory with the last of them.
+    /// Stops accepting calls. Also removes the lock's file, and the directory with the last lock.
     pub(super) fn give_up(&self) {
-        // What cannot be removed is found by the next link, or goes with the state directory.
+        // The next link finds files that cannot be removed, or they go with the state directory.
         if let Ok(Some(dir)) = open_dir(&self.slot.dir)
             && self.is_there()
         {
@@ -138,45 +138,45 @@ impl SlotLock {
         }
     }
 
-    /// Does the lock's path still lead to the file that we locked?
+    /// True if the lock's path still names the locked file.
     pub(super) fn is_there(&self) -> bool {
         let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
         let named = std::fs::metadata(self.slot.lock_path()).map(inode).ok();
         named.is_some() && named == self.lock.metadata().map(inode).ok()
     }
 
-    /// Notes the session of the stage that runs, or that none does.
+    /// Notes the session of the running stage, or that there is none.
     pub(super) fn note(&self, session: Option<SessionId>) -> io::Result<()> {
         let number = session.map(|id| id.to_string()).unwrap_or_default();
         self.lock.write_all_at(format!("{number:<10}\n").as_bytes(), 0)
     }
 
-    /// The noted session still has its stage, however long that takes.
+    /// Keeps the note of a running stage from going stale.
     pub(super) fn keep_note_young(&self) {
         if self.left_running().is_some() {
-            // Without it the note only goes stale.
+            // On failure, the note only goes stale.
             let _aged = self.lock.set_modified(SystemTime::now());
         }
     }
 
-    /// The session that the dead link before us had, if what runs there may still be its stage.
+    /// The session of the previous, dead link, if its stage may still be running there.
     pub(super) fn left_running(&self) -> Option<SessionId> {
         let mut text = [0; NOTE];
         let length = self.lock.read_at(&mut text, 0).ok()?;
         let written = self.lock.metadata().and_then(|found| found.modified()).ok()?;
-        // A clock that was set back makes it young.
+        // A clock that was set back makes the note recent.
         let age = SystemTime::now().duration_since(written).unwrap_or_default();
         let text = std::str::from_utf8(&text[..length]).ok()?;
         SessionId::parse(text.trim().as_bytes()).filter(|_| age < STALE)
     }
 }
 
-/// Tells the keeper whose mailbox lies there to look; a full one has a hint in it already.
-pub(super) fn hint(mailbox: &Path) {
+/// Wakes the keeper at `mailbox`; a full mailbox already holds a wake-up.
+pub(super) fn wake_keeper(mailbox: &Path) {
     let (Some(dir), Some(name)) = (mailbox.parent(), mailbox.file_name()) else { return };
     let Ok(Some(dir)) = open_dir(dir) else { return };
     let Ok(socket) = UnixDatagram::unbound() else { return };
-    let _unheard = socket
+    let _lost = socket
         .set_nonblocking(true)
         .and_then(|()| socket.send_to(b"!", through(&dir, &name.to_string_lossy())));
 }
@@ -197,7 +197,8 @@ fn open_dir(dir: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// A socket's address holds 108 bytes and state directories may lie deep.
+/// The path of a socket below `dir`: a socket address holds only 108 bytes, and state directories may have longer
+/// paths.
 fn through(dir: &OwnedFd, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
 }

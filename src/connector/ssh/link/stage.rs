@@ -18,15 +18,15 @@ use crate::connector::output::ProcessOutput;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
 /// Descriptors of a stage: its script, and pipes for its two streams.
-pub(super) const GIVEN: usize = 3;
+pub(super) const DESCRIPTORS: usize = 3;
 
-/// From TERM to KILL for a stage whose call has gone: nobody waits for it any more.
+/// From TERM to KILL for a stage whose call has exited and no longer waits.
 const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 
-/// A start has its own end, which says more.
+/// Extra time, because the start has its own limit with a more precise error.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Frees the link when the stage has ended, however that was.
+/// Frees the link when the stage has ended, whatever its result.
 struct Turn<'a, 'b>(&'a Hub<'b>);
 
 impl Drop for Turn<'_, '_> {
@@ -37,7 +37,7 @@ impl Drop for Turn<'_, '_> {
 }
 
 impl Hub<'_> {
-    /// Runs a stage for a call, and tells it how that ended.
+    /// Runs a stage for a call, and reports its end.
     pub(super) async fn run_stage(
         &self,
         mut line: Line,
@@ -48,14 +48,14 @@ impl Hub<'_> {
         self.shells.stage_runs.set(true);
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
-        line.say(&Reply::Accepted, &[]).await?;
+        line.send(&Reply::Accepted, &[]).await?;
         let result = self.stage(&mut line, shell, start_within, stop_grace).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
-            // Nobody knows what runs on there: the next link looks, by the note that stays.
-            self.leave();
+            // The stage may still be running: its note stays, and the next link stops that session.
+            self.close();
         }
         drop(turn);
-        line.say(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
+        line.send(&result.map_or_else(Reply::Failed, Reply::Ended), &[]).await
     }
 
     async fn stage(
@@ -65,8 +65,9 @@ impl Hub<'_> {
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
-        let mut given = || line.given().ok_or_else(|| local("the request for a stage lacks pipes", &"none"));
-        let (script, stdout, stderr) = (given()?, given()?, given()?);
+        let mut descriptor =
+            || line.next_descriptor().ok_or_else(|| local("the request for a stage lacks pipes", &"none"));
+        let (script, stdout, stderr) = (descriptor()?, descriptor()?, descriptor()?);
         let mut output =
             ProcessOutput::to_pipes(stdout, stderr).map_err(|e| local("cannot use the stage's pipes", &e))?;
         let start_by = Instant::now() + start_within;
@@ -74,49 +75,50 @@ impl Hub<'_> {
         let session = tokio::select! {
             biased;
             session = connecting => session.map_err(|_| self.late(start_within))??,
-            _ = told_to_stop(line) => return Ok(StageEnd::Stopped),
+            _ = stop_requested(line) => return Ok(StageEnd::Stopped),
         };
         let taken = tokio::select! {
             biased;
             taken = timeout_at(start_by + MARGIN, self.shells.take(shell, start_within)) => taken,
-            _ = told_to_stop(line) => {
-                // What is on its way there ends with the connection.
-                self.leave();
+            _ = stop_requested(line) => {
+                // A shell that is still starting ends with the connection.
+                self.close();
                 return Ok(StageEnd::Stopped);
             }
         };
         let waiting = match taken {
             Ok(Some(Ok(waiting))) => waiting,
             Ok(Some(Err(NoShell { error, noise }))) => {
-                pass_on(&mut output, noise).await?;
+                forward(&mut output, noise).await?;
                 return Err(error);
             }
             Ok(None) => return Err(session.lost(false)),
             Err(_) => {
-                self.leave();
+                self.close();
                 return Err(session.not_started(start_within, false));
             }
         };
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
-        let linger = self.order.settings.linger;
+        let linger = self.spec.settings.linger;
         let run = Run { input, grace, start_within, linger };
-        // Only what this stage has noted is taken back: a dead link's note is there until it has been looked after.
-        let _noted = self.seat.note(waiting.session());
+        // The note that is removed below is this stage's own: a dead link's note stays until its session has been
+        // stopped.
+        let _noted = self.slot_lock.note(waiting.session());
         let end = in_shell(session, line, waiting, &run, &mut output).await;
         if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
-            let _noted = self.seat.note(None);
+            let _noted = self.slot_lock.note(None);
         }
         end
     }
 
-    /// No connection in time.
+    /// The error of a connection that was not ready in time.
     pub(super) fn late(&self, within: Duration) -> ConnectError {
-        ConnectError::timed_out(self.order.at.place(), within)
+        ConnectError::timed_out(self.spec.at.place(), within)
     }
 }
 
-/// Runs a script in a shell that waits for it.
+/// Runs a script in a standby shell.
 async fn in_shell(
     session: &Session<'_>,
     line: &mut Line,
@@ -125,9 +127,9 @@ async fn in_shell(
     output: &mut ProcessOutput,
 ) -> Result<StageEnd, ConnectError> {
     let noise = std::mem::take(&mut waiting.noise);
-    let told = line.say(&Reply::Begun, &[]).await.map_err(|e| local("the call has exited", &e));
-    let begun = match told {
-        Ok(()) => pass_on(output, noise).await,
+    let reported = line.send(&Reply::Begun, &[]).await.map_err(|e| local("the call has exited", &e));
+    let begun = match reported {
+        Ok(()) => forward(output, noise).await,
         gone => gone,
     };
     if let Err(error) = begun {
@@ -135,16 +137,16 @@ async fn in_shell(
         return Err(error);
     }
     let mut stop: Stop<'_> = Box::pin(async {
-        if !told_to_stop(line).await {
+        if !stop_requested(line).await {
             run.grace.set(run.grace.get().min(ABANDONED_GRACE));
         }
     });
     carry_on(session, &mut waiting.begun, run, output, &mut stop, &Cell::new(false)).await
 }
 
-/// What a guest said before its script belongs to the stage's output. It is less than an empty pipe takes.
-async fn pass_on(output: &mut ProcessOutput, noise: Noise) -> Result<(), ConnectError> {
-    for (stream, bytes) in noise.said {
+/// Forwards the guest's earlier output, which belongs to the stage. It fits into an empty pipe.
+async fn forward(output: &mut ProcessOutput, noise: Noise) -> Result<(), ConnectError> {
+    for (stream, bytes) in noise.output {
         output.write(stream, &bytes).await.map_err(|e| local("cannot forward the stage's output", &e))?;
     }
     Ok(())
@@ -154,12 +156,12 @@ fn local(what: &str, problem: &dyn std::fmt::Display) -> ConnectError {
     ConnectError::Local { what: format!("{what}: {problem}") }
 }
 
-/// Resolves when the call wants the stage to stop, or has gone (`false`).
-async fn told_to_stop(line: &mut Line) -> bool {
-    match line.hear::<Control>().await {
+/// Resolves when the call requests a stop, or has exited (`false`).
+async fn stop_requested(line: &mut Line) -> bool {
+    match line.receive::<Control>().await {
         Ok(Some(Control::Stop)) => {
-            // A call that hears nothing takes us for dead.
-            let _heard = line.say(&Reply::Stopping, &[]).await;
+            // A call without a reply takes this link for dead.
+            let _sent = line.send(&Reply::Stopping, &[]).await;
             true
         }
         Ok(None) | Err(_) => false,

@@ -1,4 +1,4 @@
-//! How the links of a pool look from outside.
+//! The status of a pool's links, as other processes see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,26 +13,26 @@ use super::message::{Ask, Figures, Reply, Request};
 use super::slot::{Slot, slots};
 use crate::core::ids::InstanceId;
 
-/// Links that are asked at the same time: each takes a descriptor or two.
-const AT_ONCE: usize = 256;
+/// Links that are queried concurrently; each takes a descriptor or two.
+const CONCURRENT: usize = 256;
 
 /// A link that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Which job slot of its instance it serves, from 0.
+    /// The job slot of its instance that it serves, from 0.
     pub slot: u32,
-    /// `None`: it takes no more calls, so that the kernel does not name it.
+    /// `None` if the link accepts no more calls, so that the kernel does not report its pid.
     pub pid: Option<u32>,
     pub answer: LinkStatus,
 }
 
-/// What a link says of itself.
+/// The status that a link reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkStatus {
     Figures(Figures),
-    /// It is of another version, or was told to end: it does when its stage has.
+    /// The link is of another version, or was told to exit. It exits when its stage has ended.
     Closing,
-    /// Nothing in time: it is wedged.
+    /// No reply in time: the link is unresponsive.
     Silence,
 }
 
@@ -43,16 +43,16 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Asks every link below `dir`, all at once; one that does not answer within `within` is silent. Nothing is there
-    /// where `dir` cannot be read.
+    /// Queries every link below `dir` concurrently. A link that does not reply within `within` is silent. The survey is
+    /// empty if `dir` cannot be read.
     pub async fn look(dir: &Path, within: Duration) -> Self {
         let folders = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let each = folders.flat_map(|folder| {
             let name = folder.file_name().to_string_lossy().into_owned();
             slots(&folder.path()).into_iter().map(move |slot| (name.clone(), slot))
         });
-        let asked = stream::iter(each).map(async |(name, slot)| (name, ask(&slot, within).await));
-        let answers: Vec<(String, Option<Found>)> = asked.buffer_unordered(AT_ONCE).collect().await;
+        let queries = stream::iter(each).map(async |(name, slot)| (name, query(&slot, within).await));
+        let answers: Vec<(String, Option<Found>)> = queries.buffer_unordered(CONCURRENT).collect().await;
         Self::of_folders(answers.into_iter().filter_map(|(name, found)| Some((name, found?))))
     }
 
@@ -67,35 +67,35 @@ impl Survey {
         Self { by_folder }
     }
 
-    /// As if these had been found.
+    /// A survey that found these links.
     #[cfg(test)]
     pub(crate) fn told(links: impl IntoIterator<Item = (InstanceId, Found)>) -> Self {
         Self::of_folders(links.into_iter().map(|(id, found)| (folder_name(&id), found)))
     }
 
-    /// Those of an instance, by slot.
+    /// The links of an instance, by slot.
     pub fn of(&self, id: &InstanceId) -> &[Found] {
         self.by_folder.get(&folder_name(id)).map_or(&[], Vec::as_slice)
     }
 
-    /// All of them, each with the name of its instance, as a folder has it.
+    /// All links, each with its instance's name as its folder has it.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Found)> {
         self.by_folder.iter().flat_map(|(name, links)| links.iter().map(move |link| (name.as_str(), link)))
     }
 
-    /// Those of other instances than these.
+    /// The links of instances other than these.
     pub fn of_others<'a>(&self, known: impl Iterator<Item = &'a InstanceId>) -> Vec<(&str, &Found)> {
         let known: BTreeSet<String> = known.map(folder_name).collect();
         self.all().filter(|(name, _)| !known.contains(*name)).collect()
     }
 }
 
-/// `None`: there is no link, or it has just ended.
-async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
+/// Queries a link; `None` if there is none, or it has just exited.
+async fn query(slot: &Slot, within: Duration) -> Option<Found> {
     let found = |pid, answer| Some(Found { slot: slot.number(), pid, answer });
     let stream = match slot.connect().await {
         Ok(stream) => stream?,
-        // It has let so many calls wait that no more are taken.
+        // So many calls wait that the link's queue is full.
         Err(_) => return found(None, LinkStatus::Silence),
     };
     let mut line = Line::new(stream);
@@ -103,8 +103,8 @@ async fn ask(slot: &Slot, within: Duration) -> Option<Found> {
     let pid = peer.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
     let request = Request::plain(Ask::Show);
     let answer = async {
-        line.say(&request, &[]).await.ok()?;
-        line.hear::<Reply>().await.ok()?
+        line.send(&request, &[]).await.ok()?;
+        line.receive::<Reply>().await.ok()?
     };
     match timeout(within, answer).await {
         Ok(Some(Reply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
@@ -122,7 +122,7 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_millis(300);
 
-    /// A slot of an instance, with the socket of a link that is there and says nothing.
+    /// A slot of an instance, with the socket of a link that does not reply.
     fn silent(links: &Path, id: &InstanceId, slot: u32) -> UnixListener {
         let dir = links.join(folder_name(id));
         std::fs::create_dir_all(&dir).unwrap();
@@ -140,8 +140,8 @@ mod tests {
         let begun = std::time::Instant::now();
         let seen = Survey::look(home.path(), WITHIN).await;
         assert!(begun.elapsed() < WITHIN * 5, "{:?}", begun.elapsed());
-        let ours = Some(std::process::id());
-        let found = |slot| Found { slot, pid: ours, answer: LinkStatus::Silence };
+        let own = Some(std::process::id());
+        let found = |slot| Found { slot, pid: own, answer: LinkStatus::Silence };
         assert_eq!(seen.of(&ids[0]), [found(0), found(1)]);
         assert_eq!(seen.of(&ids[7]), [found(0)]);
         assert_eq!(seen.of(&ids[199]), [], "its link is dead");
