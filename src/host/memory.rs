@@ -1,7 +1,7 @@
 //! A state directory in memory, for simulation.
 //!
-//! What `port::host::Host` needs of a directory, each operation at once and without waiting: who waits, and in which
-//! order, is the caller's business. Locks go when their guard is dropped, as the kernel gives them back.
+//! Implements what `port::host::Host` needs of a directory. No operation waits: the caller decides which call waits,
+//! and in which order. A lock is released when its guard is dropped, as the kernel does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,26 +15,26 @@ use crate::port::host::{Assignment, AttemptRecord, Closing, Held, HostError, Ide
 
 pub type SharedDirectory = Rc<RefCell<Directory>>;
 
-/// Whose TMPDIR and whose child a call is, as far as anybody else can see it.
+/// A call, as other processes see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// The runner that made the attempt.
     pub runner: u32,
-    /// The call itself.
+    /// The call's process.
     pub pid: u32,
 }
 
-/// What waits for whom.
+/// The mailbox of a waiting process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mailbox {
     Keeper(PoolName),
     Attempt(AttemptName),
 }
 
-/// Something changed that somebody may wait for.
+/// A change that a process may wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// Its lease, its marks, or mail for it.
+    /// The attempt's lease, marks or mailbox.
     Attempt(AttemptName),
     KeeperLock,
     Keeper(PoolName),
@@ -43,16 +43,16 @@ pub enum News {
 /// One attempt's directory.
 #[derive(Debug, Clone)]
 pub struct AttemptDir {
-    /// `None`: `cleanup` came before any `prepare`.
+    /// `None` if `cleanup` came before any `prepare`.
     pub record: Option<AttemptRecord>,
     pub runner: Option<u32>,
     pub boot: BootId,
     pub closed: Option<Closed>,
     pub used: bool,
     pub lease_at: Stamp,
-    /// Whether the dead attempt's TMPDIR was emptied by us.
+    /// Whether this manager has emptied the dead attempt's TMPDIR.
     pub cleared: bool,
-    /// Calls that hold the lease shared, by their process.
+    /// Calls that hold the lease shared: the lock's number, and the pid.
     pub shared: BTreeMap<u64, u32>,
     exclusive: Option<u64>,
 }
@@ -65,9 +65,9 @@ pub struct Directory {
     pub generations: BTreeSet<Generation>,
     pub attempts: BTreeMap<AttemptName, AttemptDir>,
     pub reports: BTreeMap<PoolName, Report>,
-    /// The boot clock's answer, written into leases when they are given back.
+    /// The boot clock's time, written into leases when they are released.
     pub now: Stamp,
-    /// Set while a killed process is taken apart: it writes nothing any more.
+    /// Set while a killed process is torn down: it writes nothing more.
     pub killing: bool,
     mail: BTreeSet<Mailbox>,
     keeper: Option<u64>,
@@ -76,7 +76,7 @@ pub struct Directory {
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum LockKind {
     Shared(AttemptName),
     Exclusive(AttemptName),
     Keeper,
@@ -86,12 +86,12 @@ enum What {
 struct Guard {
     directory: SharedDirectory,
     number: u64,
-    what: What,
+    kind: LockKind,
 }
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Guard({:?} {})", self.what, self.number)
+        write!(f, "Guard({:?} {})", self.kind, self.number)
     }
 }
 
@@ -99,7 +99,7 @@ impl Held for Guard {}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.directory.borrow_mut().unlock(self.number, &self.what);
+        self.directory.borrow_mut().unlock(self.number, &self.kind);
     }
 }
 
@@ -120,7 +120,7 @@ impl Directory {
         }
     }
 
-    /// What a copy onto another machine looks like: everything but locks and mail.
+    /// A copy on another machine: everything but locks and mail.
     #[must_use]
     pub fn copied(&self, now: Stamp, problem: &str) -> Self {
         let unlocked =
@@ -142,12 +142,12 @@ impl Directory {
         }
     }
 
-    /// What changed since the last call.
+    /// The changes since the last call.
     pub fn news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
-    /// Puts a hint into a mailbox.
+    /// Puts a wake-up into a mailbox.
     pub fn post(&mut self, to: Mailbox) {
         self.news.push(match &to {
             Mailbox::Keeper(pool) => News::Keeper(pool.clone()),
@@ -156,19 +156,19 @@ impl Directory {
         self.mail.insert(to);
     }
 
-    /// Takes the hint out of a mailbox, if there is one.
+    /// Takes the wake-up out of a mailbox, if there is one.
     pub fn mail(&mut self, of: &Mailbox) -> bool {
         self.mail.remove(of)
     }
 
-    fn unlock(&mut self, number: u64, what: &What) {
+    fn unlock(&mut self, number: u64, kind: &LockKind) {
         let (now, killing) = (self.now, self.killing);
-        match what {
-            What::Keeper => {
+        match kind {
+            LockKind::Keeper => {
                 self.keeper = None;
                 self.news.push(News::KeeperLock);
             }
-            What::Shared(name) | What::Exclusive(name) => {
+            LockKind::Shared(name) | LockKind::Exclusive(name) => {
                 if let Some(dir) = self.attempts.get_mut(name) {
                     if dir.shared.remove(&number).is_some() && !killing {
                         dir.lease_at = now;
@@ -182,7 +182,7 @@ impl Directory {
         }
     }
 
-    /// Does the keeper hold this attempt's lease?
+    /// True if the keeper holds this attempt's lease.
     pub fn is_seized(&self, name: &AttemptName) -> bool {
         self.attempts.get(name).is_some_and(|dir| dir.exclusive.is_some())
     }
@@ -216,7 +216,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The keeper's mark; says whether the attempt was used.
+    /// Sets the keeper's mark; returns whether the attempt was used.
     pub fn mark_closed(&mut self, name: &AttemptName, how: End) -> Result<bool, HostError> {
         let now = self.now;
         let dir = self.change(name)?;
@@ -224,15 +224,15 @@ impl Directory {
         Ok(dir.used)
     }
 
-    /// Everything about a pool's attempts; `runner` and `tmpdir` say what can be seen of those.
+    /// All facts about a pool's attempts. `presence` returns those of an attempt's runner and TMPDIR.
     pub fn seen(
         &self,
         pool: &PoolName,
-        sight: impl Fn(&AttemptName, &AttemptDir) -> (Presence, Presence),
+        presence: impl Fn(&AttemptName, &AttemptDir) -> (Presence, Presence),
     ) -> BTreeMap<AttemptName, AttemptSeen> {
         let of_pool = |name: &AttemptName, dir: &AttemptDir| {
             let record = dir.record.as_ref().filter(|r| r.pool == *pool)?;
-            let (runner, tmpdir) = sight(name, dir);
+            let (runner, tmpdir) = presence(name, dir);
             Some(AttemptSeen {
                 job: record.job.clone(),
                 instance: record.assignment.as_ref().map(|a| a.instance.clone()),
@@ -250,17 +250,17 @@ impl Directory {
     }
 }
 
-fn lock(directory: &SharedDirectory, what: What) -> Lock {
+fn lock(directory: &SharedDirectory, kind: LockKind) -> Lock {
     let mut inner = directory.borrow_mut();
     let number = inner.next_lock;
     inner.next_lock += 1;
     drop(inner);
-    Box::new(Guard { directory: Rc::clone(directory), number, what })
+    Box::new(Guard { directory: Rc::clone(directory), number, kind })
 }
 
 fn lock_shared(directory: &SharedDirectory, name: &AttemptName, caller: Caller) -> Lock {
     let number = directory.borrow().next_lock;
-    let guard = lock(directory, What::Shared(name.clone()));
+    let guard = lock(directory, LockKind::Shared(name.clone()));
     let mut inner = directory.borrow_mut();
     let now = inner.now;
     if let Some(dir) = inner.attempts.get_mut(name) {
@@ -270,7 +270,7 @@ fn lock_shared(directory: &SharedDirectory, name: &AttemptName, caller: Caller) 
     guard
 }
 
-/// `prepare`: the directory with the lease held. The caller has seen that nobody holds it exclusively.
+/// `prepare`: the directory with the lease held. The caller has checked that no process holds it exclusively.
 pub fn begin(
     directory: &SharedDirectory,
     name: &AttemptName,
@@ -311,7 +311,7 @@ pub fn enter(
     Ok(Some((lock_shared(directory, name, caller), found)))
 }
 
-/// The mark of `cleanup`, or of a newer attempt, and what it found.
+/// Sets the mark of `cleanup`, or of a newer attempt, and returns what it found.
 pub fn close(directory: &SharedDirectory, name: &AttemptName, how: End, caller: Caller) -> Closing {
     let (record, used, lingering) = {
         let mut inner = directory.borrow_mut();
@@ -325,7 +325,7 @@ pub fn close(directory: &SharedDirectory, name: &AttemptName, how: End, caller: 
     Closing { lease: lock_shared(directory, name, caller), record, used, lingering }
 }
 
-/// The keeper's try: `None` if some call holds the lease.
+/// Takes the lease for the keeper; `None` if a call holds it.
 pub fn seize(directory: &SharedDirectory, name: &AttemptName) -> Option<Lock> {
     let number = {
         let inner = directory.borrow();
@@ -335,14 +335,14 @@ pub fn seize(directory: &SharedDirectory, name: &AttemptName) -> Option<Lock> {
         }
         inner.next_lock
     };
-    let guard = lock(directory, What::Exclusive(name.clone()));
+    let guard = lock(directory, LockKind::Exclusive(name.clone()));
     if let Some(dir) = directory.borrow_mut().attempts.get_mut(name) {
         dir.exclusive = Some(number);
     }
     Some(guard)
 }
 
-/// Becomes the keeper, if nobody is.
+/// Takes the keeper's lock; `None` if another process holds it.
 pub fn lock_keeper(directory: &SharedDirectory) -> Option<Lock> {
     let mut inner = directory.borrow_mut();
     if inner.keeper.is_some() {
@@ -350,7 +350,7 @@ pub fn lock_keeper(directory: &SharedDirectory) -> Option<Lock> {
     }
     inner.keeper = Some(inner.next_lock);
     drop(inner);
-    Some(lock(directory, What::Keeper))
+    Some(lock(directory, LockKind::Keeper))
 }
 
 fn empty(runner: Option<u32>, now: Stamp) -> AttemptDir {

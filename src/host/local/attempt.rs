@@ -1,8 +1,8 @@
 //! Begins, enters, marks and closes attempts.
 //!
-//! Two orders make the races safe. `closed` is set before anybody is asked whether a call lives, and a call makes
-//! itself known (lease, socket) before it looks for `closed`: one of the two always sees the other. A call sets
-//! `used` before it looks for `closed` for the last time, and `cleanup` sets `closed` before it reads `used`.
+//! Two rules make the races safe. `closed` is set before the check for running calls, and a call registers (lease,
+//! socket) before it checks `closed`: one of the two always sees the other. A call sets `used` before it checks
+//! `closed` for the last time, and `cleanup` sets `closed` before it reads `used`.
 
 use std::fs;
 use std::io;
@@ -23,10 +23,10 @@ use crate::core::ids::{AttemptName, PoolName};
 use crate::port::clock::Clock;
 use crate::port::host::{Assignment, AttemptRecord, Closing, HostError, Lock};
 
-/// Rounds against somebody who makes and removes the same directory all the time.
+/// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;
 
-/// Directories of jobs, by attempt, of providers whose instances live on this machine's file system.
+/// Directories of jobs, by attempt, for providers whose instances use the runner host's file system.
 const BUILDS: &str = "builds";
 
 impl LocalHost {
@@ -55,18 +55,18 @@ impl LocalHost {
         Ok(joined.map(|(lock, file)| (lock, file.record)))
     }
 
-    /// Takes the lease of an attempt that exists and is open.
+    /// Takes the lease of an existing open attempt.
     async fn join(&self, name: &AttemptName, dir: &Path) -> Result<Option<(Lock, JobFile)>, HostError> {
         let Some(file) = lease::lock_shared(dir, &self.times).await? else { return Ok(None) };
         let lock = self.keep(name, file, Kind::Shared);
-        self.make_known(name, dir)?;
+        self.register(name, dir)?;
         self.refuse_closed(name, dir)?;
         let job = JobFile::read(dir)?;
         let job = job.ok_or_else(|| broken(format_args!("`{}` lacks the file `job`", dir.display())))?;
         Ok(Some((lock, job)))
     }
 
-    /// Makes an open attempt under another name, then gives it its own. `None` if somebody was faster.
+    /// Creates an open attempt under a temporary name, then renames it. `None` if another process was faster.
     fn make_open(&self, name: &AttemptName, dir: &Path, job: &JobFile) -> Result<Option<Lock>, HostError> {
         // CRASH: up to the rename this is a dot-directory, removed an hour later.
         let (fresh, file) = self.make_hidden(name)?;
@@ -76,29 +76,29 @@ impl LocalHost {
             return Ok(None);
         }
         self.bind_inbox(name, dir)?;
-        self.make_known(name, dir)?;
+        self.register(name, dir)?;
         self.refuse_closed(name, dir)?;
         Ok(Some(lock))
     }
 
-    /// A directory under a dot-name with its lease held shared.
+    /// Creates a directory under a dot-name, with its lease held shared.
     fn make_hidden(&self, name: &AttemptName) -> Result<(PathBuf, fs::File), HostError> {
         let attempts = self.state.attempts();
         let fresh = attempts.join(files::beside(name.as_str()).map_err(|e| cannot("name", &attempts, e))?);
-        let trouble = |e: io::Error| cannot("create", &fresh, e);
-        // Not its parents: a state directory that somebody deleted stays deleted.
+        let failed = |e: io::Error| cannot("create", &fresh, e);
+        // Not its parents: a deleted state directory stays deleted.
         match files::make_dir(&attempts) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(trouble(error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
         }
-        files::make_dir(&fresh).map_err(trouble)?;
-        let file = files::create_new(&fresh.join(LEASE)).map_err(trouble)?;
-        file.lock_shared().map_err(trouble)?;
+        files::make_dir(&fresh).map_err(failed)?;
+        let file = files::create_new(&fresh.join(LEASE)).map_err(failed)?;
+        file.lock_shared().map_err(failed)?;
         Ok((fresh, file))
     }
 
-    /// Binds the socket by which a `cleanup` beside this call finds it.
-    fn make_known(&self, name: &AttemptName, dir: &Path) -> Result<(), HostError> {
+    /// Binds the socket through which a concurrent `cleanup` finds this call.
+    fn register(&self, name: &AttemptName, dir: &Path) -> Result<(), HostError> {
         self.boxes.bind_stop(name, dir).map_err(|e| cannot("bind a socket in", dir, e))
     }
 
@@ -131,7 +131,7 @@ impl LocalHost {
         }
     }
 
-    /// The pool of an attempt; `None` if no `prepare` ever came.
+    /// The pool of an attempt; `None` if it had no `prepare`.
     pub fn pool_of(&self, name: &AttemptName) -> Result<Option<PoolName>, HostError> {
         let dir = self.state.attempt(name)?;
         Ok(JobFile::read_pool(&dir)?)
@@ -147,7 +147,7 @@ impl LocalHost {
 
     pub(super) fn set_used(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
-        // RACE: this order; the other one could send a script on a grant that was given back as unused.
+        // RACE: the mark comes first. Otherwise a script could be sent on a grant that was returned as unused.
         mark::set_used(&dir, self.clock.now()).map_err(|e| cannot("mark", &dir, e))?;
         self.refuse_closed(name, &dir)
     }
@@ -183,19 +183,19 @@ impl LocalHost {
     ) -> Result<Closing, HostError> {
         let lease = self.keep(name, file, Kind::Shared);
         let used = self.mark_closed_at(dir, how)?;
-        let lingering = tell_calls(dir)?;
+        let lingering = stop_calls(dir)?;
         let record = match JobFile::read(dir) {
             Ok(job) => job.map(|job| job.record),
-            Err(trouble) if trouble.damaged => {
-                tracing::warn!("{}", trouble.error);
+            Err(failure) if failure.damaged => {
+                tracing::warn!("{}", failure.error);
                 None
             }
-            Err(trouble) => return Err(trouble.error),
+            Err(failure) => return Err(failure.error),
         };
         Ok(Closing { lease, record, used, lingering })
     }
 
-    /// The keeper's closing, with the lease held exclusively; says whether `used` was set.
+    /// Closes an attempt for the keeper, which holds the lease exclusively; returns whether `used` was set.
     pub(super) fn close_seized(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
         self.mark_closed_at(&self.state.attempt(name)?, how)
     }
@@ -212,7 +212,7 @@ impl LocalHost {
         Ok(file.map(|file| self.keep(name, file, Kind::Exclusive)))
     }
 
-    /// Does this very process hold the lease exclusively? Its own look must not take that for a call.
+    /// True if this process holds the lease exclusively. Its own check must not take that for a call.
     pub(super) fn holds_exclusively(&self, name: &AttemptName) -> bool {
         let held = self.leases.borrow().get(name).and_then(std::rc::Weak::upgrade);
         held.is_some_and(|lease| lease.is_exclusive())
@@ -222,7 +222,7 @@ impl LocalHost {
         let dir = self.state.attempt(name)?;
         self.boxes.forget(name);
         if remove_if_free(&dir).map_err(|e| cannot("remove", &dir, e))? {
-            // What its job built, where instances share this machine's files.
+            // The job's builds directory, if instances share the runner host's files.
             let builds = self.state.root().join(BUILDS).join(name.as_str());
             match fs::remove_dir_all(&builds) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -236,16 +236,16 @@ impl LocalHost {
     }
 }
 
-/// Removes an attempt's directory unless a call holds its lease; says whether it is gone.
+/// Removes an attempt's directory unless a call holds its lease; returns whether it is gone.
 pub(super) fn remove_if_free(dir: &Path) -> io::Result<bool> {
-    let held = lease::look(dir)?.is_some_and(|look| look.held);
+    let held = lease::status(dir)?.is_some_and(|lease| lease.held);
     if held {
         return Ok(false);
     }
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or("attempt");
     let gone = if name.starts_with('.') { dir.to_owned() } else { dir.with_file_name(files::beside(name)?) };
     if gone != dir {
-        // In one step: nobody finds an attempt without its lease.
+        // In one step, so that no call finds an attempt without its lease.
         match fs::rename(dir, &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             renamed => renamed?,
@@ -257,8 +257,8 @@ pub(super) fn remove_if_free(dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// Gives a finished directory its name. `false`, and the directory is gone, if the name is taken: attempts are never
-/// empty, and a rename onto a directory that is not fails.
+/// Gives a finished directory its final name. If the name is taken, removes the directory and returns `false`: attempt
+/// directories are never empty, and a rename onto a directory that is not empty fails.
 fn put_in_place(fresh: &Path, dir: &Path) -> Result<bool, HostError> {
     match fs::rename(fresh, dir) {
         Ok(()) => Ok(true),
@@ -272,20 +272,20 @@ fn put_in_place(fresh: &Path, dir: &Path) -> Result<bool, HostError> {
     }
 }
 
-/// Tells each living call of the attempt to stop; says whether there is one.
-fn tell_calls(dir: &Path) -> Result<bool, HostError> {
-    let trouble = |e: io::Error| cannot("examine", dir, e);
+/// Tells each running call of the attempt to stop; returns whether there is one.
+fn stop_calls(dir: &Path) -> Result<bool, HostError> {
+    let failed = |e: io::Error| cannot("examine", dir, e);
     let mut any = false;
-    for entry in fs::read_dir(dir).map_err(trouble)? {
-        let entry = entry.map_err(trouble)?;
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| name.starts_with(socket::STOP)) else { continue };
         match socket::send(dir, name) {
             Ok(Sent::Alive) => any = true,
-            // RACE: a call whose socket is just being born looks for `closed` when it is bound, and that is set.
-            Ok(Sent::Nobody) => drop(fs::remove_file(entry.path())),
+            // RACE: a call that is still binding its socket checks `closed` afterwards, and that is set.
+            Ok(Sent::NoReceiver) => drop(fs::remove_file(entry.path())),
             Err(error) => {
-                // It cannot be asked: then it counts as living, in the job's favour.
+                // A call that cannot be reached counts as running, in the job's favour.
                 tracing::warn!("{}", cannot("connect to the socket", &entry.path(), error));
                 any = true;
             }

@@ -1,4 +1,4 @@
-//! Asks this machine what time it is.
+//! The clocks of the runner host.
 
 use std::fs;
 use std::path::Path;

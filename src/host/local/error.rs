@@ -1,4 +1,4 @@
-//! Says which file operation failed, plainly.
+//! Errors that name the failed file operation.
 
 use std::fmt::Display;
 use std::io;
@@ -11,7 +11,7 @@ pub(super) fn cannot(what: &str, path: &Path, error: impl Into<io::Error>) -> Ho
     HostError::Io { what: sentence(what, path, error) }
 }
 
-/// The same as text, for errors of our own and for logs.
+/// The same as text, for other error types and for logs.
 pub(super) fn sentence(what: &str, path: &Path, error: impl Into<io::Error>) -> String {
     format!("cannot {what} `{}`: {}", path.display(), reason(&error.into()))
 }
@@ -20,7 +20,7 @@ pub(super) fn io(what: impl Display) -> HostError {
     HostError::Io { what: what.to_string() }
 }
 
-/// What an operator can do something about is said in words, everything else as the system says it.
+/// Errors that an operator can fix get a text of their own, all others have the system's.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull => "its file system is full".to_owned(),
@@ -37,9 +37,9 @@ mod tests {
 
     #[test]
     fn a_full_and_a_read_only_disk_are_named_as_such() {
-        for (number, words) in [(28, "its file system is full"), (30, "its file system is read-only")] {
+        for (number, reason) in [(28, "its file system is full"), (30, "its file system is read-only")] {
             let error = sentence("write", Path::new("/x"), io::Error::from_raw_os_error(number));
-            assert_eq!(error, format!("cannot write `/x`: {words}"));
+            assert_eq!(error, format!("cannot write `/x`: {reason}"));
         }
     }
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Nothing of ours is as large; what is larger was not written by us.
+/// Larger files were not written by Greenroom.
 const LARGEST: u64 = 16 << 20;
 
-/// Must what was written survive a power cut?
+/// Whether the written data must survive a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durable {
     Yes,
@@ -29,34 +29,34 @@ pub(super) fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(wanted.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }
 
-/// A name beside `name` that only this call uses and that no look at the directory takes for the thing itself.
+/// A temporary name beside `name`, unique to this call and skipped when the directory is listed.
 pub(super) fn beside(name: &str) -> io::Result<String> {
     Ok(format!(".{name}.{}", random_hex(4)?))
 }
 
-/// Makes a directory that only we can enter.
+/// Creates a directory that only this user can enter.
 pub(super) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Makes a file that is not there yet, readable for us only.
+/// Creates a new file that only this user can read.
 pub(super) fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Opens a lock file, making it if need be. Lock files are never deleted.
+/// Opens a lock file, and creates it if it is missing. Lock files are never deleted.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Puts `bytes` at `dir/name` in one step: a reader sees the old file or the new one.
+/// Writes `bytes` to `dir/name` in one step: a reader sees the old file or the new one.
 pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8], durable: Durable) -> io::Result<()> {
     let fresh = dir.join(beside(name)?);
     rename_new(&fresh, &dir.join(name), bytes, durable)?;
     if durable == Durable::Yes { sync_dir(dir) } else { Ok(()) }
 }
 
-/// The same for a file that only one process writes: what a killed one left half-written is written over.
+/// The same for a file that only one process writes: a killed process's incomplete file is overwritten.
 pub(super) fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!(".{name}.new"));
     missing_is_none(fs::remove_file(&fresh))?;
@@ -66,13 +66,14 @@ pub(super) fn replace_alone(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<
 fn rename_new(fresh: &Path, path: &Path, bytes: &[u8], durable: Durable) -> io::Result<()> {
     let written = write_new(fresh, bytes, durable).and_then(|()| fs::rename(fresh, path));
     if written.is_err() {
-        // Best effort: whoever lists the directory overlooks dot-files anyway.
+        // Best effort: listings of the directory skip dot-files anyway.
         fs::remove_file(fresh).ok();
     }
     written
 }
 
-/// Puts `bytes` at `dir/name` in one step, unless something is there. Of several at once exactly one says `true`.
+/// Writes `bytes` to `dir/name` in one step, unless the name is taken. Of several concurrent calls, exactly one returns
+/// `true`.
 pub(super) fn put_first(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<bool> {
     let fresh = dir.join(beside(name)?);
     let linked = write_new(&fresh, bytes, Durable::Yes).and_then(|()| fs::hard_link(&fresh, dir.join(name)));
@@ -114,11 +115,11 @@ pub(super) fn missing_is_none<T>(result: io::Result<T>) -> io::Result<Option<T>>
     }
 }
 
-/// Does `path` name this very file?
+/// True if `path` names this file.
 pub(super) fn names(path: &Path, file: &File) -> io::Result<bool> {
-    let ours = file.metadata()?;
+    let opened = file.metadata()?;
     let there = missing_is_none(fs::symlink_metadata(path))?;
-    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())))
+    Ok(there.is_some_and(|there| (there.dev(), there.ino()) == (opened.dev(), opened.ino())))
 }
 
 pub(super) fn own_uid() -> u32 {

@@ -1,4 +1,4 @@
-//! Kernel locks: tried at once, or waited for with a bound.
+//! Kernel locks: tried once, or waited for with a limit.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -29,8 +29,8 @@ pub(super) fn try_lock(file: &File, kind: Kind) -> io::Result<bool> {
 
 /// Waits at most `within` for the lock; `None` if it stayed taken.
 ///
-/// Without polling: a thread blocks in the kernel's queue and hands the file over. Past the bound nobody listens any
-/// more, and what the thread still gets is dropped, and with it unlocked, at once.
+/// Does not poll: a thread blocks in the kernel's queue and hands the file over. After `within` the receiver is gone,
+/// so a file that the thread still locks is dropped, and thereby unlocked, immediately.
 pub(super) async fn lock(file: File, kind: Kind, within: Duration) -> io::Result<Option<File>> {
     if try_lock(&file, kind)? {
         return Ok(Some(file));
@@ -39,7 +39,7 @@ pub(super) async fn lock(file: File, kind: Kind, within: Duration) -> io::Result
         return Ok(None);
     }
     let (hand_over, arrives) = oneshot::channel();
-    // A thread of our own: the runtime's blocking pool would keep the process from ending.
+    // A separate thread, because the runtime's blocking pool would keep the process from exiting.
     thread::Builder::new().name("flock".to_owned()).stack_size(64 << 10).spawn(move || {
         let locked = block(&file, kind).map(|()| file);
         hand_over.send(locked).ok();

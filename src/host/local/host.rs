@@ -1,4 +1,4 @@
-//! The host port on this machine.
+//! The host port on the runner host.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::clock::SystemClock;
 use super::keeper::ReplacementWatch;
 use super::lease::Lease;
 use super::mailboxes::Mailboxes;
-use super::observe::Settled;
+use super::observe::FinishedAttempts;
 use super::runner::Runner;
 use super::signals::Signals;
 use super::spawn::KeeperCommand;
@@ -35,9 +35,9 @@ use crate::port::host::{
 pub enum Role {
     /// Called by a runner, which is watched; `tmpdir` is the attempt's TMPDIR.
     Driver { tmpdir: Option<PathBuf> },
-    /// Acts for the pools.
+    /// Reconciles the pools.
     Keeper,
-    /// A person's command: nobody's runner is watched.
+    /// An operator's command: no runner is watched.
     Operator,
 }
 
@@ -50,7 +50,7 @@ impl Role {
     }
 }
 
-/// The state directory of this machine. Nothing is opened before it is needed.
+/// The state directory of the runner host. Files are opened only when they are needed.
 #[derive(Debug)]
 pub struct LocalHost {
     pub(super) state: StateDir,
@@ -61,11 +61,11 @@ pub struct LocalHost {
     pub(super) times: Times,
     runner: OnceCell<Runner>,
     pub(super) boxes: Mailboxes,
-    /// The leases this process holds, to write the time into them.
+    /// The leases that this process holds, to write the time into them.
     pub(super) leases: RefCell<BTreeMap<AttemptName, Weak<Lease>>>,
-    pub(super) office: RefCell<Option<Rc<ReplacementWatch>>>,
+    pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: RefCell<Vec<Child>>,
-    pub(super) settled: Settled,
+    pub(super) finished: FinishedAttempts,
 }
 
 impl LocalHost {
@@ -86,13 +86,13 @@ impl LocalHost {
             runner: OnceCell::new(),
             boxes: Mailboxes::default(),
             leases: RefCell::default(),
-            office: RefCell::default(),
+            replacement_watch: RefCell::default(),
             children: RefCell::default(),
-            settled: Settled::default(),
+            finished: FinishedAttempts::default(),
         })
     }
 
-    /// With other bounds and intervals.
+    /// Replaces the timeouts and intervals.
     #[must_use]
     pub fn with_times(mut self, times: Times) -> Self {
         self.times = times;
@@ -103,17 +103,17 @@ impl LocalHost {
         &self.state
     }
 
-    /// A pidfd of the runner that called us, if one did: for a process that shall know when it is gone.
+    /// A pidfd of the calling runner, if any, for a process that waits for the runner's exit.
     pub fn runner_pidfd(&self) -> Option<OwnedFd> {
         self.runner()?.pidfd()
     }
 
-    /// The mailbox of a pool's keeper: a datagram socket, where anything that comes wakes it.
+    /// The mailbox of a pool's keeper: a datagram socket. Any datagram wakes the keeper.
     pub fn mailbox(&self, pool: &PoolName) -> Option<PathBuf> {
         Some(self.state.pool(pool).ok()?.join(socket::WAKE))
     }
 
-    /// The runner of a driver call, found at the first question.
+    /// The runner of a driver call, determined on first use.
     pub(super) fn runner(&self) -> Option<&Runner> {
         matches!(self.role, Role::Driver { .. }).then(|| self.runner.get_or_init(Runner::find))
     }
@@ -164,7 +164,7 @@ impl Host for LocalHost {
     }
 
     async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
-        self.see_attempts(pool).await
+        self.observe_attempts(pool).await
     }
 
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {
@@ -188,7 +188,7 @@ impl Host for LocalHost {
     }
 
     async fn keeper_lives(&self) -> Result<bool, HostError> {
-        self.look_for_keeper()
+        self.keeper_runs()
     }
 
     async fn start_keeper(&self) -> Result<(), HostError> {

@@ -1,8 +1,8 @@
 //! The files `job` and `assignment` of an attempt.
 //!
-//! `job` is complete before the directory has its name, and never changes. `assignment`, which instance the job was
-//! given, comes later, under a name that is free: a rename over a file would make ext4 begin to write to the disk. A reader
-//! never sees half of either, unless the machine lost power.
+//! `job` is complete before the directory has its name, and never changes. `assignment`, the instance that the job was
+//! given, comes later, under an unused name: a rename over a file would make ext4 begin to write to the disk. A reader
+//! never sees half of either file, unless the machine lost power.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::port::host::{Assignment, AttemptRecord, HostError};
 const JOB: &str = "job";
 const ASSIGNMENT: &str = "assignment";
 
-/// What `job` holds: the port's record and what is needed to judge whether the attempt lives.
+/// Content of `job`: the port's record, and the data that shows whether the attempt is still running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobFile {
     pub format: u32,
@@ -29,16 +29,16 @@ pub(super) struct JobFile {
     pub origin: Origin,
 }
 
-/// Who made the attempt, and from where. What could not be found out is not judged later.
+/// The origin of the attempt. Values that could not be determined are not checked later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Origin {
     pub runner: Option<ProcessId>,
     pub tmpdir: Option<Tmpdir>,
-    /// Both of the above mean something only in these.
+    /// The namespaces in which both of the above are valid.
     pub namespaces: Option<Namespaces>,
 }
 
-/// A TMPDIR, beyond doubt: a path alone could be anything by tomorrow.
+/// The unique identity of a TMPDIR, whose path may name another directory later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tmpdir {
     pub path: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct Tmpdir {
 }
 
 impl Tmpdir {
-    /// The directory at `path`; `None` if there is none, or its name cannot be written as text.
+    /// The directory at `path`; `None` if there is none, or its path is not valid UTF-8.
     pub(super) fn at(path: &Path) -> Option<Self> {
         path.to_str()?;
         let path = std::path::absolute(path).ok()?;
@@ -61,13 +61,13 @@ impl Tmpdir {
 #[derive(Debug)]
 pub(super) struct JobFileError {
     pub error: HostError,
-    /// Its text makes no sense, as opposed to a text that could not be read or is a newer version's.
+    /// The text is invalid, as opposed to a file that could not be read or has another format.
     pub damaged: bool,
 }
 
 impl From<JobFileError> for HostError {
-    fn from(trouble: JobFileError) -> Self {
-        trouble.error
+    fn from(failure: JobFileError) -> Self {
+        failure.error
     }
 }
 
@@ -76,14 +76,14 @@ impl JobFile {
         Self { format: FORMAT, record, origin }
     }
 
-    /// Writes `dir/job`; nobody knows the directory yet.
+    /// Writes `dir/job`, before other processes can find the directory.
     pub(super) fn write(&self, dir: &Path) -> Result<(), HostError> {
         let path = dir.join(JOB);
         let text = encode(self, &path)?;
         files::write_new(&path, &text, Durable::No).map_err(|e| cannot("write", &path, e))
     }
 
-    /// Reads `dir/job` and `dir/assignment`; `None` if no `prepare` ever made the first.
+    /// Reads `dir/job` and `dir/assignment`; `None` if no `prepare` has created the first.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, JobFileError> {
         let Some(mut job) = Self::read_job(&dir.join(JOB))? else { return Ok(None) };
         let path = dir.join(ASSIGNMENT);
@@ -157,8 +157,8 @@ mod tests {
             ("{\"format\":1}", false),
         ] {
             fs::write(home.path().join(JOB), text).unwrap();
-            let trouble = JobFile::read(home.path()).unwrap_err();
-            assert_eq!(trouble.damaged, damaged, "{text}");
+            let failure = JobFile::read(home.path()).unwrap_err();
+            assert_eq!(failure.damaged, damaged, "{text}");
         }
     }
 

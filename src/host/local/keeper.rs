@@ -18,10 +18,10 @@ use crate::port::host::{Held, HostError, Lock, WakeReason};
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";
 
-/// `keeper_lives` holds the lock shared for microseconds; that is no keeper.
-const LOOK_LASTS: Duration = Duration::from_millis(20);
+/// `keeper_lives` holds the lock shared for microseconds, which is not a keeper.
+const CHECK_LASTS: Duration = Duration::from_millis(20);
 
-/// The lock, held.
+/// The held lock.
 #[derive(Debug)]
 struct KeeperGuard {
     _file: File,
@@ -29,14 +29,14 @@ struct KeeperGuard {
 
 impl Held for KeeperGuard {}
 
-/// What a keeper compares every few seconds.
+/// Files that a keeper compares every few seconds.
 #[derive(Debug)]
 pub(super) struct ReplacementWatch {
     lock: PathBuf,
     lock_inode: (u64, u64),
     /// This program's file at the time the keeper began.
     program: Option<(PathBuf, (u64, u64))>,
-    next_look: std::cell::Cell<Instant>,
+    next_check: std::cell::Cell<Instant>,
 }
 
 impl ReplacementWatch {
@@ -44,27 +44,27 @@ impl ReplacementWatch {
         let known = file.metadata()?;
         let program = std::env::current_exe().ok().and_then(|path| inode(&path).map(|found| (path, found)));
         let lock_inode = (known.dev(), known.ino());
-        Ok(Self { lock, lock_inode, program, next_look: std::cell::Cell::new(Instant::now()) })
+        Ok(Self { lock, lock_inode, program, next_check: std::cell::Cell::new(Instant::now()) })
     }
 
-    /// Is the state directory gone or another one, or the program replaced by another?
+    /// Returns whether the state directory is gone or replaced, or the program was replaced.
     pub(super) fn notice(&self) -> Option<WakeReason> {
         if inode(&self.lock) != Some(self.lock_inode) {
             return Some(WakeReason::Evicted);
         }
-        // A program that was removed and not replaced leaves nobody to hand over to.
+        // A program that was removed and not replaced has no successor to hand over to.
         let other = |(path, then): &(PathBuf, (u64, u64))| inode(path).is_some_and(|now| now != *then);
         self.program.as_ref().is_some_and(other).then_some(WakeReason::Replaced)
     }
 
-    /// Resolves when it is. Looks every `interval`, also across waits that end sooner.
+    /// Resolves when something was replaced. Checks every `interval`, also across waits that end sooner.
     pub(super) async fn noticed(&self, interval: Duration) -> WakeReason {
         loop {
-            tokio::time::sleep_until(self.next_look.get()).await;
+            tokio::time::sleep_until(self.next_check.get()).await;
             if let Some(notice) = self.notice() {
                 return notice;
             }
-            self.next_look.set(Instant::now() + interval);
+            self.next_check.set(Instant::now() + interval);
         }
     }
 }
@@ -76,22 +76,22 @@ fn inode(path: &std::path::Path) -> Option<(u64, u64)> {
 impl LocalHost {
     pub(super) async fn become_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
         let path = self.state.root().join(KEEPER_LOCK);
-        let trouble = |e: io::Error| cannot("lock", &path, e);
-        let opened = files::open_lock(&path).map_err(trouble)?;
-        let locked = flock::lock(opened, Kind::Exclusive, within.max(LOOK_LASTS)).await.map_err(trouble)?;
+        let failed = |e: io::Error| cannot("lock", &path, e);
+        let opened = files::open_lock(&path).map_err(failed)?;
+        let locked = flock::lock(opened, Kind::Exclusive, within.max(CHECK_LASTS)).await.map_err(failed)?;
         let Some(file) = locked else { return Ok(None) };
-        if !files::names(&path, &file).map_err(trouble)? {
-            // The directory was made anew while we waited.
+        if !files::names(&path, &file).map_err(failed)? {
+            // The directory was recreated during the wait.
             return Ok(None);
         }
-        let office = ReplacementWatch::open(path.clone(), &file).map_err(trouble)?;
-        *self.office.borrow_mut() = Some(Rc::new(office));
+        let watch = ReplacementWatch::open(path.clone(), &file).map_err(failed)?;
+        *self.replacement_watch.borrow_mut() = Some(Rc::new(watch));
         self.bind_keeper_inboxes();
-        self.let_others_spawn().map_err(trouble)?;
+        self.let_others_spawn().map_err(failed)?;
         Ok(Some(Box::new(KeeperGuard { _file: file })))
     }
 
-    /// Before the state is looked at for the first time. A pool that is new then is bound at its first wait.
+    /// Binds the pools' mailboxes, before the state is read for the first time. A new pool is bound at its first wait.
     fn bind_keeper_inboxes(&self) {
         self.boxes.forget_keepers();
         let Ok(pools) = fs::read_dir(self.state.pools()) else { return };
@@ -104,11 +104,11 @@ impl LocalHost {
         }
     }
 
-    pub(super) fn look_for_keeper(&self) -> Result<bool, HostError> {
+    pub(super) fn keeper_runs(&self) -> Result<bool, HostError> {
         let path = self.state.root().join(KEEPER_LOCK);
-        let trouble = |e: io::Error| cannot("stat", &path, e);
-        let opened = files::missing_is_none(File::open(&path)).map_err(trouble)?;
+        let failed = |e: io::Error| cannot("stat", &path, e);
+        let opened = files::missing_is_none(File::open(&path)).map_err(failed)?;
         let Some(file) = opened else { return Ok(false) };
-        flock::try_lock(&file, Kind::Shared).map(|free| !free).map_err(trouble)
+        flock::try_lock(&file, Kind::Shared).map(|free| !free).map_err(failed)
     }
 }

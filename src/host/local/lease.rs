@@ -1,6 +1,6 @@
 //! A held lease, and the times written into it.
 //!
-//! Why a lock and not a heartbeat: the kernel gives it back at the very moment its last holder dies, also by kill -9.
+//! A lock instead of a heartbeat, because the kernel releases it as soon as its last holder dies, even by kill -9.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) struct LeaseGuard {
 impl Held for LeaseGuard {}
 
 impl Lease {
-    /// Takes over a locked file. A shared lease begins with the time in it.
+    /// Takes over a locked file. A shared lease gets the current time.
     pub(super) fn begin(file: File, kind: Kind, clock: SystemClock) -> Self {
         let lease = Self { file, kind, clock };
         lease.touch();
@@ -55,7 +55,7 @@ impl Lease {
                 (now.wall_ms, now.boot, now.uptime_ms)
             };
             let line = format!("{wall:>20} {boot:016x} {up:>20}\n");
-            // On a full disk the time before stays; the lock itself needs no room.
+            // On a full disk, the previous time stays; the lock itself needs no space.
             self.file.write_all_at(line.as_bytes(), 0).ok();
         }
     }
@@ -67,7 +67,7 @@ impl Drop for Lease {
     }
 }
 
-/// The time in a lease; the file's own time where nothing could be written.
+/// The time in a lease; the file's own time if none could be written.
 pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
     let mut line = [0_u8; 59];
     let written = file.read_exact_at(&mut line, 0).ok().and_then(|()| parse(&line));
@@ -75,13 +75,13 @@ pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
 }
 
 fn parse(line: &[u8]) -> Option<Stamp> {
-    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let wall_ms = words.next()?.parse().ok()?;
-    let boot = BootId(u64::from_str_radix(words.next()?, 16).ok()?);
-    Some(Stamp { wall_ms, boot, uptime_ms: words.next()?.parse().ok()? })
+    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let wall_ms = fields.next()?.parse().ok()?;
+    let boot = BootId(u64::from_str_radix(fields.next()?, 16).ok()?);
+    Some(Stamp { wall_ms, boot, uptime_ms: fields.next()?.parse().ok()? })
 }
 
-/// When a file was last written, by the wall clock alone.
+/// The modification time of a file, by the wall clock alone.
 pub(super) fn modified(known: &std::fs::Metadata) -> Stamp {
     let wall_ms = known.mtime().saturating_mul(1000).saturating_add(known.mtime_nsec() / 1_000_000);
     Stamp { wall_ms, boot: BootId(0), uptime_ms: 0 }
@@ -90,45 +90,46 @@ pub(super) fn modified(known: &std::fs::Metadata) -> Stamp {
 /// Locks `dir/lease` shared and makes sure that it is still the file of that name. `None` if there is none.
 pub(super) async fn lock_shared(dir: &Path, times: &Times) -> Result<Option<File>, HostError> {
     let path = dir.join(LEASE);
-    let trouble = |e: io::Error| cannot("lock", &path, e);
+    let failed = |e: io::Error| cannot("lock", &path, e);
     loop {
         let opened = File::options().read(true).write(true).open(&path);
-        let Some(file) = files::missing_is_none(opened).map_err(trouble)? else { return Ok(None) };
-        // RACE: the keeper holds it exclusively over the end of an attempt, and for an instant at each look.
-        let locked = flock::lock(file, Kind::Shared, times.lease_lock_timeout).await.map_err(trouble)?;
+        let Some(file) = files::missing_is_none(opened).map_err(failed)? else { return Ok(None) };
+        // RACE: the keeper holds it exclusively over the end of an attempt, and briefly at each check.
+        let locked = flock::lock(file, Kind::Shared, times.lease_lock_timeout).await.map_err(failed)?;
         let Some(file) = locked else {
-            let bound = std::io::Error::new(io::ErrorKind::TimedOut, "another process holds it exclusively");
-            return Err(trouble(bound));
+            let timed_out =
+                std::io::Error::new(io::ErrorKind::TimedOut, "another process holds it exclusively");
+            return Err(failed(timed_out));
         };
-        if files::names(&path, &file).map_err(trouble)? {
+        if files::names(&path, &file).map_err(failed)? {
             return Ok(Some(file));
         }
     }
 }
 
-/// Tries `dir/lease` exclusively. `None`: some call holds it, or there is none.
+/// Tries to lock `dir/lease` exclusively. `None` if a call holds it, or there is none.
 pub(super) fn try_exclusive(dir: &Path) -> io::Result<Option<File>> {
     let path = dir.join(LEASE);
     let opened = File::options().read(true).write(true).open(&path);
     let Some(file) = files::missing_is_none(opened)? else { return Ok(None) };
-    let ours = flock::try_lock(&file, Kind::Exclusive)? && files::names(&path, &file)?;
-    Ok(ours.then_some(file))
+    let locked = flock::try_lock(&file, Kind::Exclusive)? && files::names(&path, &file)?;
+    Ok(locked.then_some(file))
 }
 
-/// What a look at a lease shows.
+/// The status of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeaseStatus {
     pub held: bool,
     pub at: Stamp,
 }
 
-/// Looks whether some call holds the lease. `None` if there is no lease file.
+/// Checks whether a call holds the lease. `None` if there is no lease file.
 ///
-/// RACE: the kernel has no question "is it locked?" for this kind of lock, so it is tried exclusively and given back
-/// at once. A call that comes in this instant does not fail: it waits (`lock_shared`). Two looks at once may each
-/// see "held", which errs in the job's favour. `/proc/locks` would disturb nobody, but it hides the locks of
-/// processes in other process namespaces and misnames files on overlay and btrfs: a held lease could look free.
-pub(super) fn look(dir: &Path) -> io::Result<Option<LeaseStatus>> {
+/// RACE: the kernel cannot be queried for this kind of lock, so the check takes it exclusively and releases it
+/// immediately. A call that comes at this moment does not fail: it waits (`lock_shared`). Two concurrent checks may
+/// both report "held", which is in the job's favour. `/proc/locks` would not interfere, but it hides the locks of other
+/// process namespaces and names wrong files on overlay and btrfs: a held lease could appear free.
+pub(super) fn status(dir: &Path) -> io::Result<Option<LeaseStatus>> {
     let Some(file) = files::missing_is_none(File::open(dir.join(LEASE)))? else { return Ok(None) };
     let held = !flock::try_lock(&file, Kind::Exclusive)?;
     Ok(Some(LeaseStatus { held, at: read_time(&file)? }))
@@ -150,11 +151,11 @@ mod tests {
         let before = clock.now();
         let file = lock_shared(home.path(), &Times::default()).await.unwrap().unwrap();
         let lease = Lease::begin(file, Kind::Shared, clock);
-        let seen = look(home.path()).unwrap().unwrap();
+        let seen = status(home.path()).unwrap().unwrap();
         assert!(seen.held && seen.at.uptime_ms >= before.uptime_ms && seen.at.boot == before.boot);
         assert!(try_exclusive(home.path()).unwrap().is_none());
         drop(lease);
-        let freed = look(home.path()).unwrap().unwrap();
+        let freed = status(home.path()).unwrap().unwrap();
         assert!(!freed.held && freed.at.uptime_ms >= seen.at.uptime_ms);
     }
 
@@ -164,9 +165,9 @@ mod tests {
         let dir = home.path().to_owned();
         let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let stop = std::sync::Arc::clone(&done);
-        let looker = std::thread::spawn(move || {
+        let checker = std::thread::spawn(move || {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                look(&dir).unwrap();
+                status(&dir).unwrap();
             }
         });
         for _ in 0..1000 {
@@ -174,13 +175,13 @@ mod tests {
             drop(Lease::begin(file, Kind::Shared, clock));
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
-        looker.join().unwrap();
+        checker.join().unwrap();
     }
 
     #[test]
     fn a_lease_that_could_not_be_written_has_its_files_time() {
         let (home, clock) = made();
-        let at = look(home.path()).unwrap().unwrap().at;
+        let at = status(home.path()).unwrap().unwrap().at;
         assert_eq!(at.boot, BootId(0));
         assert!((clock.now().wall_ms - at.wall_ms).abs() < 60_000);
     }

@@ -1,7 +1,7 @@
-//! Where a state directory lives, and whether it moved.
+//! The location of a state directory, and whether it has changed.
 //!
-//! A copy of a state directory knows our owner id and our instances: two managers would end each other's machines.
-//! So the directory remembers the machine and the very inode it was made on.
+//! A copy of a state directory has the same owner id and instances: two managers would terminate each other's
+//! instances. So the directory records the machine and the inode it was created on.
 
 use std::fmt::Display;
 use std::fs;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const MACHINE_ID: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 const PRODUCT_UUID: &str = "/sys/class/dmi/id/product_uuid";
 
-/// What tells one place from another. What could not be read is not compared.
+/// The identity of a location. Values that could not be read are not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DirLocation {
     #[serde(default)]
@@ -23,13 +23,13 @@ pub(super) struct DirLocation {
     #[serde(default)]
     product_uuid: Option<String>,
     inode: u64,
-    /// Nanoseconds since 1970; some file systems do not know it.
+    /// Nanoseconds since 1970; some file systems do not record it.
     #[serde(default)]
     born_ns: Option<u64>,
 }
 
 impl DirLocation {
-    /// The place of the directory at `root`, now.
+    /// The current location of the directory at `root`.
     pub(super) fn of(root: &Path) -> std::io::Result<Self> {
         let known = fs::metadata(root)?;
         let born = known.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -41,17 +41,17 @@ impl DirLocation {
         })
     }
 
-    /// What differs between the recorded place and the present one, in words; `None` if nothing does.
+    /// The differences between the recorded location and the current one, as text; `None` if there are none.
     pub(super) fn differs(&self, now: &Self) -> Option<String> {
         let differences = [
-            // Machine ids are confidential, and job logs show this sentence: only that they differ is said.
+            // Machine ids are confidential, and job logs show this text: it states only that they differ.
             another("machine ID", self.machine_id.as_ref(), now.machine_id.as_ref()),
             another("DMI product UUID", self.product_uuid.as_ref(), now.product_uuid.as_ref()),
             differing("inode", Some(&self.inode), Some(&now.inode)),
             differing("birth time", self.born_ns.as_ref(), now.born_ns.as_ref()),
         ];
-        let said: Vec<String> = differences.into_iter().flatten().collect();
-        (!said.is_empty()).then(|| said.join(", "))
+        let found: Vec<String> = differences.into_iter().flatten().collect();
+        (!found.is_empty()).then(|| found.join(", "))
     }
 }
 
@@ -64,7 +64,7 @@ fn differing<T: PartialEq + Display>(what: &str, recorded: Option<&T>, found: Op
     (recorded != found).then(|| format!("{what} {found}, recorded {recorded}"))
 }
 
-/// Container images often carry an empty machine id: that says nothing.
+/// Ignores the empty machine id that container images often have.
 fn first_line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().next()?.trim();
@@ -90,12 +90,12 @@ mod tests {
     #[test]
     fn each_difference_is_named_and_no_machine_id_is_told() {
         let here = place(Some("m"), Some("u"), 7, Some(1));
-        for (other, said) in [
+        for (other, expected) in [
             (place(Some("n"), Some("u"), 7, Some(1)), "different machine ID"),
             (place(Some("m"), Some("v"), 7, Some(1)), "different DMI product UUID"),
             (place(Some("m"), Some("u"), 8, Some(2)), "inode 8, recorded 7, birth time 2, recorded 1"),
         ] {
-            assert_eq!(here.differs(&other).as_deref(), Some(said));
+            assert_eq!(here.differs(&other).as_deref(), Some(expected));
         }
     }
 }

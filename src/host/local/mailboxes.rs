@@ -1,7 +1,7 @@
 //! The mailboxes this process has open, each bound as early as possible.
 //!
-//! A hint that was sent before its mailbox was bound is lost; nothing depends on it, because every waiter looks at the
-//! state by itself once a second. Early binding makes such losses rare.
+//! A wake-up that was sent before its mailbox was bound is lost. Nothing depends on it, because every waiter polls the
+//! state once a second. Early binding makes such losses rare.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(super) enum Address {
     Stop(AttemptName),
 }
 
-/// A bound mailbox; a name that only this call uses goes with it.
+/// A bound mailbox. Dropping it removes a name that only this call uses.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub mailbox: Mailbox,
@@ -31,7 +31,7 @@ pub(super) struct Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let Some(path) = &self.own_file {
-            // CRASH: what stays behind is removed by the `cleanup` that finds nobody there.
+            // CRASH: a file that stays behind is removed by the `cleanup` that finds no receiver.
             fs::remove_file(path).ok();
         }
     }
@@ -51,7 +51,7 @@ impl Mailboxes {
         self.bind(Address::Inbox(name.clone()), dir, INBOX, false)
     }
 
-    /// A name per call: should two calls of one attempt live side by side, `cleanup` finds both.
+    /// Each call has a name of its own, so that `cleanup` finds all concurrent calls of an attempt.
     pub(super) fn bind_stop(&self, name: &AttemptName, dir: &Path) -> io::Result<()> {
         let address = Address::Stop(name.clone());
         if self.get(&address).is_some() {
@@ -78,7 +78,7 @@ impl Mailboxes {
         open.remove(&Address::Stop(name.clone()));
     }
 
-    /// Closes all keeper's mailboxes: a keeper in between may have bound over them.
+    /// Closes all mailboxes of the keeper: another keeper may have bound them meanwhile.
     pub(super) fn forget_keepers(&self) {
         self.open.borrow_mut().retain(|address, _| !matches!(address, Address::Keeper(_)));
     }

@@ -1,6 +1,6 @@
-//! Marks: files whose being there is the message.
+//! Marks: files whose existence carries the information.
 //!
-//! Made with O_EXCL, never removed. What stands in them is for people, for ages and for messages only.
+//! Created with O_EXCL, never removed. Their content is only for operators, ages and messages.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,19 +14,19 @@ use crate::core::time::Stamp;
 pub(super) const CLOSED: &str = "closed";
 pub(super) const USED: &str = "used";
 
-/// Sets the mark `used`; set already is fine, and keeps its first time.
+/// Sets the mark `used`; a mark that is already set keeps its first time.
 pub(super) fn set_used(dir: &Path, now: Stamp) -> io::Result<()> {
     set(dir, USED, &serde_json::to_vec(&now)?)
 }
 
-/// Sets the mark `closed`; set already is fine, and keeps its first time and reason.
+/// Sets the mark `closed`; a mark that is already set keeps its first time and reason.
 pub(super) fn set_closed(dir: &Path, closed: Closed) -> io::Result<()> {
     set(dir, CLOSED, &serde_json::to_vec(&closed)?)
 }
 
 fn set(dir: &Path, mark: &str, text: &[u8]) -> io::Result<()> {
     match files::create_new(&dir.join(mark)) {
-        // CRASH: the mark stands, without its text; so it does on a full disk.
+        // CRASH: the mark exists without its text, as on a full disk.
         Ok(mut file) => {
             file.write_all(text).ok();
             Ok(())
@@ -42,7 +42,7 @@ pub(super) fn is_set(dir: &Path, mark: &str) -> io::Result<bool> {
 
 /// When and why the mark `closed` was set; `None` if it is not.
 ///
-/// RACE: a look between the mark and its text finds no reason, and the time of the file.
+/// RACE: a read between the mark's creation and its text returns no reason, and the file's time.
 pub(super) fn closed(dir: &Path) -> io::Result<Option<Closed>> {
     let path = dir.join(CLOSED);
     let Some(text) = files::read(&path)? else { return Ok(None) };

@@ -1,6 +1,6 @@
-//! What can be seen of a pool's attempts.
+//! Observations of a pool's attempts.
 //!
-//! Facts only; whether they mean the end is decided in `core::attempt`. What cannot be judged is `Unknown`.
+//! Facts only: `core::attempt` decides whether an attempt has ended. Facts that cannot be determined are `Unknown`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use super::host::LocalHost;
 use super::job_file::{JobFile, Origin, Tmpdir};
 use super::lease::{self, LeaseStatus};
 use super::mark::{self, CLOSED, USED};
-use super::process::{Namespaces, SECOND_LOOK, look};
+use super::process::{Namespaces, RECHECK_DELAY, presence};
 use crate::core::attempt::{AttemptSeen, Closed, Presence};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::time::Stamp;
 use crate::port::host::HostError;
 
-/// Attempts that are closed and free: nothing about them changes any more, so they are read once.
-pub(super) type Settled = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;
+/// Closed attempts with a free lease: they no longer change, so each is read only once.
+pub(super) type FinishedAttempts = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;
 
 /// One attempt as it was found.
 struct Found {
@@ -32,32 +32,32 @@ struct Found {
 }
 
 impl LocalHost {
-    pub(super) async fn see_attempts(
+    pub(super) async fn observe_attempts(
         &self,
         pool: &PoolName,
     ) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
         let mut found = self.find_attempts(pool)?;
         let own = Namespaces::own();
-        // Two looks, an instant apart: one glimpse does not end a job.
+        // Two checks, shortly after each other: a single one must not end a job.
         let mut doubtful = false;
         for attempt in found.values_mut().filter(|a| a.seen.closed.is_none()) {
-            judge(attempt, own.as_ref());
+            update_presence(attempt, own.as_ref());
             doubtful |= is_doubtful(&attempt.seen);
         }
         if doubtful {
-            tokio::time::sleep(SECOND_LOOK).await;
+            tokio::time::sleep(RECHECK_DELAY).await;
             for attempt in found.values_mut().filter(|a| is_doubtful(&a.seen)) {
-                judge(attempt, own.as_ref());
+                update_presence(attempt, own.as_ref());
             }
         }
         let mut seen: BTreeMap<_, _> = found.into_iter().map(|(name, a)| (name, a.seen)).collect();
-        let settled = self.settled.borrow();
-        let of_pool = settled.iter().filter(|(_, (_, of, _))| of == pool);
+        let finished = self.finished.borrow();
+        let of_pool = finished.iter().filter(|(_, (_, of, _))| of == pool);
         seen.extend(of_pool.map(|(name, (_, _, seen))| (name.clone(), seen.clone())));
         Ok(seen)
     }
 
-    /// Is there an attempt that was not closed? Where that cannot be seen, there may be one.
+    /// True if there is an attempt that is not closed, or if that cannot be determined.
     pub(super) fn has_open_attempt(&self) -> bool {
         let listed = super::files::missing_is_none(fs::read_dir(self.state.attempts()));
         let Ok(listed) = listed else { return true };
@@ -69,12 +69,12 @@ impl LocalHost {
 
     fn find_attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, Found>, HostError> {
         let attempts = self.state.attempts();
-        let trouble = |e: io::Error| cannot("list", &attempts, e);
+        let failed = |e: io::Error| cannot("list", &attempts, e);
         let mut found = BTreeMap::new();
         let mut present = BTreeMap::new();
-        let listed = super::files::missing_is_none(fs::read_dir(&attempts)).map_err(trouble)?;
+        let listed = super::files::missing_is_none(fs::read_dir(&attempts)).map_err(failed)?;
         for entry in listed.into_iter().flatten() {
-            let entry = entry.map_err(trouble)?;
+            let entry = entry.map_err(failed)?;
             let (path, name) = (entry.path(), entry.file_name());
             let Some(name) = name.to_str() else { continue };
             if name.starts_with('.') {
@@ -82,43 +82,43 @@ impl LocalHost {
                 continue;
             }
             let Ok(name) = AttemptName::parse(name) else { continue };
-            // RACE: it may be gone by now.
-            let looked = super::files::missing_is_none(fs::symlink_metadata(&path)).map_err(trouble)?;
-            let Some(known) = looked else { continue };
+            // RACE: the directory may be gone by now.
+            let metadata = super::files::missing_is_none(fs::symlink_metadata(&path)).map_err(failed)?;
+            let Some(known) = metadata else { continue };
             present.insert(name.clone(), known.ino());
-            let is_settled =
-                self.settled.borrow().get(&name).is_some_and(|(inode, ..)| *inode == known.ino());
-            if is_settled {
+            let is_finished =
+                self.finished.borrow().get(&name).is_some_and(|(inode, ..)| *inode == known.ino());
+            if is_finished {
                 continue;
             }
             if let Some((of, attempt)) = self.find_attempt(&name, &path)? {
                 if attempt.seen.closed.is_some() && !attempt.seen.lease_held {
-                    self.settled.borrow_mut().insert(name, (known.ino(), of, attempt.seen));
+                    self.finished.borrow_mut().insert(name, (known.ino(), of, attempt.seen));
                 } else if of == *pool {
                     found.insert(name, attempt);
                 }
             }
         }
-        self.settled.borrow_mut().retain(|name, (inode, ..)| present.get(name) == Some(inode));
+        self.finished.borrow_mut().retain(|name, (inode, ..)| present.get(name) == Some(inode));
         Ok(found)
     }
 
     fn find_attempt(&self, name: &AttemptName, dir: &Path) -> Result<Option<(PoolName, Found)>, HostError> {
-        let trouble = |e: io::Error| cannot("examine", dir, e);
-        // This order: once it is closed no call stays in, so a lease that is free after that stays free.
-        let closed = mark::closed(dir).map_err(trouble)?;
-        let used = mark::is_set(dir, USED).map_err(trouble)?;
-        let lease = lease::look(dir).map_err(trouble)?;
-        let held = lease.is_some_and(|look| look.held) && !self.holds_exclusively(name);
+        let failed = |e: io::Error| cannot("examine", dir, e);
+        // In this order: once the attempt is closed no new call stays, so a lease that is free after that stays free.
+        let closed = mark::closed(dir).map_err(failed)?;
+        let used = mark::is_set(dir, USED).map_err(failed)?;
+        let lease = lease::status(dir).map_err(failed)?;
+        let held = lease.is_some_and(|lease| lease.held) && !self.holds_exclusively(name);
         let job = match JobFile::read(dir) {
             Ok(job) => job,
-            // Nobody can serve a job by a damaged file; but while a call lives that read it before, nobody may say
-            // that the attempt is gone.
-            Err(trouble) if trouble.damaged && !held => {
-                tracing::warn!("{}", trouble.error);
+            // A damaged file cannot serve a job. But while a call is running that read it earlier, the attempt must not
+            // count as gone.
+            Err(failure) if failure.damaged && !held => {
+                tracing::warn!("{}", failure.error);
                 None
             }
-            Err(trouble) => return Err(trouble.error),
+            Err(failure) => return Err(failure.error),
         };
         let Some(job) = job else {
             remove_if_old(dir, self.times.unprepared_retention);
@@ -136,17 +136,17 @@ impl LocalHost {
         let own = Namespaces::own();
         let here =
             own.is_some() && own.as_ref().map(|n| &n.mount) == origin.namespaces.as_ref().map(|n| &n.mount);
-        // A runner that lives removes it by itself, and needs it until then.
-        let lives =
-            record.begun.boot == self.clock.boot() && see_runner(&origin, own.as_ref()) == Presence::There;
-        if !here || lives {
+        // A running runner removes the directory itself, and needs it until then.
+        let runner_lives = record.begun.boot == self.clock.boot()
+            && runner_presence(&origin, own.as_ref()) == Presence::There;
+        if !here || runner_lives {
             return Ok(());
         }
         super::orphans::clear(tmpdir).map_err(|e| cannot("remove the rest of", &tmpdir.path, e))
     }
 }
 
-/// Litter of calls that were killed: an attempt without a name or without a job.
+/// Removes the directory of a killed call, an attempt without a name or without a job, if it is older than `kept`.
 fn remove_if_old(path: &Path, kept: Duration) {
     let age = |known: fs::Metadata| SystemTime::now().duration_since(known.modified().ok()?).ok();
     let old = fs::symlink_metadata(path).ok().and_then(age).is_some_and(|age| age > kept);
@@ -181,28 +181,28 @@ fn is_doubtful(seen: &AttemptSeen) -> bool {
     seen.runner == Presence::Gone || seen.tmpdir == Presence::Gone
 }
 
-fn judge(attempt: &mut Found, own: Option<&Namespaces>) {
-    attempt.seen.runner = see_runner(&attempt.origin, own);
-    attempt.seen.tmpdir = see_tmpdir(&attempt.origin, own);
+fn update_presence(attempt: &mut Found, own: Option<&Namespaces>) {
+    attempt.seen.runner = runner_presence(&attempt.origin, own);
+    attempt.seen.tmpdir = tmpdir_presence(&attempt.origin, own);
 }
 
-/// Judged only from the process namespace it was recorded in.
-fn see_runner(origin: &Origin, own: Option<&Namespaces>) -> Presence {
+/// Determined only in the process namespace that the runner was recorded in.
+fn runner_presence(origin: &Origin, own: Option<&Namespaces>) -> Presence {
     match (origin.runner, &origin.namespaces, own) {
-        (Some(runner), Some(then), Some(now)) if then.pid == now.pid => look(runner),
+        (Some(runner), Some(then), Some(now)) if then.pid == now.pid => presence(runner),
         _ => Presence::Unknown,
     }
 }
 
-/// Judged only from the mount namespace it was recorded in.
-fn see_tmpdir(origin: &Origin, own: Option<&Namespaces>) -> Presence {
+/// Determined only in the mount namespace that the directory was recorded in.
+fn tmpdir_presence(origin: &Origin, own: Option<&Namespaces>) -> Presence {
     let (Some(tmpdir), Some(then), Some(now)) = (&origin.tmpdir, &origin.namespaces, own) else {
         return Presence::Unknown;
     };
-    if then.mount == now.mount { see_directory(tmpdir) } else { Presence::Unknown }
+    if then.mount == now.mount { directory_presence(tmpdir) } else { Presence::Unknown }
 }
 
-fn see_directory(tmpdir: &Tmpdir) -> Presence {
+fn directory_presence(tmpdir: &Tmpdir) -> Presence {
     match fs::symlink_metadata(&tmpdir.path) {
         Ok(found) if (found.dev(), found.ino()) == (tmpdir.device, tmpdir.inode) => Presence::There,
         Ok(_) => Presence::Gone,

@@ -1,7 +1,7 @@
-//! Removes what a dead attempt left in its TMPDIR: scripts and the job response, full of secrets.
+//! Removes a dead attempt's TMPDIR: its scripts and job response contain secrets.
 //!
-//! The path comes from a file and lies in a directory that others may write to (`/tmp`). So a directory is only
-//! emptied if device, inode and owner are the recorded ones; no link is followed and no mount crossed on the way down.
+//! The path comes from a file and lies in a directory that other users may write to (`/tmp`). So a directory is emptied
+//! only if device, inode and owner match the record. Links are not followed, and mounts are not crossed.
 
 use std::ffi::CString;
 use std::io;
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use super::files;
 use super::job_file::Tmpdir;
 
-/// Deeper than anything the runner makes; each level holds a descriptor.
+/// Maximum depth, more than the runner needs; each level holds a descriptor.
 const DEEPEST: usize = 64;
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes the directory and all in it; does nothing if it is not the very one that was recorded.
+/// Removes the directory and its content; does nothing if it is not the recorded one.
 pub(super) fn clear(tmpdir: &Tmpdir) -> io::Result<()> {
     let (Some(parent), Some(name)) = (tmpdir.path.parent(), tmpdir.path.file_name()) else { return Ok(()) };
     let parent =
@@ -32,7 +32,7 @@ pub(super) fn clear(tmpdir: &Tmpdir) -> io::Result<()> {
         };
     let dir = match openat(&parent, name, DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
-        // Gone, or another thing by that name.
+        // Gone, or replaced by something else.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -42,7 +42,7 @@ pub(super) fn clear(tmpdir: &Tmpdir) -> io::Result<()> {
         return Ok(());
     }
     empty(&dir, DEEPEST)?;
-    // RACE: should something else have the name by now, only an empty directory could go.
+    // RACE: if the name now belongs to something else, at most an empty directory is removed.
     let now = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if now.st_ino == found.st_ino && now.st_dev == found.st_dev {
         unlinkat(&parent, name, AtFlags::REMOVEDIR)?;
@@ -50,7 +50,7 @@ pub(super) fn clear(tmpdir: &Tmpdir) -> io::Result<()> {
     Ok(())
 }
 
-/// Goes on past what cannot be removed, and returns the first error.
+/// Removes everything it can, and returns the first error.
 fn empty(dir: &OwnedFd, deeper: usize) -> io::Result<()> {
     let mut first = Ok(());
     for (name, kind) in entries(dir)? {
@@ -79,7 +79,7 @@ fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, FileType)>> {
 fn remove(dir: &OwnedFd, name: &CString, deeper: usize) -> io::Result<()> {
     let child = match enter(dir, name) {
         Ok(child) => child,
-        // A link or a file: it goes, what it points to stays.
+        // A link or a file is removed; the target of a link is not.
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(unlinkat(dir, name, AtFlags::empty())?),
         Err(error) => return Err(error.into()),
     };
@@ -90,11 +90,11 @@ fn remove(dir: &OwnedFd, name: &CString, deeper: usize) -> io::Result<()> {
     Ok(unlinkat(dir, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Opens a directory below, unless something is mounted on it.
+/// Opens a subdirectory, unless something is mounted on it.
 fn enter(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     let within = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
     match openat2(dir.as_fd(), name, DIRECTORY, Mode::empty(), within) {
-        // An old kernel, or a filter that does not know the call.
+        // An old kernel, or a filter that does not support the call.
         Err(Errno::NOSYS | Errno::PERM) => {}
         opened => return opened,
     }
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// A TMPDIR as the runner leaves it, and a treasure beside it.
+    /// A TMPDIR as the runner leaves it, and a directory beside it that must stay.
     fn scene() -> (tempfile::TempDir, Tmpdir) {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("custom-executor1");

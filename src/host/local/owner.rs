@@ -1,4 +1,4 @@
-//! Whose state directory this is, and its generations.
+//! The owner of a state directory, and its generations.
 //!
 //! Invariant: a nonce in `generations` is on disk before the first launch that carries it, and stays there.
 
@@ -27,7 +27,7 @@ struct OwnerFile {
     place: DirLocation,
 }
 
-/// Makes the owner of a new directory. Of several processes at once one wins, and all read its id.
+/// Creates the owner of a new directory. Of several concurrent processes one wins, and all read its id.
 pub(super) fn make(root: &Path) -> io::Result<()> {
     files::put_first(root, OWNER, &fresh(root)?)?;
     Ok(())
@@ -60,7 +60,7 @@ fn place(state: &StateDir) -> Result<DirLocation, HostError> {
     DirLocation::of(state.root()).map_err(|e| cannot("stat", state.root(), e))
 }
 
-/// Reads who owns the directory and compares where it is with where it was made.
+/// Reads the owner of the directory, and compares the current location with the recorded one.
 pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
     let file = load(state)?;
     let moved = file.place.differs(&place(state)?).map(|difference| {
@@ -74,20 +74,20 @@ pub(super) fn identity(state: &StateDir) -> Result<Identity, HostError> {
 }
 
 impl StateDir {
-    /// The owner of the directory at `path`, without opening or making it; `None`: it has none (any more).
+    /// The owner of the directory at `path`, without opening or creating it; `None` if it has none.
     pub fn owner_at(path: &Path) -> Option<OwnerId> {
         let text = files::read(&path.join(OWNER)).ok()??;
         serde_json::from_slice::<OwnerFile>(&text).ok().map(|file| file.owner)
     }
 
-    /// Records that the directory belongs where it is now; the owner stays. Only when the original is gone.
+    /// Records the directory's current location and keeps the owner. Only if the original is gone.
     pub fn take_over(&self) -> Result<OwnerId, HostError> {
         let file = OwnerFile { owner: load(self)?.owner, place: place(self)? };
         self.write_owner(&encode(&file))?;
         Ok(file.owner)
     }
 
-    /// Makes a new owner: instances of the old one are no longer ours.
+    /// Creates a new owner: the instances of the old one no longer belong to this directory.
     pub fn new_owner(&self) -> Result<OwnerId, HostError> {
         self.write_owner(&fresh(self.root()))?;
         Ok(load(self)?.owner)
@@ -107,7 +107,7 @@ fn generations(state: &StateDir) -> Result<BTreeSet<Generation>, HostError> {
     Ok(parse(&text.unwrap_or_default()))
 }
 
-/// A torn line is no generation: nothing was launched in it, because it had not been synced.
+/// Skips a torn line: nothing was launched in its generation, because it had not been synced.
 fn parse(text: &[u8]) -> BTreeSet<Generation> {
     let text = String::from_utf8_lossy(text);
     let hex = |line: &&str| line.len() == 8 && line.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -122,7 +122,7 @@ pub(super) fn begin_generation(state: &StateDir) -> Result<Generation, HostError
 
 fn append_generation(root: &Path, path: &Path) -> io::Result<Generation> {
     let mut file: File = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
-    // RACE: only the keeper comes here, but two that hand over must not pick the same nonce.
+    // RACE: only the keeper appends, but two keepers during a handover must not pick the same nonce.
     file.lock()?;
     let text = fs::read(path)?;
     let known = parse(&text);
@@ -132,7 +132,7 @@ fn append_generation(root: &Path, path: &Path) -> io::Result<Generation> {
             break generation;
         }
     };
-    // CRASH: a killed machine may have left half a line; it stays half a line.
+    // CRASH: a killed machine may have left half a line, which stays as it is.
     let lead = if text.last().is_none_or(|last| *last == b'\n') { "" } else { "\n" };
     file.write_all(format!("{lead}{generation}\n").as_bytes())?;
     file.sync_all()?;
@@ -170,10 +170,10 @@ mod tests {
         files::make_dir(&copy).unwrap();
         fs::copy(state.root().join(OWNER), copy.join(OWNER)).unwrap();
         let copied = StateDir::open(&copy).unwrap();
-        let said = identity(&copied).unwrap().moved.unwrap();
+        let moved = identity(&copied).unwrap().moved.unwrap();
         assert!(
-            said.contains("inode") && said.contains("--take-over") && said.contains("--new-owner"),
-            "{said}"
+            moved.contains("inode") && moved.contains("--take-over") && moved.contains("--new-owner"),
+            "{moved}"
         );
         assert_eq!(copied.take_over().unwrap(), identity(&state).unwrap().owner);
         assert_eq!(identity(&copied).unwrap().moved, None);

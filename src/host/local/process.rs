@@ -1,7 +1,7 @@
-//! Is that process still the one we know?
+//! Identifies processes, even if their pids are reused.
 //!
-//! A pid alone says nothing: pids are used again. A process is its pid together with its start time, and both mean
-//! something only inside the process namespace they were read in.
+//! A pid alone is not enough, because pids are reused. A process is identified by its pid and its start time, and both
+//! are valid only inside the process namespace they were read in.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::attempt::Presence;
 
-/// A process, beyond doubt.
+/// The unique identity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ProcessId {
     pub pid: i32,
@@ -22,10 +22,10 @@ pub(super) struct ProcessId {
     pub start: u64,
 }
 
-/// What `/proc/PID/stat` says, as far as we need it.
+/// The fields of `/proc/PID/stat` that Greenroom uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Zero: it lives outside our process namespace. So for the next two.
+    /// Zero if it is outside this process's namespace; so are the next two.
     pub parent: i32,
     pub group: i32,
     pub session: i32,
@@ -40,9 +40,9 @@ pub(super) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Ours; `None` without a usable /proc.
+    /// This process's namespaces; `None` without a usable /proc.
     pub(super) fn own() -> Option<Self> {
-        // A /proc from another process namespace numbers processes differently: nothing can be looked up in it.
+        // A /proc of another process namespace numbers processes differently and is not usable.
         let own = fs::read_link("/proc/self").ok()?;
         if own.to_str()?.parse() != Ok(getpid().as_raw_pid()) {
             return None;
@@ -56,14 +56,14 @@ impl Namespaces {
 }
 
 pub(super) fn stat(pid: i32) -> io::Result<Stat> {
-    // One read: more than the fields we want, in one piece.
+    // One read returns all needed fields together.
     let mut bytes = [0_u8; 1024];
     let length = File::open(format!("/proc/{pid}/stat"))?.read(&mut bytes)?;
     parse(&String::from_utf8_lossy(&bytes[..length]))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not in the format of proc(5)"))
 }
 
-/// The name in parentheses may hold blanks and parentheses itself, so fields count from the last one.
+/// The name in parentheses may contain blanks and parentheses itself, so fields are counted from the last parenthesis.
 fn parse(text: &str) -> Option<Stat> {
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -76,26 +76,26 @@ fn parse(text: &str) -> Option<Stat> {
     })
 }
 
-/// Looks once. `Gone` is what this look says; see `core::attempt` for when it counts.
-pub(super) fn look(process: ProcessId) -> Presence {
+/// Checks once. `Gone` is the result of this check only; `core::attempt` decides when it counts.
+pub(super) fn presence(process: ProcessId) -> Presence {
     let Some(pid) = Pid::from_raw(process.pid) else { return Presence::Unknown };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => {
-            // A zombie has ended, although its pid is taken.
+            // A zombie has ended, although its pid is in use.
             let mut ended = [PollFd::new(&fd, PollFlags::IN)];
             if matches!(poll(&mut ended, Some(&Timespec::default())), Ok(1..)) {
                 return Presence::Gone;
             }
         }
         Err(Errno::SRCH) => return Presence::Gone,
-        // An old kernel, or a seccomp filter that does not know the call.
+        // An old kernel, or a seccomp filter that does not support the call.
         Err(_) => {
             if test_kill_process(pid) == Err(Errno::SRCH) {
                 return Presence::Gone;
             }
         }
     }
-    // Somebody has that pid. With `hidepid` we may not see who.
+    // The pid is in use. With `hidepid`, its process may be invisible.
     match stat(process.pid) {
         Ok(found) if found.start == process.start => Presence::There,
         Ok(_) => Presence::Gone,
@@ -103,8 +103,8 @@ pub(super) fn look(process: ProcessId) -> Presence {
     }
 }
 
-/// Between the two looks that say `Gone`.
-pub(super) const SECOND_LOOK: Duration = Duration::from_millis(20);
+/// Delay between the two checks that must both return `Gone`.
+pub(super) const RECHECK_DELAY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -126,8 +126,8 @@ mod tests {
     fn a_living_process_is_there_and_an_imposter_with_its_pid_is_not() {
         let own = i32::try_from(std::process::id()).unwrap();
         let start = stat(own).unwrap().start;
-        assert_eq!(look(ProcessId { pid: own, start }), Presence::There);
-        assert_eq!(look(ProcessId { pid: own, start: start + 1 }), Presence::Gone);
+        assert_eq!(presence(ProcessId { pid: own, start }), Presence::There);
+        assert_eq!(presence(ProcessId { pid: own, start: start + 1 }), Presence::Gone);
     }
 
     #[test]
@@ -135,15 +135,15 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let known = ProcessId { pid, start: stat(pid).unwrap().start };
-        assert_eq!(look(known), Presence::There);
+        assert_eq!(presence(known), Presence::There);
         child.kill().unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while look(known) != Presence::Gone {
+        while presence(known) != Presence::Gone {
             assert!(std::time::Instant::now() < deadline, "a zombie still counts as there");
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(look(known), Presence::Gone);
+        assert_eq!(presence(known), Presence::Gone);
     }
 
     #[test]

@@ -16,7 +16,7 @@ impl LocalHost {
         let mut text =
             serde_json::to_vec(report).map_err(|e| cannot("write", &path, std::io::Error::from(e)))?;
         text.push(b'\n');
-        // Not synced: after a power cut the next pass writes it anew.
+        // Not synced: after a power cut, the next pass writes it again.
         files::replace_alone(&dir, REPORT, &text).map_err(|e| cannot("write", &path, e))
     }
 
@@ -27,7 +27,7 @@ impl LocalHost {
             serde_json::from_slice(&text)
                 .map_err(|e| io(format_args!("`{}` is not a valid report: {e}", path.display())))
         };
-        // After a power cut an empty file is as good as none.
+        // An empty file, as after a power cut, counts as missing.
         text.filter(|text| !text.is_empty()).map(parse).transpose()
     }
 }

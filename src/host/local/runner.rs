@@ -1,4 +1,4 @@
-//! The runner that called us, and whether it still lives.
+//! The runner that started this call, and whether it is still running.
 //!
 //! The runner starts each call in a process group of its own, in the runner's session. The group's leader is the call
 //! itself, or a script around it; the leader's parent is the runner.
@@ -11,18 +11,18 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::process::{self, Namespaces, ProcessId, Stat, look};
+use super::process::{self, Namespaces, ProcessId, Stat, presence};
 use crate::core::attempt::Presence;
 
-/// How often we look where the kernel cannot tell us.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Polling interval where the kernel cannot notify.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches the runner. Made at the first question, so that its death before that is noticed too.
+/// Watches the runner. Created on first use, and detects an exit before that too.
 #[derive(Debug)]
 pub(super) struct Runner {
-    /// For the attempt's record; `None` where it cannot be told.
+    /// For the attempt's record; `None` if it is unknown.
     pub id: Option<ProcessId>,
-    /// Ours, in which `id` means something.
+    /// This process's namespaces, in which `id` is valid.
     pub namespaces: Option<Namespaces>,
     watch: Watch,
 }
@@ -30,18 +30,18 @@ pub(super) struct Runner {
 #[derive(Debug)]
 enum Watch {
     Pidfd(AsyncFd<OwnedFd>),
-    /// No pidfd here: an old kernel or a strict filter.
-    Look(ProcessId),
-    /// It was gone before we could look.
+    /// No pidfd is available: an old kernel or a strict filter.
+    Poll(ProcessId),
+    /// It had exited before the first check.
     Gone,
-    /// Nobody we could name: the first process of a container.
+    /// It cannot be identified: the call is the first process of a container.
     Never,
 }
 
 impl Runner {
     /// Finds the runner of this process.
     pub(super) fn find() -> Self {
-        // Without a usable /proc nobody can be named.
+        // Without a usable /proc, no process can be identified.
         let namespaces = Namespaces::own();
         let unknown = |namespaces| Self { id: None, namespaces, watch: Watch::Never };
         if namespaces.is_none() {
@@ -49,11 +49,11 @@ impl Runner {
         }
         let Ok(call) = process::stat(getpid().as_raw_pid()) else { return unknown(namespaces) };
         let eldest = Eldest::of(call);
-        // Zero: the parent lives outside our process namespace.
+        // Zero: the parent is outside this process's namespace.
         let Some(parent) = Pid::from_raw(eldest.parent) else { return unknown(namespaces) };
         let fd = pidfd_open(parent, PidfdFlags::empty());
         let runner = process::stat(eldest.parent).ok();
-        // RACE: the runner may die and its pid be used again between our asking and the two lines above. If it is
+        // RACE: the runner may die and its pid be reused between reading the parent and the two lines above. If it is
         // still the parent now, it was all the time.
         if runner.is_some_and(|runner| adopted(call, runner)) || !eldest.still_has_parent() {
             return Self { id: None, namespaces, watch: Watch::Gone };
@@ -61,17 +61,17 @@ impl Runner {
         let id = runner.map(|runner| ProcessId { pid: eldest.parent, start: runner.start });
         let watch = match (fd.map_err(io::Error::from).and_then(watchable), id) {
             (Ok(fd), _) => Watch::Pidfd(fd),
-            (Err(_), Some(id)) => Watch::Look(id),
+            (Err(_), Some(id)) => Watch::Poll(id),
             (Err(_), None) => Watch::Never,
         };
         Self { id, namespaces, watch }
     }
 
-    /// A copy of the descriptor that says when the runner is gone, where there is one.
+    /// A copy of the runner's pidfd, if there is one.
     pub(super) fn pidfd(&self) -> Option<OwnedFd> {
         match &self.watch {
             Watch::Pidfd(fd) => fd.get_ref().try_clone().ok(),
-            Watch::Look(_) | Watch::Gone | Watch::Never => None,
+            Watch::Poll(_) | Watch::Gone | Watch::Never => None,
         }
     }
 
@@ -83,9 +83,9 @@ impl Runner {
                     std::future::pending::<()>().await;
                 }
             }
-            Watch::Look(id) => {
-                while look(*id) != Presence::Gone {
-                    tokio::time::sleep(LOOK_EVERY).await;
+            Watch::Poll(id) => {
+                while presence(*id) != Presence::Gone {
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
             Watch::Gone => {}
@@ -99,9 +99,9 @@ fn watchable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// The process of this call that the runner itself started: the leader of our group, or we.
+/// The process of this call that the runner itself started: the leader of the process group, or this process.
 ///
-/// Asked of /proc, not of getpgrp and getsid: those know no number for a group or session outside our namespace.
+/// Read from /proc, because getpgrp and getsid have no number for a group or session outside the namespace.
 #[derive(Debug, Clone, Copy)]
 struct Eldest {
     pid: i32,
@@ -114,7 +114,7 @@ impl Eldest {
         let leader = if call.group == own { None } else { process::stat(call.group).ok() };
         match leader {
             Some(leader) => Self { pid: call.group, parent: leader.parent },
-            // A wrapper that is no more leaves us its group but not its parent: then our own parent counts.
+            // A wrapper that has exited leaves its group but not its parent: then this process's own parent counts.
             None => Self { pid: own, parent: call.parent },
         }
     }
@@ -124,9 +124,9 @@ impl Eldest {
     }
 }
 
-/// Was the group handed to an init after its real parent died? The runner starts its calls in its own session; a
-/// parent in another one is an adoptive parent, unless the group leads a session itself (then somebody else than a
-/// runner started it, and any parent will do).
+/// True if an init adopted the group after its real parent died. The runner starts its calls in its own session, so a
+/// parent in another session has adopted the group. A group that leads a session itself was not started by a runner,
+/// and any parent is accepted.
 fn adopted(call: Stat, parent: Stat) -> bool {
     call.session != 0 && parent.session != call.session && call.session != call.group
 }

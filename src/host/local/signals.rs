@@ -1,14 +1,15 @@
-//! SIGTERM and SIGQUIT are remembered; SIGHUP and SIGINT are swallowed.
+//! SIGTERM and SIGQUIT are remembered; SIGHUP and SIGINT are ignored.
 //!
-//! The runner's graceful stop sends SIGQUIT to the whole cgroup, terminals send SIGHUP and SIGINT: none of them is a
-//! wish of the job. After SIGQUIT a keeper goes with the last job. Handlers, not ignored dispositions: those would be inherited by every program we start.
+//! The runner's graceful stop sends SIGQUIT to the whole cgroup, and terminals send SIGHUP and SIGINT: none of them is
+//! meant for the job. After SIGQUIT, a keeper exits with the last job. Handlers are used because every started program
+//! would inherit ignored dispositions.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether this process has been told to stop. Once told it stays told: every wait, of every pool, ends with it.
+/// Whether this process has been told to stop. That never changes back: every wait of every pool ends with it.
 #[derive(Debug, Clone)]
 pub struct Signals {
     stop: Option<watch::Receiver<bool>>,
@@ -16,11 +17,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. The first thing a driver call or a keeper does inside its runtime.
+    /// Installs the handlers. A driver call or a keeper does this first inside its runtime.
     pub fn install() -> io::Result<Self> {
         // A handler stays installed when its stream is dropped.
-        for swallowed in [SignalKind::hangup(), SignalKind::interrupt()] {
-            drop(signal(swallowed)?);
+        for ignored in [SignalKind::hangup(), SignalKind::interrupt()] {
+            drop(signal(ignored)?);
         }
         Ok(Self {
             stop: Some(remembered(SignalKind::terminate())?),
@@ -28,40 +29,40 @@ impl Signals {
         })
     }
 
-    /// For an operator's command: signals do what they always do.
+    /// For an operator's command: signals keep their default actions.
     pub fn default_actions() -> Self {
         Self { stop: None, leave: None }
     }
 
-    /// Resolves when SIGTERM has come, also long ago.
+    /// Resolves when SIGTERM has arrived, now or earlier.
     pub(super) async fn stop(&self) {
-        told(self.stop.clone()).await;
+        arrival(self.stop.clone()).await;
     }
 
-    /// Resolves when SIGQUIT has come, also long ago.
+    /// Resolves when SIGQUIT has arrived, now or earlier.
     pub(super) async fn leave(&self) {
-        told(self.leave.clone()).await;
+        arrival(self.leave.clone()).await;
     }
 }
 
-/// Installs a handler; true from the signal on.
+/// Installs a handler; the value is true from the signal on.
 fn remembered(kind: SignalKind) -> io::Result<watch::Receiver<bool>> {
-    let mut heard = signal(kind)?;
-    let (told, tells) = watch::channel(false);
+    let mut signals = signal(kind)?;
+    let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
-        if heard.recv().await.is_some() {
-            told.send_replace(true);
+        if signals.recv().await.is_some() {
+            sender.send_replace(true);
             // Keeps the sender, so that the receivers never see it closed.
-            told.closed().await;
+            sender.closed().await;
         }
     });
-    Ok(tells)
+    Ok(receiver)
 }
 
-async fn told(signal: Option<watch::Receiver<bool>>) {
+async fn arrival(signal: Option<watch::Receiver<bool>>) {
     let Some(mut signal) = signal else { return std::future::pending().await };
-    if signal.wait_for(|told| *told).await.is_err() {
-        // The runtime that heard signals is gone: so is whoever asks.
+    if signal.wait_for(|arrived| *arrived).await.is_err() {
+        // The runtime that receives signals is gone, and so is the waiting task.
         std::future::pending::<()>().await;
     }
 }

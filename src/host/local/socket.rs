@@ -1,6 +1,6 @@
 //! Datagram sockets with names in the state directory.
 //!
-//! A socket's address holds 108 bytes and state directories may lie deep, so every name goes through
+//! A socket address holds 108 bytes and state directories may have longer paths, so every name goes through
 //! `/proc/self/fd/N/`, where N is the opened directory.
 
 use std::fs::File;
@@ -18,29 +18,29 @@ use super::files;
 pub(super) const WAKE: &str = "wake";
 /// A waiting call's mailbox in its attempt's directory.
 pub(super) const INBOX: &str = "inbox";
-/// Where a call of an attempt is told to stop; each adds a name of its own.
+/// Prefix of the mailboxes in which calls of an attempt are told to stop; each call adds a name of its own.
 pub(super) const STOP: &str = "run.";
 
-/// A socket that hints arrive at.
+/// A socket that receives wake-ups.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     socket: tokio::net::UnixDatagram,
 }
 
 impl Mailbox {
-    /// Binds `dir/name`, taking the place of whatever socket is there.
+    /// Binds `dir/name`, and replaces a socket that is already there.
     pub(super) fn bind(dir: &Path, name: &str) -> io::Result<Self> {
         let opened = open_dir(dir)?;
         let fresh = files::beside(name)?;
         let socket = UnixDatagram::bind(through(&opened, &fresh))?;
         socket.set_nonblocking(true)?;
-        // RACE: a sender finds the old socket or the new one, never none; a dead one's file needs no removal.
+        // RACE: a sender finds the old socket or the new one, never none; a dead socket's file needs no removal.
         rustix::fs::renameat(&opened, fresh.as_str(), &opened, name)?;
         Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)? })
     }
 
-    /// Resolves when at least one hint has come, and takes all that are there.
-    pub(super) async fn hint(&self) -> io::Result<()> {
+    /// Resolves when at least one wake-up has arrived, and takes all that are queued.
+    pub(super) async fn wake_up(&self) -> io::Result<()> {
         if self.drain()? {
             return Ok(());
         }
@@ -63,20 +63,20 @@ impl Mailbox {
     }
 }
 
-/// What became of a hint.
+/// Result of sending a wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// A living process has the socket open.
+    /// A running process has the socket open.
     Alive,
-    /// Nobody has, or there is no socket.
-    Nobody,
+    /// No process has the socket open, or there is no socket.
+    NoReceiver,
 }
 
-/// Sends a hint to `dir/name` without waiting. A full queue is fine: then there is a hint in it already.
+/// Sends a wake-up to `dir/name` without waiting. A full queue is not an error: it already holds a wake-up.
 pub(super) fn send(dir: &Path, name: &str) -> io::Result<Sent> {
     let opened = match open_dir(dir) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sent::Nobody),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sent::NoReceiver),
         Err(error) => return Err(error),
     };
     let socket = UnixDatagram::unbound()?;
@@ -84,12 +84,12 @@ pub(super) fn send(dir: &Path, name: &str) -> io::Result<Sent> {
     match socket.connect(through(&opened, name)) {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Ok(Sent::Nobody);
+            return Ok(Sent::NoReceiver);
         }
         Err(error) => return Err(error),
     }
     match socket.send(b"!") {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Sent::Nobody),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Sent::NoReceiver),
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(Sent::Alive),
     }
@@ -118,21 +118,21 @@ mod tests {
         for _ in 0..500 {
             assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
         }
-        mailbox.hint().await.unwrap();
-        let more = tokio::time::timeout(Duration::from_millis(30), mailbox.hint()).await;
+        mailbox.wake_up().await.unwrap();
+        let more = tokio::time::timeout(Duration::from_millis(30), mailbox.wake_up()).await;
         assert!(more.is_err(), "one hint stands for all");
     }
 
     #[tokio::test]
     async fn a_dead_sockets_file_is_nobody_and_is_bound_over() {
         let home = tempfile::tempdir().unwrap();
-        assert_eq!(send(home.path(), "wake").unwrap(), Sent::Nobody);
+        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
         drop(Mailbox::bind(home.path(), "wake").unwrap());
         assert!(home.path().join("wake").exists());
-        assert_eq!(send(home.path(), "wake").unwrap(), Sent::Nobody);
+        assert_eq!(send(home.path(), "wake").unwrap(), Sent::NoReceiver);
         let again = Mailbox::bind(home.path(), "wake").unwrap();
         assert_eq!(send(home.path(), "wake").unwrap(), Sent::Alive);
-        again.hint().await.unwrap();
+        again.wake_up().await.unwrap();
     }
 
     #[tokio::test]
@@ -142,7 +142,7 @@ mod tests {
         std::fs::create_dir_all(&deep).unwrap();
         let mailbox = Mailbox::bind(&deep, "inbox").unwrap();
         assert_eq!(send(&deep, "inbox").unwrap(), Sent::Alive);
-        mailbox.hint().await.unwrap();
+        mailbox.wake_up().await.unwrap();
     }
 
     #[tokio::test]
@@ -157,7 +157,7 @@ mod tests {
                 send(&dir, "wake").unwrap();
                 sent
             });
-            mailbox.hint().await.unwrap();
+            mailbox.wake_up().await.unwrap();
             let woken = Instant::now();
             taken.push(woken.saturating_duration_since(sender.join().unwrap()));
         }

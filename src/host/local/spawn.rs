@@ -1,11 +1,11 @@
 //! Starts a keeper that outlives the call that needed it.
 //!
-//! Three traps (all measured): a child that keeps the runner's pipes makes the stage hang until it ends; a child in
-//! the caller's session is killed with it; a child that leads a process group cannot call setsid. So: streams
-//! detached, and the child itself calls setsid as its first act and says so by one byte on a pipe of ours.
+//! Three pitfalls (all measured): a child that keeps the runner's pipes makes the stage hang until the child exits; a
+//! child in the caller's session is killed with it; a child that leads a process group cannot call setsid. So the
+//! streams are detached, and the child first calls setsid and confirms that with one byte on a pipe.
 //!
-//! The child's standard input is `spawn.lock`, locked: nobody starts a second keeper until the first one has the
-//! keeper's lock (and lets go of the other) or has died.
+//! The child's standard input is `spawn.lock`, locked. No second keeper is started until the first one has taken the
+//! keeper's lock (and released `spawn.lock`) or has died.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -30,14 +30,14 @@ const SPAWN_LOCK: &str = "spawn.lock";
 /// In `/proc/self/fdinfo`.
 const CLOSE_ON_EXEC: u32 = 0o2_000_000;
 
-/// "I am on my own": a byte that no program prints by accident.
+/// Confirms that the child is detached: a byte that no program prints by accident.
 const DETACHED: u8 = 0x06;
 
-/// The whole environment of a keeper started in the background. Never by stripping: what we do not know stays out.
+/// The whole environment of a keeper started in the background. An allow-list, so that unknown variables are left out.
 ///
-/// `SSH_AUTH_SOCK` is not here: a process that outlives the login and talks to guests must not reach an agent. Nor
-/// are keys of clouds (`AWS_SECRET_ACCESS_KEY`): no secret belongs into a long-lived process's environment; the
-/// files that hold them are named by the variables below.
+/// `SSH_AUTH_SOCK` is left out: a process that outlives the login and connects to guests must not reach an agent. So
+/// are keys of clouds (`AWS_SECRET_ACCESS_KEY`), because a long-lived process's environment must not contain secrets;
+/// the variables below name the files that hold them.
 const ALLOWED: [&str; 39] = [
     "PATH",
     "HOME",
@@ -80,11 +80,11 @@ const ALLOWED: [&str; 39] = [
     "no_proxy",
 ];
 
-/// Passed on unless they carry a password.
+/// Variables that are passed on unless they contain a password.
 const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
-/// The program that becomes a keeper, complete.
+/// The complete command that starts a keeper.
 #[derive(Debug, Clone)]
 pub struct KeeperCommand {
     pub program: PathBuf,
@@ -94,7 +94,8 @@ pub struct KeeperCommand {
 }
 
 impl KeeperCommand {
-    /// `environment` is this process's own, asked for when a keeper is started; what is not on the allow-list is left out.
+    /// `environment` returns this process's own, when a keeper is started. Variables that are not on the allow-list are
+    /// left out.
     pub fn new(
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = impl Into<OsString>>,
@@ -117,18 +118,19 @@ fn allowed(name: &OsStr, value: &OsStr) -> bool {
 impl LocalHost {
     pub(super) async fn spawn_keeper(&self) -> Result<(), HostError> {
         let path = self.state.root().join(SPAWN_LOCK);
-        let trouble = |e: io::Error| cannot("lock", &path, e);
-        let file = files::open_lock(&path).map_err(trouble)?;
-        // Taken: somebody is doing so.
-        if !flock::try_lock(&file, Kind::Exclusive).map_err(trouble)? || self.look_for_keeper()? {
+        let failed = |e: io::Error| cannot("lock", &path, e);
+        let file = files::open_lock(&path).map_err(failed)?;
+        // Locked: another process is starting a keeper.
+        if !flock::try_lock(&file, Kind::Exclusive).map_err(failed)? || self.keeper_runs()? {
             return Ok(());
         }
         self.reap_children();
         let program = &self.keeper_command.program;
-        let (child, word) = spawn(&self.keeper_command, file).map_err(|e| cannot("start", program, e))?;
+        let (child, confirmation) =
+            spawn(&self.keeper_command, file).map_err(|e| cannot("start", program, e))?;
         self.children.borrow_mut().push(child);
         let within = self.times.keeper_start_timeout;
-        match timeout(within, detached(word)).await {
+        match timeout(within, detached(confirmation)).await {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(broken(format_args!(
                 "`{}` exited before it became a keeper: read keeper.log in the state directory",
@@ -143,7 +145,8 @@ impl LocalHost {
         }
     }
 
-    /// A keeper that was started in the background has the keeper's lock now: others may start one when it ends.
+    /// Releases `spawn.lock` in a keeper that was started in the background. It holds the keeper's lock now, so others
+    /// may start one when it exits.
     pub(super) fn let_others_spawn(&self) -> io::Result<()> {
         let lock = fs::metadata(self.state.root().join(SPAWN_LOCK));
         let input = rustix::fs::fstat(io::stdin())?;
@@ -153,35 +156,36 @@ impl LocalHost {
         Ok(())
     }
 
-    /// A keeper that settled while we wait would stay a zombie until we end.
+    /// Reaps keepers that have exited: they would stay zombies until this process exits.
     fn reap_children(&self) {
         self.children.borrow_mut().retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 }
 
 fn spawn(command: &KeeperCommand, spawn_lock: File) -> io::Result<(Child, pipe::Receiver)> {
-    // Both ends are close-on-exec; the child gets its end as stdout and nothing else of ours.
-    let (hear, tell) = io::pipe()?;
+    // Both ends are close-on-exec; the child inherits only its own end, as stdout.
+    let (reader, writer) = io::pipe()?;
     let child = detached_command(&command.program)?
         .args(&command.args)
         .env_clear()
         .envs(command.environment())
         .current_dir("/")
         .stdin(spawn_lock)
-        .stdout(OwnedFd::from(tell))
+        .stdout(OwnedFd::from(writer))
         .stderr(Stdio::null())
         .spawn()?;
-    Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(hear))?))
+    Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
 }
 
-/// A command that starts `program` with none of the descriptors that this process was started with, but its three
+/// A command that starts `program` without the descriptors that this process inherited, except the three standard
 /// streams.
 pub fn detached_command(program: &Path) -> io::Result<Command> {
     Ok(without(&inherited()?, program))
 }
 
-/// Descriptors that a script around this call left open, perhaps copies of the runner's pipes: a keeper that kept
-/// one would hang the stage. Everything we open ourselves is close-on-exec. Only 3 to 9: no shell script has others.
+/// Descriptors that a script around this call left open, perhaps copies of the runner's pipes: a keeper that kept one
+/// would hang the stage. Greenroom's own descriptors are close-on-exec. Only 3 to 9, because shell scripts use no
+/// others.
 fn inherited() -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for number in 3..=9 {
@@ -197,8 +201,8 @@ fn inherited() -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// A command that starts `program` with these descriptors closed. Closing what we did not open is beyond safe code,
-/// so a shell does it and becomes the program.
+/// A command that starts `program` with these descriptors closed. Safe code cannot close descriptors that it has not
+/// opened, so a shell closes them and then executes the program.
 fn without(descriptors: &[u32], program: &Path) -> Command {
     if descriptors.is_empty() {
         return Command::new(program);
@@ -209,29 +213,30 @@ fn without(descriptors: &[u32], program: &Path) -> Command {
     shell
 }
 
-/// Waits for the child's word; `false` if it died without one.
-async fn detached(mut word: pipe::Receiver) -> io::Result<bool> {
-    let mut heard = [0_u8; 256];
+/// Waits for the child's confirmation; `false` if it died without one.
+async fn detached(mut confirmation: pipe::Receiver) -> io::Result<bool> {
+    let mut buffer = [0_u8; 256];
     loop {
-        let count = word.read(&mut heard).await?;
+        let count = confirmation.read(&mut buffer).await?;
         if count == 0 {
             return Ok(false);
         }
-        if heard[..count].contains(&DETACHED) {
+        if buffer[..count].contains(&DETACHED) {
             return Ok(true);
         }
     }
 }
 
-/// The first act of a keeper that `start_keeper` started, and of nobody else: a session of its own, then one byte to
-/// the parent, then no stream of it left. Standard input stays `spawn.lock` until the keeper's lock is taken.
+/// Detaches a keeper, as its first action: creates a session, sends one byte to the parent, then closes the parent's
+/// streams. Only for a keeper that `start_keeper` started. Standard input stays `spawn.lock` until the keeper's lock is
+/// taken.
 pub fn detach() -> io::Result<()> {
-    // EPERM: it leads a session already (started by hand under setsid).
+    // EPERM: this process already leads a session (started by hand under setsid).
     match rustix::process::setsid() {
         Ok(_) | Err(rustix::io::Errno::PERM) => {}
         Err(error) => return Err(error.into()),
     }
-    // The parent may be gone, or wait no longer.
+    // The parent may have exited or stopped waiting.
     rustix::io::write(io::stdout().as_fd(), &[DETACHED]).ok();
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -1,7 +1,7 @@
-//! Opens the state directory, or says why not.
+//! Opens and checks the state directory.
 //!
-//! Everything Greenroom promises rests on kernel locks and renames in this directory, so it must lie on a local file
-//! system and belong to one user alone.
+//! Greenroom's guarantees depend on kernel locks and renames in this directory, so it must lie on a local file system
+//! and belong to one user.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use super::{files, owner};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::host::HostError;
 
-/// Why a directory cannot hold our state.
+/// Why a directory cannot be the state directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateDirError {
     #[error("the state directory `{path}` is not a directory")]
@@ -58,7 +58,7 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Opens the directory at `path`; makes it, with an owner id of its own, if there is none.
+    /// Opens the directory at `path`; creates it, with a new owner id, if it is missing.
     pub fn open(path: &Path) -> Result<Self, StateDirError> {
         let state = Self::examine(path)?;
         if state.has("owner")? {
@@ -68,21 +68,21 @@ impl StateDir {
         if state.has("generations")? {
             return Err(StateDirError::OwnerMissing { path: state.root });
         }
-        // A directory that is not ours yet may come from a package or a checkout, with a looser mode.
+        // A directory without an owner may come from a package or a checkout, with a looser mode.
         let tight = fs::Permissions::from_mode(0o700);
         fs::set_permissions(&state.root, tight).map_err(|e| io_at("chmod", &state.root, e))?;
         owner::make(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
         Ok(state)
     }
 
-    /// The same for `doctor`: a lost owner is no reason to refuse.
+    /// The same for `doctor`, which accepts a missing owner.
     pub fn open_for_repair(path: &Path) -> Result<Self, StateDirError> {
         let state = Self::examine(path)?;
         state.check_mode()?;
         Ok(state)
     }
 
-    /// Was the directory at `path` opened before, and is it still there?
+    /// True if the directory at `path` was opened before and still exists.
     pub fn is_made(path: &Path) -> bool {
         path.join("owner").exists()
     }
@@ -120,12 +120,12 @@ impl StateDir {
         Ok(())
     }
 
-    /// Absolute.
+    /// The absolute path.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What an operator should know about where it lies.
+    /// A warning for the operator about the directory's location.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -134,7 +134,7 @@ impl StateDir {
         self.root.join("attempts")
     }
 
-    /// An attempt's directory. Names are checked again: some come from files.
+    /// An attempt's directory. Names are checked again, because some come from files.
     pub(super) fn attempt(&self, name: &AttemptName) -> Result<PathBuf, HostError> {
         let checked = AttemptName::parse(name.as_str()).map_err(super::error::io)?;
         Ok(self.attempts().join(checked.as_str()))
@@ -149,7 +149,8 @@ impl StateDir {
         self.root.join("pools")
     }
 
-    /// A pool's directory, made if need be. Not the state directory itself: one that was deleted stays deleted.
+    /// A pool's directory, created if it is missing. The state directory itself is not created: a deleted one stays
+    /// deleted.
     pub(super) fn ensure_pool(&self, name: &PoolName) -> Result<PathBuf, HostError> {
         let path = self.pool(name)?;
         for dir in [self.pools(), path.clone()] {
@@ -189,10 +190,10 @@ fn examine_file_system(root: &Path) -> Result<Option<String>, StateDirError> {
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(StateDirError::ReadOnly { path: root.to_owned() });
     }
-    Ok(fleeting(magic).map(|why| format!("the state directory `{}` {why}", root.display())))
+    Ok(ephemeral(magic).map(|why| format!("the state directory `{}` {why}", root.display())))
 }
 
-/// File systems on which a lock taken here is not seen elsewhere, or a rename is not one step.
+/// File systems on which a lock is not visible on other machines, or a rename is not atomic.
 fn remote(magic: u32) -> Option<&'static str> {
     Some(match magic {
         0x0000_6969 => "NFS",
@@ -214,7 +215,7 @@ fn remote(magic: u32) -> Option<&'static str> {
     })
 }
 
-fn fleeting(magic: u32) -> Option<&'static str> {
+fn ephemeral(magic: u32) -> Option<&'static str> {
     Some(match magic {
         0x794c_7630 => "is in a container's own layer and is lost with the container: mount a volume there",
         0x0102_1994 => "is in memory: a reboot deletes it, but not the instances",
@@ -276,12 +277,12 @@ mod tests {
         for local in [0xef53, 0x5846_5342, 0x9123_683e, 0x2fc1_2fc1, 0x0102_1994, 0x794c_7630] {
             assert_eq!(remote(local), None, "{local:x}");
         }
-        assert!(fleeting(0x794c_7630).unwrap().contains("container"));
+        assert!(ephemeral(0x794c_7630).unwrap().contains("container"));
     }
 
     #[test]
     fn a_kernel_file_system_that_cannot_be_written_is_refused() {
-        // procfs answers every mkdir with ENOENT or EACCES: an error in words, never a panic.
+        // procfs answers every mkdir with ENOENT or EACCES: an error, never a panic.
         let error = StateDir::open(Path::new("/proc/greenroom-state")).unwrap_err();
         assert!(error.to_string().contains("cannot create `/proc/greenroom-state`"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! How long this host waits for what.
+//! Timeouts and intervals of this host.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ pub struct Times {
     pub lease_lock_timeout: Duration,
     /// A call that waits or runs writes the time into its lease this often. Default 60 s.
     pub lease_renew_interval: Duration,
-    /// The keeper looks this often whether the state directory is still its own. Default 5 s.
+    /// The keeper checks this often whether the state directory is still its own. Default 5 s.
     pub self_check_interval: Duration,
-    /// A keeper that was started must be on its own by then. Default 3 s.
+    /// A started keeper must have detached itself within this time. Default 3 s.
     pub keeper_start_timeout: Duration,
-    /// What killed calls left half-made is removed at this age. Default 1 h.
+    /// Incomplete directories of killed calls are removed at this age. Default 1 h.
     pub half_made_retention: Duration,
-    /// Attempts that no `prepare` ever came for go at this age. Default 1 day.
+    /// Attempts without a `prepare` are removed at this age. Default 1 day.
     pub unprepared_retention: Duration,
 }
 

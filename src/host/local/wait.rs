@@ -1,4 +1,4 @@
-//! Waits for hints, signals, the runner's end and the clock, whichever comes first.
+//! Waits for wake-ups, signals, the runner's exit and the clock, whichever comes first.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -12,8 +12,8 @@ use super::mailboxes::{Address, Bound};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::host::{HostError, MailboxName, WakeReason};
 
-/// How often a keeper that shall leave looks whether the last job has gone.
-const OPEN_LOOK: Duration = Duration::from_millis(500);
+/// How often a keeper that is to exit checks whether the last job has ended.
+const OPEN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LocalHost {
     pub(super) async fn wait_at(
@@ -28,14 +28,14 @@ impl LocalHost {
     }
 
     async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<WakeReason, HostError> {
-        let office = self.office.borrow().clone();
+        let watch = self.replacement_watch.borrow().clone();
         let bound = match self.keeper_box(pool) {
             Ok(bound) => bound,
-            Err(error) => return office.as_ref().and_then(|office| office.notice()).ok_or(error),
+            Err(error) => return watch.as_ref().and_then(|watch| watch.notice()).ok_or(error),
         };
         let noticed = async {
-            match &office {
-                Some(office) => office.noticed(self.times.self_check_interval).await,
+            match &watch {
+                Some(watch) => watch.noticed(self.times.self_check_interval).await,
                 None => pending().await,
             }
         };
@@ -43,17 +43,17 @@ impl LocalHost {
             biased;
             () = self.signals.stop() => Ok(WakeReason::Stop),
             notice = noticed => Ok(notice),
-            () = self.left_alone() => Ok(WakeReason::Unneeded),
-            heard = bound.mailbox.hint() => message(heard, self.state.root()),
+            () = self.service_stopped() => Ok(WakeReason::Unneeded),
+            received = bound.mailbox.wake_up() => message(received, self.state.root()),
             () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
         }
     }
 
-    /// Resolves when the service that we were started in stops, and no job of it is left.
-    async fn left_alone(&self) {
+    /// Resolves when the service that started this keeper stops and its last job has ended.
+    async fn service_stopped(&self) {
         self.signals.leave().await;
         while self.has_open_attempt() {
-            tokio::time::sleep(OPEN_LOOK).await;
+            tokio::time::sleep(OPEN_POLL_INTERVAL).await;
         }
     }
 
@@ -63,7 +63,7 @@ impl LocalHost {
             biased;
             () = self.signals.stop() => Ok(WakeReason::Stop),
             () = self.runner_gone() => Ok(WakeReason::RunnerGone),
-            heard = bound.mailbox.hint() => message(heard, self.state.root()),
+            received = bound.mailbox.wake_up() => message(received, self.state.root()),
             never = self.touch_lease(name) => match never {},
             () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
         }
@@ -71,10 +71,10 @@ impl LocalHost {
 
     pub(super) async fn until_stopped(&self, name: &AttemptName) -> WakeReason {
         let closed = async {
-            // Without its socket a call is still stopped by the runner; it only cannot hear a `cleanup` beside it.
+            // Without its socket, a call is still stopped by the runner; it only misses a concurrent `cleanup`.
             let Some(bound) = self.stop_box(name) else { return pending().await };
             if self.find_closed(name).is_ok_and(|closed| closed.is_some())
-                || bound.mailbox.hint().await.is_ok()
+                || bound.mailbox.wake_up().await.is_ok()
             {
                 return;
             }
@@ -96,7 +96,7 @@ impl LocalHost {
         }
     }
 
-    /// A stage of hours that is killed must not look as if it had ended hours ago.
+    /// Renews the lease's time, so that a stage of hours that is killed does not appear to have ended hours ago.
     async fn touch_lease(&self, name: &AttemptName) -> Infallible {
         loop {
             tokio::time::sleep(self.times.lease_renew_interval).await;
@@ -132,6 +132,6 @@ impl LocalHost {
     }
 }
 
-fn message(heard: io::Result<()>, at: &std::path::Path) -> Result<WakeReason, HostError> {
-    heard.map(|()| WakeReason::Message).map_err(|e| cannot("receive from the socket in", at, e))
+fn message(received: io::Result<()>, at: &std::path::Path) -> Result<WakeReason, HostError> {
+    received.map(|()| WakeReason::Message).map_err(|e| cannot("receive from the socket in", at, e))
 }
