@@ -23,7 +23,7 @@ struct Shared {
     state: PoolState,
     /// One entry for each transaction that wrote something.
     records: Vec<Vec<Event>>,
-    /// How many of them a power cut cannot take any more.
+    /// How many of them survive a power cut.
     synced: usize,
     /// The state after those.
     safe: PoolState,
@@ -35,7 +35,8 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// A power cut: the last `at_most` transactions are gone, but none that `sync` has covered. Says how many went.
+    /// A power cut: removes the last `at_most` transactions, but none that `sync` has covered. Returns how many it
+    /// removed.
     pub fn lose_last(&self, at_most: usize) -> usize {
         let mut shared = self.shared.borrow_mut();
         let kept = shared.records.len().saturating_sub(at_most).max(shared.synced);
@@ -46,14 +47,14 @@ impl MemoryStore {
         shared.records.truncate(kept);
         let mut state = shared.safe.clone();
         for event in shared.records[shared.synced..].iter().flatten() {
-            // A misfit was counted when the event was committed.
+            // An inapplicable event was counted when it was committed.
             let _known = state.apply(event);
         }
         shared.state = state;
         lost
     }
 
-    /// Transactions that a power cut would take now.
+    /// Transactions that a power cut would remove now.
     pub fn unsynced(&self) -> usize {
         let shared = self.shared.borrow();
         shared.records.len() - shared.synced
@@ -64,7 +65,7 @@ impl MemoryStore {
         self.shared.borrow().records.iter().flatten().cloned().collect()
     }
 
-    /// Events that did not fit the state they were applied to: each one is a bug of the engine.
+    /// Events that did not fit the state they were applied to. Each indicates a bug of the engine.
     pub fn inapplicable_events(&self) -> u64 {
         self.shared.borrow().inapplicable_events
     }

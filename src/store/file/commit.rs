@@ -13,12 +13,12 @@ use super::view::{Files, Identity, Journal, View, identify};
 use crate::core::event::Event;
 use crate::port::store::StoreError;
 
-/// Cut-off tails that are kept; older ones go.
+/// Truncated tails that are kept; older ones are deleted.
 const CUTS_KEPT: usize = 8;
 
-/// Appends the events to the journal and applies them to the view, which is of this moment: the lock is held.
+/// Appends the events to the journal and applies them to the view, which is current: the lock is held.
 ///
-/// Takes a transaction that reads back only: nothing is written that a later reader could not understand.
+/// Accepts only a transaction that can be read back, so that a later reader understands everything that is written.
 pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result<(), StoreError> {
     let n = view.last + 1;
     let unwritable = |e: &dyn std::fmt::Display| StoreError::Io {
@@ -59,7 +59,7 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
     Ok(())
 }
 
-/// Opens the journal that was read, or makes it where there was none.
+/// Opens the journal that was read, or creates it if there was none.
 fn open(files: &Files, view: &View) -> Result<(File, Identity), StoreError> {
     let path = &files.journal;
     let mut how = OpenOptions::new();
@@ -73,13 +73,13 @@ fn open(files: &Files, view: &View) -> Result<(File, Identity), StoreError> {
     let identity = identify(&file, path)?;
     let expected = view.journal.as_ref().map_or(0, |j| j.identity.size);
     if identity.size != expected {
-        // Somebody wrote without the lock: an editor, or a copy put back while we run.
+        // Another program wrote without the lock: an editor, or a copy restored while Greenroom runs.
         return Err(StoreError::Io { what: format!("another program changed `{}`", path.display()) });
     }
     Ok((file, identity))
 }
 
-/// What a transaction is written to.
+/// The target of a transaction.
 trait Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     fn cut_back(&mut self, length: u64) -> io::Result<()>;
@@ -95,12 +95,12 @@ impl Sink for &File {
     }
 }
 
-/// Appends all bytes in one write, or leaves the file as long as it was. Only if even that fails is there a torn
-/// tail, which the next writer cuts.
+/// Appends all bytes in one write, or restores the file's length. Only if that fails too is there a torn tail, which
+/// the next writer truncates.
 fn append(sink: &mut impl Sink, end: u64, bytes: &[u8]) -> io::Result<()> {
     let mut written = 0;
     while written < bytes.len() {
-        // A second round is the exception: a short write, whose next one names the reason.
+        // A second round happens only after a short write, and names its reason.
         let failure = match sink.write(&bytes[written..]) {
             Ok(0) => io::ErrorKind::WriteZero.into(),
             Ok(more) => {
@@ -116,7 +116,7 @@ fn append(sink: &mut impl Sink, end: u64, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts a journal back to its last sound line; the bytes go to a file of their own first.
+/// Truncates a journal to its last sound line, after saving the tail to a file of its own.
 fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), StoreError> {
     let length = usize::try_from(journal.torn()).unwrap_or(usize::MAX);
     let mut tail = vec![0; length];
@@ -130,13 +130,13 @@ fn cut_tail(files: &Files, journal: &mut Journal, file: &File) -> Result<(), Sto
     crash_point("store.cut.done");
     let cuts: Vec<String> = list(&files.dir)?.into_iter().filter(|n| n.starts_with("journal.cut-")).collect();
     for old in &cuts[..cuts.len().saturating_sub(CUTS_KEPT)] {
-        // It is only litter; whoever cuts next tries again.
+        // Best effort: the next truncation tries again.
         drop(std::fs::remove_file(files.dir.join(old)));
     }
     Ok(())
 }
 
-/// Writes bytes to a new file `NAME-MILLISECONDS` beside the journal; names sort by age, whatever the clock says.
+/// Writes bytes to a new file `NAME-MILLISECONDS` beside the journal. Names sort by age, even if the clock is set back.
 pub(super) fn save_aside(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
     let earlier = list(&files.dir)?;
     let stamp = |name_there: &String| name_there.strip_prefix(name)?.strip_prefix('-')?.parse::<u128>().ok();
@@ -151,7 +151,7 @@ pub(super) fn save_aside(files: &Files, name: &str, bytes: &[u8]) -> Result<Path
 
 fn fill(mut file: &File, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     file.write_all(bytes).map_err(|e| {
-        // Half a copy is worth nothing, and the disk may be full.
+        // An incomplete copy is useless, and the disk may be full.
         drop(std::fs::remove_file(path));
         io_error("write", path, &e)
     })
@@ -161,7 +161,7 @@ fn fill(mut file: &File, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 mod tests {
     use super::*;
 
-    /// A disk that takes `room` bytes, at most `gulp` at once.
+    /// A disk that takes `room` bytes, at most `gulp` in one write.
     struct Disk {
         held: Vec<u8>,
         room: usize,

@@ -1,8 +1,8 @@
 //! Folds the journal into the snapshot.
 //!
-//! Everything slow, the serialising and the syncing, happens before the lock is taken; inside it there are renames.
-//! CRASH: after each of them the pool reads the same: the snapshot only ever contains records that the journal or
-//! a kept segment holds too, and replay skips what the snapshot contains.
+//! Everything slow, serialising and syncing, happens before the lock is taken; only renames happen under it.
+//! CRASH: after each rename the pool reads the same. The snapshot contains only records that the journal or a kept
+//! segment holds too, and replay skips those.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -17,28 +17,28 @@ use super::history::{segment_name, segments};
 use super::view::{Files, Identity, View, identify};
 use crate::port::store::StoreError;
 
-/// New files, written and synced, not yet in force.
+/// New files, written and synced, but not yet active.
 #[derive(Debug)]
 pub(super) struct PendingCompaction {
-    /// Open, and with it locked against a second compaction, until the draft is dropped.
+    /// Kept open, and thereby locked against a second compaction, until the draft is dropped.
     _snapshot: File,
     _journal: File,
     /// Number of the last record in the new snapshot.
     last: u64,
 }
 
-/// What became of a draft.
+/// Result of installing a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommitResult {
-    /// The journal begins anew.
+    /// A new journal has begun.
     Rotated,
-    /// The snapshot is in force, but records came in while it was written: the journal stays.
+    /// The snapshot is active, but records were added while it was written: the journal stays.
     Grown,
-    /// Somebody else changed the files: the draft is void.
+    /// Another process changed the files: the draft is void.
     Superseded,
 }
 
-/// What a draft is made of, serialised.
+/// The serialised content of a draft.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) snapshot: Vec<u8>,
@@ -47,7 +47,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// The state of a view as record `last`, and an empty journal after it.
+    /// The state of a view, with `last` as its last record, and an empty journal after it.
     pub(super) fn of(files: &Files, view: &View, last: u64) -> Result<Self, StoreError> {
         let unwritable = |e: serde_json::Error| StoreError::Io {
             what: format!("cannot read back the encoded snapshot of pool `{}`: {e}", files.pool),
@@ -61,7 +61,7 @@ impl Contents {
     }
 }
 
-/// Writes and syncs the new files. `None`: another compaction is under way. Blocks; needs no lock.
+/// Writes and syncs the new files. `None` if another compaction is running. Blocks; needs no lock.
 pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<PendingCompaction>, StoreError> {
     make(&files.history)?;
     let Some(snapshot) = write_new(&new(&files.snapshot), &contents.snapshot)? else { return Ok(None) };
@@ -71,13 +71,13 @@ pub(super) fn draft(files: &Files, contents: &Contents) -> Result<Option<Pending
     Ok(Some(PendingCompaction { _snapshot: snapshot, _journal: journal, last: contents.last }))
 }
 
-/// Where the next version of a file is written.
+/// The path that the next version of a file is written to.
 fn new(path: &Path) -> PathBuf {
     path.with_added_extension("new")
 }
 
-/// Writes a file of a fixed name (so that a crash leaves no litter) and syncs it. It stays locked while it is open:
-/// whoever finds it locked has come second.
+/// Writes a file with a fixed name, so that crashed compactions do not accumulate, and syncs it. The file stays locked
+/// while it is open; `None` if another process holds it.
 fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
     let mut how = OpenOptions::new();
     how.write(true).create(true).truncate(false).mode(0o600).custom_flags(NOFOLLOW);
@@ -87,7 +87,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(e)) => return Err(io_error("lock", path, &e)),
     }
-    // RACE: the one that was first may have renamed it into force between our open and our lock.
+    // RACE: another process may have installed the file between opening and locking it.
     let locked = identify(&file, path)?;
     if !Identity::at(path)?.is_some_and(|there| there.same_file(locked)) {
         return Ok(None);
@@ -97,7 +97,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<Option<File>, StoreError> {
     Ok(Some(file))
 }
 
-/// Puts a draft of `view` in force. The lock is held; nothing here waits for a disk.
+/// Installs a draft of `view`. The lock is held; nothing here waits for a disk.
 pub(super) fn install(
     files: &Files,
     view: &View,
@@ -125,7 +125,7 @@ pub(super) fn install(
     Ok(CommitResult::Rotated)
 }
 
-/// The snapshot in force so far gets a second name, which outlives it: repair begins there if its successor rots.
+/// Gives the active snapshot a second name, which remains: repair begins there if the next snapshot is damaged.
 fn keep_previous(files: &Files, view: &View) -> Result<(), StoreError> {
     if view.snapshot.is_none() {
         return Ok(());
@@ -136,10 +136,10 @@ fn keep_previous(files: &Files, view: &View) -> Result<(), StoreError> {
     rename(&name, &files.previous)
 }
 
-/// The journal gets its name in the history before a new one takes its place, so that it never is without a name.
+/// Gives the journal its name in the history before a new one replaces it, so that it always has a name.
 fn keep_segment(files: &Files, journal: Identity, first: u64, last: u64) -> Result<(), StoreError> {
     let name = files.history.join(segment_name(first, last));
-    // CRASH: a compaction that died after its link left such a name, and the journal grew under it.
+    // CRASH: a compaction that died after its link left such a name, and the journal has grown since.
     for half_done in segments(&files.history)?.into_iter().filter(|s| s.first == first) {
         if Identity::at(&half_done.path)?.is_some_and(|there| there.same_file(journal)) {
             remove(&half_done.path)?;
@@ -148,9 +148,10 @@ fn keep_segment(files: &Files, journal: Identity, first: u64, last: u64) -> Resu
     std::fs::hard_link(&files.journal, &name).map_err(|e| io_error("link", &name, &e))
 }
 
-/// Puts a draft in force in place of damaged files. The lock is held; the caller has saved what is replaced.
+/// Installs a draft in place of damaged files. The lock is held; the caller has saved the replaced files.
 pub(super) fn replace(files: &Files, _draft: &PendingCompaction) -> Result<(), StoreError> {
-    // CRASH: with the new snapshot and the old journal the pool is still damaged, and repairing it again is the same.
+    // CRASH: with the new snapshot and the old journal the pool is still damaged, and a second repair has the same
+    // result.
     rename(&new(&files.snapshot), &files.snapshot)?;
     crash_point("store.repair.snapshot-renamed");
     rename(&new(&files.journal), &files.journal)?;
@@ -158,7 +159,7 @@ pub(super) fn replace(files: &Files, _draft: &PendingCompaction) -> Result<(), S
     Ok(())
 }
 
-/// Deletes segments older than `days` that neither the snapshot nor the one before it needs.
+/// Deletes segments older than `days` that neither the snapshot nor the previous one needs.
 pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), StoreError> {
     let kept = Duration::from_hours(24).saturating_mul(days);
     for segment in segments(&files.history)?.into_iter().filter(|s| s.last <= needed_after) {
@@ -173,7 +174,7 @@ pub(super) fn prune(files: &Files, days: u32, needed_after: u64) -> Result<(), S
 
 /// Makes names in the pool's directories durable.
 pub(super) fn sync_names(files: &Files) -> Result<(), StoreError> {
-    // The pool's own, `pools/` and the state directory.
+    // The pool's directory, `pools/` and the state directory.
     let up = files.dir.ancestors().take(3);
     for dir in std::iter::once(files.history.as_path()).chain(up) {
         match File::open(dir) {

@@ -12,17 +12,17 @@ use crate::port::store::StoreError;
 /// Open flag: the last part of a path may not be a symbolic link.
 pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// A state directory that may be used: ours, on a local file system.
+/// A usable state directory: it belongs to this user and lies on a local file system.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     path: PathBuf,
     warning: Option<DirWarning>,
 }
 
-/// Something about the state directory that the operator should know.
+/// A warning about the state directory, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DirWarning {
-    /// What a container writes into its own root goes with the container.
+    /// Files in a container's root are deleted with the container.
     #[error(
         "the state directory `{path}` is on a container's overlay and is lost with the container: mount a \
          volume, or set another `state_dir`"
@@ -30,7 +30,7 @@ pub enum DirWarning {
     Overlay { path: String },
 }
 
-/// What a file system is good for.
+/// The suitability of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Local,
@@ -38,8 +38,8 @@ enum Kind {
     Refused(&'static str),
 }
 
-/// Opens a state directory, made (mode 0700) if it is missing. Refuses one that belongs to another user, that others
-/// may write to, or that lies on a network or FUSE file system: locks and renames cannot be relied on there.
+/// Opens a state directory, created (mode 0700) if it is missing. Refuses one that belongs to another user, that others
+/// may write to, or that lies on a network or FUSE file system, where locks and renames are not reliable.
 pub fn open_dir(path: &Path) -> Result<StateDir, StoreError> {
     make(path)?;
     let meta = std::fs::metadata(path).map_err(|e| io_error("stat", path, &e))?;
@@ -78,35 +78,35 @@ impl StateDir {
         &self.path
     }
 
-    /// What to tell the operator, once.
+    /// The warning for the operator, to be shown once.
     pub fn warning(&self) -> Option<&DirWarning> {
         self.warning.as_ref()
     }
 
-    /// The store of one pool; its directory is made if it is missing.
+    /// The store of one pool; its directory is created if it is missing.
     pub fn pool(&self, pool: &PoolName, options: Options) -> Result<FileStore, StoreError> {
         let pools = self.path.join("pools");
         let dir = pools.join(pool.as_str());
-        for ours in [&pools, &dir] {
-            make(ours)?;
-            let meta = std::fs::metadata(ours).map_err(|e| io_error("stat", ours, &e))?;
-            check_owner(ours, meta.uid())?;
+        for path in [&pools, &dir] {
+            make(path)?;
+            let meta = std::fs::metadata(path).map_err(|e| io_error("stat", path, &e))?;
+            check_owner(path, meta.uid())?;
             if meta.mode() & 0o077 != 0 {
-                let private = std::fs::set_permissions(ours, Permissions::from_mode(0o700));
-                private.map_err(|e| io_error("set mode 0700 on", ours, &e))?;
+                let private = std::fs::set_permissions(path, Permissions::from_mode(0o700));
+                private.map_err(|e| io_error("set mode 0700 on", path, &e))?;
             }
         }
         Ok(FileStore::new(dir, pool.clone(), options))
     }
 
-    /// Pools that have a directory here, configured or not, in order of their names.
+    /// Pools that have a directory here, configured or not, sorted by name.
     pub fn pools(&self) -> Result<Vec<PoolName>, StoreError> {
         let names = list(&self.path.join("pools"))?;
         Ok(names.iter().filter_map(|name| PoolName::parse(name).ok()).collect())
     }
 }
 
-/// Makes a directory with mode 0700, and its parents with the usual one.
+/// Creates a directory with mode 0700, and its parents with the default mode.
 pub(super) fn make(path: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -115,7 +115,7 @@ pub(super) fn make(path: &Path) -> Result<(), StoreError> {
             std::fs::create_dir_all(parent).map_err(|e| io_error("make", parent, &e))?;
             make(path)
         }
-        // A directory that is there needs no making, whatever the reason why it could not be made.
+        // An existing directory is sufficient, whatever the error was.
         Err(_) if path.is_dir() => Ok(()),
         made => made.map_err(|e| io_error("make", path, &e)),
     }
@@ -136,14 +136,14 @@ pub(super) fn list(path: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// One uid owns everything here.
+/// Checks that a file belongs to this process's user.
 pub(super) fn check_owner(path: &Path, uid: u32) -> Result<(), StoreError> {
-    let ours = rustix::process::geteuid().as_raw();
-    if uid == ours {
+    let own = rustix::process::geteuid().as_raw();
+    if uid == own {
         return Ok(());
     }
     Err(refusal(format!(
-        "`{}` belongs to uid {uid}, but this process runs as uid {ours}: run it as the owner (`sudo -u \
+        "`{}` belongs to uid {uid}, but this process runs as uid {own}: run it as the owner (`sudo -u \
          '#{uid}'`)",
         path.display()
     )))
@@ -153,7 +153,7 @@ fn refusal(what: String) -> StoreError {
     StoreError::Io { what }
 }
 
-/// A system call's "no", with what was tried on which path.
+/// The error of a system call, with the operation and its path.
 pub(super) fn io_error(tried: &str, path: &Path, error: &io::Error) -> StoreError {
     StoreError::Io { what: format!("cannot {tried} `{}`: {error}", path.display()) }
 }

@@ -1,7 +1,7 @@
 //! Lines of the state's files: checksum, number, version.
 //!
-//! Every line is one JSON object that begins with `{"crc":"xxxxxxxx",`; the checksum covers all bytes after that up
-//! to the end of the object. A line without its newline was not written to its end, and counts for nothing.
+//! Every line is one JSON object that begins with `{"crc":"xxxxxxxx",`; the checksum covers all bytes after that up to
+//! the end of the object. A line without its newline is incomplete and not valid.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,14 @@ pub(super) struct Header {
     pub(super) first: u64,
 }
 
-/// One transaction, all of it.
+/// One whole transaction.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) n: u64,
     pub(super) events: Vec<Event>,
 }
 
-/// The one line of a snapshot, as it is read.
+/// The only line of a snapshot, as it is read.
 #[derive(Debug, Deserialize)]
 pub(super) struct Snapshot {
     pub(super) format: u32,
@@ -42,7 +42,7 @@ pub(super) struct Snapshot {
     pub(super) state: PoolState,
 }
 
-/// What can be said of any file of ours, however new.
+/// The field that the files of every version have.
 #[derive(Debug, Deserialize)]
 struct Version {
     format: u32,
@@ -89,12 +89,12 @@ pub(super) fn seal(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Does the line begin as `seal` makes it, whether or not it is sound?
+/// True if the line begins like those of `seal`, whether or not it is sound.
 pub(super) fn is_sealed(line: &[u8]) -> bool {
     line.starts_with(OPENING)
 }
 
-/// Is the line (without its newline) as it was written?
+/// True if the line (without its newline) is as it was written.
 pub(super) fn is_sound(line: &[u8]) -> bool {
     let Some((seal, body)) = line.split_at_checked(SEAL) else { return false };
     let (opening, rest) = seal.split_at(OPENING.len());
@@ -112,7 +112,7 @@ pub(super) fn number(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
-/// The format a line names, sound or not: that much must be told of files from the future.
+/// The format that a line names, sound or not, so that files of newer versions are recognised.
 pub(super) fn version(line: &[u8]) -> Option<u32> {
     serde_json::from_slice::<Version>(line).ok().map(|v| v.format)
 }
@@ -124,7 +124,7 @@ pub(super) struct Lines<'a>(pub(super) &'a [u8]);
 pub(super) struct Line<'a> {
     pub(super) text: &'a [u8],
     pub(super) length: u64,
-    /// Ended by a newline, and its checksum is right.
+    /// True if it ends with a newline and its checksum matches.
     pub(super) sound: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that happened, as far back as it is kept.
+//! All events that are still kept.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,7 +11,7 @@ use super::view::{Files, damaged};
 use crate::core::event::Event;
 use crate::port::store::StoreError;
 
-/// One event of the past.
+/// A recorded event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     /// The transaction it belongs to.
@@ -44,8 +44,8 @@ pub(super) fn segments(history: &Path) -> Result<Vec<Segment>, StoreError> {
     Ok(found)
 }
 
-/// Events of kept segments and of the journal, oldest first, each once. A line that cannot be read is an error of its
-/// own; what follows it still comes. Reads as it goes, without the lock, one file at a time.
+/// Events of the kept segments and the journal, oldest first, each once. An unreadable line is one error; the lines
+/// after it still follow. Reads on demand, without the lock, one file at a time.
 #[derive(Debug)]
 pub struct History {
     segments: VecDeque<Segment>,
@@ -58,17 +58,18 @@ pub struct History {
 
 impl History {
     pub(super) fn open(files: &Files) -> Result<Self, StoreError> {
-        // RACE: opened before the segments are listed, so that what is put aside in between is seen at least once.
+        // RACE: opened before the segments are listed, so that a journal that becomes a segment in between is read at
+        // least once.
         let journal = reader(&files.journal)?.map(|r| (files.journal.clone(), r));
         let segments = segments(&files.history)?.into();
         Ok(Self { segments, journal, open: None, line: 0, last: 0, ready: VecDeque::new() })
     }
 
-    /// Goes to the next file. `false`: there is none.
-    fn turn_over(&mut self) -> Result<bool, StoreError> {
+    /// Opens the next file; `false` if there is none.
+    fn open_next(&mut self) -> Result<bool, StoreError> {
         self.line = 0;
         while let Some(segment) = self.segments.pop_front() {
-            // RACE: one that is too old may go at any moment.
+            // RACE: a segment that is too old may be deleted at any moment.
             if let Some(reader) = reader(&segment.path)? {
                 self.open = Some((segment.path, reader));
                 return Ok(true);
@@ -78,9 +79,9 @@ impl History {
         Ok(self.open.is_some())
     }
 
-    /// Reads one more line into `ready`, or goes to the next file. `false`: that was all.
+    /// Reads one more line into `ready`, or opens the next file; `false` at the end.
     fn advance(&mut self) -> Result<bool, StoreError> {
-        let Some((path, reader)) = &mut self.open else { return self.turn_over() };
+        let Some((path, reader)) = &mut self.open else { return self.open_next() };
         let mut bytes = Vec::new();
         let read = reader.read_until(b'\n', &mut bytes).map_err(|e| io_error("read", path, &e));
         let Some(line) = Lines(&bytes).next().filter(|_| read.is_ok()) else {
@@ -88,7 +89,7 @@ impl History {
             return read.map(|_| true);
         };
         self.line += 1;
-        // The first line is the header; an unfinished last one is not written yet, or never will be.
+        // The first line is the header. An incomplete last line is still being written, or was cut short.
         if self.line == 1 || !bytes.ends_with(b"\n") {
             return Ok(true);
         }

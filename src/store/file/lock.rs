@@ -21,7 +21,7 @@ pub(super) struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing would do, unless a child that was forked in between still shares the descriptor for a moment.
+        // Closing also unlocks, unless a child that was forked meanwhile still shares the descriptor.
         let _closing_unlocks_too = self.0.unlock();
     }
 }
@@ -42,7 +42,7 @@ pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Resul
             }
             Err(TryLockError::Error(e)) => return Err(io_error("lock", path, &e)),
         };
-        // RACE: somebody may have deleted or replaced the file while we waited; that lock protects nothing.
+        // RACE: the file may have been deleted or replaced during the wait; that lock protects nothing.
         if names(path, &lock.0) {
             return Ok(lock);
         }
@@ -52,7 +52,8 @@ pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Resul
     }
 }
 
-/// Opens the lock file, made if need be. On a read-only file system an existing one will do.
+/// Opens the lock file, and creates it if it is missing. On a read-only file system, an existing one is opened for
+/// reading.
 fn open(path: &Path) -> Result<File, StoreError> {
     let writable =
         OpenOptions::new().read(true).write(true).create(true).mode(0o600).custom_flags(NOFOLLOW).open(path);
@@ -65,7 +66,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
     .map_err(|e| io_error("open", path, &e))
 }
 
-/// A thread blocks in the kernel's queue and hands the locked file over. `None`: not within `bound`.
+/// Blocks a thread in the kernel's queue; it hands the locked file over. `None` if that takes longer than `bound`.
 async fn wait(file: File, bound: Duration) -> Option<io::Result<File>> {
     let (hand_over, receive) = oneshot::channel();
     let blocked =
@@ -76,7 +77,7 @@ async fn wait(file: File, bound: Duration) -> Option<io::Result<File>> {
                     other => break other.map(|()| file),
                 }
             };
-            // RACE: the waiter may have given up. Then the file comes back and is closed, and with it goes the lock.
+            // RACE: the waiter may have given up. Then the file is returned here and closed, which releases the lock.
             drop(hand_over.send(locked));
         });
     if let Err(e) = blocked {
@@ -87,7 +88,7 @@ async fn wait(file: File, bound: Duration) -> Option<io::Result<File>> {
 
 fn names(path: &Path, file: &File) -> bool {
     match (std::fs::symlink_metadata(path), file.metadata()) {
-        (Ok(there), Ok(ours)) => (there.dev(), there.ino()) == (ours.dev(), ours.ino()),
+        (Ok(there), Ok(locked)) => (there.dev(), there.ino()) == (locked.dev(), locked.ino()),
         _ => false,
     }
 }
@@ -108,23 +109,23 @@ fn describe(pid: u32) -> String {
     }
 }
 
-/// Finds who holds the flock in the text of `/proc/locks`. Some file systems show another device number there than
+/// Finds the holder of the flock in the text of `/proc/locks`. Some file systems show another device number there than
 /// `stat` does, so the inode alone decides when no line has both.
 fn holder_pid(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     let mut by_inode = None;
     for line in locks.lines() {
         // `12: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`; waiting ones have `->` before the kind.
-        let mut words = line.split_whitespace().skip(1);
-        if words.next() != Some("FLOCK") {
+        let mut fields = line.split_whitespace().skip(1);
+        if fields.next() != Some("FLOCK") {
             continue;
         }
-        let (Some(pid), Some(place)) = (words.nth(2).and_then(|w| w.parse().ok()), words.next()) else {
+        let (Some(pid), Some(place)) = (fields.nth(2).and_then(|w| w.parse().ok()), fields.next()) else {
             continue;
         };
         let Some((on, number)) = place.rsplit_once(':') else { continue };
         if pid == 0 || number.parse() != Ok(inode) {
-            continue; // 0: it lives in another pid namespace
+            continue; // 0: it is in another pid namespace
         }
         if on == device {
             return Some(pid);

@@ -1,9 +1,9 @@
 //! The recorded state in files: a snapshot and a journal per pool.
 //!
-//! What is in them is described, field by field, in `state/README.md`. A driver call is a short process: it reads,
-//! decides, appends once and goes. The keeper stays, and reads only what was appended since its last look.
+//! `state/README.md` describes them field by field. A driver call is a short process: it reads, decides, appends once
+//! and exits. The keeper stays, and reads only what was appended since its last read.
 //!
-//! Needs a tokio runtime with its timer; the clock of that runtime must run (not paused), since locks are real.
+//! Needs a tokio runtime with its timer; the clock of that runtime must not be paused, because the locks are real.
 
 mod commit;
 mod compact;
@@ -32,7 +32,7 @@ use crate::port::store::{Committed, Decide, Store, StoreError};
 use compact::{CommitResult, Contents};
 use view::{Files, Identity, View};
 
-/// What may be tuned.
+/// Settings of the store.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long a call waits for the pool's lock. Default 10 s.
@@ -41,8 +41,8 @@ pub struct Options {
     pub history_days: u32,
     /// The journal is folded from this size on, in bytes. Default 64 KiB.
     pub compact_at: u64,
-    /// But not before it is this part of the snapshot's size, which has to be written anew. Default 2: half of it; 0:
-    /// whatever the snapshot's size.
+    /// The journal is folded only if it has at least this part of the snapshot's size, because the snapshot is
+    /// rewritten. Default 2: half of it; 0: whatever the snapshot's size.
     pub compact_part: u64,
 }
 
@@ -57,17 +57,17 @@ impl Default for Options {
     }
 }
 
-/// How often a compaction is tried again when records came in while the snapshot was written.
+/// How many times a compaction is tried, if records are added while the snapshot is written.
 const COMPACT_ROUNDS: u32 = 3;
 
-/// The state of one pool in its directory. Made by `StateDir::pool`.
+/// The state of one pool in its directory. Created by `StateDir::pool`.
 #[derive(Debug)]
 pub struct FileStore {
     files: Files,
     options: Options,
-    /// What was read last; the next look begins there. Never held across an `await`.
+    /// The last view, from which the next read continues. Never held across an `await`.
     seen: RefCell<Option<View>>,
-    /// Has anything ever been recorded, as far as this process knows?
+    /// Whether this process has found any recorded state.
     begun: Cell<bool>,
     /// The journal whose name is known to be durable.
     named: Cell<Option<Identity>>,
@@ -84,29 +84,29 @@ impl FileStore {
         History::open(&self.files)
     }
 
-    /// Looks for damage, in the state and in the history. Changes nothing.
+    /// Checks the state and the history for damage. Changes nothing.
     pub async fn verify(&self) -> Result<Diagnosis, StoreError> {
-        match self.look().await {
+        match self.current().await {
             Ok(view) => repair::verify(&self.files, Ok(&view)),
             Err(error) => repair::verify(&self.files, Err(error)),
         }
     }
 
-    /// Mends damaged files: keeps the valid prefix, saves what it replaces aside. `None`: nothing was damaged.
+    /// Repairs damaged files: keeps the valid prefix, saves the replaced files aside. `None` if nothing was damaged.
     pub async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
-        let damage = match self.look().await {
+        let damage = match self.current().await {
             Ok(_) => return Ok(None),
             Err(damage @ StoreError::Damaged { .. }) => damage,
             Err(other) => return Err(other),
         };
         let files = self.files.clone();
-        let Some(mending) = blocking(move || repair::prepare(&files)).await? else {
+        let Some(prepared) = blocking(move || repair::prepare(&files)).await? else {
             let what =
                 format!("another process is compacting or repairing the state of pool `{}`", self.files.pool);
             return Err(StoreError::Io { what });
         };
         let lock = self.lock().await?;
-        let repaired = repair::finish(&self.files, mending, damage)?;
+        let repaired = repair::finish(&self.files, prepared, damage)?;
         drop(lock);
         let files = self.files.clone();
         blocking(move || compact::sync_names(&files)).await?;
@@ -117,7 +117,7 @@ impl FileStore {
         lock::take(&self.files.lock, &self.files.pool, self.options.lock_timeout).await
     }
 
-    /// Reads on from the last look, or anew.
+    /// Continues from the last view, or reads from the beginning.
     fn read(&self) -> Result<View, StoreError> {
         let seen = self.seen.borrow_mut().take();
         self.read_from(seen)
@@ -127,15 +127,16 @@ impl FileStore {
         let view = View::read(&self.files, earlier)?;
         let nothing = view.journal.is_none() && view.snapshot.is_none();
         if nothing && self.begun.get() {
-            // An empty state would be believed: instances would seem to be nobody's.
+            // An empty state would be trusted: instances would appear to have no record.
             return Err(view::damaged(&self.files.journal, 1, "the file has disappeared".to_owned()));
         }
         self.begun.set(!nothing);
         Ok(view)
     }
 
-    /// The state as it stands. What looks wrong without the lock may only be in motion: it is looked at again with it.
-    async fn look(&self) -> Result<View, StoreError> {
+    /// The current state. An error without the lock may come from a change in progress, so the files are read again
+    /// with it.
+    async fn current(&self) -> Result<View, StoreError> {
         let error = match self.read() {
             Err(error @ (StoreError::Damaged { .. } | StoreError::Io { .. })) => error,
             other => return other,
@@ -160,14 +161,15 @@ impl FileStore {
             && journal.valid >= snapshot.checked_div(self.options.compact_part).unwrap_or(0)
     }
 
-    /// One try: writes the files, puts them in force if they still follow from what is there.
+    /// Tries once: writes the files, and installs them if the pool's files have not changed otherwise.
     async fn compact_once(&self, view: &View) -> Result<CommitResult, StoreError> {
         let Some(journal) = &view.journal else { return Ok(CommitResult::Superseded) };
         let journal = journal.file.try_clone().map_err(|e| dir::io_error("open", &self.files.journal, &e))?;
         let contents = Contents::of(&self.files, view, view.last)?;
         let files = self.files.clone();
         let drafted = blocking(move || {
-            // What will be put aside is durable first: nothing after it survives a power cut that it does not.
+            // The journal is made durable before it becomes a segment, so that nothing after it survives a power cut
+            // without it.
             journal.sync_data().map_err(|e| dir::io_error("sync", &files.journal, &e))?;
             compact::draft(&files, &contents)
         });
@@ -182,14 +184,14 @@ impl FileStore {
 #[async_trait(?Send)]
 impl Store for FileStore {
     async fn load(&self) -> Result<PoolState, StoreError> {
-        let view = self.look().await?;
+        let view = self.current().await?;
         let state = view.state.clone();
         self.remember(view);
         Ok(state)
     }
 
     async fn transact(&self, decide: Decide<'_>) -> Result<Committed, StoreError> {
-        // Most of the reading is done before the lock is taken. If it fails, it will fail again where it counts.
+        // Most of the reading happens before the lock is taken. If it fails, the read under the lock fails too.
         if let Ok(early) = self.read() {
             self.remember(early);
         }
@@ -226,7 +228,7 @@ impl Store for FileStore {
 
     async fn compact(&self) -> Result<(), StoreError> {
         for round in 0..COMPACT_ROUNDS {
-            let view = self.look().await?;
+            let view = self.current().await?;
             if let Some((file, found)) = &view.newer {
                 return Err(view::newer(file, *found));
             }
@@ -252,7 +254,7 @@ impl Store for FileStore {
     }
 }
 
-/// Runs what waits for a disk on a thread of its own, so that other pools go on.
+/// Runs disk operations on a separate thread, so that other pools continue.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

@@ -1,4 +1,4 @@
-//! Says what is wrong with a pool's files, and mends them.
+//! Diagnoses and repairs a pool's files.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -14,30 +14,31 @@ use super::history::{segment_name, segments};
 use super::view::{Files, Identity, Journal, View, damaged};
 use crate::port::store::StoreError;
 
-/// What `doctor` is told about a pool's files.
+/// The state of a pool's files, for `doctor`.
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
-    /// Why the state cannot be used; `None`: it can.
+    /// Why the state cannot be used; `None` if it can.
     pub damage: Option<StoreError>,
-    /// Number of the last transaction that can be read.
+    /// Number of the last readable transaction.
     pub last: u64,
-    /// Events since the pool began that did not fit the state: each is a bug, none is lost by it.
+    /// Events since the pool's beginning that did not fit the state. Each indicates a bug; none is lost.
     pub inapplicable_events: u64,
-    /// Bytes of a write that was cut short; the next writer cuts them off and keeps them aside.
+    /// Bytes of an incomplete write; the next writer truncates them and saves a copy.
     pub torn_bytes: u64,
-    /// Kept segments of the history, and what is wrong in them. They matter to `history` and `explain` only.
+    /// Number of kept segments of the history. Only `history` and `explain` use them.
     pub segments: usize,
+    /// Damage in those segments.
     pub history_damage: Vec<StoreError>,
-    /// Tails that were cut off and damaged files that were replaced.
+    /// Truncated tails and replaced damaged files.
     pub side_files: Vec<PathBuf>,
 }
 
-/// What `repair` did.
+/// Result of `repair`.
 #[derive(Debug, Clone)]
 pub struct Repaired {
-    /// What was wrong.
+    /// The repaired damage.
     pub damage: StoreError,
-    /// The state is the one after this transaction; 0: the state is empty.
+    /// Number of the last transaction in the repaired state; 0 if the state is empty.
     pub kept: u64,
     /// Sound transactions after the damage, which the state lacks.
     pub lost: u64,
@@ -45,7 +46,7 @@ pub struct Repaired {
     pub side_files: Vec<PathBuf>,
 }
 
-/// A repair, prepared and synced; to be put in force under the lock.
+/// A repair, prepared and synced, to be activated under the lock.
 #[derive(Debug)]
 pub(super) struct PreparedRepair {
     draft: PendingCompaction,
@@ -56,10 +57,10 @@ pub(super) struct PreparedRepair {
     side_files: Vec<PathBuf>,
 }
 
-/// Judges the files; `looked` is what reading them (with the lock where in doubt) gave.
-pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result<Diagnosis, StoreError> {
+/// Diagnoses the files. `read`: the result of reading them, with the lock where in doubt.
+pub(super) fn verify(files: &Files, read: Result<&View, StoreError>) -> Result<Diagnosis, StoreError> {
     let salvaged;
-    let (view, damage) = match looked {
+    let (view, damage) = match read {
         Ok(view) => (view, None),
         Err(damage @ (StoreError::Damaged { .. } | StoreError::Newer { .. })) => {
             salvaged = View::salvage(files)?;
@@ -72,8 +73,9 @@ pub(super) fn verify(files: &Files, looked: Result<&View, StoreError>) -> Result
     for segment in &kept {
         history_damage.extend(first_damage(&segment.path)?);
     }
-    let aside = |name: &String| name.starts_with("journal.cut-") || name.contains(".damaged-");
-    let side_files = list(&files.dir)?.into_iter().filter(aside).map(|name| files.dir.join(name)).collect();
+    let is_side_file = |name: &String| name.starts_with("journal.cut-") || name.contains(".damaged-");
+    let side_files =
+        list(&files.dir)?.into_iter().filter(is_side_file).map(|name| files.dir.join(name)).collect();
     let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
     let (last, inapplicable_events, segments) = (view.last, view.inapplicable_events, kept.len());
     Ok(Diagnosis { damage, last, inapplicable_events, torn_bytes, segments, history_damage, side_files })
@@ -85,8 +87,8 @@ fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {
     Ok(bad.map(|(_, at)| damaged(path, at, "the checksum does not match".to_owned())))
 }
 
-/// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, since
-/// nobody writes to a damaged pool. `None`: a compaction or another repair is under way.
+/// Prepares a repair: saves copies aside, writes and syncs new files with the valid prefix. Needs no lock, because a
+/// damaged pool is not written to. `None` if a compaction or another repair is running.
 pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreError> {
     let (snapshot, journal) = (Identity::at(&files.snapshot)?, Identity::at(&files.journal)?);
     let view = View::salvage(files)?;
@@ -99,7 +101,7 @@ pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreErro
     };
     let after: Vec<u64> = sound_numbers(&bytes).filter(|n| *n > view.last).collect();
     let oldest_kept = segments(&files.history)?.iter().map(|s| s.last).max();
-    // Numbers go on above every one that was ever given, so that none means two things.
+    // Numbering continues above every number that was ever used, so that none is used twice.
     let last = after.iter().copied().chain(oldest_kept).fold(view.last.max(view.snapshot_last), u64::max);
 
     let mut side_files = Vec::new();
@@ -119,21 +121,21 @@ pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreErro
     Ok(Some(PreparedRepair { draft, snapshot, journal, kept: view.last, lost, side_files }))
 }
 
-/// The journal's sound beginning goes to the history, where `explain` looks for it.
+/// Copies the journal's sound beginning to the history, where `explain` reads it.
 fn keep_prefix(files: &Files, view: &View, bytes: &[u8]) -> Result<(), StoreError> {
     let Some(journal) = &view.journal else { return Ok(()) };
     let valid = bytes.get(..usize::try_from(journal.valid).unwrap_or(usize::MAX)).unwrap_or_default();
     let Some(first) = sound_numbers(valid).next() else { return Ok(()) };
     make(&files.history)?;
     let path = files.history.join(segment_name(first, view.last));
-    // CRASH: a compaction that died may have left this name for the journal itself; that must not be written to.
+    // CRASH: a killed compaction may have given this name to the journal itself, which must not be written to.
     compact::remove(&path)?;
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let written = made.and_then(|mut file| file.write_all(valid).and_then(|()| file.sync_all()));
     written.map_err(|e| io_error("write", &path, &e))
 }
 
-/// Saves a copy aside, for good.
+/// Saves a durable copy.
 fn save(files: &Files, name: &str, bytes: &[u8]) -> Result<PathBuf, StoreError> {
     let path = save_aside(files, name, bytes)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
@@ -145,19 +147,19 @@ fn sound_numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
     Lines(bytes).filter(|line| line.sound).filter_map(|line| number(line.text))
 }
 
-/// Puts a repair in force. The lock is held.
+/// Activates a repair. The lock is held.
 pub(super) fn finish(
     files: &Files,
-    mending: PreparedRepair,
+    prepared: PreparedRepair,
     damage: StoreError,
 ) -> Result<Repaired, StoreError> {
-    let same = Identity::at(&files.snapshot)? == mending.snapshot
-        && Identity::at(&files.journal)? == mending.journal;
+    let same = Identity::at(&files.snapshot)? == prepared.snapshot
+        && Identity::at(&files.journal)? == prepared.journal;
     if !same {
         let what = format!("the files in `{}` changed during the repair; run it again", files.dir.display());
         return Err(StoreError::Io { what });
     }
-    compact::replace(files, &mending.draft)?;
-    let PreparedRepair { kept, lost, side_files, .. } = mending;
+    compact::replace(files, &prepared.draft)?;
+    let PreparedRepair { kept, lost, side_files, .. } = prepared;
     Ok(Repaired { damage, kept, lost, side_files })
 }

@@ -1,7 +1,8 @@
 //! Reads snapshot and journal into a state.
 //!
 //! Invariant: a view holds the state after the records 1 to `last`, whole transactions only, or there is an error.
-//! Reading needs no lock; who finds something wrong without one looks again with it before saying so.
+//! Reading needs no lock; a reader that finds an error without the lock reads again with it before it reports the
+//! error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -41,7 +42,7 @@ impl Files {
     }
 }
 
-/// Which file, and which content of it.
+/// The identity of a file and of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -56,7 +57,7 @@ impl Identity {
         Self { device: meta.dev(), inode: meta.ino(), size: meta.size(), modified }
     }
 
-    /// Of whatever stands at a path now, if anything does.
+    /// The identity of the file at a path, if there is one.
     pub(super) fn at(path: &Path) -> Result<Option<Self>, StoreError> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) => Ok(Some(Self::of(&meta))),
@@ -65,19 +66,19 @@ impl Identity {
         }
     }
 
-    /// The same file, though it may have grown.
+    /// True for the same file, which may have grown.
     pub(super) fn same_file(self, other: Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 }
 
-/// The state as files tell it.
+/// The state, as read from the files.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) state: PoolState,
     /// Number of the last record in `state`.
     pub(super) last: u64,
-    /// Events since the pool began that did not fit: each one is a bug.
+    /// Events since the pool's beginning that did not fit the state. Each indicates a bug.
     pub(super) inapplicable_events: u64,
     /// A file from a newer version, and its format.
     pub(super) newer: Option<(PathBuf, u32)>,
@@ -90,37 +91,37 @@ pub(super) struct View {
 /// How far a journal has been read.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// Kept open, so that its inode cannot come to mean another file.
+    /// Kept open, so that its inode cannot be reused for another file.
     pub(super) file: File,
     pub(super) identity: Identity,
     pub(super) header: Option<Header>,
     /// Bytes up to the end of the last sound line.
     pub(super) valid: u64,
-    /// Sound lines.
+    /// Number of sound lines.
     lines: u64,
     /// Number of the last record.
     last: u64,
 }
 
 impl Journal {
-    /// Bytes after the last sound line: a write that was cut short.
+    /// Bytes after the last sound line: an incomplete write.
     pub(super) fn torn(&self) -> u64 {
         self.identity.size.saturating_sub(self.valid)
     }
 
-    /// A journal that was made just now.
+    /// A new journal.
     pub(super) fn begun(file: File, identity: Identity, header: Header, length: u64) -> Self {
         Self { file, identity, header: Some(header), valid: length, lines: 1, last: 0 }
     }
 
-    /// Takes note of a record of our own.
+    /// Accounts for a record that this process appended.
     pub(super) fn appended(&mut self, n: u64, length: u64) {
         self.passed(length);
         self.identity.size = self.valid;
         self.last = n;
     }
 
-    /// A sound line has been dealt with.
+    /// Accounts for a sound line that was processed.
     fn passed(&mut self, length: u64) {
         self.valid += length;
         self.lines += 1;
@@ -132,16 +133,16 @@ impl Journal {
 }
 
 impl View {
-    /// Nothing recorded yet.
+    /// The view of a pool without records.
     fn empty() -> Self {
         let (state, newer, snapshot, journal) = (PoolState::default(), None, None, None);
         Self { state, last: 0, inapplicable_events: 0, newer, snapshot, snapshot_last: 0, journal }
     }
 
-    /// The state now, from an earlier view if that still leads there.
+    /// Reads the current state, starting from an earlier view if that is still valid.
     pub(super) fn read(files: &Files, earlier: Option<View>) -> Result<Self, StoreError> {
         if let Some(mut view) = earlier
-            && view.still_stands(files)?
+            && view.is_current(files)?
         {
             view.catch_up(files)?;
             return Ok(view);
@@ -179,8 +180,8 @@ impl View {
         }))
     }
 
-    /// For repair: the best snapshot that can still be read, followed by all that can be replayed without a gap.
-    /// Never writable as it is.
+    /// For repair: the best readable snapshot, followed by all records that can be replayed without a gap. The view
+    /// must not be written to.
     pub(super) fn salvage(files: &Files) -> Result<Self, StoreError> {
         let present = Self::from_snapshot(files, &files.snapshot).ok().flatten();
         let usable = match present {
@@ -190,7 +191,7 @@ impl View {
         let mut view = usable.unwrap_or_else(Self::empty);
         view.snapshot = Identity::at(&files.snapshot)?;
         view.journal = open_journal(&files.journal)?;
-        // What cannot be read ends the prefix; the caller knows already that something cannot.
+        // Unreadable data ends the prefix; the caller already has the error.
         if view.journal.is_none() {
             let _ends_there = view.fill_gap(files);
         }
@@ -198,8 +199,8 @@ impl View {
         Ok(view)
     }
 
-    /// Do both paths still name what was read?
-    fn still_stands(&self, files: &Files) -> Result<bool, StoreError> {
+    /// True if both paths still name the files that were read.
+    fn is_current(&self, files: &Files) -> Result<bool, StoreError> {
         if Identity::at(&files.snapshot)? != self.snapshot {
             return Ok(false);
         }
@@ -209,7 +210,7 @@ impl View {
         })
     }
 
-    /// Reads what was appended since.
+    /// Reads the records that were appended since.
     pub(super) fn catch_up(&mut self, files: &Files) -> Result<(), StoreError> {
         let Some(mut journal) = self.journal.take() else { return Ok(()) };
         let done = self.replay(&mut journal, files);
@@ -257,7 +258,8 @@ impl View {
         })?;
         check_pool(files, path, &header.pool)?;
         if header.first > self.last + 1 {
-            // CRASH: a power cut may have kept the new journal and lost the new snapshot; the old segment has both.
+            // CRASH: a power cut may have kept the new journal and lost the new snapshot; the old segment has the
+            // missing records.
             self.fill_gap(files)?;
         }
         if header.first > self.last + 1 {
@@ -267,7 +269,7 @@ impl View {
         Ok(header)
     }
 
-    /// Applies a record if the state lacks it. `before` is the number of the record before it in the same file.
+    /// Applies a record if the state lacks it. `before` is the number of the previous record in the same file.
     fn take_record(
         &mut self,
         text: &[u8],
@@ -279,7 +281,7 @@ impl View {
             *before = n;
             return Ok(());
         }
-        let record: Record = serde_json::from_slice(text).map_err(|e| place.not_understood(&e))?;
+        let record: Record = serde_json::from_slice(text).map_err(|e| place.not_parsed(&e))?;
         if contained(record.n) {
             *before = record.n;
             return Ok(());
@@ -296,7 +298,7 @@ impl View {
         Ok(())
     }
 
-    /// Applies what old segments hold beyond the state, as far as it follows without a gap.
+    /// Applies the records of old segments that the state lacks, as far as they follow without a gap.
     fn fill_gap(&mut self, files: &Files) -> Result<(), StoreError> {
         for segment in segments(&files.history)? {
             if segment.last <= self.last || segment.first > self.last + 1 {
@@ -320,7 +322,7 @@ impl View {
     }
 }
 
-/// Where a record stands.
+/// The position of a record.
 struct RecordPosition<'a> {
     path: &'a Path,
     line: u64,
@@ -328,7 +330,7 @@ struct RecordPosition<'a> {
 }
 
 impl RecordPosition<'_> {
-    fn not_understood(&self, error: &serde_json::Error) -> StoreError {
+    fn not_parsed(&self, error: &serde_json::Error) -> StoreError {
         if self.format > FORMAT {
             return newer(self.path, self.format);
         }
@@ -350,10 +352,10 @@ fn parse_snapshot(files: &Files, path: &Path, bytes: &[u8]) -> Result<Snapshot, 
         Some(Err(e)) => format!("the checksum matches, but the state cannot be parsed: {e}"),
         None => "the checksum does not match".to_owned(),
     };
-    // What a newer version wrote may be sealed in another way; it only has to say so. Behind our own seal a number that
-    // the checksum does not vouch for is damage like any other.
-    let believed = sound.is_some() || !is_sealed(bytes);
-    match version(bytes).filter(|found| believed && *found > FORMAT) {
+    // A newer version may seal its files in another way; only its format number has to be readable. In a line with this
+    // version's seal, a number that the checksum does not cover is damage like any other.
+    let trusted = sound.is_some() || !is_sealed(bytes);
+    match version(bytes).filter(|found| trusted && *found > FORMAT) {
         Some(found) => Err(newer(path, found)),
         None => Err(damaged(path, 1, problem)),
     }
