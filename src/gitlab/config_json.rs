@@ -1,11 +1,13 @@
-//! What `config` prints.
+//! The output of `config`.
 //!
-//! `config` runs before an instance is chosen, and two jobs of one project at the same time get the same paths from
-//! the runner. So where jobs may share a file system, the attempt's name becomes part of `builds_dir`: it is unique,
-//! and known here. The runner's own answer to that, `builds_dir_is_shared`, is not used: its numbers are unique
-//! within one runner process only, and are free again while a stage that did not want to stop may still write.
-//! `cache_dir` stays common, as it does with GitLab's own executors: cache archives are made aside and renamed, and
-//! a cache of one's own would never be hit.
+//! `config` runs before an instance is chosen, and two concurrent jobs of one project get the same paths from the
+//! runner. So where jobs may share a file system, the attempt's name, which is unique and known here, becomes part of
+//! `builds_dir`.
+//!
+//! The runner's own solution, `builds_dir_is_shared`, is not used: its numbers are unique only within one runner
+//! process, and are reused while a stage that did not stop may still write. `cache_dir` stays common, as with GitLab's
+//! own executors: cache archives are created under a temporary name and renamed, and a separate cache would never be
+//! hit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,24 +18,24 @@ use crate::core::ids::{AttemptName, PoolName};
 
 use super::env::{POOL, STATE_DIR};
 
-/// Who else sees the file system that a job's sources are put on.
+/// Whether other jobs share the file system of a job's sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
-    /// Nobody, neither while the job runs nor afterwards.
+    /// Not shared, neither while the job runs nor afterwards.
     Own,
-    /// Other jobs: several per instance at the same time, instances that share one, or a host that is cleaned for the
-    /// next one.
+    /// Shared with other jobs: several on one instance, instances with a common file system, or a host that is cleaned
+    /// for the next job.
     Shared,
 }
 
 impl FileSystem {
-    /// `is_shared`: do the pool's instances share a file system (as processes on one machine do), or do jobs follow one
-    /// another on it (as on fixed hosts)?
+    /// `is_shared`: whether the pool's instances share a file system (like processes on one machine), or jobs use it
+    /// one after another (like static hosts).
     pub fn of(capacity_per_instance: u32, is_shared: bool) -> Self {
         if is_shared || capacity_per_instance > 1 { Self::Shared } else { Self::Own }
     }
 
-    /// Where an attempt's sources lie, below the pool's directory.
+    /// The directory of an attempt's sources, below the pool's directory.
     pub fn builds_dir(self, root: &str, attempt: &AttemptName) -> String {
         let separator = if root.contains('\\') { '\\' } else { '/' };
         match self {
@@ -43,16 +45,16 @@ impl FileSystem {
     }
 }
 
-/// What the answer is made of.
+/// The values in the output.
 #[derive(Debug, Clone, Copy)]
 pub struct ConfigOutput<'a> {
-    /// Of this program.
+    /// The version of this program.
     pub version: &'a str,
     pub attempt: &'a AttemptName,
     pub pool: &'a PoolName,
     /// Absolute; the later calls of the job find the state through it.
     pub state_dir: &'a Path,
-    /// One of the runner's: `bash`, `sh`, `pwsh`, `powershell`.
+    /// One of the runner's shells: `bash`, `sh`, `pwsh`, `powershell`.
     pub shell: &'a str,
     /// Absolute on the instance.
     pub builds_dir: &'a str,
@@ -61,7 +63,7 @@ pub struct ConfigOutput<'a> {
     pub file_system: FileSystem,
 }
 
-/// The state directory's path is no UTF-8, and JSON knows nothing else.
+/// The state directory's path is not valid UTF-8, which JSON requires.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`state_dir` must be valid UTF-8, because the later calls of a job receive it; found `{0}`")]
 pub struct NotText(String);
@@ -83,7 +85,7 @@ struct Driver<'a> {
 }
 
 impl ConfigOutput<'_> {
-    /// One JSON document in one line. There is no `hostname`: no instance is chosen yet, and it would stick to all
+    /// One JSON document in one line. There is no `hostname`: no instance is chosen yet, and it would be kept for all
     /// attempts of the job.
     pub fn to_json(&self) -> Result<String, NotText> {
         let state_dir = self.state_dir.to_str();

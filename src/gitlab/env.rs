@@ -1,7 +1,7 @@
-//! What GitLab Runner puts into our environment.
+//! The environment variables that GitLab Runner sets.
 //!
-//! Read once. Only the protocol's own names count: whatever begins with `CUSTOM_ENV_` can be set by whoever writes a
-//! pipeline.
+//! Read once. Only the protocol's own names count: the author of a pipeline can set variables that begin with
+//! `CUSTOM_ENV_`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use crate::core::ids::{AttemptName, NameError, PoolName};
 
 use super::exit::{CodeFile, ExitCodes};
 
-/// Names that `config` hands to the later calls of a job, as `job_env`.
+/// Names that `config` passes to the later calls of a job, as `job_env`.
 pub(super) const STATE_DIR: &str = "GREENROOM_STATE_DIR";
 pub(super) const POOL: &str = "GREENROOM_POOL";
 
-/// The protocol's part of the environment. What is not set is asked for by a method that says what that means.
+/// The protocol's part of the environment. Each method defines the meaning of a variable that is not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobEnv {
     tmpdir: Option<OsString>,
@@ -26,7 +26,7 @@ pub struct JobEnv {
     pool: Option<OsString>,
 }
 
-/// Something that the runner always sets is not there, or is not what it should be.
+/// A variable that the runner always sets is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     #[error(
@@ -41,7 +41,7 @@ pub enum EnvError {
 }
 
 impl JobEnv {
-    /// Asks for what it needs, by name: a job's environment holds hundreds. An empty value counts as none.
+    /// Reads the needed variables by name, because a job's environment has hundreds. An empty value counts as none.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         Self {
@@ -55,7 +55,7 @@ impl JobEnv {
         }
     }
 
-    /// Out of an environment that was written down; of duplicates the last one counts.
+    /// From a recorded environment; of duplicates the last one counts.
     #[cfg(test)]
     pub(super) fn of<N: AsRef<std::ffi::OsStr>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (N, V)>,
@@ -77,7 +77,7 @@ impl JobEnv {
         AttemptName::parse(&base.to_string_lossy()).map_err(EnvError::Attempt)
     }
 
-    /// Where the job's response lies.
+    /// The path of the job's response.
     pub fn response_file(&self) -> Result<&Path, EnvError> {
         self.response_file.as_deref().map(Path::new).ok_or(EnvError::Unset { name: "JOB_RESPONSE_FILE" })
     }
@@ -87,7 +87,7 @@ impl JobEnv {
         ExitCodes::of(self.build_failure.as_deref(), self.system_failure.as_deref())
     }
 
-    /// Where a script's own exit code goes; `None` where the runner names no file.
+    /// The file for a script's own exit code; `None` if the runner names none.
     pub fn code_file(&self) -> Option<CodeFile> {
         self.code_file.as_ref().map(|path| CodeFile::at(PathBuf::from(path)))
     }
@@ -97,7 +97,7 @@ impl JobEnv {
         self.state_dir.as_deref().map(Path::new)
     }
 
-    /// The pool that `config` chose; absent where `state_dir` is.
+    /// The pool that `config` chose; absent when `state_dir` is.
     pub fn pool(&self) -> Result<Option<PoolName>, EnvError> {
         let Some(pool) = &self.pool else { return Ok(None) };
         PoolName::parse(&pool.to_string_lossy()).map(Some).map_err(EnvError::Pool)

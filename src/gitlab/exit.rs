@@ -1,8 +1,8 @@
 //! How a call ends, in the runner's terms.
 //!
-//! The driver's exit code says whose fault it was; the script's own code travels beside it in a file. The file is
-//! read only after a build failure, and the runner never removes it: what an earlier stage left would be taken for
-//! the present one's.
+//! The driver's exit code names the responsible party; the script's own code goes into a file. The runner reads that
+//! file only after a build failure and never removes it, so an earlier stage's code would be taken for the current
+//! one's.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -15,23 +15,24 @@ use fs_err as fs;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// The script's own failure, or a job that asks for what cannot be: another attempt cannot help.
+    /// The script's own failure, or a job that requests something impossible: another attempt cannot help.
     Build(NonZeroI32),
-    /// Ours, the instance's or the cloud's: the runner may try again, and users may with
-    /// `retry: when: runner_system_failure`.
+    /// A failure of Greenroom, the instance or the cloud: the runner may try again, and users may with `retry: when:
+    /// runner_system_failure`.
     System,
 }
 
 impl Outcome {
-    /// A job that asks for what this runner does not offer.
+    /// A job that requests something that this runner does not offer.
     pub const IMPOSSIBLE: Self = Self::Build(NonZeroI32::new(1).expect("1 is not 0"));
 
-    /// What the guest's exit status means. Unix has 0 to 255; Windows has 32 bits, which the runner wants signed.
+    /// The outcome of a guest's exit status. Unix has 0 to 255; Windows has 32 bits, which the runner expects signed.
     pub fn of_exit(status: u32) -> Self {
         NonZeroI32::new(status.cast_signed()).map_or(Self::Success, Self::Build)
     }
 
-    /// A script ended by a signal, by its name without `SIG`: 128 and its number, as shells say it.
+    /// The outcome of a script that was killed by a signal, named without `SIG`: 128 plus the signal's number, as in
+    /// shells.
     pub fn of_signal(name: &str) -> Self {
         let number = SIGNALS.iter().find(|(known, _)| *known == name).map_or(0, |(_, number)| *number);
         NonZeroI32::new(128 + number).map_or(Self::System, Self::Build)
@@ -71,7 +72,7 @@ impl Default for ExitCodes {
 }
 
 impl ExitCodes {
-    /// What is no exit code of a failure (0, more than 255, no number) is taken for the default.
+    /// Values that are not exit codes of a failure (0, more than 255, not a number) are replaced by the default.
     pub(super) fn of(build_failure: Option<&OsStr>, system_failure: Option<&OsStr>) -> Self {
         let code = |text: Option<&OsStr>, default| {
             let code = text.and_then(OsStr::to_str).and_then(|text| text.parse::<u8>().ok());
@@ -84,7 +85,7 @@ impl ExitCodes {
         }
     }
 
-    /// The code that the process ends with.
+    /// The exit code of this process.
     pub fn of_outcome(&self, outcome: Outcome) -> u8 {
         match outcome {
             Outcome::Success => 0,
@@ -105,7 +106,7 @@ impl CodeFile {
         Self { path }
     }
 
-    /// Removes what an earlier stage left. The first thing that every `run` does.
+    /// Removes the file of an earlier stage. Every `run` does that first.
     pub fn clear(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -113,11 +114,11 @@ impl CodeFile {
         }
     }
 
-    /// Writes the code of a build failure, whole or not at all: half a number is a number, too. Other outcomes have
-    /// none. If this fails, the runner takes 1.
+    /// Writes the code of a build failure, whole or not at all, because half a number is a number too. Other outcomes
+    /// have no code. If this fails, the runner takes 1.
     pub fn record(&self, outcome: Outcome) -> io::Result<()> {
         let Outcome::Build(code) = outcome else { return Ok(()) };
-        // RACE: a `run` that is being stopped may still live beside the next one; each writes its own draft.
+        // RACE: a `run` that is being stopped may still be running beside the next one; each writes its own draft.
         let mut draft = self.path.clone().into_os_string();
         draft.push(format!(".{}", std::process::id()));
         let mut file = fs::File::create(&draft)?;
@@ -141,7 +142,7 @@ mod tests {
             (0, Outcome::Success),
             (1, build(1)),
             (42, build(42)),
-            (255, build(255)), // ssh's own 255 never comes this way: the transport's fate travels apart
+            (255, build(255)), // never ssh's own 255: failures of the transport are reported separately
             (256, build(256)),
             (0xC000_0005, build(-1_073_741_819)), // Windows: access violation
             (u32::MAX, build(-1)),

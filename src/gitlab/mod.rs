@@ -1,8 +1,8 @@
-//! The custom-executor contract and nothing else.
+//! The contract of the custom executor, and nothing else.
 //!
-//! What the runner gives us (environment, job response, stage names), what it wants back (one JSON document from
-//! `config`, exit codes, a file with the script's own code). Decisions come from the response only: variables can be
-//! set by whoever writes a pipeline.
+//! The runner's input (environment, job response, stage names), and the output that it expects (one JSON document from
+//! `config`, exit codes, a file with the script's own code). Only the response is used for decisions, because the
+//! author of a pipeline can set variables.
 
 pub mod config_json;
 pub mod env;

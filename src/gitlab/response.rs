@@ -1,7 +1,7 @@
-//! What GitLab says about a job: JOB_RESPONSE_FILE.
+//! GitLab's description of a job: JOB_RESPONSE_FILE.
 //!
-//! The only source of decisions. The file holds the job's token, registry credentials and all its variables;
-//! nothing of that is kept, and no message quotes the file. Unknown fields, nulls and missing optional ones are fine.
+//! The only source of decisions. The file holds the job's token, registry credentials and all its variables; none of
+//! them is kept, and no message quotes the file. Unknown fields, nulls and missing optional fields are accepted.
 
 use std::io;
 use std::path::Path;
@@ -17,16 +17,16 @@ use super::secret::Secret;
 /// GitLab Runner's own default for a job without a timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);
 
-/// What we need of a job's response.
+/// The parts of a job's response that Greenroom uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobResponse {
-    /// What is recorded. Its texts are cleaned and cut; rules compare those below.
+    /// The recorded facts. Their texts are cleaned and truncated; rules compare the fields below.
     pub facts: JobFacts,
-    /// The job's name in the pipeline, as it is. Whoever may push chooses it.
+    /// The job's name in the pipeline, unchanged. Users who may push choose it.
     pub name: String,
-    /// Branch or tag, as it is. Whoever may push chooses it.
+    /// Branch or tag, unchanged. Users who may push choose it.
     pub git_ref: String,
-    /// What stands behind `image:`, variables expanded. Whoever may push chooses it.
+    /// The value of `image:`, variables expanded. Users who may push choose it.
     pub image: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl JobResponse {
         Self::parse(&fs_err::read(path).map_err(ResponseError::Read)?)
     }
 
-    /// Takes what is needed out of the file's bytes.
+    /// Parses the file's bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
         let document = Document::parse(bytes)?;
         let text = |path: &[&'static str]| document.at(path).as_str().filter(|text| !text.is_empty());
@@ -91,11 +91,11 @@ impl JobResponse {
     }
 }
 
-/// The whole response: lives only while it is taken apart.
+/// The whole response, kept only while it is parsed.
 struct Document(Secret<Value>);
 
 impl Document {
-    /// The parser's own messages are not passed on: they quote what they do not like.
+    /// Does not pass on the parser's messages, because they quote invalid input.
     fn parse(bytes: &[u8]) -> Result<Self, ResponseError> {
         match serde_json::from_slice::<Value>(bytes) {
             Ok(value) if value.is_object() => Ok(Self(Secret::new(value))),
@@ -113,13 +113,14 @@ impl Document {
         path.iter().fold(self.0.expose(), |value, part| value.get(part).unwrap_or(NULL))
     }
 
-    /// An older GitLab names the pipeline in its variable only; the runner then writes a 0 in the other place.
+    /// The pipeline's id. An older GitLab names it only in a variable; the runner then writes 0 into the field.
     fn pipeline(&self) -> Option<u64> {
-        let said = self.at(&["job_info", "pipeline_id"]).as_u64().filter(|id| *id > 0);
-        said.or_else(|| self.first_variable("CI_PIPELINE_ID")?.parse().ok().filter(|id| *id > 0))
+        let field = self.at(&["job_info", "pipeline_id"]).as_u64().filter(|id| *id > 0);
+        field.or_else(|| self.first_variable("CI_PIPELINE_ID")?.parse().ok().filter(|id| *id > 0))
     }
 
-    /// The first variable of a name. GitLab's own come first; what a pipeline sets by the same name comes after.
+    /// The first variable with a name. GitLab's own come first; a pipeline's variables of the same name come after
+    /// them.
     fn first_variable(&self, name: &str) -> Option<&str> {
         let variables = self.at(&["variables"]).as_array()?;
         let found =
@@ -145,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// What a real runner wrote.
+    /// Written by a real runner.
     const RECORDED: &str = include_str!("../../tests/fixtures/runner-19.4/response.json");
 
     fn parse(value: &Value) -> Result<JobResponse, ResponseError> {
@@ -156,8 +157,8 @@ mod tests {
         serde_json::from_str(RECORDED).unwrap()
     }
 
-    /// The least that is enough.
-    fn least() -> Value {
+    /// A minimal response.
+    fn minimal() -> Value {
         let variables = json!([{"key": "CI_SERVER_URL", "value": "https://gitlab.example.com"}]);
         json!({"id": 7, "job_info": {"project_full_path": "g/p"}, "variables": variables})
     }
@@ -178,12 +179,12 @@ mod tests {
 
     #[test]
     fn little_is_enough_and_nulls_are_nothing() {
-        let mut poor = least();
+        let mut poor = minimal();
         for field in ["git_info", "runner_info", "image", "steps"] {
             poor[field] = Value::Null;
         }
         let job = parse(&poor).unwrap();
-        assert_eq!(job, parse(&least()).unwrap());
+        assert_eq!(job, parse(&minimal()).unwrap());
         assert_eq!(job.facts, JobFacts::new(job.facts.key.clone(), "g/p", DEFAULT_TIMEOUT));
         assert_eq!((job.name.as_str(), job.git_ref.as_str(), job.image), ("", "", None));
     }
@@ -228,7 +229,7 @@ mod tests {
             assert_eq!(parse(&old).unwrap().facts.pipeline, Some(7043));
         }
         for nonsense in ["0", "-1", "x"] {
-            let mut odd = least();
+            let mut odd = minimal();
             let variables = odd["variables"].as_array_mut().unwrap();
             variables.push(json!({"key": "CI_PIPELINE_ID", "value": nonsense}));
             assert_eq!(parse(&odd).unwrap().facts.pipeline, None, "{nonsense}");
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn rules_see_texts_as_they_are_and_the_record_gets_them_clean_and_short() {
-        let mut odd = least();
+        let mut odd = minimal();
         let (name, git_ref) = ("main\x1b[31m\njob", "r".repeat(300));
         odd["job_info"] = json!({"project_full_path": "g/p", "name": name, "stage": "a\tb"});
         odd["git_info"] = json!({"ref": git_ref});
@@ -250,19 +251,19 @@ mod tests {
 
     #[test]
     fn only_gitlabs_yes_makes_a_ref_protected() {
-        for (said, protected) in
+        for (value, protected) in
             [(json!(true), true), (json!(false), false), (json!(null), false), (json!("true"), false)]
         {
-            let mut response = least();
-            response["git_info"] = json!({ "protected": said });
-            assert_eq!(parse(&response).unwrap().facts.protected, protected, "{said}");
+            let mut response = minimal();
+            response["git_info"] = json!({ "protected": value });
+            assert_eq!(parse(&response).unwrap().facts.protected, protected, "{value}");
         }
     }
 
     #[test]
     fn what_is_missing_is_said_in_one_sentence() {
         let without = |field: &str| {
-            let mut response = least();
+            let mut response = minimal();
             response.as_object_mut().unwrap().remove(field);
             parse(&response).unwrap_err().to_string()
         };
@@ -274,7 +275,7 @@ mod tests {
         );
         assert!(without("job_info").contains("expected the project's full path"));
         for (id, found) in [(json!("7"), "a string"), (json!(-1), "another number"), (json!([]), "a list")] {
-            let mut response = least();
+            let mut response = minimal();
             response["id"] = id;
             assert!(parse(&response).unwrap_err().to_string().ends_with(&format!("found {found}")));
         }
@@ -282,14 +283,14 @@ mod tests {
 
     #[test]
     fn broken_json_is_located() {
-        for (text, says) in [
+        for (text, expected) in [
             ("", "unexpected end in line 1, column 0"),
             ("{\"id\": 7,\n \"a\": [1, ", "unexpected end in line 2"),
             ("{\"id\": 7,\n \"a\" 1}", "syntax error in line 2, column 6"),
             ("[]", "not an object in line 1, column 1"),
         ] {
             let message = JobResponse::parse(text.as_bytes()).unwrap_err().to_string();
-            assert!(message.contains(says), "{text}: {message}");
+            assert!(message.contains(expected), "{text}: {message}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Shows itself as `***`. What is inside leaves only through `expose`, which is easy to search for.
+/// Shown as `***`. The value is accessible only through `expose`, which is easy to search for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
 

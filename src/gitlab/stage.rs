@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// What the runner calls the script it hands over. The set is open: an unknown name is run like any other.
+/// The runner's name for the script that it passes. The set is open: a stage with an unknown name is run like any
+/// other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     PrepareScript,
@@ -23,7 +24,7 @@ pub enum Stage {
     UploadArtifactsOnSuccess,
     UploadArtifactsOnFailure,
     CleanupFileVariables,
-    /// Not known to this version.
+    /// Unknown to this version.
     Other(String),
 }
 
@@ -44,12 +45,12 @@ const NAMES: &[(&str, Stage)] = &[
 ];
 
 impl Stage {
-    /// Are these the commands of the job's author, rather than of GitLab Runner?
+    /// True if the job's script provides the commands, rather than GitLab Runner.
     pub fn is_authors(&self) -> bool {
         matches!(self, Self::BuildScript | Self::Step(_) | Self::AfterScript)
     }
 
-    /// Does the runner call this stage after the job's own script has ended?
+    /// True if the runner calls this stage after the job's own script has ended.
     pub fn is_after_script(&self) -> bool {
         matches!(
             self,
@@ -71,7 +72,7 @@ impl FromStr for Stage {
             return Ok(stage.clone());
         }
         Ok(match name.strip_prefix("step_") {
-            // Before 17.0 the script itself was called so.
+            // Before 17.0, the script itself had this name.
             Some("script") => Self::BuildScript,
             Some(step) => Self::Step(step.to_owned()),
             None => Self::Other(name.to_owned()),
