@@ -1,21 +1,21 @@
-//! The end of what an instance wrote.
+//! The tail of an instance's console.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use fs_err as fs;
 
-/// The most that is kept, in bytes.
+/// Maximum size of the tail, in bytes.
 pub const TAIL: u64 = 64 * 1024;
 
-/// The last 64 KiB of a file, from the beginning of a line; bytes that are no text become `�`.
+/// The last 64 KiB of a file, from the beginning of a line. Bytes that are not UTF-8 become `�`.
 pub fn tail(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let length = file.metadata()?.len();
     let begin = length.saturating_sub(TAIL);
     file.seek(SeekFrom::Start(begin))?;
     let mut bytes = Vec::new();
-    // It may be growing: what comes meanwhile is left for the next look.
+    // The file may be growing: later output is left for the next call.
     file.take(TAIL).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     match text.split_once('\n') {

@@ -1,28 +1,28 @@
-//! Places where a test holds a process up, to kill it or another one just there.
+//! Points at which a test stops a process, to kill it or another process there.
 //!
 //! Compiled to nothing without the feature `crash-points`.
 
-/// Environment variables that whole families of processes see beside what they see anyway.
+/// Environment variables that long-lived processes inherit in addition to the usual ones.
 #[cfg(feature = "crash-points")]
-pub const ORDERS: &[&str] = &[ORDER];
+pub const VARIABLES: &[&str] = &[VARIABLE];
 #[cfg(not(feature = "crash-points"))]
-pub const ORDERS: &[&str] = &[];
+pub const VARIABLES: &[&str] = &[];
 
-/// The path of a file that has the name of a place.
+/// The variable with the path of a file that is named like a halt point.
 #[cfg(feature = "crash-points")]
-const ORDER: &str = "GREENROOM_HALT";
+const VARIABLE: &str = "GREENROOM_HALT";
 
-/// Stops this process (SIGSTOP) if `GREENROOM_HALT` is the path of a file with this name. It takes the file away before:
-/// one process stops, once.
+/// Stops this process (SIGSTOP) if `GREENROOM_HALT` is the path of a file with this name. Removes the file first, so
+/// that one process stops, once.
 #[cfg(feature = "crash-points")]
 pub fn halt_point(name: &str) {
-    let Some(order) = std::env::var_os(ORDER).map(std::path::PathBuf::from) else { return };
-    if order.file_name().is_some_and(|place| place == name) && std::fs::remove_file(&order).is_ok() {
+    let Some(file) = std::env::var_os(VARIABLE).map(std::path::PathBuf::from) else { return };
+    if file.file_name().is_some_and(|file_name| file_name == name) && std::fs::remove_file(&file).is_ok() {
         let stopped = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
         debug_assert!(stopped.is_ok(), "{stopped:?}");
     }
 }
 
-/// Without the feature there is nothing to do.
+/// Does nothing without the feature.
 #[cfg(not(feature = "crash-points"))]
 pub fn halt_point(_name: &str) {}

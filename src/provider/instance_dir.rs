@@ -1,8 +1,9 @@
-//! The directory of an instance that is a process of ours on this machine: all there is to know of it.
+//! The directory of an instance that is a process on the runner host. It holds the whole state of the instance.
 //!
-//! `spec.json` is there from the beginning to the very end: without it there is no instance, only the rest of a
-//! burial. `lock` is held by the instance's process as long as it lives (a record lock: the kernel names the holder,
-//! and asking takes nothing). `server.json` says that there was such a process: nothing is ever served twice.
+//! `spec.json` exists from the launch until the removal: without it there is no instance, only the rest of an
+//! interrupted removal. The instance's process holds `lock` as long as it lives. This is a record lock: the kernel
+//! reports the holder without taking the lock. `server.json` records that such a process has started: no instance is
+//! ever served twice.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -41,14 +42,14 @@ impl Launched {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     pub pid: i32,
-    /// The kernel's boot id: process numbers of another boot mean nothing.
+    /// The kernel's boot id: pids of another boot are meaningless.
     pub boot: String,
 }
 
-/// How far an instance has come.
+/// The life-cycle state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// Its launch was cut off before its process began.
+    /// Its launch was interrupted before its process started.
     HalfMade,
     Booting,
     Running,
@@ -85,18 +86,18 @@ impl InstanceDir {
         self.file(name).exists()
     }
 
-    /// What every provider writes of a launch; `None`: there is no such instance.
+    /// The part of `spec.json` that every provider writes; `None`: the instance does not exist.
     pub fn launched(&self) -> io::Result<Option<Launched>> {
         self.read("spec.json")
     }
 
-    /// Reads what `put` wrote; `None`: there is no such file.
+    /// Reads a file that `put` wrote; `None`: the file does not exist.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         read_json(&self.file(name))
     }
 
-    /// Writes what every instance begins with: its keys, a lock that nobody holds, an empty console. The caller adds
-    /// the spec and moves the directory into place.
+    /// Writes the initial files of an instance: its keys, a free lock, an empty console. The caller adds the spec and
+    /// moves the directory into place.
     pub fn fill(&self, keys: &InstanceKeys) -> io::Result<()> {
         make_private(&self.path)?;
         write_private(&self.file("host_key"), newline(&keys.host_key).as_bytes())?;
@@ -114,12 +115,12 @@ impl InstanceDir {
         self.read("server.json")
     }
 
-    /// When termination was first asked for, or last insisted on.
+    /// When termination was first requested, or last enforced.
     pub fn terminating(&self) -> io::Result<Option<Stamp>> {
         self.read("terminating")
     }
 
-    /// Replaces a file so that a reader sees all of it or the one before.
+    /// Replaces a file atomically: a reader sees either the old or the new content.
     pub fn put(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let fresh = self.file(&format!(".{name}.{}", std::process::id()));
         write_private(&fresh, &serde_json::to_vec(value)?)?;
@@ -127,11 +128,11 @@ impl InstanceDir {
     }
 
     pub fn life(&self) -> io::Result<Life> {
-        // RACE: the process takes its lock first and says so second. Asked in the other order, the lock is looked at
-        // last, and "has served, holds no lock" can only mean that it is over.
+        // RACE: the process takes its lock first and writes `server.json` second. Read in the reverse order, "recorded,
+        // but holds no lock" can only mean that the process has exited.
         let served = self.has("server.json");
         let lives = self.holder()?.is_some();
-        // RACE: a burial removes the spec before the mark. Asked in this order, one of the two is missed at most.
+        // RACE: a removal deletes the spec before the mark. Read in this order, at most one of the two is missed.
         let ends = self.has("terminating") || !self.has("spec.json");
         Ok(match (served, lives) {
             _ if ends => Life::Ended,
@@ -142,7 +143,7 @@ impl InstanceDir {
         })
     }
 
-    /// The process that holds the lock, by the kernel's word.
+    /// The process that holds the lock, as the kernel reports it.
     pub fn holder(&self) -> io::Result<Option<Pid>> {
         let file = match fs::File::open(self.file("lock")) {
             Ok(file) => file,
@@ -159,8 +160,8 @@ impl InstanceDir {
         Ok(rustix::process::fcntl_getlk(&file, &whole)?.and_then(|held| held.pid))
     }
 
-    /// Becomes the instance's process. `None`: another one is. The lock goes with the process, or when *any*
-    /// descriptor of the file is closed in it: the file is opened once.
+    /// Takes the lock, which makes this process the instance's. `None`: another process holds it. The kernel releases
+    /// the lock when the process exits, or when it closes *any* descriptor of the file: the file is opened once.
     pub fn seize(&self) -> io::Result<Option<fs::File>> {
         let file = fs::OpenOptions::new().read(true).write(true).open(self.file("lock"))?;
         match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -171,13 +172,14 @@ impl InstanceDir {
     }
 }
 
-/// Is the name fit for a directory of ours? Ids come from our own journal; this is the second wall.
+/// True if the name is valid for an instance's directory. Ids come from Greenroom's own journal; this is an
+/// additional safeguard.
 pub fn is_plain_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     !name.is_empty() && name.len() <= 128 && !name.starts_with('.') && name.bytes().all(plain)
 }
 
-/// Makes a directory, and those above it, for us alone. There already: fine.
+/// Creates a directory and its parents, with access for this user only. An existing directory is not an error.
 pub fn make_private(path: &Path) -> io::Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(|error| io::Error::new(error.kind(), format!("cannot create {}: {error}", path.display())))
@@ -187,7 +189,7 @@ fn newline(text: &str) -> String {
     format!("{}\n", text.trim_end())
 }
 
-/// Writes a file that only we may read.
+/// Writes a file that only this user may read.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write;
     let mut options = fs::OpenOptions::new();
@@ -195,7 +197,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     options.open(path)?.write_all(bytes)
 }
 
-/// `None`: there is no such file.
+/// Reads a JSON file; `None`: the file does not exist.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,

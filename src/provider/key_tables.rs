@@ -1,4 +1,4 @@
-//! Holds a provider's tables of keys to the code that reads them; for the tests of each provider's settings.
+//! Checks a provider's tables of keys against the code that reads them; for the tests of each provider's settings.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -8,11 +8,11 @@ use toml::{Table, Value};
 use super::keys::KeyError;
 use crate::keys::{Key, KeyTable, Takes, Unset};
 
-/// No key is called like this, nor similarly.
+/// A name that no key has or resembles.
 const UNKNOWN: &str = "0000";
 
-/// `least` is a provider's table that can be read, with an entry for each of the tables in it. Where the code reads a key
-/// that the tables lack, or the other way round, or where they differ in its type, words or default, this fails.
+/// `least` is a minimal valid provider table, with an entry for each inner table. Panics if the code reads a key that
+/// the tables lack, or the reverse, or if they differ in its type, choices or default.
 pub(crate) fn hold<T: Debug + PartialEq>(
     tables: &[KeyTable],
     least: &str,
@@ -28,11 +28,11 @@ pub(crate) fn hold<T: Debug + PartialEq>(
             let wrong = read(&place.with(&least, key.name, date())).expect_err(&what);
             assert_eq!(wrong.key, place.name(key.name), "{what}: {wrong}");
             assert!(wrong.problem.ends_with(expected(key.takes)), "{what}: {wrong}");
-            if let Takes::Word(words) | Takes::Words(words) = key.takes {
+            if let Takes::Word(choices) | Takes::Words(choices) = key.takes {
                 let wrong = read(&place.with(&least, key.name, UNKNOWN.into())).expect_err(&what);
-                let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                let choices: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
                 assert!(
-                    wrong.problem.ends_with(&format!("expected {}", words.join(" or "))),
+                    wrong.problem.ends_with(&format!("expected {}", choices.join(" or "))),
                     "{what}: {wrong}"
                 );
             }
@@ -52,7 +52,7 @@ pub(crate) fn hold<T: Debug + PartialEq>(
     }
 }
 
-/// Does an example of the file show each key, commented or not?
+/// Checks that an example of the file shows each key, commented or not.
 pub(crate) fn shown(tables: &[KeyTable], example: &str) {
     let lines = || example.lines().map(|line| line.trim_start_matches(['#', ' ']));
     let opens = |line: &str, name: &str| {
@@ -64,7 +64,7 @@ pub(crate) fn shown(tables: &[KeyTable], example: &str) {
     }
 }
 
-/// Where a kind of table stands in the provider's table; the first one of a list.
+/// The path of a table in the provider's table; for a list, that of its first entry.
 struct Place {
     inner: Option<&'static str>,
     is_list: bool,
@@ -77,7 +77,7 @@ impl Place {
         Self { inner: path.strip_prefix('.'), is_list: header.starts_with("[[") }
     }
 
-    /// What errors call a key there.
+    /// The name of a key of this table in errors.
     fn name(&self, key: &str) -> String {
         match (self.inner, self.is_list) {
             (None, _) => key.to_owned(),
@@ -118,7 +118,7 @@ fn names_of(table: &KeyTable) -> BTreeSet<String> {
     names
 }
 
-/// The names that the code knows, as it lists them for a key that it does not know.
+/// The known names, as the code lists them for an unknown key.
 fn names_read<T: Debug>(
     place: &Place,
     least: &Table,
@@ -131,12 +131,12 @@ fn names_read<T: Debug>(
     known.split(", ").map(|name| name.trim_matches('`').to_owned()).collect()
 }
 
-/// No key takes one.
+/// A value that no key accepts.
 fn date() -> Value {
     Value::Datetime("1979-05-27".parse().unwrap())
 }
 
-/// How the reader of keys names what it expects.
+/// The expected value, as `Keys` names it in errors.
 fn expected(takes: Takes) -> &'static str {
     match takes {
         Takes::Count(_) => "expected a whole number from 0",

@@ -1,7 +1,7 @@
 //! Reads a provider's table, key by key.
 //!
-//! Every error names the key, what was expected and what was found; an unknown key names its nearest neighbour.
-//! A key that was asked for is known, so a provider cannot forget to list one.
+//! Every error names the key, the expected and the actual value. For an unknown key it suggests the most similar one.
+//! Each key that the code reads counts as known, so a provider cannot forget to list one.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 use toml::Value;
 
-/// What is wrong with a key of a provider's table.
+/// An error in a key of a provider's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyError {
     /// Dotted within the table (`fail_launch.class`), so that the configuration can find its line.
@@ -30,7 +30,7 @@ impl KeyError {
         Self { key: key.into(), problem: problem.into() }
     }
 
-    /// A text that is none of the choices.
+    /// The error for a value that is not one of the choices.
     pub fn choice(key: impl Into<String>, found: &str, choices: &[&str]) -> Self {
         let list: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
         let list = list.join(" or ");
@@ -62,7 +62,7 @@ pub fn nearest<'a>(text: &str, choices: &[&'a str]) -> Option<&'a str> {
 #[derive(Debug)]
 pub struct Keys<'a> {
     table: &'a toml::Table,
-    /// With its dot: `fail_launch.`.
+    /// With a trailing dot: `fail_launch.`.
     prefix: String,
     known: Vec<&'static str>,
 }
@@ -96,7 +96,7 @@ impl<'a> Keys<'a> {
         value.as_str().ok_or_else(|| KeyError::kind(&self.name(key), "a string", value)).map(Some)
     }
 
-    /// A list of texts, none of them empty; one text alone is a list of one.
+    /// A list of strings, none of them empty; a single string counts as a list of one.
     pub fn texts(&mut self, key: &'static str) -> Result<Option<Vec<&'a str>>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let wrong = || KeyError::kind(&self.name(key), "a string or a list of strings", value);
@@ -111,7 +111,7 @@ impl<'a> Keys<'a> {
         Ok(Some(texts))
     }
 
-    /// A table of texts under names of the operator's choosing.
+    /// A table of strings, with names that the operator chooses.
     pub fn map_of_texts(&mut self, key: &'static str) -> Result<Vec<(String, String)>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(Vec::new()) };
         let table =
@@ -123,7 +123,7 @@ impl<'a> Keys<'a> {
         table.iter().map(inner).collect()
     }
 
-    /// A duration in words (`"1m 30s"`, `"1.5h"`, `"7d"` with days of 24 hours), never negative.
+    /// A duration (`"1m 30s"`, `"1.5h"`, `"7d"` with days of 24 hours), never negative.
     pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let wrong = || KeyError::kind(&self.name(key), "a duration such as \"1m 30s\"", value);
@@ -136,7 +136,7 @@ impl<'a> Keys<'a> {
         Duration::try_from(signed).map_err(negative).map(Some)
     }
 
-    /// A size in bytes with a binary unit (`"512M"`, `"8G"`), more than nothing.
+    /// A size in bytes with a binary unit (`"512M"`, `"8G"`), greater than zero.
     pub fn size(&mut self, key: &'static str) -> Result<Option<u64>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let wrong = || KeyError::kind(&self.name(key), "a size such as \"512M\" or \"8G\"", value);
@@ -144,7 +144,7 @@ impl<'a> Keys<'a> {
         size(text).filter(|bytes| *bytes > 0).ok_or_else(wrong).map(Some)
     }
 
-    /// One of a few texts.
+    /// One of the choices.
     pub fn choice(
         &mut self,
         key: &'static str,
@@ -155,14 +155,14 @@ impl<'a> Keys<'a> {
         known.copied().ok_or_else(|| KeyError::choice(self.name(key), text, choices)).map(Some)
     }
 
-    /// A table within the table; `finish` it too.
+    /// An inner table; the caller calls `finish` on it, too.
     pub fn table(&mut self, key: &'static str) -> Result<Option<Keys<'a>>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let table = value.as_table().ok_or_else(|| KeyError::kind(&self.name(key), "a table", value))?;
         Ok(Some(Keys { table, prefix: format!("{}{key}.", self.prefix), known: Vec::new() }))
     }
 
-    /// A list of tables within the table, numbered from 0 in names; `finish` each too.
+    /// A list of inner tables, numbered from 0 in names; the caller calls `finish` on each.
     pub fn tables(&mut self, key: &'static str) -> Result<Vec<Keys<'a>>, KeyError> {
         let Some(value) = self.value(key) else { return Ok(Vec::new()) };
         let wrong = || KeyError::kind(&self.name(key), "a list of tables", value);
@@ -174,12 +174,12 @@ impl<'a> Keys<'a> {
         list.iter().enumerate().map(inner).collect()
     }
 
-    /// What a message calls a key of this table: with the names of the tables around it.
+    /// The name of a key in messages, which includes the names of the enclosing tables.
     pub fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// Refuses keys that nobody asked for.
+    /// Refuses keys that the code has not read.
     pub fn finish(self) -> Result<(), KeyError> {
         let Some(key) = self.table.keys().find(|key| !self.known.contains(&key.as_str())) else {
             return Ok(());
@@ -193,7 +193,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// K, M, G and T are powers of 1024, with or without `iB`; `None`: no such size.
+/// Parses a size. K, M, G and T are powers of 1024, with or without `iB`; `None`: the text is not a size.
 pub fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].trim_end_matches("iB");
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(read("\"512M\"").unwrap(), Some(512 << 20));
         assert_eq!(read("\"2GiB\"").unwrap(), Some(2 << 30));
         for wrong in ["\"2\"", "2048", "\"0G\"", "\"1.5G\"", "\"99999999999T\"", "\"2GB\"", "\"\""] {
-            let said = read(wrong).unwrap_err();
-            assert!(said.ends_with("expected a size such as \"512M\" or \"8G\""), "{said}");
+            let message = read(wrong).unwrap_err();
+            assert!(message.ends_with("expected a size such as \"512M\" or \"8G\""), "{message}");
         }
     }
 
@@ -267,24 +267,24 @@ mod tests {
         let mut keys = Keys::of(&text);
         let mut inner = keys.table("fail_launch").unwrap().unwrap();
         let error = inner.choice("class", &["transient", "quota"]).unwrap_err();
-        let said = "`fail_launch.class` is \"transiet\", expected \"transient\" or \"quota\": \
+        let expected = "`fail_launch.class` is \"transiet\", expected \"transient\" or \"quota\": \
                     did you mean \"transient\"?";
-        assert_eq!(error.to_string(), said);
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
     fn a_wrong_kind_says_what_was_expected_and_found() {
         let text = table("allow_root = \"yes\"\nno_capacity = -1\nserver = {}");
         let mut keys = Keys::of(&text);
-        let said = |error: KeyError| error.to_string();
+        let message = |error: KeyError| error.to_string();
         assert_eq!(
-            said(keys.flag("allow_root").unwrap_err()),
+            message(keys.flag("allow_root").unwrap_err()),
             "`allow_root` is \"yes\", expected `true` or `false`"
         );
         assert_eq!(
-            said(keys.count("no_capacity").unwrap_err()),
+            message(keys.count("no_capacity").unwrap_err()),
             "`no_capacity` is -1, expected a whole number from 0"
         );
-        assert_eq!(said(keys.text("server").unwrap_err()), "`server` is a table, expected a string");
+        assert_eq!(message(keys.text("server").unwrap_err()), "`server` is a table, expected a string");
     }
 }

@@ -1,4 +1,4 @@
-//! Makes the directory of an instance that is a process of ours, and starts that process.
+//! Creates the directory of an instance that is a process on the runner host, and starts that process.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,51 +16,51 @@ use super::remove;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::{LaunchRequest, ProviderError};
 
-/// All that a long-lived process of ours gets to see of our environment; never a job's variable.
+/// The only environment variables that Greenroom's long-lived processes inherit; never a job's variable.
 const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
 
-/// How long the instance's process may take to say that it is there. It says so before it does anything slow.
+/// How long the instance's process may take to answer the launch. It answers before it does anything slow.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Directories of launches that were cut off in the middle are removed at this age.
+/// Age at which the directories of interrupted launches are removed.
 const ABANDONED_AFTER: Duration = Duration::from_mins(10);
 
-/// The program that serves or buries an instance; the path of its directory is the last argument.
+/// The program that serves or removes an instance; the path of its directory is the last argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// Absolute, or looked for on PATH.
+    /// Absolute, or searched for in `PATH`.
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
 }
 
-/// What a provider has to say while one of its instances is made.
+/// The provider's part in creating an instance.
 pub trait Recipe {
-    /// May one more be made? Asked under the pool's lock.
+    /// Checks whether another instance may be created. Called under the pool's lock.
     fn admit(&self) -> Result<Admitted, ProviderError>;
-    /// Writes what the directory shall hold, `spec.json` included.
+    /// Writes the content of the directory, including `spec.json`.
     fn write(&self, dir: &InstanceDir) -> io::Result<()>;
 }
 
-/// An instance may be made.
+/// The permission to create an instance.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// The launch is carried out, and this is its answer all the same.
+    /// The error that the launch returns although it is carried out.
     pub lost: Option<ProviderError>,
-    /// Held until the instance is counted by whoever asks next.
+    /// Held until the next count includes the instance.
     pub lock: Option<fs::File>,
 }
 
-/// Where the instances of one pool live, and who serves them.
+/// The directory of a pool's instances, and the program that serves them.
 #[derive(Debug)]
 pub struct Launcher<'a> {
     pub pool_dir: &'a Path,
     pub server: &'a Server,
 }
 
-/// What came of making the directory.
+/// The result of creating the directory.
 struct Made {
     dir: InstanceDir,
-    /// An answer that gets lost on purpose.
+    /// As `Admitted::lost`.
     lost: Option<ProviderError>,
     fresh: bool,
 }
@@ -68,8 +68,8 @@ struct Made {
 impl Launcher<'_> {
     pub async fn launch(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<(), ProviderError> {
         let made = self.make(request, recipe)?;
-        // CRASH: from here on the directory is listed, as starting. The same token starts its process; without one
-        // the instance is terminated for not coming up.
+        // CRASH: from here on the directory is listed, as starting. A launch with the same token starts its process;
+        // without one, the instance is terminated because it does not come up.
         halt_point("launch.placed");
         let life = made.dir.life().map_err(|error| unknown(&error))?;
         if life == Life::HalfMade {
@@ -90,7 +90,7 @@ impl Launcher<'_> {
         }
         let refused = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
         make_private(self.pool_dir).map_err(refused)?;
-        // Counting and making are one step for everybody; nothing slow happens under this lock.
+        // The lock makes counting and creating one step for all processes; nothing slow happens under it.
         let lock = fs::File::create(self.pool_dir.join(".lock")).map_err(refused)?;
         lock.file().lock().map_err(refused)?;
         halt_point("launch.locked");
@@ -107,9 +107,9 @@ impl Launcher<'_> {
         let fresh = InstanceDir::at(self.pool_dir.join(format!(".new-{}", random()?)));
         let filled = recipe.write(&fresh);
         halt_point("launch.filled");
-        // CRASH: a directory under a dot-name is no instance: nothing runs in it, a later launch sweeps it away.
+        // CRASH: a directory with a dot name is not an instance: nothing runs in it, and a later launch removes it.
         let placed = filled.and_then(|()| {
-            // The rest of a burial that was cut off after its spec; not one that is still going on.
+            // The rest of a removal that was interrupted after the spec, unless the removal is still running.
             if dir.holder()?.is_some() {
                 return Err(io::Error::other(format!("{} is being removed", dir.path.display())));
             }
@@ -129,13 +129,13 @@ impl Launcher<'_> {
             let age =
                 entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
             if is_new && age.is_some_and(|age| age > ABANDONED_AFTER) {
-                // Not worth failing a launch for: the next one tries again.
+                // A failure does not fail the launch: the next launch retries.
                 drop(remove::tree(&entry.path()));
             }
         }
     }
 
-    /// A process that could not even be started leaves nothing, if the directory was of our making.
+    /// Removes the directory if its process could not be started and this launch created it.
     fn take_back(&self, made: &Made, error: &StartError) -> ProviderError {
         let program = self.server.program.display();
         match error {
@@ -151,7 +151,7 @@ impl Launcher<'_> {
     }
 }
 
-/// Is there an instance of that name? With another token it is not the one that is asked for.
+/// True if the requested instance exists. One of the same name with another token is an error.
 fn is_there(dir: &InstanceDir, request: &LaunchRequest) -> Result<bool, ProviderError> {
     match dir.launched().map_err(|error| unknown(&error))? {
         None => Ok(false),
@@ -167,7 +167,7 @@ fn unknown(error: &io::Error) -> ProviderError {
     ProviderError::new(ErrorClass::Unknown, error.to_string())
 }
 
-/// The directories of a pool's instances, in the order of their names. No pool: none.
+/// The directories of a pool's instances, sorted by name; empty if the pool has none.
 pub fn instances(pool_dir: &Path) -> io::Result<Vec<InstanceDir>> {
     let entries = match fs::read_dir(pool_dir) {
         Ok(entries) => entries,
@@ -196,9 +196,13 @@ pub fn random() -> io::Result<String> {
     }))
 }
 
-/// What of our environment a process of ours may see.
+/// The environment of Greenroom's long-lived processes.
 pub fn passed_on() -> Vec<(&'static str, OsString)> {
-    PASSED_ON.iter().chain(halt::ORDERS).filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+    PASSED_ON
+        .iter()
+        .chain(halt::VARIABLES)
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
+        .collect()
 }
 
 /// Why an instance's process does not serve.
@@ -210,18 +214,18 @@ pub enum StartError {
     NoAnswer(String),
 }
 
-/// Starts the process of a directory and waits until it says that it is there.
+/// Starts the process of a directory and waits for its answer.
 pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError> {
     let mut child = spawn(server, dir, Stdio::piped()).map_err(StartError::NotStarted)?;
     let mut answer = child.stdout.take().ok_or_else(|| StartError::NoAnswer("no pipe".to_owned()))?;
     halt_point("launch.started");
-    // One byte, written when the lock is held and the record is there. Dropping the child here leaves it alone: it
-    // is on its own, and the runtime waits for it when it ends.
+    // One byte, written when the lock is held and the record exists. Dropping the child here does not stop it: it is
+    // detached, and the runtime waits for its exit.
     match tokio::time::timeout(ANSWER_WITHIN, answer.read_u8()).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(_)) => {
-            let told = console::tail(&dir.file("console.log")).unwrap_or_default();
-            let last = told.lines().next_back().unwrap_or("no output");
+            let output = console::tail(&dir.file("console.log")).unwrap_or_default();
+            let last = output.lines().next_back().unwrap_or("no output");
             Err(StartError::NoAnswer(format!("the instance's process exited before it was ready: {last}")))
         }
         Err(_) => Err(StartError::NoAnswer(format!(
@@ -231,7 +235,7 @@ pub async fn start(server: &Server, dir: &InstanceDir) -> Result<(), StartError>
     }
 }
 
-/// Starts the process that serves or buries an instance.
+/// Starts the process that serves or removes an instance.
 pub fn spawn(server: &Server, dir: &InstanceDir, answer: Stdio) -> io::Result<tokio::process::Child> {
     let console = fs::OpenOptions::new().create(true).append(true).open(dir.file("console.log"))?;
     let mut command = tokio::process::Command::new(&server.program);

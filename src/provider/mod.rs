@@ -1,4 +1,4 @@
-//! Adapters that make instances; one folder each, and the list of them.
+//! Adapters that launch, list and terminate instances; one folder each, and the list of them.
 //!
 //! Adding one: a folder beside this file, a line in `WITHOUT_BACKENDS`, a fixture in tests/contract/provider.rs.
 
@@ -36,7 +36,7 @@ pub mod supervisor;
 
 use keys::KeyError;
 
-/// Every provider, those of clouds without their calls: what a program has that is to start fast.
+/// All providers, those of clouds without their calls: for a program that has to start fast.
 pub const WITHOUT_BACKENDS: &[Registration] = &[
     local::REGISTRATION,
     qemu::REGISTRATION,
@@ -45,7 +45,7 @@ pub const WITHOUT_BACKENDS: &[Registration] = &[
     gce::REGISTRATION,
 ];
 
-/// Every provider, with the calls to clouds that were built in.
+/// All providers, with the cloud calls that were compiled in.
 #[cfg(feature = "backends")]
 pub const WITH_BACKENDS: &[Registration] = &[
     local::REGISTRATION,
@@ -55,8 +55,8 @@ pub const WITH_BACKENDS: &[Registration] = &[
     gce::WITH_CALLS,
 ];
 
-/// The keys of every provider: of its own table first, then of the tables in it. They are not in `Registration`, because
-/// only docs/configuration.md has a use for them: a program does not carry what it does not name.
+/// The keys of every provider: first those of its table, then those of inner tables. They are not in `Registration`,
+/// because only docs/configuration.md uses them: a program does not contain constants that it does not refer to.
 pub const KEYS: &[(&str, &[KeyTable])] = &[
     (local::REGISTRATION.kind, local::KEYS),
     (qemu::REGISTRATION.kind, qemu::KEYS),
@@ -65,10 +65,10 @@ pub const KEYS: &[(&str, &[KeyTable])] = &[
     (gce::REGISTRATION.kind, gce::KEYS),
 ];
 
-/// What this program has.
+/// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
 
-/// Says what this program has; the first one counts. Without it: `WITHOUT_BACKENDS`.
+/// Sets the providers of this program; the first call counts. The default is `WITHOUT_BACKENDS`.
 pub fn install(providers: &'static [Registration]) {
     PROVIDERS.set(providers).ok();
 }
@@ -78,55 +78,55 @@ pub fn all() -> &'static [Registration] {
     PROVIDERS.get().copied().unwrap_or(WITHOUT_BACKENDS)
 }
 
-/// Who makes the calls of a provider.
+/// The program that makes a provider's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
     /// This program.
     Here,
-    /// `greenroom-backends`, which lies beside it.
+    /// `greenroom-backends`, in the same directory.
     Delegated,
 }
 
-/// A provider, or the key that is in its way.
+/// A provider, or the key that is wrong.
 pub type Built = Result<Rc<dyn Provider>, KeyError>;
 
-/// A provider as the rest of the program knows it.
+/// A provider as the rest of the program sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Registration {
-    /// The value of `provider` in a pool's table.
+    /// The value of `kind` in a pool's provider table.
     pub kind: &'static str,
     /// One line for `init` and the documentation.
     pub summary: &'static str,
     /// A pool's provider table with every key, commented; it parses and builds (`allow_root` aside).
     pub example: &'static str,
     pub calls: Calls,
-    /// Checks the table and makes the provider. Touches nothing outside.
+    /// Checks the table and creates the provider, without side effects.
     pub build: fn(&BuildContext, &toml::Table) -> Built,
-    /// Where jobs build on instances that share this machine's file system, from the state directory; `None` where
-    /// an instance has a file system of its own.
+    /// Directories of jobs on instances that share the runner host's file system, derived from the state directory.
+    /// `None`: an instance has a file system of its own.
     pub guest_dirs: Option<fn(&std::path::Path) -> GuestDirs>,
-    /// For a provider of fixed hosts; `None` where instances are made and thrown away.
+    /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub fixed: Option<FixedHosts>,
-    /// Looks whether the provider could work here, without launching anything. Takes a table that builds; says
-    /// what is wrong with one that does not.
+    /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
+    /// the error in it.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
 }
 
-/// What a provider of fixed hosts says beside the trait. Both functions take a table that builds.
+/// What a provider of static hosts implements in addition to the trait. Both functions take a table that builds.
 #[derive(Debug, Clone, Copy)]
 pub struct FixedHosts {
     /// Every host of the table, the jump host first.
     pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, KeyError>,
-    /// Our own part of a clean, as a script for `/bin/sh`; `None` where the table turns it off.
+    /// Greenroom's own part of cleaning, as a script for `/bin/sh`; `None`: the table turns it off.
     pub clean: fn(&toml::Table, &CleanDirs<'_>) -> Result<Option<String>, KeyError>,
 }
 
-/// What a clean may touch beside what each job noted.
+/// Directories that cleaning may touch in addition to those that each job recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct CleanDirs<'a> {
-    /// Below it lie the builds of all jobs.
+    /// Contains the builds of all jobs.
     pub builds: &'a str,
-    /// Is emptied; `None`: what jobs have cached stays.
+    /// Emptied by cleaning; `None`: the cache stays.
     pub cache: Option<&'a str>,
 }
 
@@ -136,13 +136,13 @@ pub struct NamedHost {
     pub name: InstanceId,
     /// With an empty `host_key` as long as none is known.
     pub endpoint: Endpoint,
-    /// Jobs at once; `None`: the pool's `capacity_per_instance`.
+    /// Number of concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub capacity: Option<u32>,
     /// Passes connections on and runs no jobs.
     pub is_jump: bool,
-    /// Where its pinned host key is kept; `None`: the table states it.
+    /// Path of its pinned host key; `None`: the table states the key.
     pub pin: Option<PathBuf>,
-    /// Why nothing can be said to it yet: the jump host on the way is not known.
+    /// Why Greenroom cannot connect yet: the jump host's key is unknown.
     pub blocked: Option<String>,
 }
 
@@ -153,14 +153,14 @@ pub struct GuestDirs {
     pub cache: String,
 }
 
-/// What a provider may know beside its own table.
+/// The input of a provider in addition to its table.
 #[derive(Clone)]
 pub struct BuildContext {
     /// The one pool that this provider serves.
     pub pool: PoolName,
     /// Absolute.
     pub state_dir: PathBuf,
-    /// Our own executable, for instances that are processes on this machine. Absolute.
+    /// Greenroom's executable, for instances that are processes on the runner host. Absolute.
     pub program: PathBuf,
     pub clock: Rc<dyn Clock>,
 }
@@ -171,7 +171,7 @@ impl std::fmt::Debug for BuildContext {
     }
 }
 
-/// The hidden command `instance`, by what follows: a process of an instance's. Not for people.
+/// The hidden command `instance`, which runs the process of an instance; `arguments` follow its name.
 pub fn instance(arguments: &[OsString]) -> ExitCode {
     match arguments.split_first() {
         Some((kind, rest)) if kind == "qemu" => qemu::process::main(rest),
@@ -179,7 +179,7 @@ pub fn instance(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The provider of a kind, or what may have been meant.
+/// The provider of a kind; the error suggests the most similar one.
 pub fn find(kind: &str) -> Result<&'static Registration, KeyError> {
     all().iter().find(|known| known.kind == kind).ok_or_else(|| {
         let kinds: Vec<&str> = all().iter().map(|known| known.kind).collect();
@@ -195,8 +195,8 @@ mod tests {
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
         let error = find("locla").unwrap_err().to_string();
-        let said = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\" or \"gce\": did you mean \"local\"?";
-        assert_eq!(error, said);
+        let expected = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\" or \"gce\": did you mean \"local\"?";
+        assert_eq!(error, expected);
     }
 
     #[test]

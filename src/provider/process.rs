@@ -1,4 +1,4 @@
-//! Processes of this machine, told apart from later ones of the same number.
+//! Processes of the runner host, distinguished from later ones with the same pid.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 pub struct Process {
     pub pid: i32,
     pub session: i32,
-    /// Clock ticks since boot: tells it from a later process of the same number.
+    /// Start time in clock ticks since boot; distinguishes it from a later process with the same pid.
     pub started: u64,
-    /// Dead, only not yet waited for.
+    /// Has exited, but its parent has not waited for it yet.
     pub zombie: bool,
 }
 
@@ -27,7 +27,7 @@ impl Process {
         Some(Self { pid, session, started, zombie })
     }
 
-    /// `None`: there is no such process.
+    /// The process with a pid; `None`: it does not exist.
     pub fn of(pid: i32) -> Option<Self> {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -43,18 +43,18 @@ impl Process {
     }
 }
 
-/// Signals exactly this process, not one that took its number meanwhile.
+/// Signals exactly this process, never a later one with the same pid.
 pub fn signal(process: &Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-    // RACE: the handle is taken first; if number and start time match now, the handle is the process.
+    // RACE: the handle is taken first; if pid and start time match now, the handle is the process's.
     if Process::of(process.pid).is_some_and(|now| now.started == process.started) {
-        // Gone meanwhile is what was wanted; refused (another user's) is seen by whoever looks again.
+        // A process that has exited needs no signal. A refusal (another user's process) shows in the next check.
         let _ = rustix::process::pidfd_send_signal(&handle, signal);
     }
 }
 
-/// Which boot of the machine, in the kernel's words.
+/// The kernel's id of the current boot.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

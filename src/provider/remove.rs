@@ -1,4 +1,4 @@
-//! Removes what jobs leave behind, read-only directories included.
+//! Removes files of jobs, including read-only directories.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use fs_err as fs;
 
-/// Removes a file or a whole tree; follows no link. Not there: fine.
+/// Removes a file or a whole tree; follows no link. A missing path is not an error.
 pub fn tree(path: &Path) -> io::Result<()> {
     match attempt(path) {
-        // A job may have taken the right to write from its directories (Go's module cache does).
+        // A job may have made its directories read-only, as Go's module cache does.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             open_up(path)?;
             attempt(path)
@@ -26,7 +26,7 @@ fn attempt(path: &Path) -> io::Result<()> {
     };
     let done = if kind.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match done {
-        // RACE: somebody else removes it at the same time.
+        // RACE: another process removes it at the same time.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

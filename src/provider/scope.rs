@@ -1,7 +1,7 @@
-//! Where an instance's process is started: in a systemd scope of its own, where there is systemd.
+//! Starts an instance's process in a systemd scope of its own, where systemd runs.
 //!
-//! A process that stays in the control group of whoever launched it goes when that service stops. A scope of its own
-//! lets jobs live through a restart of the keeper and a graceful stop of the runner.
+//! A process in the control group of the service that launched it is killed when that service stops. With a scope of
+//! its own, a job survives a restart of the keeper and a graceful stop of the runner.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,24 +10,24 @@ use std::sync::OnceLock;
 
 use super::launch::Server;
 
-/// There exactly where systemd manages the machine.
+/// Exists exactly where systemd manages the host.
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// What a scope is called in `systemctl`.
+/// The description of a scope in `systemctl`.
 const DESCRIPTION: &str = "--description=Greenroom instance";
 
-/// Who can make scopes for us.
+/// The service manager that can create scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scopes {
-    /// The machine's own systemd; we are root.
+    /// The host's systemd; this process is root.
     System,
-    /// The user's.
+    /// The user's systemd.
     User,
-    /// Nobody: instances stay in the control group of whoever launches them.
+    /// None: instances stay in the control group of the process that launches them.
     None,
 }
 
-/// Asked once per process: a manager does not come or go under our feet.
+/// Checked once per process: a service manager does not appear or disappear meanwhile.
 pub fn scopes() -> Scopes {
     static FOUND: OnceLock<Scopes> = OnceLock::new();
     *FOUND.get_or_init(|| find(Path::new(SYSTEMD).is_dir(), rustix::process::geteuid().is_root(), works))
@@ -38,7 +38,7 @@ fn find(systemd: bool, root: bool, works: impl Fn(Scopes) -> bool) -> Scopes {
     if systemd && works(wanted) { wanted } else { Scopes::None }
 }
 
-/// Makes a scope for a program that does nothing.
+/// Creates a scope for a program that does nothing; true on success.
 fn works(scopes: Scopes) -> bool {
     let mut command = Command::new("systemd-run");
     command.args(arguments(scopes)).arg("true");
@@ -55,7 +55,7 @@ fn arguments(scopes: Scopes) -> Vec<&'static str> {
     arguments
 }
 
-/// The same process, in a scope of its own where there is somebody to make one.
+/// The same program, started in a scope of its own where one can be created.
 pub(super) fn in_scope(server: &Server) -> Server {
     within(server, scopes())
 }
@@ -66,7 +66,7 @@ fn within(server: &Server, scopes: Scopes) -> Server {
     }
     let mut all: Vec<OsString> = Vec::new();
     if scopes == Scopes::User {
-        // The way to the user's manager, which the environment that we pass on does not name.
+        // The address of the user's service manager, which is not among the inherited variables.
         let bus = std::env::var_os("XDG_RUNTIME_DIR").unwrap_or_default();
         all.push([OsString::from("XDG_RUNTIME_DIR="), bus].into_iter().collect());
         all.push("systemd-run".into());

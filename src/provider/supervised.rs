@@ -1,6 +1,6 @@
-//! Instances that are each a directory and a process of our own executable on this machine, seen from outside.
+//! Instances that are each a directory and a Greenroom process on the runner host, seen from outside.
 //!
-//! Disk and kernel locks are the only truth: nothing is remembered here, so any process may ask or act at any time.
+//! All state is on disk and in kernel locks, so any process may call these functions at any time.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ use crate::core::inventory::{Listed, Listing};
 use crate::port::clock::Clock;
 use crate::port::provider::{LaunchRequest, ProviderError};
 
-/// An instance that has not gone so long after it was told to is killed.
-const INSIST_AFTER: Duration = Duration::from_secs(10);
+/// How long an instance may take to terminate before it is killed.
+const KILL_AFTER: Duration = Duration::from_secs(10);
 
 /// The instances of one pool.
 #[derive(Clone)]
 pub struct Supervised {
     pub pool: PoolName,
-    /// The folder with one folder for each pool.
+    /// The directory with one subdirectory for each pool.
     pub instances: PathBuf,
     pub server: Server,
     pub clock: Rc<dyn Clock>,
@@ -73,21 +73,21 @@ impl Supervised {
 
     fn end(&self, dir: &InstanceDir) -> io::Result<()> {
         let now = self.clock.now();
-        let insisted = dir.terminating()?;
-        if insisted.is_none() {
+        let requested = dir.terminating()?;
+        if requested.is_none() {
             dir.put("terminating", &now)?;
         }
         let Some(holder) = dir.holder()? else {
-            // Nobody lives there: a process of its own buries it, however long that takes.
+            // No process holds the lock: a new process removes the instance, however long that takes.
             drop(launch::spawn(&self.server, dir, Stdio::null())?);
             return Ok(());
         };
-        let overdue = insisted.is_some_and(|since| now.since(since) >= INSIST_AFTER);
+        let overdue = requested.is_some_and(|since| now.since(since) >= KILL_AFTER);
         if overdue {
             dir.put("terminating", &now)?;
         }
         let Some(process) = Process::of(holder.as_raw_nonzero().get()) else { return Ok(()) };
-        // RACE: between the question and the look the number may have gone to somebody else.
+        // RACE: since the first query, the pid may have passed to another process.
         if dir.holder()? == Some(holder) {
             process::signal(&process, if overdue { Signal::KILL } else { Signal::TERM });
         }
@@ -100,31 +100,31 @@ impl Supervised {
         let is_there = || dir.launched().map(|found| found.is_some()).map_err(|error| transient(&error));
         if is_there()? {
             match self.end(&dir) {
-                // RACE: it was buried under our hands.
+                // RACE: another process removed it meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !is_there()? => {}
                 other => return other.map_err(|error| transient(&error)),
             }
         }
         if dir.holder().map_err(|error| transient(&error))?.is_some() {
-            // Its process is about to remove the last of it.
+            // Its process is about to remove the rest.
             return Ok(());
         }
         remove::tree(&dir.path).map_err(|error| transient(&error))?;
         Err(not_found(id))
     }
 
-    /// As `Provider::list`. `look` is asked for each directory; `None`: it is not an instance (any more), or shall
-    /// not be seen yet.
+    /// As `Provider::list`. `entry` is called for each directory; `None`: it is not an instance, or not to be listed
+    /// yet.
     pub fn list(
         &self,
         pool: &PoolName,
-        look: impl Fn(&InstanceDir) -> io::Result<Option<Listed>>,
+        entry: impl Fn(&InstanceDir) -> io::Result<Option<Listed>>,
     ) -> Result<Listing, ProviderError> {
         let begun = self.clock.now();
         let dirs = launch::instances(&self.pool_dir(pool)).map_err(|error| transient(&error))?;
         let mut listing = Listing { begun, complete: true, instances: Vec::new() };
         for dir in dirs {
-            match look(&dir) {
+            match entry(&dir) {
                 Ok(seen) => listing.instances.extend(seen),
                 Err(error) => {
                     tracing::warn!(%pool, %error, "cannot read an instance: the list is incomplete");

@@ -1,4 +1,4 @@
-//! The process of an instance on this machine, seen from inside: how it begins, what it listens to, how it is buried.
+//! The process of an instance on the runner host, seen from inside: its start, its signals, its removal.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -13,20 +13,20 @@ use super::instance_dir::{InstanceDir, Served};
 use super::process;
 use super::remove;
 
-/// How often we look whether our lock file is still the one that is named.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which the process checks that the lock's path still names the file that it has locked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What goes last, in this order: as long as there is a spec, there is an instance to terminate.
+/// The files that are removed last, in this order: as long as the spec exists, there is an instance to terminate.
 const LAST: [&str; 2] = ["spec.json", "lock"];
 
-/// Why it is over.
+/// Why the process of an instance exits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
-    /// Somebody asked for it: what is left is removed.
+    /// Termination was requested: the directory is removed.
     Terminated,
-    /// It broke, or was told to die: the directory stays, as a dead machine stays in its provider's list.
+    /// It failed, or was killed by SIGTERM: the directory stays, as a dead machine stays in its provider's list.
     Died(String),
-    /// The directory is gone or was replaced: whoever did that has nothing left to ask us.
+    /// The directory was removed or replaced, so no caller needs this process any more.
     Orphaned,
 }
 
@@ -40,64 +40,64 @@ impl fmt::Display for ExitReason {
     }
 }
 
-/// An instance that is this process's own.
+/// An instance whose lock this process holds.
 #[derive(Debug)]
 pub struct Seized {
-    /// Held to the end; never opened a second time, or closing that would unlock it.
+    /// Held until the process exits. Never opened a second time: closing that descriptor would release the lock.
     pub lock: fs::File,
-    /// What recorded itself before us; `None`: we are the first.
+    /// The process that served the instance before this one; `None`: this is the first.
     pub before: Option<Served>,
-    /// It shall be buried, not served.
-    pub bury: bool,
+    /// True if the instance is to be removed, not served.
+    pub removing: bool,
 }
 
-/// Becomes a process on its own: a session of its own, in no directory.
+/// Detaches this process: a session of its own, `/` as its working directory.
 pub fn detach() {
-    // A leader of a process group cannot start a session, but then it was started by hand.
+    // Fails for the leader of a process group, which was then started by hand.
     let _ = rustix::process::setsid();
     drop(std::env::set_current_dir("/"));
 }
 
-/// Becomes the instance's process. `None`: another process serves it, or one has served it: nothing is served twice.
+/// Makes this process the instance's. `None`: another process serves it or has served it; no instance is served twice.
 pub fn seize(dir: &InstanceDir) -> io::Result<Option<Seized>> {
     let Some(lock) = dir.seize()? else { return Ok(None) };
     halt_point("supervisor.seized");
     if dir.launched()?.is_none() {
         return Ok(None);
     }
-    let bury = dir.has("terminating");
+    let removing = dir.has("terminating");
     let before = dir.served()?;
-    if before.is_some() && !bury {
+    if before.is_some() && !removing {
         return Ok(None);
     }
-    if !bury {
+    if !removing {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         // CRASH: before this line the instance is half-made and the same token starts another process; after it,
         // dead.
         dir.put("server.json", &Served { pid, boot: process::boot_id()? })?;
         halt_point("supervisor.recorded");
     }
-    Ok(Some(Seized { lock, before, bury }))
+    Ok(Some(Seized { lock, before, removing }))
 }
 
-/// Tells the launch that waits for it, and lets go of its pipe.
+/// Answers the launch that waits for this process, and closes its pipe.
 pub fn answer() {
     let mut stdout = io::stdout();
-    // A launch that was cut off listens no more; the instance goes on and is listed.
+    // An interrupted launch no longer listens; the instance keeps running and is listed.
     drop(stdout.write_all(b"+").and_then(|()| stdout.flush()));
     if let Ok(null) = fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
     }
 }
 
-/// A line on the instance's console.
+/// Writes a line to the instance's console.
 pub fn note(text: &str) {
     let now = jiff::Timestamp::now().round(jiff::Unit::Millisecond).unwrap_or_default();
     drop(writeln!(io::stderr(), "{now} greenroom: {text}"));
 }
 
-/// A handler for each, not "ignore": that would be inherited by the jobs. From their making on no signal but SIGKILL
-/// ends this process by itself: a burial is not cut off by the next `terminate`.
+/// Handlers of signals; jobs would inherit ignored signals. With the handlers, only SIGKILL ends this process by
+/// itself: the next `terminate` does not interrupt a removal.
 #[derive(Debug)]
 pub struct Signals {
     stop: Signal,
@@ -105,34 +105,35 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Inside a runtime.
+    /// Must be called inside a runtime.
     pub fn new() -> io::Result<Self> {
         let others = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()];
         let others: io::Result<Vec<Signal>> = others.into_iter().map(signal).collect();
         Ok(Self { stop: signal(SignalKind::terminate())?, _others: others? })
     }
 
-    /// Returns when the instance shall end: by `terminate`, by a signal from elsewhere, or with its directory.
-    pub async fn end(&mut self, dir: &InstanceDir, lock: &fs::File, look: impl Fn()) -> ExitReason {
+    /// Returns when the instance has to end: by `terminate`, by a signal from elsewhere, or with its directory.
+    /// `on_check` as in `orphaned`.
+    pub async fn end(&mut self, dir: &InstanceDir, lock: &fs::File, on_check: impl Fn()) -> ExitReason {
         tokio::select! {
             _ = self.stop.recv() => {
-                let asked = dir.has("terminating");
-                if asked { ExitReason::Terminated } else { ExitReason::Died("killed by SIGTERM".to_owned()) }
+                let requested = dir.has("terminating");
+                if requested { ExitReason::Terminated } else { ExitReason::Died("killed by SIGTERM".to_owned()) }
             }
-            () = orphaned(dir, lock, look) => ExitReason::Orphaned,
+            () = orphaned(dir, lock, on_check) => ExitReason::Orphaned,
         }
     }
 }
 
-/// Returns when the path of a lock names another file, or none. Calls `look` each time that it does not.
-pub async fn orphaned(dir: &InstanceDir, lock: &fs::File, look: impl Fn()) {
+/// Returns when the path of a lock names another file, or none. Calls `on_check` whenever it still names the same file.
+pub async fn orphaned(dir: &InstanceDir, lock: &fs::File, on_check: impl Fn()) {
     let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
     let own = lock.metadata().ok().map(inode);
-    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let mut tick = tokio::time::interval(CHECK_INTERVAL);
     loop {
         tick.tick().await;
         match fs::metadata(dir.file("lock")).map(inode) {
-            Ok(named) if Some(named) == own => look(),
+            Ok(named) if Some(named) == own => on_check(),
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 note(&format!("cannot check the directory: {error}"));
             }
@@ -141,10 +142,11 @@ pub async fn orphaned(dir: &InstanceDir, lock: &fs::File, look: impl Fn()) {
     }
 }
 
-/// Removes the directory of an instance on which nothing runs any more; its lock is held by the caller.
+/// Removes the directory of an instance on which nothing runs any more. The caller holds its lock.
 ///
-/// CRASH: cut off anywhere, the instance is still listed, or (after its spec) the rest goes with the next `terminate`.
-pub fn bury(dir: &InstanceDir) -> io::Result<()> {
+/// CRASH: after an interruption the instance is still listed, or (without its spec) the next `terminate` removes the
+/// rest.
+pub fn remove_dir(dir: &InstanceDir) -> io::Result<()> {
     let entries = match fs::read_dir(&dir.path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -152,7 +154,7 @@ pub fn bury(dir: &InstanceDir) -> io::Result<()> {
     };
     for entry in entries {
         let entry = entry?;
-        // The mark goes with the directory: without it a cut-off burial would look like an instance.
+        // The mark is removed with the directory: without it, an interrupted removal would be taken for an instance.
         let name = entry.file_name();
         if !LAST.iter().chain(&["terminating"]).any(|last| name == *last) {
             remove::tree(&entry.path())?;
@@ -179,8 +181,8 @@ mod tests {
         for file in ["spec.json", "lock", "terminating", "work/deep/file"] {
             fs::write(dir.file(file), "").unwrap();
         }
-        bury(&dir).unwrap();
-        bury(&dir).unwrap();
+        remove_dir(&dir).unwrap();
+        remove_dir(&dir).unwrap();
         assert!(!dir.path.exists());
     }
 }

@@ -1,4 +1,4 @@
-//! What a local instance's directory holds beside what every instance's does.
+//! The files of a local instance's directory, in addition to those of every instance.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::core::time::millis;
 use crate::port::provider::InstanceKeys;
 use crate::provider::instance_dir::{InstanceDir, Launched, make_private, write_private};
 
-/// What an instance was launched with; never changed afterwards.
+/// The settings of a launched instance; never changed afterwards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
     #[serde(flatten)]
     pub(super) launched: Launched,
-    /// In the environment of everything that runs on the instance, so that it is found wherever it hides.
+    /// Part of the environment of all processes of the instance, which identifies them in any session.
     pub(super) cookie: String,
     pub(super) server: ServerKind,
     #[serde(default)]
@@ -31,7 +31,7 @@ pub(super) struct Spec {
 }
 
 impl Spec {
-    /// Writes an instance as it is launched; the caller moves the directory into place.
+    /// Writes the files of a new instance; the caller moves the directory into place.
     pub(super) fn fill(&self, dir: &InstanceDir, keys: &InstanceKeys) -> io::Result<()> {
         dir.fill(keys)?;
         for inner in ["home", "work", "sessions"] {

@@ -1,4 +1,4 @@
-//! Could local instances work here?
+//! Checks whether local instances can work here.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use super::settings::{ServerKind, Settings};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
 
-/// Where distributions keep sshd. It is on no ordinary user's PATH.
+/// Paths of sshd in distributions. An ordinary user's `PATH` does not contain them.
 const SSHD: &[&str] =
     &["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd", "/usr/bin/sshd", "/usr/lib/ssh/sshd"];
 
-/// The directory that sshd wants to be empty while it separates privileges; compiled into it.
+/// The empty directory that sshd requires for privilege separation; its path is compiled into sshd.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// The sshd that the settings name, or the first that is there.
+/// The sshd that the settings name, otherwise the first that exists.
 pub(super) fn find_sshd(named: Option<&Path>) -> Option<PathBuf> {
     match named {
         Some(named) => named.is_file().then(|| named.to_owned()),
@@ -44,9 +44,9 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
             is_root.then_some(Path::new(PRIVILEGE_SEPARATION)),
         ));
     }
-    let on = settings.misbehaviour();
-    if !on.is_empty() {
-        let keys: Vec<String> = on.iter().map(|key| format!("`{key}`")).collect();
+    let faults = settings.injected_faults();
+    if !faults.is_empty() {
+        let keys: Vec<String> = faults.iter().map(|key| format!("`{key}`")).collect();
         let what = format!("pool `{}` has fault injection enabled: {}", context.pool, keys.join(", "));
         let remedy = Some("remove these keys after the rehearsal".to_owned());
         found.push(finding("local-fault-injection", Severity::Warning, what, remedy));

@@ -1,4 +1,4 @@
-//! Launches that fail because the operator said so.
+//! Failed launches that the operator injects.
 //!
 //! The counter is a file of the pool, so that it works across processes. The caller holds the pool's lock.
 
@@ -15,14 +15,14 @@ use crate::provider::keys::{KeyError, Keys};
 pub(super) const CLASSES: &[&str] =
     &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
 
-/// The first so many launches fail with a class.
+/// The first `first` launches fail with an error class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FailLaunch {
     class: String,
     first: u32,
 }
 
-/// What has been counted so far, and for which setting.
+/// The number of failed launches so far, and the setting that it belongs to.
 #[derive(Debug, Serialize, Deserialize)]
 struct Counted {
     setting: FailLaunch,
@@ -43,10 +43,10 @@ impl FailLaunch {
         })
     }
 
-    /// Counts one launch; the failure it shall meet, if any. A changed setting starts over.
+    /// Counts one launch and returns the failure to inject, if any. A changed setting restarts the count.
     pub(super) fn count(&self, file: &Path) -> io::Result<Option<ProviderError>> {
         let before: Option<Counted> = match fs::read(file) {
-            // A torn counter is no reason to refuse: it starts over.
+            // A torn counter does not fail the launch: the count restarts.
             Ok(bytes) => serde_json::from_slice(&bytes).ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use crate::keys::Takes::{Count, Duration, Flag, HostPath, Table, Word};
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{KeyTable, key};
 
-/// The words of `server`.
+/// The values of `server`.
 pub(super) const SERVERS: &[&str] = &["embedded", "openssh"];
 
 pub(super) const TABLES: &[KeyTable] = &[

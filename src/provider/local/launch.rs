@@ -1,4 +1,4 @@
-//! What is local about launching: the instance's spec, and misbehaviour on purpose.
+//! The local part of a launch: the instance's spec, and injected faults.
 
 use std::io;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Login name and shell of the user that we are.
+//! Login name and shell of the user that runs this process.
 
-/// From the user database; where it knows no name, one made of the number.
+/// The login name in the user database; if there is none, a name made of the user id.
 pub(super) fn name() -> String {
     let uid = rustix::process::geteuid().as_raw();
     let local = std::fs::read_to_string("/etc/passwd").ok().and_then(|text| in_passwd(&text, uid));
@@ -15,7 +15,7 @@ fn entry(text: &str, uid: u32) -> Option<&str> {
     text.lines().find(|line| line.split(':').nth(2).is_some_and(|field| field == uid.to_string()))
 }
 
-/// The login shell, if it is one that lets nobody in: OpenSSH asks it, the embedded server does not.
+/// The login shell, if it denies every login: OpenSSH runs it, the embedded server does not.
 pub(super) fn closed_shell() -> Option<String> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     closed(&text, rustix::process::geteuid().as_raw())
@@ -27,7 +27,7 @@ fn closed(text: &str, uid: u32) -> Option<String> {
     matches!(name, "nologin" | "false").then(|| shell.to_owned())
 }
 
-/// Users of a network directory are not in the file.
+/// The name of a user of a network directory, who is not in /etc/passwd.
 fn in_directory() -> Option<String> {
     let output =
         std::process::Command::new("id").arg("-un").output().ok().filter(|out| out.status.success())?;

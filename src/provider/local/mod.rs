@@ -1,6 +1,6 @@
-//! Instances that are processes on this machine.
+//! Instances that are processes on the runner host.
 //!
-//! An instance is a directory and a process of our own executable that serves SSH on loopback.
+//! An instance is a directory and a Greenroom process that serves SSH on loopback.
 //! There is no isolation: jobs run as the user that runs Greenroom.
 
 use std::ffi::OsString;
@@ -48,13 +48,13 @@ pub const REGISTRATION: Registration = Registration {
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;
 
-/// Instances see this machine's files. What a job leaves there goes with the attempt's directory.
+/// Instances share the runner host's files. A job's files are removed with the attempt's directory.
 fn guest_dirs(state_dir: &Path) -> GuestDirs {
     let under = |name: &str| state_dir.join(name).display().to_string();
     GuestDirs { builds: under("builds"), cache: under("cache") }
 }
 
-/// The instances of one pool on this machine.
+/// The instances of one pool on the runner host.
 #[derive(Debug)]
 struct Local {
     context: BuildContext,
@@ -76,8 +76,8 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
 }
 
 impl Local {
-    /// `None`: it is not an instance (any more), or shall not be seen yet.
-    fn look(&self, dir: &InstanceDir) -> io::Result<Option<Listed>> {
+    /// The list entry of a directory; `None`: it is not an instance, or `list_lag` has not passed.
+    fn entry(&self, dir: &InstanceDir) -> io::Result<Option<Listed>> {
         let Some(Spec { launched, list_lag, .. }) = dir.read("spec.json")? else { return Ok(None) };
         if self.context.clock.now().since(launched.created) < list_lag {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Provider for Local {
     }
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
-        self.supervised.list(pool, |dir| self.look(dir))
+        self.supervised.list(pool, |dir| self.entry(dir))
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
@@ -120,7 +120,7 @@ impl Provider for Local {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // A boot is the start of one small process: no number of them is too many.
+        // A boot is the start of one small process, so concurrent boots are not limited.
         Capabilities { boots_here: Some(u32::MAX), ..Capabilities::default() }
     }
 }

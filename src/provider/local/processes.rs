@@ -1,7 +1,7 @@
-//! Finds and ends what runs on an instance.
+//! Finds and kills the processes of an instance.
 //!
 //! A process belongs to an instance if its session is recorded, or if the instance's cookie is in its environment.
-//! Together they find a job that started a session of its own as well as one that wiped its environment.
+//! Together, these checks find a job that started a session of its own as well as one that cleared its environment.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,14 +16,14 @@ use crate::provider::process::{Process, signal};
 /// The variable that carries an instance's cookie.
 pub(super) const COOKIE: &str = "GREENROOM_LOCAL_INSTANCE";
 
-/// How long everything is killed again and again before we give up: unkillable, or another user's.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long processes are killed repeatedly before the rest counts as unkillable or another user's.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A session that was started on an instance, by its leader.
+/// A session on an instance, identified by its leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Session {
     pub(super) leader: i32,
-    /// Clock ticks since boot: tells the leader from a later process of the same number.
+    /// Start time in clock ticks since boot; distinguishes the leader from a later process with the same pid.
     pub(super) started: u64,
 }
 
@@ -38,35 +38,35 @@ impl Session {
         Some(Self { leader: leader.parse().ok()?, started: started.parse().ok()? })
     }
 
-    /// The records of an instance. No directory: none.
+    /// The recorded sessions of an instance; empty if the directory is missing.
     pub(super) fn recorded(sessions: &Path) -> BTreeSet<Self> {
         let Ok(entries) = fs::read_dir(sessions) else { return BTreeSet::new() };
         entries.flatten().filter_map(|entry| Self::parse(entry.file_name().to_str()?)).collect()
     }
 }
 
-/// Are there processes left in a session?
+/// True if no process is left in a session.
 pub(super) fn is_empty(session: Session, table: &[Process]) -> bool {
     !table.iter().any(|process| process.session == session.leader && !process.zombie)
 }
 
-/// The recorded sessions that have nobody left.
+/// The recorded sessions in which no process is left.
 pub(super) fn ended(sessions: &BTreeSet<Session>) -> Vec<Session> {
     let Ok(table) = Process::all() else { return Vec::new() };
     sessions.iter().copied().filter(|session| is_empty(*session, &table)).collect()
 }
 
 fn carries(process: &Process, cookie: &str) -> bool {
-    // Another user's, or gone: not ours to judge.
+    // Unreadable: another user's process, or one that has exited.
     let Ok(environment) = std::fs::read(format!("/proc/{}/environ", process.pid)) else { return false };
     let wanted = format!("{COOKIE}={cookie}");
     environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
 }
 
-/// Everything alive that belongs to an instance.
+/// All living processes of an instance.
 fn members(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<Vec<Process>> {
     let table = Process::all()?;
-    // A number whose present owner began at another time is no longer that session.
+    // If the process with the leader's pid started at another time, the session no longer exists.
     let stale = |session: &Session| {
         table.iter().any(|process| process.pid == session.leader && process.started != session.started)
     };
@@ -80,8 +80,8 @@ fn members(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<Vec<Process
     Ok(table.iter().filter(|process| is_member(process)).cloned().collect())
 }
 
-/// Kills everything that belongs to an instance, as a power cut would. Blocks, 5 s at most; the number of processes
-/// that would not go.
+/// Kills all processes of an instance, as a power cut would. Blocks for at most 5 s; returns the number of processes
+/// that are left.
 pub(super) fn end_all(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<usize> {
     let begun = Instant::now();
     let mut clean = 0;
@@ -90,12 +90,12 @@ pub(super) fn end_all(cookie: &str, sessions: &BTreeSet<Session>) -> io::Result<
         for process in &left {
             signal(process, Signal::KILL);
         }
-        // RACE: a process that is just starting a program shows no environment: two looks must agree.
+        // RACE: a process that is starting a program shows no environment, so two checks must agree.
         clean = if left.is_empty() { clean + 1 } else { 0 };
         if clean == 2 {
             return Ok(0);
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > KILL_TIMEOUT {
             return Ok(left.len());
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! What a pool's table says about local instances.
+//! The settings of local instances, from a pool's provider table.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::faults::FailLaunch;
 use super::keys::SERVERS;
 use crate::provider::keys::{KeyError, Keys};
 
-/// Who answers SSH on an instance.
+/// The SSH server of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ServerKind {
@@ -21,16 +21,16 @@ pub(super) enum ServerKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) server: ServerKind,
-    /// Where sshd is; `None`: looked for when an instance boots.
+    /// Path of sshd; `None`: searched for when an instance boots.
     pub(super) sshd: Option<PathBuf>,
     pub(super) allow_root: bool,
     /// From launch to the first answer. Default 0.
     pub(super) boot_delay: Duration,
-    /// From the first answer to a sudden end; `None`: lives on.
+    /// From the first answer to a sudden end; `None`: no such end.
     pub(super) die_after: Option<Duration>,
     /// From launch to the first appearance in a list. Default 0.
     pub(super) list_lag: Duration,
-    /// The most instances at a time; `None`: no limit.
+    /// Number of instances at which launches are refused; `None`: no limit.
     pub(super) no_capacity: Option<u32>,
     pub(super) fail_launch: Option<FailLaunch>,
 }
@@ -56,7 +56,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Jobs are plain processes of ours, so root's would own the machine.
+    /// Jobs are plain processes of Greenroom's user, so root's jobs would control the runner host.
     pub(super) fn check_user(&self, is_root: bool) -> Result<(), KeyError> {
         if !is_root || self.allow_root {
             return Ok(());
@@ -67,8 +67,8 @@ impl Settings {
         Err(KeyError::new("allow_root", why))
     }
 
-    /// The misbehaviour that is switched on, by key.
-    pub(super) fn misbehaviour(&self) -> Vec<&'static str> {
+    /// The keys of the enabled faults.
+    pub(super) fn injected_faults(&self) -> Vec<&'static str> {
         let on = [
             ("boot_delay", !self.boot_delay.is_zero()),
             ("die_after", self.die_after.is_some()),
@@ -104,7 +104,7 @@ mod tests {
     fn an_empty_table_behaves_well() {
         let settings = read("").unwrap();
         assert_eq!(settings.server, ServerKind::Embedded);
-        assert!(settings.misbehaviour().is_empty());
+        assert!(settings.injected_faults().is_empty());
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_example_shows_every_key() {
-        // A commented key looks like `# name = value`, a comment in words does not.
+        // A commented key has the form `# name = value`; prose does not.
         let is_key = |line: &str| {
             let name = line.split(" = ").next().unwrap_or_default();
             line.contains(" = ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
@@ -124,7 +124,7 @@ mod tests {
         let text: Vec<&str> =
             lines.map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line)).collect();
         let settings = read(&text.join("\n")).unwrap();
-        assert_eq!(settings.misbehaviour().len(), 5);
+        assert_eq!(settings.injected_faults().len(), 5);
         assert!(settings.sshd.is_some());
         assert_eq!(read(super::super::REGISTRATION.example).unwrap(), read("").unwrap());
     }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn wrong_values_name_key_expectation_and_neighbour() {
-        for (text, said) in [
+        for (text, message) in [
             ("sshd = \"sshd\"", "`sshd` is \"sshd\", expected an absolute path"),
             ("server = \"opensshd\"", "did you mean \"openssh\"?"),
             ("boot_delay = \"-1s\"", "a duration cannot be negative"),
@@ -150,7 +150,7 @@ mod tests {
             ("fail_launch = { class = \"quota\", first = 1, last = 2 }", "`fail_launch.last` is not a key"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 }

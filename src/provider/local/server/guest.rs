@@ -1,4 +1,4 @@
-//! What the parts of an instance's process share.
+//! The state that the parts of an instance's process share.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use crate::provider::launch::passed_on;
 use crate::provider::local::processes::{COOKIE, Session};
 use crate::provider::process::{self, Process};
 
-/// Used when our own environment has no PATH.
+/// Used if this process's environment has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The instance, from the inside.
@@ -18,15 +18,15 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) struct Guest {
     pub(super) dir: InstanceDir,
     pub(super) spec: Spec,
-    /// The login name that everything runs as.
+    /// The login name that all programs run as.
     pub(super) user: String,
-    /// Sessions that were started and may have somebody left in them. Also on disk, for whoever comes after us.
+    /// Started sessions in which processes may be left. Also on disk, for the process that removes the instance.
     pub(super) sessions: Mutex<BTreeSet<Session>>,
 }
 
 impl Guest {
     fn sessions(&self) -> MutexGuard<'_, BTreeSet<Session>> {
-        // The set is whole between any two operations, whatever panicked there.
+        // The set is consistent between any two operations, even after a panic.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,7 +39,7 @@ impl Guest {
         command
     }
 
-    /// What a program on the instance sees, and nothing else.
+    /// The whole environment of a program on the instance.
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut environment = vec![("PATH", OsString::from(PATH))];
         environment.extend(passed_on());
@@ -53,7 +53,7 @@ impl Guest {
         environment
     }
 
-    /// Remembers a session by its leader, which has just been started.
+    /// Adds the session of a leader that has just been started.
     pub(super) fn started(&self, pid: Option<u32>) {
         let process = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Process::of);
         if let Some(Process { pid, started, .. }) = process {
@@ -61,7 +61,7 @@ impl Guest {
         }
     }
 
-    /// Forgets the sessions that have nobody left.
+    /// Removes the sessions in which no process is left.
     pub(super) fn sweep(&self) {
         let mut sessions = self.sessions();
         if sessions.is_empty() {
@@ -73,9 +73,9 @@ impl Guest {
         }
     }
 
-    /// Kills everything on the instance; how many processes would not go.
+    /// Kills all processes on the instance; returns how many are left.
     pub(super) fn end_all(&self) -> usize {
-        // A session may have recorded itself without being remembered here: a process before us was its parent.
+        // A recorded session may be missing here: an earlier process of the instance was its parent.
         let mut sessions = self.sessions().clone();
         sessions.extend(Session::recorded(&self.dir.file("sessions")).iter().filter(|_| self.is_this_boot()));
         processes::end_all(&self.spec.cookie, &sessions).unwrap_or_else(|error| {

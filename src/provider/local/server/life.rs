@@ -15,7 +15,7 @@ use crate::core::time::Pretty;
 use crate::provider::local::settings::ServerKind;
 use crate::provider::supervisor::{ExitReason, Signals};
 
-/// What it takes to live.
+/// The runtime and the signal handlers of an instance's process.
 pub(super) struct Pulse {
     runtime: Runtime,
     signals: Signals,
@@ -31,7 +31,7 @@ impl Pulse {
         Ok(Self { runtime, signals })
     }
 
-    /// Boots, serves, and returns when it is over. The programs that run then are still running.
+    /// Boots, serves, and returns when the instance has to end. Its programs are still running then.
     pub(super) fn live(self, guest: &Arc<Guest>, lock: &fs::File) -> ExitReason {
         let Self { runtime, mut signals } = self;
         runtime.block_on(attend(guest, lock, &mut signals))
@@ -69,7 +69,7 @@ async fn boot_and_serve(guest: &Arc<Guest>) -> ExitReason {
     }
 }
 
-/// Everything that can fail comes before the endpoint is written: what has one answers.
+/// Does everything that can fail before it writes the endpoint: an instance with an endpoint answers.
 async fn boot(guest: &Arc<Guest>) -> io::Result<impl Future<Output = ()> + use<>> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let server = match guest.spec.server {
@@ -90,7 +90,7 @@ async fn boot(guest: &Arc<Guest>) -> io::Result<impl Future<Output = ()> + use<>
     Ok(accept(Arc::clone(guest), listener, server))
 }
 
-/// Who talks to a peer.
+/// The SSH server that gets a connection.
 enum Server {
     Embedded(Arc<russh::server::Config>, russh::keys::PublicKey),
     Openssh(openssh::Sshd),
@@ -101,7 +101,7 @@ async fn accept(guest: Arc<Guest>, listener: TcpListener, server: Server) {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
             Err(error) => {
-                // Out of descriptors, or the peer left again: neither is the end of the machine.
+                // Out of descriptors, or the peer has disconnected: neither ends the instance.
                 note(&format!("cannot accept a connection: {error}"));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;

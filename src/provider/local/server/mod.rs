@@ -1,7 +1,7 @@
 //! The instance's own process: serves SSH until it ends.
 //!
-//! Started by a launch, it is on its own at once: own session, nothing of the caller's environment, streams on the
-//! console's file. Whoever wants it gone marks its directory and sends SIGTERM; then it buries itself.
+//! A launch starts it, and it detaches immediately: a session of its own, a minimal environment, its streams on the
+//! console's file. `terminate` marks its directory and sends SIGTERM; then the process removes the instance.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ mod trampoline;
 
 use guest::Guest;
 
-/// The hidden subcommands `instance serve --dir DIR` and `instance session DIR PROGRAM ARGUMENT…`, by what follows
-/// `instance`. Not for people.
+/// The hidden subcommands `instance serve --dir DIR` and `instance session DIR PROGRAM ARGUMENT…`; `arguments` follow
+/// `instance`.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let texts: Vec<&str> = arguments.iter().map_while(|argument| argument.to_str()).collect();
     match (texts.as_slice(), arguments) {
@@ -39,7 +39,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Serves or buries the instance in a directory; returns when it is over.
+/// Serves or removes the instance in a directory; returns when that is done.
 pub fn serve(path: &Path) -> ExitCode {
     supervisor::detach();
     let dir = InstanceDir::at(path);
@@ -56,20 +56,20 @@ pub fn serve(path: &Path) -> ExitCode {
     }
 }
 
-/// What a process has in hand when the instance is its own.
+/// The state of a process that has seized its instance.
 struct Begun {
     guest: Arc<Guest>,
     seized: Seized,
     pulse: life::Pulse,
 }
 
-/// `None`: there is nothing to do here.
+/// `None`: this process has nothing to do.
 fn begin(dir: &InstanceDir) -> std::io::Result<Option<Begun>> {
     let pulse = life::Pulse::new()?;
     let Some(seized) = supervisor::seize(dir)? else { return Ok(None) };
     let Some(spec) = dir.read::<Spec>("spec.json")? else { return Ok(None) };
     let boot = process::boot_id()?;
-    // Process numbers recorded in another boot mean nothing.
+    // Pids recorded in another boot are meaningless.
     let same_boot = seized.before.as_ref().is_none_or(|served| served.boot == boot);
     let recorded = processes::Session::recorded(&dir.file("sessions"));
     let sessions = if same_boot { recorded } else { std::collections::BTreeSet::default() };
@@ -79,21 +79,21 @@ fn begin(dir: &InstanceDir) -> std::io::Result<Option<Begun>> {
 
 impl Begun {
     fn run(self) -> ExitCode {
-        let Self { guest, seized: Seized { lock, before: _, bury }, pulse } = self;
+        let Self { guest, seized: Seized { lock, before: _, removing }, pulse } = self;
         supervisor::answer();
-        let end = if bury { ExitReason::Terminated } else { pulse.live(&guest, &lock) };
+        let end = if removing { ExitReason::Terminated } else { pulse.live(&guest, &lock) };
         note(&format!("stopping: {end}"));
         let left = guest.end_all();
         if left > 0 {
             note(&format!("cannot stop {left} processes"));
             return ExitCode::FAILURE;
         }
-        let buried = match end {
-            ExitReason::Terminated => supervisor::bury(&guest.dir),
+        let removed = match end {
+            ExitReason::Terminated => supervisor::remove_dir(&guest.dir),
             ExitReason::Died(_) | ExitReason::Orphaned => Ok(()),
         };
         drop(lock);
-        match buried {
+        match removed {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 note(&format!("cannot remove the instance: {error}"));
@@ -103,7 +103,7 @@ impl Begun {
     }
 }
 
-/// Our own executable, also when it was replaced on disk meanwhile.
+/// This process's executable, even if it has been replaced on disk.
 fn own_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }

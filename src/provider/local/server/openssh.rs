@@ -14,14 +14,14 @@ use super::note;
 use crate::provider::local::doctor::find_sshd;
 use crate::provider::local::processes::COOKIE;
 
-/// An sshd whose configuration it has approved.
+/// An sshd that has accepted its configuration.
 #[derive(Debug)]
 pub(super) struct Sshd {
     program: PathBuf,
     config: PathBuf,
 }
 
-/// Writes the configuration and lets sshd check it: what is wrong is known at boot, not at the first connection.
+/// Writes the configuration and has sshd check it: mistakes show at boot, not at the first connection.
 pub(super) fn prepare(guest: &Guest) -> io::Result<Sshd> {
     let missing =
         || io::Error::other("`server = \"openssh\"`, but sshd is not installed: run `greenroom doctor`");
@@ -30,8 +30,8 @@ pub(super) fn prepare(guest: &Guest) -> io::Result<Sshd> {
     fs::write(&config, text(&guest.dir.path, &guest.user, &guest.spec.cookie)?)?;
     let check = Command::new(&program).arg("-t").arg("-f").arg(&config).stdin(Stdio::null()).output()?;
     if !check.status.success() {
-        let said = String::from_utf8_lossy(&check.stderr);
-        return Err(io::Error::other(format!("{} failed: {}", program.display(), said.trim())));
+        let stderr = String::from_utf8_lossy(&check.stderr);
+        return Err(io::Error::other(format!("{} failed: {}", program.display(), stderr.trim())));
     }
     Ok(Sshd { program, config })
 }
@@ -58,9 +58,9 @@ impl Sshd {
     }
 }
 
-/// Only what differs from OpenSSH's defaults.
+/// The configuration; only what differs from OpenSSH's defaults.
 fn text(dir: &Path, user: &str, cookie: &str) -> io::Result<String> {
-    // `"` ends a quoted word of this format and `%` begins a token.
+    // In this format, `"` ends a quoted argument and `%` begins a token.
     let path = dir.to_str().filter(|path| !path.contains(['"', '%', '\n', '\\']));
     let plain =
         || io::Error::other(format!("sshd's configuration cannot contain the path {}", dir.display()));

@@ -18,7 +18,7 @@ use super::guest::Guest;
 use super::note;
 use super::spool::Spool;
 
-/// What is read from a program at once, in bytes: a pipe's page run, and about the peer's packet.
+/// Size of one read from a program, in bytes: a pipe's page run, and about the peer's packet.
 const CHUNK: usize = 32 * 1024;
 
 /// The channel of a running program, as the connection sees it. Dropped when the channel closes: the program loses
@@ -26,12 +26,12 @@ const CHUNK: usize = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct Running {
     input: Arc<Spool>,
-    /// `None` when the program has ended: its number may be somebody else's.
+    /// `None` once the program has exited: its pid may be another process's.
     leader: Arc<Mutex<Option<Pid>>>,
     _closed: oneshot::Sender<()>,
 }
 
-/// How a program talks back.
+/// The way from a program back to the peer.
 pub(super) struct Back {
     pub(super) channel: ChannelId,
     pub(super) writer: ChannelWriteHalf<Msg>,
@@ -56,7 +56,7 @@ impl Running {
         Ok(Self { input, leader, _closed: closed })
     }
 
-    /// Input for the program. When the disk has no room for it, the program gets what fitted, and then the end.
+    /// Queues input for the program. If the disk is full, the program gets the part that fitted, then the end.
     pub(super) fn input(&self, bytes: &[u8]) {
         if let Err(error) = self.input.push(bytes) {
             note(&format!("cannot write the input: {error}"));
@@ -68,12 +68,12 @@ impl Running {
         self.input.finish();
     }
 
-    /// To the program's process group, as OpenSSH does.
+    /// Signals the program's process group, as OpenSSH does.
     pub(super) fn signal(&self, signal: &Sig) {
         let leader = *self.leader.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(leader), Some(signal)) = (leader, number(signal)) else { return };
         if kill_process_group(leader, signal).is_err() {
-            // It has not made its session yet. Refused otherwise: it runs as another user by now.
+            // The program has not created its session yet, or it now runs as another user, which is refused again.
             let _ = kill_process(leader, signal);
         }
     }
@@ -99,8 +99,8 @@ async fn attend(
         let status = async {
             let status = child.wait().await;
             *leader.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            // At once, as OpenSSH does: a program left in the background may hold the streams for long.
-            tell(handle, *channel, status).await;
+            // Immediately, as OpenSSH does: a background program may hold the streams for long.
+            report(handle, *channel, status).await;
         };
         tokio::join!(status, pump(stdout, writer, None), pump(stderr, writer, Some(1)));
         drop(writer.eof().await);
@@ -113,7 +113,7 @@ async fn attend(
     }
     feeding.abort();
     input.discard();
-    // The program may outlive its channel; somebody has to wait for it.
+    // The program may outlive its channel; this task waits for it.
     drop(child.wait().await);
     *leader.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
@@ -122,7 +122,7 @@ async fn feed(stdin: Option<ChildStdin>, input: Arc<Spool>) {
     let Some(mut stdin) = stdin else { return };
     while let Ok(Some(bytes)) = input.next().await {
         if stdin.write_all(&bytes).await.is_err() {
-            // The program closed its input: that is its right.
+            // The program closed its input, which is not an error.
             break;
         }
     }
@@ -148,15 +148,15 @@ async fn pump(from: Option<impl AsyncRead + Unpin>, to: &ChannelWriteHalf<Msg>, 
     }
 }
 
-async fn tell(handle: &Handle, channel: ChannelId, status: io::Result<ExitStatus>) {
-    // An error means that the connection is gone: nobody is left to be told.
+async fn report(handle: &Handle, channel: ChannelId, status: io::Result<ExitStatus>) {
+    // An error means that the connection is gone, so there is no peer to report to.
     let _ = match status {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => handle.exit_status_request(channel, code.unsigned_abs()).await,
             (None, Some(signal)) => {
-                let words = format!("killed by signal {signal}");
+                let message = format!("killed by signal {signal}");
                 let (name, core) = (name(signal), status.core_dumped());
-                handle.exit_signal_request(channel, name, core, words, String::new()).await
+                handle.exit_signal_request(channel, name, core, message, String::new()).await
             }
             (None, None) => Ok(()),
         },
@@ -167,7 +167,7 @@ async fn tell(handle: &Handle, channel: ChannelId, status: io::Result<ExitStatus
     };
 }
 
-/// The names that the protocol knows, and two more that shells use.
+/// Signals with a name in the protocol.
 const SIGNALS: &[(Signal, Sig)] = &[
     (Signal::ABORT, Sig::ABRT),
     (Signal::ALARM, Sig::ALRM),

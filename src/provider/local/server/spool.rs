@@ -1,7 +1,7 @@
 //! Standard input on its way to a slow program.
 //!
-//! Whoever talks SSH must never wait for a program: on the same connection come the window for its output and the
-//! second channel that stops it. So input is taken as it comes, 4 MiB in memory, the rest in a file without a name.
+//! The SSH server must never wait for a program: the same connection carries the window for its output and the second
+//! channel that stops it. So the spool accepts all input, up to 4 MiB in memory, the rest in an unnamed file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,13 +15,13 @@ use tokio::sync::Notify;
 /// Kept in memory before the file is used, in bytes.
 const IN_MEMORY: usize = 4 * 1024 * 1024;
 
-/// Read from the file at once, in bytes.
+/// Size of one read from the file, in bytes.
 const CHUNK: usize = 64 * 1024;
 
 /// First in, first out; one writer, one reader.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// Where the file is made.
+    /// The folder in which the file is created.
     folder: PathBuf,
     queue: Mutex<Queue>,
     more: Notify,
@@ -76,13 +76,13 @@ impl Spool {
         Ok(())
     }
 
-    /// No more will come.
+    /// Marks the end of the input.
     pub(super) fn finish(&self) {
         self.queue().finished = true;
         self.more.notify_one();
     }
 
-    /// Nobody reads any more: what is here and what comes is dropped.
+    /// Drops all queued and further input: the program no longer reads.
     pub(super) fn discard(&self) {
         *self.queue() = Queue { discarding: true, ..Queue::default() };
     }
@@ -112,7 +112,7 @@ impl Queue {
             file.read_exact_at(&mut bytes, self.read)?;
             self.read += bytes.len() as u64;
             if self.read == self.written {
-                // Caught up: the disk gets its room back.
+                // The whole file has been read: its disk space is freed.
                 file.set_len(0)?;
                 (self.read, self.written) = (0, 0);
             }

@@ -1,6 +1,6 @@
 //! The embedded SSH server: one key, one user, commands.
 //!
-//! Its loop never waits for a program. No terminal, no forwarding, no file transfer: refused, politely.
+//! Its loop never waits for a program. It refuses terminals, forwarding and file transfer.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,17 +25,17 @@ pub(super) fn config(guest: &Guest) -> io::Result<Config> {
         server_id: SshId::Standard("SSH-2.0-greenroom_local".into()),
         methods: MethodSet::from(&[MethodKind::PublicKey][..]),
         auth_rejection_time: Duration::from_secs(1),
-        // Every client asks first whether it gets in without anything.
+        // Every client first tries to log in without credentials.
         auth_rejection_time_initial: Some(Duration::ZERO),
         keys: vec![key],
-        // A kept connection may be silent for hours; on loopback its end is always told.
+        // A kept connection may be silent for hours; on loopback its end is always reported.
         inactivity_timeout: None,
         nodelay: true,
         ..Config::default()
     })
 }
 
-/// The one key that gets in.
+/// The only key that may log in.
 pub(super) fn authorized(guest: &Guest) -> io::Result<PublicKey> {
     let path = guest.dir.file("authorized_keys");
     PublicKey::from_openssh(fs::read_to_string(&path)?.trim())
@@ -49,7 +49,7 @@ pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, so
     let config = Arc::clone(config);
     tokio::spawn(async move {
         drop(socket.set_nodelay(true));
-        // How a connection ends is the peer's affair; what ran on it is waited for where it was started.
+        // How a connection ends does not matter; `session` waits for the programs that ran on it.
         if let Ok(session) = russh::server::run_stream(config, socket, peer).await {
             drop(session.await);
         }
@@ -60,13 +60,13 @@ pub(super) fn talk(guest: &Arc<Guest>, config: &Arc<Config>, key: &PublicKey, so
 struct Peer {
     guest: Arc<Guest>,
     key: PublicKey,
-    /// Channels that run nothing yet.
+    /// Channels that do not run a program yet.
     opened: HashMap<ChannelId, ChannelWriteHalf<Msg>>,
     running: HashMap<ChannelId, Running>,
 }
 
 impl Peer {
-    fn knows(&self, user: &str, key: &PublicKey) -> Auth {
+    fn authorize(&self, user: &str, key: &PublicKey) -> Auth {
         if user == self.guest.user && key.key_data() == self.key.key_data() {
             return Auth::Accept;
         }
@@ -102,11 +102,11 @@ impl Handler for Peer {
         user: &str,
         offer: PublicKeyOffer<'_>,
     ) -> Result<Auth, Self::Error> {
-        Ok(self.knows(user, offer.public_key))
+        Ok(self.authorize(user, offer.public_key))
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
-        Ok(self.knows(user, key.public_key))
+        Ok(self.authorize(user, key.public_key))
     }
 
     async fn channel_open_session(
@@ -116,8 +116,8 @@ impl Handler for Peer {
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
         let id = channel.id();
-        // The reading half is dropped on purpose: what comes in is handed to the methods below, which never wait;
-        // through the channel's own queue a program that does not read would stop the whole connection.
+        // The reading half is dropped on purpose: the methods below get the input, and never wait. Through the
+        // channel's own queue, a program that does not read would stop the whole connection.
         let (_, writer) = channel.split();
         self.opened.insert(id, writer);
         reply.accept().await;

@@ -1,4 +1,4 @@
-//! Makes a session, records it, becomes the program.
+//! Creates a session, records it, executes the program.
 //!
 //! Invariant: a program runs on an instance only if its session was recorded while the instance's process lived.
 
@@ -26,14 +26,14 @@ pub(super) fn session(dir: &Path, program: &OsString, arguments: &[OsString]) ->
 
 fn begin(dir: &InstanceDir) -> io::Result<()> {
     setsid()?;
-    // The leader dies with the instance, however that dies; who it leaves behind is found by the record.
+    // The leader is killed when the instance's process exits for any reason; the record finds its descendants.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     let own = Process::of(pid).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
     let session = processes::Session { leader: pid, started: own.started };
     fs_err::File::create(dir.file("sessions").join(session.name()))?;
-    // RACE: whoever ends the instance looks for records after its process is gone. Recorded first, looked second:
-    // either they see this record, or we see that the process is gone.
+    // RACE: the records are read after the instance's process is gone. This process first records itself, then checks
+    // the holder: either its record is read, or the check finds the instance's process gone.
     let parent = getppid();
     if parent.is_none() || dir.holder()? != parent {
         return Err(io::Error::other("the instance has been terminated"));

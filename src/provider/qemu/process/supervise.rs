@@ -1,4 +1,4 @@
-//! A machine's supervisor: starts QEMU, talks to it and to the guest, and ends with it.
+//! A machine's supervisor: starts QEMU, talks to it and to the guest, and exits with it.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::spec::{Ended, Spec};
 use crate::provider::supervisor::{self, ExitReason, Seized, Signals, note};
 
-/// `instance qemu supervise --dir DIR`: supervises or buries the machine in a directory; returns when it is over.
+/// `instance qemu supervise --dir DIR`: supervises or removes the machine in a directory; returns when that is done.
 pub(super) fn supervise(path: &Path) -> ExitCode {
     let begun = Instant::now();
     supervisor::detach();
@@ -36,13 +36,13 @@ pub(super) fn supervise(path: &Path) -> ExitCode {
     }
 }
 
-/// No core dumps, no other process's look into our memory: it holds a host key.
+/// Forbids core dumps, and other processes' access to this process's memory: it holds a host key.
 pub(super) fn restrain() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// What a process has in hand when the machine is its own.
+/// The state of a process that has seized its machine.
 struct Ready {
     runtime: Runtime,
     signals: Signals,
@@ -50,7 +50,7 @@ struct Ready {
     spec: Spec,
 }
 
-/// `None`: there is nothing to do here.
+/// `None`: this process has nothing to do.
 fn begin(dir: &InstanceDir) -> io::Result<Option<Ready>> {
     restrain()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,10 +65,10 @@ fn begin(dir: &InstanceDir) -> io::Result<Option<Ready>> {
 
 impl Ready {
     fn run(self, dir: &InstanceDir, begun: Instant) -> ExitCode {
-        let Self { runtime, mut signals, seized: Seized { lock, before: _, bury }, spec } = self;
+        let Self { runtime, mut signals, seized: Seized { lock, before: _, removing }, spec } = self;
         supervisor::answer();
         halt_point("supervisor.answered");
-        let end = if bury {
+        let end = if removing {
             ExitReason::Terminated
         } else {
             let life = live(dir, spec, begun, &lock, &mut signals);
@@ -76,7 +76,7 @@ impl Ready {
         };
         note(&format!("stopping: {end}"));
         let last = match &end {
-            ExitReason::Terminated => supervisor::bury(dir),
+            ExitReason::Terminated => supervisor::remove_dir(dir),
             ExitReason::Died(why) => dir.put("ended.json", &Ended { why: why.clone() }),
             ExitReason::Orphaned => Ok(()),
         };
@@ -91,7 +91,7 @@ impl Ready {
     }
 }
 
-/// From boot to the end. QEMU is gone when it returns.
+/// Runs a machine from its boot to its end. QEMU has exited when it returns.
 async fn live(
     dir: &InstanceDir,
     spec: Spec,
