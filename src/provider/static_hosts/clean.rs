@@ -1,24 +1,24 @@
-//! Our own part of a clean: what it is told, and the script itself (clean.sh).
+//! Greenroom's own part of cleaning: the variables of the script, and the script itself (clean.sh).
 
 use super::settings::Settings;
 use crate::provider::CleanDirs;
 use crate::provider::keys::KeyError;
 
-/// The script for `/bin/sh`, `None` where the table wants none. Its one argument is the mark of the host's jobs.
+/// The script for `/bin/sh`; `None`: the table turns it off. Its one argument is the mark of the host's jobs.
 pub(super) fn script(table: &toml::Table, dirs: &CleanDirs<'_>) -> Result<Option<String>, KeyError> {
     let settings = Settings::read(table)?;
     if !settings.clean {
         return Ok(None);
     }
-    let told = [
+    let variables = [
         format!("builds={}", quoted(dirs.builds)),
         format!("cache={}", quoted(dirs.cache.unwrap_or_default())),
         format!("dedicated={}", u8::from(settings.dedicated_user)),
     ];
-    Ok(Some(format!("{}\n{}", told.join("\n"), include_str!("clean.sh"))))
+    Ok(Some(format!("{}\n{}", variables.join("\n"), include_str!("clean.sh"))))
 }
 
-/// A word of a shell's, whatever is in it.
+/// Quotes any text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -60,7 +60,7 @@ mod tests {
             symlink(builds, self.notes().join(format!("x1.{session}.0"))).unwrap();
         }
 
-        /// Whether it succeeded, and what it said.
+        /// Whether the script succeeded, and its output.
         fn clean(&self, shell: &[&str], edit: impl Fn(&str) -> String) -> (bool, String) {
             let table =
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
@@ -76,8 +76,8 @@ mod tests {
                 .stdin(std::fs::File::open(&file).unwrap())
                 .output()
                 .unwrap();
-            let said = [output.stdout, output.stderr].concat();
-            (output.status.success(), String::from_utf8_lossy(&said).trim().to_owned())
+            let text = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&text).trim().to_owned())
         }
     }
 
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_a_job_left_goes_and_what_is_not_its_own_stays() {
         for shell in SHELLS {
-            // Busybox is Linux: its `ps` knows nothing of what the way without /proc asks.
+            // BusyBox runs on Linux: its `ps` lacks the options that the variant without /proc uses.
             let ways: &[&str] = if shell[0] == "busybox" { &["/proc/"] } else { &["/proc/", "/nowhere/"] };
             for proc in ways {
                 let home = Home::new();
@@ -147,8 +147,8 @@ mod tests {
             let _before = std::fs::remove_dir_all(home.notes());
             std::fs::create_dir_all(home.notes()).unwrap();
             home.note(999_999_999, Path::new(target));
-            let (cleaned, said) = home.clean(&["sh"], quick);
-            assert!(!cleaned && said.starts_with("refuses to remove "), "{target}: {said}");
+            let (cleaned, output) = home.clean(&["sh"], quick);
+            assert!(!cleaned && output.starts_with("refuses to remove "), "{target}: {output}");
         }
         assert!(home.path("builds/x1").exists());
     }
@@ -167,8 +167,9 @@ mod tests {
     #[test]
     fn without_room_afterwards_it_fails_with_what_is_left() {
         let home = Home::new();
-        let (cleaned, said) = home.clean(&["sh"], |script| script.replace("least=100 ", "least=999999999 "));
-        assert!(!cleaned && said.contains("MiB are free in "), "{said}");
+        let (cleaned, output) =
+            home.clean(&["sh"], |script| script.replace("least=100 ", "least=999999999 "));
+        assert!(!cleaned && output.contains("MiB are free in "), "{output}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 # Set above: builds, cache (empty: keep it), dedicated (1: only jobs use this account). Argument: the mark.
 mark=$1
 grace=5     # seconds from TERM to KILL
-killing=10  # seconds from KILL until it is a failure
+killing=10  # seconds from KILL to failure
 least=100   # MiB that must be free afterwards
 notes=$HOME/.greenroom/$mark
 
@@ -29,8 +29,8 @@ me=$(id -u)
 [ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to kill every process of root"
 
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
-# in a dedicated account every other one too. A number that was given to a later session is told by its start.
-look_linux() {
+# in a dedicated account all others, too. The start time distinguishes a noted session from a later one with its number.
+find_on_linux() {
   sessions=" " found=
   for n in "$notes"/*; do
     [ -L "$n" ] || continue
@@ -41,7 +41,7 @@ look_linux() {
     fi
     sessions="$sessions$s "
   done
-  # Variables are lines that end with a zero byte (-z): busybox does not look past one.
+  # -z: variables are lines that end with a zero byte; BusyBox reads no further than the first one otherwise.
   for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
     p=${f#/proc/} p=${p%/environ}
     read -r x 2>/dev/null </proc/"$p"/stat || continue
@@ -63,8 +63,8 @@ look_linux() {
   done
 }
 
-# Without /proc there are no sessions to be seen, but a shell that reads a script puts all that it starts into its group.
-look_elsewhere() {
+# Without /proc, sessions are not visible, but a shell that reads a script puts all processes it starts into its group.
+find_elsewhere() {
   groups=" " found=
   for n in "$notes"/*; do
     [ -L "$n" ] || continue
@@ -83,13 +83,13 @@ $all
 ALL
 }
 
-look() { if [ -r /proc/self/stat ]; then look_linux; else look_elsewhere; fi; }
+find_processes() { if [ -r /proc/self/stat ]; then find_on_linux; else find_elsewhere; fi; }
 
-look
+find_processes
 if [ -n "$found" ]; then
   kill -TERM $found 2>/dev/null
   began=$(date +%s)
-  while look; [ -n "$found" ]; do
+  while find_processes; [ -n "$found" ]; do
     waited=$(($(date +%s) - began))
     if [ $waited -ge $((grace + killing)) ]; then
       fail "cannot kill processes of jobs:$found"
@@ -100,7 +100,7 @@ if [ -n "$found" ]; then
   done
 fi
 
-# Takes away write-protected directories too.
+# Removes write-protected directories, too.
 erase() { rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; } 2>&1; }
 
 # Removes a directory of an attempt, unless its path cannot be one.
@@ -143,5 +143,5 @@ if [ -d "$builds" ]; then
   free=$(df -Pk "$builds" | { read -r x; read -r x x x free x; echo "$free"; })
   [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
 fi
-# Last: as long as something was not removed, it is known.
+# Last, so that the notes stay as long as a file has not been removed.
 erase "$notes" || fail "cannot remove $notes"

@@ -1,4 +1,4 @@
-//! What can be said of fixed hosts without connecting to them.
+//! Checks static hosts without connecting to them.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Hosts of the operator's own: adopted, looked after, cleaned between jobs; never made, never thrown away.
+//! Static hosts of the operator's: adopted, monitored, cleaned between jobs; never launched, never terminated.
 //!
-//! The configuration and the pinned keys are the only truth: this adapter remembers nothing.
+//! All state is in the configuration and the pinned keys: this adapter stores nothing.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -20,8 +20,8 @@ use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 mod clean;
 mod doctor;
 mod keys;
-mod look;
 mod pins;
+mod probe;
 mod settings;
 
 use settings::{Host, JUMP, Server, Settings};
@@ -96,12 +96,12 @@ impl StaticHosts {
         pins::path(&self.context.state_dir, &self.context.pool, name)
     }
 
-    /// Where its key is pinned, unless the table states it.
+    /// Path of its pinned key; `None`: the table states the key.
     fn pin_of(&self, server: &Server, name: &str) -> Option<PathBuf> {
         server.host_key.is_none().then(|| self.pin_path(name))
     }
 
-    /// The host key of a server, or what has to be done to know one.
+    /// The host key of a server; the error says how to set it.
     fn host_key(&self, server: &Server, name: &str) -> Result<String, String> {
         let known = pins::host_key(server, &self.pin_path(name)).map_err(|error| error.to_string())?;
         known.ok_or_else(|| {
@@ -126,7 +126,7 @@ impl StaticHosts {
         Ok(Endpoint { host_key, jump, ..without_key(&host.server) })
     }
 
-    /// What stands in the way of using a host, seen from here; behind a jump host only that one is looked at.
+    /// Why a host cannot be used, as far as the runner host can see. Behind a jump host, only the jump host is probed.
     async fn problem(&self, host: &Host, jump: Option<&Result<(), String>>) -> Option<String> {
         if let Err(problem) = self.endpoint_of(host) {
             return Some(problem);
@@ -134,7 +134,7 @@ impl StaticHosts {
         match jump {
             Some(Ok(())) => None,
             Some(Err(problem)) => Some(format!("the jump host does not respond: {problem}")),
-            None => look::look(&host.server)
+            None => probe::probe(&host.server)
                 .await
                 .err()
                 .map(|problem| format!("the host does not respond: {problem}")),
@@ -158,7 +158,7 @@ impl Provider for StaticHosts {
         ))
     }
 
-    /// A host that does not answer is *starting*: it gets no job, and is back by itself.
+    /// A host that does not answer is *starting*: it gets no job until it answers again.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         let begun = self.context.clock.now();
         let mut listing = Listing { begun, complete: true, instances: Vec::new() };
@@ -166,16 +166,16 @@ impl Provider for StaticHosts {
             return Ok(listing);
         }
         let jump = match &self.settings.jump {
-            Some(jump) => Some(look::look(jump).await),
+            Some(jump) => Some(probe::probe(jump).await),
             None => None,
         };
-        let looks = self.settings.hosts.iter().map(async |host| {
+        let probes = self.settings.hosts.iter().map(async |host| {
             let problem = self.problem(host, jump.as_ref()).await;
             let status = if problem.is_some() { Status::Starting } else { Status::Running };
             let fixed = Some(Fixed { capacity: host.capacity, problem });
             Listed { id: InstanceId::new(&host.name), tags: None, status, created: None, detail: None, fixed }
         });
-        listing.instances = join_all(looks).await;
+        listing.instances = join_all(probes).await;
         listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(listing)
     }

@@ -1,4 +1,4 @@
-//! Host keys that the operator has looked at and pinned.
+//! Host keys that the operator has confirmed and pinned.
 //!
 //! `STATE/pinned/POOL/HOST` holds one public key in OpenSSH form. Written by `doctor --pin` alone.
 
@@ -10,12 +10,12 @@ use fs_err as fs;
 use super::settings::Server;
 use crate::core::ids::PoolName;
 
-/// Where a host's pinned key is kept.
+/// The path of a host's pinned key.
 pub(super) fn path(state_dir: &Path, pool: &PoolName, host: &str) -> PathBuf {
     state_dir.join("pinned").join(pool.as_str()).join(host)
 }
 
-/// The key that a server must answer with: as stated, or as pinned. `None`: nobody has said yet.
+/// The host key that a server must present: the stated one or the pinned one. `None`: there is neither.
 pub(super) fn host_key(server: &Server, pin: &Path) -> io::Result<Option<String>> {
     if let Some(stated) = &server.host_key {
         return Ok(Some(stated.clone()));

@@ -1,4 +1,4 @@
-//! What a pool's table says about fixed hosts.
+//! The settings of static hosts, from a pool's provider table.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::core::endpoint::LoginKey;
 use crate::provider::keys::{KeyError, Keys};
 
-/// The jump host is pinned under this name, so no host may bear it.
+/// The jump host is pinned under this name, so no host may have it.
 pub(super) const JUMP: &str = "jump";
 const SSH_PORT: u32 = 22;
-/// Longer names make file names and messages that nobody can use.
+/// Longer names make file names and messages unusable.
 const LONGEST_NAME: usize = 63;
 
 /// The table, checked.
@@ -17,9 +17,9 @@ const LONGEST_NAME: usize = 63;
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
     pub(super) jump: Option<Server>,
-    /// Is our own part of a clean wanted? Default true.
+    /// Whether Greenroom does its own part of cleaning. Default true.
     pub(super) clean: bool,
-    /// Does nobody but jobs use the account? Then a clean ends all that runs under it. Default false.
+    /// Whether only jobs use the account; cleaning then stops all its processes. Default false.
     pub(super) dedicated_user: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Settings {
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) server: Server,
-    /// Jobs at once; `None`: the pool's `capacity_per_instance`.
+    /// Number of concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub(super) capacity: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Server {
     pub(super) host_key: Option<String>,
 }
 
-/// What holds for each host that does not say otherwise.
+/// The values for hosts that do not set their own.
 struct Defaults {
     user: Option<String>,
     key: Option<LoginKey>,
@@ -70,7 +70,7 @@ impl Settings {
         let hosts: Vec<Host> =
             tables.into_iter().map(|table| host(table, &defaults)).collect::<Result<_, _>>()?;
         keys.finish()?;
-        told_apart(&hosts)?;
+        check_distinct(&hosts)?;
         let settings = Self { hosts, jump, clean, dedicated_user };
         settings.check_dedicated()?;
         Ok(settings)
@@ -111,7 +111,7 @@ fn host(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Host, KeyError> {
 }
 
 fn jump(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Server, KeyError> {
-    // Hosts on another port say nothing of the jump host's.
+    // The hosts' port does not apply to the jump host.
     let defaults = Defaults { user: defaults.user.clone(), key: defaults.key.clone(), port: 22 };
     let server = server(&mut keys, &defaults)?;
     keys.finish()?;
@@ -157,7 +157,7 @@ fn port(keys: &mut Keys<'_>) -> Result<Option<u16>, KeyError> {
     }
 }
 
-/// `key`, or `agent` with perhaps `agent_key`.
+/// `key`, or `agent` with an optional `agent_key`.
 fn login_key(keys: &mut Keys<'_>) -> Result<Option<LoginKey>, KeyError> {
     let file = keys.text("key")?;
     let agent = keys.text("agent")?;
@@ -210,8 +210,8 @@ fn plain_name(key: &str, name: &str) -> Result<String, KeyError> {
 }
 
 fn host_key(key: &str, text: &str) -> Result<String, KeyError> {
-    let mut words = text.split_whitespace();
-    match (words.next(), words.next()) {
+    let mut fields = text.split_whitespace();
+    match (fields.next(), fields.next()) {
         (Some(kind), Some(blob)) if kind == "ssh-ed25519" || kind.starts_with("ecdsa-sha2-") => {
             Ok(format!("{kind} {blob}"))
         }
@@ -223,8 +223,8 @@ fn host_key(key: &str, text: &str) -> Result<String, KeyError> {
     }
 }
 
-/// Two names for one account would share it without knowing of each other.
-fn told_apart(hosts: &[Host]) -> Result<(), KeyError> {
+/// Refuses two hosts with the same name, or with the same account, which they would share unawares.
+fn check_distinct(hosts: &[Host]) -> Result<(), KeyError> {
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
     for (at, host) in hosts.iter().enumerate() {
         if !names.insert(&host.name) {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_their_key_with_what_was_expected() {
         let host = "[[host]]\nname = \"a\"\naddress = \"h\"\n";
-        for (text, says) in [
+        for (text, message) in [
             (COMMON.to_owned(), "`host` is missing"),
             (format!("key = \"/k\"\n{host}"), "`host.0.user` is missing"),
             (format!("user = \"ci\"\n{host}"), "`host.0.key` is missing"),
@@ -306,7 +306,7 @@ mod tests {
             ),
         ] {
             let error = read(&text).unwrap_err();
-            assert!(error.starts_with(says), "{error}\n is not\n{says}");
+            assert!(error.starts_with(message), "{error}\n is not\n{message}");
         }
     }
 

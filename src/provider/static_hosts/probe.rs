@@ -1,4 +1,4 @@
-//! Does an SSH server answer there? Without logging in, so that a list stays cheap.
+//! Probes the SSH server of a host, without logging in, so that a list stays cheap.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use tokio::net::TcpStream;
 use super::settings::Server;
 use crate::names::look_up;
 
-/// How long a look at one host takes at most.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// What a server may say before it names its version (RFC 4253, 4.2), in bytes.
+/// Time limit of one probe.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum output of a server before its version line (RFC 4253, 4.2), in bytes.
 const PREAMBLE: u64 = 8 << 10;
 
-/// What is wrong with the server, in a few words.
-pub(super) async fn look(server: &Server) -> Result<(), String> {
+/// The error is a short description of the server's problem.
+pub(super) async fn probe(server: &Server) -> Result<(), String> {
     let Server { address, port, .. } = server;
-    let looked = tokio::time::timeout(PATIENCE, banner(address, *port)).await;
-    looked.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    let probed = tokio::time::timeout(TIMEOUT, banner(address, *port)).await;
+    probed.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())))
 }
 
 async fn banner(address: &str, port: u16) -> Result<(), String> {
