@@ -1,4 +1,4 @@
-//! Could virtual machines work here?
+//! Checks whether virtual machines can work here.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -42,7 +42,7 @@ pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding
     found
 }
 
-/// A user for QEMU and nothing else.
+/// The commands that add a user for QEMU alone.
 const ADD_USER: &str =
     "adduser --system --no-create-home --group greenroom-vm (and `adduser greenroom-vm kvm`)";
 
@@ -85,7 +85,7 @@ fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
     }
 }
 
-/// Not even one machine fits.
+/// Checks that at least one machine fits.
 fn room(context: &BuildContext, settings: &Settings) -> Option<Finding> {
     let budget = settings.memory_budget.map_or_else(memory::default_budget, Ok).ok()?;
     let one = memory::reservation(settings);
@@ -137,7 +137,7 @@ fn shared_user(settings: &Settings) -> Option<Finding> {
     user::is_shared(settings).then(shared)
 }
 
-/// What KVM is good for here, and why.
+/// Reports why KVM cannot be used, if the settings allow KVM.
 fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) -> Option<Finding> {
     if settings.accel == Accel::Tcg {
         return None;
@@ -159,14 +159,14 @@ fn acceleration(context: &BuildContext, settings: &Settings, runner: &Runner) ->
     })
 }
 
-/// On a thread of its own: whoever asks may be in the middle of a runtime.
+/// Runs on a thread of its own: the caller may be inside a runtime.
 fn examine(state_dir: &Path, runner: &Runner) -> io::Result<KvmCheck> {
-    let ask = || {
+    let check = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(accel::examine(state_dir, runner)).map(|(verdict, _)| verdict)
     };
     let panicked = |_| io::Error::other("the check of KVM panicked");
-    std::thread::scope(|scope| scope.spawn(ask).join().map_err(panicked)?)
+    std::thread::scope(|scope| scope.spawn(check).join().map_err(panicked)?)
 }
 
 fn survival(scopes: Scopes) -> Option<Finding> {
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Codes for a table; KVM is not asked.
+    /// Codes for a table; KVM is not tested.
     fn codes(table: &str) -> Vec<&'static str> {
         let context = BuildContext {
             pool: PoolName::new("linux"),

@@ -5,7 +5,7 @@ use crate::keys::Takes::{Count, Duration, HostPath, Size, Text, Word};
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{KeyTable, key};
 
-/// The words of `network`, `accel` and `boot`.
+/// The values of `network`, `accel` and `boot`.
 pub(super) const NETWORKS: &[&str] = &["isolated", "proxy", "open"];
 pub(super) const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
 pub(super) const BOOTS: &[&str] = &["snapshot", "direct", "disk"];

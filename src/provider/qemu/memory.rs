@@ -1,4 +1,4 @@
-//! Never starts what this machine cannot hold.
+//! Never starts more machines than the runner host's memory can hold.
 
 use std::io;
 use std::path::Path;
@@ -12,18 +12,18 @@ use crate::port::provider::ProviderError;
 use crate::provider::instance_dir::{InstanceDir, Life};
 use crate::provider::launch::instances;
 
-/// What QEMU takes beside the guest's memory, in bytes.
+/// Memory that QEMU takes in addition to the guest's, in bytes.
 pub(super) const OVERHEAD: u64 = 64 << 20;
-/// What emulation takes beside that: translated code (`tb-size`), in bytes.
+/// Memory that emulation takes in addition to that: translated code (`tb-size`), in bytes.
 pub(super) const TRANSLATED: u64 = 64 << 20;
 
-/// What a machine may take, in bytes. One that may be emulated counts as if it were.
+/// The memory that a machine may take, in bytes. One that may be emulated counts as emulated.
 pub(super) fn reservation(settings: &Settings) -> u64 {
     let translated = if settings.accel == Accel::Kvm { 0 } else { TRANSLATED };
     settings.memory + OVERHEAD + translated
 }
 
-/// Counts the machines under a folder of pools and finds room for one more. The lock is held until that one is there.
+/// Checks that another machine fits beside those of all pools. The caller holds the lock until the machine exists.
 pub(super) fn admit(pools: &Path, wanted: u64, budget: Option<u64>) -> Result<fs::File, ProviderError> {
     let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
     let budget = budget.map_or_else(default_budget, Ok).map_err(transient)?;
@@ -43,7 +43,7 @@ pub(super) fn admit(pools: &Path, wanted: u64, budget: Option<u64>) -> Result<fs
     Err(ProviderError::new(ErrorClass::NoCapacity { scope: "memory".to_owned() }, message))
 }
 
-/// What living and starting machines of all pools have reserved.
+/// The memory that the running and starting machines of all pools have reserved, in bytes.
 fn taken(pools: &Path) -> io::Result<u64> {
     let mut sum = 0_u64;
     for pool in fs::read_dir(pools)? {
@@ -58,7 +58,7 @@ fn taken(pools: &Path) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// Instances of other providers have no reservation, dead ones no memory.
+/// The reservation of an instance, in bytes. Instances of other providers and dead ones count nothing.
 fn reserved(dir: &InstanceDir) -> io::Result<u64> {
     let is_dead = dir.life()? == Life::Ended && dir.holder()?.is_none();
     let spec: Option<Spec> = match dir.read("spec.json") {
@@ -68,12 +68,12 @@ fn reserved(dir: &InstanceDir) -> io::Result<u64> {
     Ok(spec.filter(|_| !is_dead).map_or(0, |spec| spec.reserved))
 }
 
-/// Three quarters of this machine's memory, in bytes: the rest is for everything else.
+/// Three quarters of the runner host's memory, in bytes: the rest is for everything else.
 pub(super) fn default_budget() -> io::Result<u64> {
     Ok(total()? / 4 * 3)
 }
 
-/// This machine's memory, in bytes.
+/// The runner host's memory, in bytes.
 fn total() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));

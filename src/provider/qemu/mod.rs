@@ -1,7 +1,7 @@
-//! Instances that are virtual machines on this machine, through QEMU.
+//! Instances that are virtual machines on the runner host, through QEMU.
 //!
-//! Each has a supervisor: a process of our own executable that starts QEMU, talks to it and to the guest, and ends
-//! with it. Disk and kernel locks are the only truth, as everywhere on this machine.
+//! Each has a supervisor: a Greenroom process that starts QEMU, talks to it and to the guest, and exits with it. As in
+//! `supervised`, all state is on disk and in kernel locks.
 
 use std::ffi::OsString;
 use std::io;
@@ -50,7 +50,7 @@ pub const REGISTRATION: Registration = Registration {
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;
 
-/// The process of a machine; its directory follows.
+/// Arguments of a machine's supervisor; the machine's directory follows.
 const SUPERVISE: [&str; 4] = ["instance", "qemu", "supervise", "--dir"];
 
 /// The machines of one pool.
@@ -86,7 +86,7 @@ impl Launch<'_> {
         memory::reservation(&self.qemu.settings)
     }
 
-    /// Is there something to boot? Whoever waits learns of it now and not from a boot that fails.
+    /// Checks that there is something to boot, so that the launch fails now instead of the boot later.
     fn source(&self) -> Result<(), ProviderError> {
         let Qemu { context, settings, .. } = self.qemu;
         let problem = match &settings.source {
@@ -126,12 +126,12 @@ impl Recipe for Launch<'_> {
     }
 }
 
-/// `None`: it is not an instance (any more).
-fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
+/// The list entry of a directory; `None`: it is not an instance.
+fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     let Some(launched) = dir.launched()? else { return Ok(None) };
     let Launched { instance: id, tags, created, .. } = launched;
-    // RACE: a supervisor writes why its machine ended before it goes. Asked in this order, nobody is taken for killed
-    // who is just going.
+    // RACE: a supervisor writes why its machine ended before it exits. Read in this order, an exiting supervisor is not
+    // taken for a killed one.
     let life = dir.life()?;
     let detail = match dir.read::<Ended>("ended.json")? {
         Some(ended) => Some(ended.why),
@@ -148,7 +148,7 @@ fn look(dir: &InstanceDir) -> io::Result<Option<Listed>> {
     }))
 }
 
-/// What ended a machine whose supervisor could not say it any more; `None`: we did.
+/// How a machine ended whose supervisor recorded no reason; `None`: Greenroom terminated it.
 fn silent_end(dir: &InstanceDir) -> io::Result<Option<String>> {
     let Some(served) = dir.served()?.filter(|_| !dir.has("terminating")) else { return Ok(None) };
     let with =
@@ -167,7 +167,7 @@ impl Provider for Qemu {
     }
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
-        self.supervised.list(pool, look)
+        self.supervised.list(pool, entry)
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {

@@ -1,4 +1,4 @@
-//! What a pool's table says about virtual machines.
+//! The settings of virtual machines, from a pool's provider table.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use super::image;
 use super::keys::{ACCELS, BOOTS, NETWORKS};
 use crate::provider::keys::{KeyError, Keys};
 
-/// What a machine boots from.
+/// The boot source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Source {
     /// An image of `greenroom image build`, by its name.
     Image(String),
-    /// Somebody else's disk with cloud-init in it: a qcow2 file.
+    /// A disk that Greenroom has not built, with cloud-init in it: a qcow2 file.
     Foreign(PathBuf),
 }
 
-/// What a guest reaches beside the one port on which it is reached.
+/// What a guest reaches, apart from the one port on which it is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Network {
@@ -27,21 +27,21 @@ pub(super) enum Network {
     Isolated,
     /// One address of the operator's (`host:port`), as 10.0.2.100:3128.
     Proxy(String),
-    /// Whatever this machine reaches, its loopback included.
+    /// Everything that the runner host reaches, including its loopback.
     Open,
 }
 
-/// Who runs the guest's instructions.
+/// The accelerator that runs the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Accel {
-    /// KVM where it proves itself, else emulation.
+    /// KVM if it passes a test, otherwise emulation.
     Auto,
     Kvm,
     Tcg,
 }
 
-/// How a machine comes up.
+/// How a machine boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Boot {
@@ -57,7 +57,7 @@ pub(super) enum Boot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Settings {
     pub(super) source: Source,
-    /// Where images lie; `None`: `images` in the state directory.
+    /// The directory of images; `None`: `images` in the state directory.
     pub(super) images: Option<PathBuf>,
     /// Default 1.
     pub(super) vcpus: u32,
@@ -68,15 +68,15 @@ pub(super) struct Settings {
     pub(super) network: Network,
     pub(super) accel: Accel,
     pub(super) boot: Boot,
-    /// From QEMU's start to a guest that answers; `None`: see `boot_limit`.
+    /// From QEMU's start to a guest that answers; `None`: see `default_limit`.
     pub(super) boot_timeout: Option<Duration>,
     /// How long a template's memory is kept after its last clone has ended. Default 10 minutes.
     pub(super) template_retention: Duration,
-    /// Bytes for all machines of the state directory; `None`: three quarters of this machine's memory.
+    /// Bytes for all machines of the state directory; `None`: three quarters of the runner host's memory.
     pub(super) memory_budget: Option<u64>,
-    /// Who runs QEMU where greenroom is root; `None`: `greenroom-vm`, or `nobody` where there is none.
+    /// The user that runs QEMU if Greenroom runs as root; `None`: `greenroom-vm`, or `nobody` if that does not exist.
     pub(super) user: Option<String>,
-    /// Absolute; `None`: looked for on PATH.
+    /// Absolute; `None`: searched for in `PATH`.
     pub(super) qemu: Option<PathBuf>,
 }
 
@@ -126,7 +126,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Where images lie.
+    /// The directory of images.
     pub(super) fn images_dir(&self, state_dir: &Path) -> PathBuf {
         self.images.clone().unwrap_or_else(|| state_dir.join("images"))
     }
@@ -145,7 +145,7 @@ fn source(text: Option<&str>) -> Result<Source, KeyError> {
     Err(KeyError::new("image", format!("is {text:?}, {expected}")))
 }
 
-/// A foreign disk has no kernel of its own beside it.
+/// A foreign disk comes without a separate kernel.
 fn boot(chosen: Option<&str>, source: &Source) -> Result<Boot, KeyError> {
     match (chosen, source) {
         (None | Some("disk"), Source::Foreign(_)) => Ok(Boot::Disk),
@@ -175,7 +175,7 @@ fn reach(network: Option<&str>, proxy: Option<&str>) -> Result<Network, KeyError
     }
 }
 
-/// Goes into an option of QEMU's, where commas and blanks mean something.
+/// True if the text is a valid `host:port`. It goes into an option of QEMU's, where commas and blanks are special.
 fn is_target(text: &str) -> bool {
     let host = |host: &str| {
         !host.is_empty()
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn wrong_values_name_key_and_expectation() {
-        for (text, said) in [
+        for (text, message) in [
             ("image = \"../x\"", "`image` is \"../x\", expected the name of an image, or the absolute path"),
             ("boot = \"disk\"", "images built by Greenroom have no boot loader"),
             ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file can only boot with \"disk\""),
@@ -262,7 +262,7 @@ mod tests {
             ("qemu = \"qemu\"", "expected an absolute path"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
         }
     }
 }

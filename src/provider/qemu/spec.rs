@@ -1,4 +1,4 @@
-//! What a machine is launched with, as its directory says it.
+//! The files in a machine's directory that describe its launch, its boot and its end.
 
 use std::path::PathBuf;
 
@@ -14,27 +14,27 @@ pub(super) struct Spec {
     pub(super) launched: Launched,
     pub(super) settings: Settings,
     pub(super) state_dir: PathBuf,
-    /// Our own executable, by a path that other users can follow. Absolute.
+    /// Greenroom's executable, by a path that other users can follow. Absolute.
     pub(super) program: PathBuf,
-    /// What the machine may take of this machine's memory, in bytes.
+    /// The part of the runner host's memory that the machine may take, in bytes.
     pub(super) reserved: u64,
 }
 
-/// `boot.json`: how a machine came up.
+/// `boot.json`: how a machine booted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Booted {
     /// `snapshot`, `direct` or `disk`.
     pub(super) tier: String,
     /// `kvm` or `tcg`.
     pub(super) accel: String,
-    /// From the beginning of its process to a guest that answers, in milliseconds.
+    /// From the start of its supervisor to a guest that answers, in milliseconds.
     pub(super) ms: u64,
-    /// Why it is not what was wished for.
+    /// Why the tier is not the requested one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) because: Option<String>,
 }
 
-/// `ended.json`: why there is no machine any more.
+/// `ended.json`: why the machine ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
     /// One sentence without its subject: `shut itself down`.

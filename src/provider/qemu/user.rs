@@ -1,4 +1,4 @@
-//! Who runs QEMU, and which QEMU.
+//! The QEMU program, and the user that runs it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use super::process::exec::Runner;
 use super::settings::{Accel, Settings};
 
-/// Looked for when no user is named: one that is there for nothing else, then one that is nobody.
+/// The users to search for if none is configured: first one for QEMU alone, then `nobody`.
 const USERS: [&str; 2] = ["greenroom-vm", "nobody"];
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// Reading and writing by the group.
+/// Read and write permission of the group.
 const GROUP_MAY: u32 = 0o060;
 
-/// The QEMU that the settings mean, run by whom they mean.
+/// The configured QEMU and its user.
 pub(super) fn runner(settings: &Settings) -> io::Result<Runner> {
     let qemu = match &settings.qemu {
         Some(named) => named.is_file().then(|| named.clone()).ok_or_else(|| missing(named)),
@@ -28,7 +28,7 @@ pub(super) fn runner(settings: &Settings) -> io::Result<Runner> {
     Ok(Runner { qemu, identity })
 }
 
-/// Would QEMU run as a user that other programs run as, too?
+/// True if other programs may run as QEMU's user, too.
 pub(super) fn is_shared(settings: &Settings) -> bool {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let own = settings.user.as_deref().unwrap_or(USERS[0]);
@@ -51,14 +51,14 @@ fn identity(settings: &Settings) -> io::Result<(u32, u32)> {
         Some(name) => ids(&users, name),
         None => USERS.iter().find_map(|name| ids(&users, name)),
     };
-    let nobody = || io::Error::other(format!("unknown user `{}`", named.unwrap_or(USERS[1])));
-    let (uid, gid) = found.ok_or_else(nobody)?;
+    let unknown = || io::Error::other(format!("unknown user `{}`", named.unwrap_or(USERS[1])));
+    let (uid, gid) = found.ok_or_else(unknown)?;
     if uid == 0 {
         return Err(io::Error::other(
             "`user` is root: a guest that escapes from QEMU would control the runner host",
         ));
     }
-    // KVM belongs to a group, and of several groups only the first one stays with a change of the user.
+    // /dev/kvm belongs to a group, and a change of user keeps only the first of several groups.
     let kvm = if settings.accel == Accel::Tcg { None } else { kvm_group(Path::new("/dev/kvm")) };
     Ok((uid, kvm.unwrap_or(gid)))
 }
@@ -68,7 +68,7 @@ fn kvm_group(device: &Path) -> Option<u32> {
     (found.mode() & GROUP_MAY == GROUP_MAY && found.gid() != 0).then(|| found.gid())
 }
 
-/// Number and first group of a user, out of the text of /etc/passwd.
+/// User id and first group id of a user, from the text of /etc/passwd.
 fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
     let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
     let mut fields = line.split(':').skip(2);

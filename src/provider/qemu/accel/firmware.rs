@@ -1,16 +1,16 @@
-//! A firmware of a few instructions: what KVM has to carry out before it is trusted.
+//! A firmware of a few instructions, which KVM has to execute before it is trusted.
 //!
-//! From reset through protected mode into long mode, a long loop, a 16-byte compare-and-exchange (which half-made
-//! hypervisors stumble over), and the answer on QEMU's debug port. Assembled by hand; the tests run it.
+//! From reset through protected mode into long mode, a long loop, a 16-byte compare-and-exchange (on which incomplete
+//! hypervisors fail), and the answer on QEMU's debug port. Assembled by hand; the tests run it.
 
-/// QEMU wants a firmware of whole 64 KiB; its end is where a processor starts.
+/// QEMU requires a firmware of whole 64 KiB; a processor starts at its end.
 const SIZE: usize = 0x1_0000;
 const RESET: usize = 0xfff0;
 
 /// QEMU's exit status after the answer: the byte that was written, doubled, plus one.
 pub(super) const ANSWER: i32 = (0x2a << 1) | 1;
 
-/// Where the answer goes.
+/// The device that takes the answer.
 pub(super) const PORT: &str = "isa-debug-exit,iobase=0xf4,iosize=1";
 
 /// `ljmp $0xf000, $0`: to the code, which also appears below 1 MiB.
@@ -34,7 +34,7 @@ const PROTECTED_MODE: &[u8] = &[
     0x00, 0x00, 0x00, 0x80, 0x0f, 0x22, 0xc0, 0xea, 0x76, 0x00, 0x0f, 0x00, 0x18, 0x00,
 ];
 
-/// 64 bit: two million times round, `lock cmpxchg16b` of 0 by 1 at 0x4000, what it left plus 0x29 to port 0xf4; where
+/// 64 bit: a loop of two million rounds, `lock cmpxchg16b` of 0 by 1 at 0x4000, its result plus 0x29 to port 0xf4. If
 /// the exchange fails, a halt.
 #[rustfmt::skip]
 const LONG_MODE: &[u8] = &[
@@ -43,7 +43,7 @@ const LONG_MODE: &[u8] = &[
     0x04, 0x29, 0x66, 0xba, 0xf4, 0x00, 0xee, 0xf4, 0xeb, 0xfd,
 ];
 
-/// Nothing, 32-bit code, data, 64-bit code; then their address and size.
+/// The null descriptor, 32-bit code, data, 64-bit code; then their address and size.
 #[rustfmt::skip]
 const DESCRIPTORS: &[u8] = &[
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x9b, 0xcf, 0x00,

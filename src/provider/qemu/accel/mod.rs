@@ -1,8 +1,8 @@
-//! Who runs the guest's instructions: KVM where it proves itself, else emulation.
+//! Chooses the accelerator of a guest: KVM if it passes a test, otherwise emulation.
 //!
-//! That /dev/kvm opens proves nothing: half-made nested KVMs open, and stop at the first instruction that they do not
-//! know. So QEMU runs a firmware of ours under KVM first. The verdict holds for one boot of this machine, one QEMU and
-//! one /dev/kvm.
+//! A /dev/kvm that can be opened proves nothing: incomplete nested KVMs open, and stop at the first instruction that
+//! they do not support. So QEMU runs a test firmware under KVM first. The verdict is valid for one boot of the runner
+//! host, one QEMU and one /dev/kvm.
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -21,15 +21,15 @@ use crate::provider::process::boot_id;
 
 mod firmware;
 
-/// How long the firmware may take. A working KVM needs some milliseconds beside the start of QEMU.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the firmware may take. A working KVM needs some milliseconds in addition to the start of QEMU.
+const TEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So many machines that KVM gave up on, and it is not used again in this boot.
+/// After failing on this number of machines, KVM is not used again in this boot.
 const FAILURES: u32 = 2;
 
 const DEVICE: &str = "/dev/kvm";
 
-/// What runs guests.
+/// The accelerator that runs a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Engine {
@@ -38,7 +38,7 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// As QEMU calls it.
+    /// Its name in QEMU's options.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -47,19 +47,19 @@ impl Engine {
     }
 }
 
-/// What was found out about KVM.
+/// The result of a test of KVM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KvmCheck {
-    /// What it holds for.
+    /// What the result is valid for.
     of: Subject,
-    /// What is wrong with KVM, without a subject; `None`: it works.
+    /// The problem with KVM, without a subject; `None`: it works.
     pub(super) problem: Option<String>,
-    /// Machines that it gave up on since.
+    /// Machines on which KVM has failed since.
     #[serde(default)]
     failures: u32,
 }
 
-/// A verdict holds as long as none of this changes.
+/// A verdict is valid as long as none of this changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Subject {
     boot: String,
@@ -85,21 +85,21 @@ impl Subject {
     }
 }
 
-/// Where verdicts are kept: a file in the folder of all instances.
-fn shelf(state_dir: &Path) -> InstanceDir {
+/// The folder of all instances, which also holds the file with the verdict.
+fn instances_dir(state_dir: &Path) -> InstanceDir {
     InstanceDir::at(state_dir.join("instances"))
 }
 
 const FILE: &str = ".kvm.json";
 
-/// What was found out before, if it still holds.
+/// The stored verdict, if it is still valid.
 fn known(state_dir: &Path, subject: &Subject) -> Option<KvmCheck> {
-    // A torn or older file is as good as none.
-    let verdict: KvmCheck = shelf(state_dir).read(FILE).ok().flatten()?;
+    // A torn or older file counts as none.
+    let verdict: KvmCheck = instances_dir(state_dir).read(FILE).ok().flatten()?;
     (verdict.of == *subject).then_some(verdict)
 }
 
-/// Asks the file, or KVM itself. True beside the verdict: it is news.
+/// The stored verdict, or that of a test of KVM. True: it is new.
 pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(KvmCheck, bool)> {
     let subject = Subject::now(runner)?;
     if let Some(known) = known(state_dir, &subject) {
@@ -112,7 +112,7 @@ pub(super) async fn examine(state_dir: &Path, runner: &Runner) -> io::Result<(Kv
     Ok((KvmCheck { of: subject, problem, failures: 0 }, true))
 }
 
-/// KVM gave up on a machine.
+/// Records that KVM has failed on a machine.
 pub(super) fn failed(state_dir: &Path, runner: &Runner, how: &str) -> io::Result<()> {
     let subject = Subject::now(runner)?;
     let Some(mut verdict) = known(state_dir, &subject) else { return Ok(()) };
@@ -120,27 +120,27 @@ pub(super) fn failed(state_dir: &Path, runner: &Runner, how: &str) -> io::Result
     if verdict.failures >= FAILURES {
         verdict.problem = Some(format!("KVM failed on {} virtual machines: {how}", verdict.failures));
     }
-    shelf(state_dir).put(FILE, &verdict)
+    instances_dir(state_dir).put(FILE, &verdict)
 }
 
-/// What a machine runs on, and why that is not what one would wish.
+/// The engine of a machine, and the message about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) engine: Engine,
-    /// Worth telling: it was found out just now.
+    /// Why machines are emulated, if a test has found that just now.
     pub(super) news: Option<String>,
 }
 
-pub(super) async fn choose(wish: Accel, state_dir: &Path, runner: &Runner) -> io::Result<Choice> {
-    if wish == Accel::Tcg {
+pub(super) async fn choose(requested: Accel, state_dir: &Path, runner: &Runner) -> io::Result<Choice> {
+    if requested == Accel::Tcg {
         return Ok(Choice { engine: Engine::Tcg, news: None });
     }
     let (verdict, fresh) = examine(state_dir, runner).await?;
     if fresh {
-        make_private(&shelf(state_dir).path)?;
-        shelf(state_dir).put(FILE, &verdict)?;
+        make_private(&instances_dir(state_dir).path)?;
+        instances_dir(state_dir).put(FILE, &verdict)?;
     }
-    match (verdict.problem, wish) {
+    match (verdict.problem, requested) {
         (None, _) => Ok(Choice { engine: Engine::Kvm, news: None }),
         (Some(problem), Accel::Kvm) => {
             Err(io::Error::other(format!("KVM cannot be used, but `accel` is \"kvm\": {problem}")))
@@ -153,7 +153,7 @@ pub(super) async fn choose(wish: Accel, state_dir: &Path, runner: &Runner) -> io
     }
 }
 
-/// What is wrong with KVM; `None`: it works.
+/// The problem with KVM; `None`: it works.
 async fn try_kvm(runner: &Runner) -> io::Result<Option<String>> {
     run(runner, &["-accel", "kvm", "-cpu", "host"]).await
 }
@@ -177,24 +177,24 @@ async fn run(runner: &Runner, accel: &[&str]) -> io::Result<Option<String>> {
     ]
     .map(str::to_owned)
     .to_vec();
-    arguments.extend(accel.iter().map(|word| (*word).to_owned()));
+    arguments.extend(accel.iter().map(|argument| (*argument).to_owned()));
     let (bios, passed) = super::process::exec::Passed::path(rom.into());
     arguments.extend(["-bios".to_owned(), bios]);
     let mut child = runner.start(&arguments, vec![passed])?;
-    let waited = tokio::time::timeout(PATIENCE, child.output()).await;
+    let waited = tokio::time::timeout(TEST_TIMEOUT, child.output()).await;
     let Ok(ended) = waited else {
         child.kill().await;
-        return Ok(Some(format!("KVM did not run a few instructions within {} s", PATIENCE.as_secs())));
+        return Ok(Some(format!("KVM did not run a few instructions within {} s", TEST_TIMEOUT.as_secs())));
     };
-    let (status, said) = ended?;
-    Ok(judge(status, &said))
+    let (status, output) = ended?;
+    Ok(judge(status, &output))
 }
 
-fn judge(status: ExitStatus, said: &str) -> Option<String> {
+fn judge(status: ExitStatus, output: &str) -> Option<String> {
     if status.code() == Some(firmware::ANSWER) {
         return None;
     }
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
+    let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
     Some(format!("QEMU exited with {status}: {}", crate::core::text::clean_line(last.as_bytes(), 200)))
 }
 
@@ -207,9 +207,9 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
         let subject = Subject::now(&runner).unwrap();
-        make_private(&shelf(state.path()).path).unwrap();
+        make_private(&instances_dir(state.path()).path).unwrap();
         let good = KvmCheck { of: subject.clone(), problem: None, failures: 0 };
-        shelf(state.path()).put(FILE, &good).unwrap();
+        instances_dir(state.path()).put(FILE, &good).unwrap();
         let problem = || known(state.path(), &subject).unwrap().problem;
         failed(state.path(), &runner, "stopped").unwrap();
         assert_eq!(problem(), None);
@@ -222,9 +222,9 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let runner = Runner { qemu: PathBuf::from("/proc/self/exe"), identity: None };
         let subject = Subject::now(&runner).unwrap();
-        make_private(&shelf(state.path()).path).unwrap();
+        make_private(&instances_dir(state.path()).path).unwrap();
         let verdict = KvmCheck { of: subject.clone(), problem: None, failures: 0 };
-        shelf(state.path()).put(FILE, &verdict).unwrap();
+        instances_dir(state.path()).put(FILE, &verdict).unwrap();
         assert_eq!(known(state.path(), &subject), Some(verdict));
         let rebooted = Subject { boot: "another".to_owned(), ..subject.clone() };
         let other = Subject { uid: subject.uid + 1, ..subject };

@@ -1,7 +1,7 @@
-//! The conversation with the guest's agent: lines over a virtual serial port.
+//! The protocol of the guest's agent: lines over a virtual serial port.
 //!
-//! After the first job began the guest is hostile: nothing that it says is trusted, and all of it is cleaned before it
-//! is shown.
+//! Once the first job has started, the guest is hostile: its lines are not trusted, and are cleaned before they are
+//! shown.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,14 +21,14 @@ const LONGEST: usize = 16 * 1024;
 /// Fresh randomness for each guest, in bytes.
 const SEED: usize = 64;
 
-/// What makes a guest itself, and no other clone of the same template.
+/// What distinguishes a guest from other clones of the same template.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) hostname: String,
     /// Private, OpenSSH PEM.
     pub(super) host_key: String,
     pub(super) authorized_key: String,
-    /// Where the guest finds the operator's proxy.
+    /// The URL of the operator's proxy, as the guest reaches it.
     pub(super) proxy: Option<String>,
 }
 
@@ -56,12 +56,12 @@ impl Agent {
 
     /// Waits until a resumed guest answers.
     pub(super) async fn ping(&mut self) -> io::Result<()> {
-        self.order("PING 1", "PONG 1").await
+        self.send("PING 1", "PONG 1").await
     }
 
-    /// Lets the guest read once what every job reads, and settle: a snapshot may be taken then.
+    /// Has the guest read the files that every job reads, and become idle: then a snapshot may be taken.
     pub(super) async fn warm_up(&mut self) -> io::Result<()> {
-        self.order("WARM-UP", "WARM").await
+        self.send("WARM-UP", "WARM").await
     }
 
     /// Gives the guest time, randomness and identity, and waits until its sshd listens.
@@ -72,7 +72,7 @@ impl Agent {
             getrandom(random, GetRandomFlags::empty())?;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut orders = vec![
+        let mut commands = vec![
             format!("TIME {}", now.as_nanos()),
             format!("SEED {}", Base64::encode_string(&seed)),
             format!("HOSTNAME {}", identity.hostname),
@@ -80,13 +80,13 @@ impl Agent {
             format!("HOST-KEY {}", Base64::encode_string(identity.host_key.as_bytes())),
             format!("AUTHORIZED-KEY {}", identity.authorized_key.trim()),
         ];
-        orders.extend(identity.proxy.iter().map(|proxy| format!("PROXY {proxy}")));
-        orders.push("GO".to_owned());
-        self.order(&orders.join("\n"), "READY").await
+        commands.extend(identity.proxy.iter().map(|proxy| format!("PROXY {proxy}")));
+        commands.push("GO".to_owned());
+        self.send(&commands.join("\n"), "READY").await
     }
 
-    async fn order(&mut self, orders: &str, answer: &str) -> io::Result<()> {
-        self.writer.write_all(format!("{orders}\n").as_bytes()).await?;
+    async fn send(&mut self, commands: &str, answer: &str) -> io::Result<()> {
+        self.writer.write_all(format!("{commands}\n").as_bytes()).await?;
         let line = self.lines.next().await?;
         if line == answer {
             return Ok(());
@@ -110,19 +110,19 @@ mod tests {
 
     use super::*;
 
-    /// A guest that answers `GO`; what it was told before.
-    async fn told(answer: &str) -> (io::Result<()>, Vec<String>) {
+    /// Runs a guest that answers `GO`; returns the lines that it has received.
+    async fn identified(answer: &str) -> (io::Result<()>, Vec<String>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let guest = async {
-            let mut told = Vec::new();
+            let mut received = Vec::new();
             let mut lines = BufReader::new(theirs);
             loop {
                 let mut line = String::new();
                 lines.read_line(&mut line).await.unwrap();
-                told.push(line.trim_end().to_owned());
+                received.push(line.trim_end().to_owned());
                 if line == "GO\n" {
                     lines.write_all(answer.as_bytes()).await.unwrap();
-                    return told;
+                    return received;
                 }
             }
         };
@@ -133,28 +133,27 @@ mod tests {
             proxy: None,
         };
         let mut agent = Agent::new(ours);
-        let (answer, told) = tokio::join!(agent.become_itself(&identity), guest);
-        (answer, told)
+        tokio::join!(agent.become_itself(&identity), guest)
     }
 
     #[tokio::test]
     async fn every_guest_is_told_who_it_is_with_a_seed_of_its_own() {
-        let (ready, one) = told("READY\n").await;
+        let (ready, one) = identified("READY\n").await;
         ready.unwrap();
-        let words: Vec<&str> = one.iter().filter_map(|line| line.split(' ').next()).collect();
+        let commands: Vec<&str> = one.iter().filter_map(|line| line.split(' ').next()).collect();
         let all = ["TIME", "SEED", "HOSTNAME", "MACHINE-ID", "HOST-KEY", "AUTHORIZED-KEY", "GO"];
-        assert_eq!(words, all);
+        assert_eq!(commands, all);
         assert_eq!(one[4], "HOST-KEY UEVNCg==");
         assert_eq!(one[3].len(), "MACHINE-ID ".len() + 32);
-        let (_, other) = told("READY\n").await;
+        let (_, other) = identified("READY\n").await;
         assert!(one[1] != other[1] && one[3] != other[3], "a seed is used twice");
     }
 
     #[tokio::test]
     async fn a_guest_that_fails_or_lies_is_quoted_in_one_clean_line() {
-        let (failed, _) = told("FAILED no \u{1b}[31mkey\n").await;
+        let (failed, _) = identified("FAILED no \u{1b}[31mkey\n").await;
         assert_eq!(failed.unwrap_err().to_string(), "the guest could not carry out a command: no key");
-        let (lied, _) = told("WARM\n").await;
+        let (lied, _) = identified("WARM\n").await;
         assert_eq!(lied.unwrap_err().to_string(), "the guest answered `WARM` instead of `READY`");
     }
 }

@@ -1,7 +1,7 @@
 //! QEMU's command line.
 //!
-//! QEMU opens no path of ours: disks, kernel and memory are descriptors that it inherits, and its sockets are pairs
-//! whose other end is the supervisor's. So it needs no right to anything of ours, and leaves nothing on the disk.
+//! QEMU opens no path of Greenroom's: it inherits disks, kernel and memory as descriptors, and its sockets are pairs
+//! whose other end is the supervisor's. So it needs no access to Greenroom's files, and leaves nothing on the disk.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::provider::qemu::accel::Engine;
 use crate::provider::qemu::memory::TRANSLATED;
 use crate::provider::qemu::settings::Network;
 
-/// What the guest sees of the machine. A resumed clone must have the very hardware that its template had.
+/// The hardware that the guest sees. A resumed clone must have exactly the hardware of its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::provider::qemu) struct Hardware {
     pub(in crate::provider::qemu) engine: Engine,
@@ -26,12 +26,12 @@ pub(in crate::provider::qemu) struct Hardware {
     pub(in crate::provider::qemu) memory: u64,
 }
 
-/// The guest's memory, where it is not QEMU's own.
+/// How the guest uses a memory file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::provider::qemu) enum Sharing {
     /// The guest writes into the file.
     Shared,
-    /// The guest's writes are its own; the file stays as it is.
+    /// The guest's writes are private; the file does not change.
     Private,
 }
 
@@ -51,14 +51,14 @@ impl Format {
     }
 }
 
-/// Forks, changes of privileges and scheduling, and system calls that nobody needs any more, are denied.
+/// Denies forks, changes of privileges and scheduling, and obsolete system calls.
 const SANDBOX: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=deny,spawn=deny";
 
 /// QEMU starts a proxy's helper for each connection, in a session of its own, which its filter takes for a change of
-/// privileges. Real ones are out of reach all the same: the process that becomes QEMU has given them up for good.
+/// privileges. Real changes are impossible all the same: `exec` gives them up irrevocably before it runs QEMU.
 const SANDBOX_WITH_HELPER: &str = "on,obsolete=deny,resourcecontrol=deny,elevateprivileges=allow,spawn=allow";
 
-/// A command line with what it passes on.
+/// A command line with the descriptors that it passes on.
 #[derive(Debug)]
 pub(in crate::provider::qemu) struct QemuCommand {
     pub(super) arguments: Vec<String>,
@@ -117,17 +117,17 @@ impl QemuCommand {
         &mut self,
         kernel: &Path,
         initrd: &Path,
-        words: &str,
+        parameters: &str,
     ) -> io::Result<()> {
         for (option, file) in [("-kernel", kernel), ("-initrd", initrd)] {
             let path = self.path(fs_err::File::open(file)?.into_file().into());
             self.add(option, path);
         }
-        self.add("-append", words);
+        self.add("-append", parameters);
         Ok(())
     }
 
-    /// The disk: layers from the one that nobody changes to the one that the guest writes into.
+    /// The disk: layers from the read-only base to the one that the guest writes into.
     pub(in crate::provider::qemu) fn disk(&mut self, layers: Vec<(Format, OwnedFd)>) {
         let top = layers.len().saturating_sub(1);
         for (at, (format, file)) in layers.into_iter().enumerate() {
@@ -136,11 +136,11 @@ impl QemuCommand {
             let mut node = json!({
                 "node-name": format!("disk{at}"), "driver": format.name(), "file": file,
                 "read-only": at < top, "discard": "unmap",
-                // A disk that dies with its machine need not survive this one's power cut.
+                // A disk that is removed with its machine need not survive a power cut of the runner host.
                 "cache": { "no-flush": true },
             });
             if format == Format::Qcow2 {
-                // Never one that the file itself names.
+                // Never the one that the file itself names.
                 node["backing"] =
                     at.checked_sub(1).map_or(Value::Null, |below| json!(format!("disk{below}")));
             }
@@ -149,7 +149,7 @@ impl QemuCommand {
         self.add("-device", format!("virtio-blk-pci,drive=disk{top},bootindex=1"));
     }
 
-    /// A second disk that the guest only reads.
+    /// A second, read-only disk.
     pub(in crate::provider::qemu) fn seed(&mut self, file: OwnedFd) {
         let file = json!({ "driver": "file", "filename": self.set(file), "locking": "off" });
         let node = json!({ "node-name": "seed", "driver": "raw", "file": file, "read-only": true });
@@ -157,12 +157,12 @@ impl QemuCommand {
         self.add("-device", "virtio-blk-pci,drive=seed");
     }
 
-    /// A network in which the guest is 10.0.2.15. `program` is our own, for the proxy's helper.
+    /// A network in which the guest is 10.0.2.15. `program` is Greenroom's executable, for the proxy's helper.
     pub(in crate::provider::qemu) fn network(&mut self, network: &Network, program: &Path) {
         let restrict = if *network == Network::Open { "off" } else { "on" };
         let mut options = format!("user,id=net,ipv6=off,restrict={restrict},hostfwd=tcp:127.0.0.1:0-:22");
         if let Network::Proxy(target) = network {
-            // Read like a shell's line; a comma would end the option.
+            // Parsed like a shell's command line; a comma would end the option.
             let program = program.display().to_string().replace('\'', "'\\''").replace(',', ",,");
             let helper = format!("'{program}' instance qemu proxy {target}");
             options = format!("{options},guestfwd=tcp:10.0.2.100:3128-cmd:{helper}");
@@ -171,14 +171,14 @@ impl QemuCommand {
         self.add("-device", "virtio-net-pci,netdev=net,romfile=");
     }
 
-    /// The machine protocol; our end.
+    /// The machine protocol; returns the supervisor's end.
     pub(in crate::provider::qemu) fn monitor(&mut self) -> io::Result<UnixStream> {
         let stream = self.socket("qmp")?;
         self.add("-mon", "chardev=qmp,mode=control");
         Ok(stream)
     }
 
-    /// The agent's port; our end.
+    /// The agent's port; returns the supervisor's end.
     pub(in crate::provider::qemu) fn agent(&mut self) -> io::Result<UnixStream> {
         let stream = self.socket("agent")?;
         self.add("-device", "virtio-serial-pci");
@@ -186,19 +186,19 @@ impl QemuCommand {
         Ok(stream)
     }
 
-    /// The console; our end.
+    /// The console; returns the supervisor's end.
     pub(in crate::provider::qemu) fn console(&mut self) -> io::Result<UnixStream> {
         let stream = self.socket("console")?;
         self.add("-serial", "chardev:console");
         Ok(stream)
     }
 
-    /// Waits to be told where to resume from.
+    /// QEMU waits for a command with the state to resume from.
     pub(in crate::provider::qemu) fn incoming(&mut self) {
         self.add("-incoming", "defer");
     }
 
-    /// Passes a descriptor on that is named later, over the machine protocol.
+    /// Passes on a descriptor that a later command of the machine protocol names.
     pub(in crate::provider::qemu) fn pass(&mut self, file: OwnedFd) -> i32 {
         let passed = Passed::new(file);
         let number = passed.number();
@@ -212,7 +212,7 @@ impl QemuCommand {
         path
     }
 
-    /// A descriptor that QEMU duplicates where it would open a file.
+    /// Passes on a descriptor that QEMU duplicates instead of opening a file; returns its path.
     fn set(&mut self, file: OwnedFd) -> String {
         let set = self.sets;
         self.sets += 1;

@@ -12,10 +12,10 @@ use crate::provider::console::TAIL;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::supervisor::note;
 
-/// When the file has so many bytes, all but its end goes.
+/// Size in bytes at which the file is cut down to its end.
 const MOST: u64 = 1 << 20;
 
-/// How a Linux kernel begins its last words.
+/// The beginning of a Linux kernel's panic message.
 const PANIC: &str = "Kernel panic - not syncing: ";
 
 /// The file `console.log`, which the supervisor's own lines go to as well.
@@ -25,7 +25,7 @@ pub(super) struct Console(Rc<RefCell<Inner>>);
 #[derive(Debug)]
 struct Inner {
     file: fs::File,
-    /// The line that is being written, as far as it matters.
+    /// The beginning of the line that is being written.
     line: Vec<u8>,
     panic: Option<String>,
 }
@@ -37,12 +37,12 @@ impl Console {
         Ok(Self(Rc::new(RefCell::new(Inner { file, line: Vec::new(), panic: None }))))
     }
 
-    /// What the guest's kernel panicked of, if it did.
+    /// Why the guest's kernel panicked, if it did.
     pub(super) fn panic(&self) -> Option<String> {
         self.0.borrow().panic.clone()
     }
 
-    /// Writes everything that comes, until it ends. For a task of its own.
+    /// Writes all input until it ends. Runs as a task of its own.
     pub(super) async fn pump(self, mut from: impl AsyncRead + Unpin) {
         let mut bytes = vec![0; 8 * 1024];
         loop {
@@ -50,7 +50,7 @@ impl Console {
                 Ok(0) | Err(_) => return,
                 Ok(read) => {
                     if let Err(error) = self.0.borrow_mut().write(&bytes[..read]) {
-                        // A full disk stops no guest: what it says goes nowhere until there is room again.
+                        // A full disk does not stop the guest: its output is lost until there is space again.
                         note(&format!("cannot write to the console: {error}"));
                     }
                 }
@@ -101,9 +101,9 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let dir = InstanceDir::at(temporary.path());
         let console = Console::open(&dir).unwrap();
-        let mut said = b"noise that goes on and on\n".repeat(100_000);
-        said.extend(b"[    1.2] Kernel panic - not syncing: sysrq triggered \x1b[0mcrash\r\nthe end\n");
-        console.clone().pump(&said[..]).await;
+        let mut output = b"noise that goes on and on\n".repeat(100_000);
+        output.extend(b"[    1.2] Kernel panic - not syncing: sysrq triggered \x1b[0mcrash\r\nthe end\n");
+        console.clone().pump(&output[..]).await;
         let kept = fs::read(dir.file("console.log")).unwrap();
         assert!(kept.len() as u64 <= MOST + 8 * 1024, "{}", kept.len());
         assert!(kept.ends_with(b"the end\n"));

@@ -11,7 +11,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// Sends a few bytes with a descriptor beside them. So few go as a whole or not at all.
+/// Sends a few bytes together with a descriptor. So few bytes are sent as a whole or not at all.
 pub(super) async fn send(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let sent = stream.async_io(Interest::WRITABLE, || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -26,7 +26,7 @@ pub(super) async fn send(stream: &UnixStream, bytes: &[u8], descriptor: Borrowed
     Err(io::ErrorKind::WriteZero.into())
 }
 
-/// Receives some bytes, none at the end, and the descriptor that came beside them.
+/// Receives some bytes, none at the end, and the descriptor that was sent with them.
 pub(super) async fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let received = stream.async_io(Interest::READABLE, || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,4 +1,4 @@
-//! Starts QEMU as a child that is less than we are and that never outlives us.
+//! Starts QEMU as a child that has fewer privileges than its supervisor and never outlives it.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::process::{Child, ChildStderr};
 
 use crate::provider::supervisor::note;
 
-/// The most that is read of what QEMU says when it ends, in bytes.
-const SAID: u64 = 64 * 1024;
+/// Maximum number of bytes that are read of QEMU's stderr.
+const STDERR_LIMIT: u64 = 64 * 1024;
 
-/// A descriptor that the child inherits, under the number that it has here.
+/// A descriptor that the child inherits under the same number.
 #[derive(Debug)]
 pub(in crate::provider::qemu) struct Passed(OwnedFd);
 
@@ -27,7 +27,7 @@ impl Passed {
         Self(descriptor.into())
     }
 
-    /// With the path by which the child opens it anew.
+    /// Also returns the path by which the child opens it anew.
     pub(in crate::provider::qemu) fn path(descriptor: OwnedFd) -> (String, Self) {
         (format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Self(descriptor))
     }
@@ -37,23 +37,23 @@ impl Passed {
     }
 }
 
-/// Which QEMU is run, and as whom.
+/// The QEMU program and the user that runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::provider::qemu) struct Runner {
     /// Absolute.
     pub(in crate::provider::qemu) qemu: PathBuf,
-    /// User and group; `None`: our own.
+    /// User and group; `None`: those of this process.
     pub(in crate::provider::qemu) identity: Option<(u32, u32)>,
 }
 
 impl Runner {
-    /// Who QEMU runs as.
+    /// The user that QEMU runs as.
     pub(in crate::provider::qemu) fn uid(&self) -> u32 {
         self.identity.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 
-    /// Starts QEMU. What is passed is closed here. This process must not start anything else from another thread: it
-    /// would inherit what is passed, too.
+    /// Starts QEMU and closes the passed descriptors here. No other thread may start a process meanwhile: it would
+    /// inherit the descriptors, too.
     pub(in crate::provider::qemu) fn start(
         &self,
         arguments: &[String],
@@ -68,7 +68,7 @@ impl Runner {
         command.env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some((uid, gid)) = self.identity {
-            // Other groups go with the change of the user.
+            // The change of user drops all other groups.
             command.uid(uid).gid(gid);
         }
         let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
@@ -78,33 +78,33 @@ impl Runner {
     }
 }
 
-/// A QEMU that runs; killed when it is dropped.
+/// A running QEMU; killed when it is dropped.
 #[derive(Debug)]
 pub(in crate::provider::qemu) struct Started {
     pub(super) child: Child,
-    /// Taken by who listens.
+    /// Taken by the task that reads it.
     pub(super) stderr: Option<ChildStderr>,
 }
 
 impl Started {
-    /// Waits for its end; with the beginning of what it said.
+    /// Waits for its exit; also returns the beginning of its stderr.
     pub(in crate::provider::qemu) async fn output(&mut self) -> io::Result<(ExitStatus, String)> {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         if let Some(stderr) = &mut self.stderr {
-            stderr.take(SAID).read_to_end(&mut said).await?;
+            stderr.take(STDERR_LIMIT).read_to_end(&mut output).await?;
         }
-        Ok((self.child.wait().await?, String::from_utf8_lossy(&said).into_owned()))
+        Ok((self.child.wait().await?, String::from_utf8_lossy(&output).into_owned()))
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits for its exit.
     pub(in crate::provider::qemu) async fn kill(&mut self) {
-        // Already gone is what was wanted.
+        // An error means that it has already exited.
         drop(self.child.kill().await);
     }
 }
 
-/// `instance qemu exec SUPERVISOR PROGRAM ARGUMENT…`: becomes the program, as a child that dies with its supervisor.
-/// Returns only if that cannot be done.
+/// `instance qemu exec SUPERVISOR PROGRAM ARGUMENT…`: executes the program, as a child that dies with its supervisor.
+/// Returns only on failure.
 pub(super) fn exec(supervisor: &OsString, program: &OsString, arguments: &[OsString]) -> ExitCode {
     let problem = match begin(supervisor) {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -115,13 +115,13 @@ pub(super) fn exec(supervisor: &OsString, program: &OsString, arguments: &[OsStr
 }
 
 fn begin(supervisor: &OsString) -> io::Result<()> {
-    // After the change of the user, which would take it back.
+    // After the change of user, which would reset it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // No set-uid program gives it back what it has lost.
+    // No set-uid program may restore the dropped privileges.
     rustix::thread::set_no_new_privs(true)?;
     // Guest memory holds secrets of jobs.
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // RACE: a supervisor that died before the first line sends no signal any more.
+    // RACE: a supervisor that died before the first line causes no signal any more.
     let parent = getppid().map(|pid| pid.as_raw_nonzero().to_string());
     if parent.as_deref() != supervisor.to_str() {
         return Err(io::Error::other("its supervisor has exited"));

@@ -1,4 +1,4 @@
-//! Writes a small FAT12 volume with a few files in its root: what cloud-init reads a machine's identity from.
+//! Writes a small FAT12 volume with a few files in its root, from which cloud-init reads a machine's identity.
 
 use std::io;
 
@@ -16,11 +16,11 @@ const END_OF_CHAIN: u16 = 0xfff;
 const IS_LABEL: u8 = 0x08;
 const IS_LONG_NAME: u8 = 0x0f;
 
-/// A long name's places in its entry: 5, 6 and 2 characters of 16 bits.
+/// Offsets of a long name's characters in its entry: 5, 6 and 2 characters of 16 bits.
 const LONG_NAME: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 
-/// A volume with a label (11 characters) and files (names of up to 13 ASCII characters, not two with the same six
-/// letters in front).
+/// A volume with a label (11 characters) and files (names of up to 13 ASCII characters, no two with the same first
+/// six).
 pub(super) fn volume(label: &str, files: &[(&str, &[u8])]) -> io::Result<Vec<u8>> {
     let mut table = vec![0xff8, END_OF_CHAIN];
     let mut root = entry(&padded(label), IS_LABEL, 0, 0);
@@ -112,7 +112,7 @@ fn long_name(name: &str, short: &[u8; 11]) -> Vec<u8> {
 fn entry(name: &[u8; 11], kind: u8, first: u16, bytes: u32) -> Vec<u8> {
     let mut entry = name.to_vec();
     entry.push(kind);
-    // No times: 1980 is as good as any.
+    // No times: any date is sufficient, such as 1980.
     entry.resize(26, 0);
     entry.extend(first.to_le_bytes());
     entry.extend(bytes.to_le_bytes());

@@ -1,10 +1,10 @@
-//! Lines of bounded length from whoever cannot be trusted to end them.
+//! Lines of bounded length from a peer that is not trusted to end them.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Reads lines. Dropping a read loses nothing.
+/// Reads lines. A read can be dropped without losing bytes.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     reader: R,
@@ -18,7 +18,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { reader, longest, read: Vec::new() }
     }
 
-    /// The next line without its end; the other side's end is an error, and so is a line that is too long.
+    /// The next line without its end. The end of the stream is an error, and so is a line that is too long.
     pub(super) async fn next(&mut self) -> io::Result<String> {
         let mut searched = 0;
         loop {

@@ -1,4 +1,4 @@
-//! A QEMU that runs, and how it ends.
+//! A running QEMU, and how it ends.
 
 use std::fmt;
 use std::io;
@@ -19,27 +19,27 @@ use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::provider::qemu::image::ImageError;
 
-/// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy machine.
+/// How long QEMU may take from its start to its greeting. It needs a tenth of a second, more on a busy host.
 const GREETING: Duration = Duration::from_secs(20);
 
-/// How long it may take to go after it has closed its side of the conversation.
-const LEAVING: Duration = Duration::from_secs(5);
+/// How long QEMU may take to exit after it has closed its side of the connection.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a machine that broke a conversation off may take to say why.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long a machine that closed a connection may take to report how it ended.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a machine ended, as the end of a sentence that begins with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::provider::qemu) enum Ending {
     PoweredOff,
     Rebooted,
-    /// Why, in the guest kernel's words.
+    /// With the guest kernel's message.
     Panicked(String),
-    /// KVM gave up on it.
+    /// KVM failed on it.
     KvmFailed,
-    /// This machine's disk is full, or broken; the reason in QEMU's words.
+    /// The runner host's disk is full, or broken; with the reason that QEMU reports.
     DiskFailed(String),
-    /// QEMU was killed. True: while the kernel ran out of memory.
+    /// QEMU was killed by a signal. True: the kernel ran out of memory meanwhile.
     Killed(i32, bool),
     Exited(i32),
 }
@@ -65,7 +65,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Why a machine did not come up.
+/// Why a machine did not boot.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::provider::qemu) enum BootError {
     #[error("the virtual machine {0}")]
@@ -78,15 +78,15 @@ pub(in crate::provider::qemu) enum BootError {
     Io(#[from] io::Error),
 }
 
-/// A machine that was started; killed when it is dropped.
+/// A started machine; killed when it is dropped.
 #[derive(Debug)]
 pub(in crate::provider::qemu) struct Machine {
     started: Started,
     pub(super) qmp: Qmp,
     console: Console,
-    /// What it said before it went.
-    seen: Option<Ending>,
-    /// The kernel's count of processes that it killed for want of memory, when this one began.
+    /// How it ended, by QEMU's events.
+    reported: Option<Ending>,
+    /// The kernel's count of processes that it killed for lack of memory, at the start of this one.
     out_of_memory: u64,
 }
 
@@ -105,11 +105,11 @@ impl Machine {
                 if let Some(stderr) = started.stderr.take() {
                     tokio::task::spawn_local(console.clone().pump(stderr));
                 }
-                Ok(Self { started, qmp, console: console.clone(), seen: None, out_of_memory })
+                Ok(Self { started, qmp, console: console.clone(), reported: None, out_of_memory })
             }
             Ok(Err(_)) => {
-                let (status, said) = started.output().await?;
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
+                let (status, output) = started.output().await?;
+                let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
                 let last = clean_line(last.as_bytes(), 300);
                 Err(io::Error::other(format!("QEMU failed to start ({status}): {last}")))
             }
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// Waits for something that the guest does, as long as the machine lives.
+    /// Waits for work of the guest's, as long as the machine lives.
     pub(super) async fn within<T>(
         &mut self,
         limit: Duration,
@@ -135,8 +135,8 @@ impl Machine {
             ending = self.ended() => return Err(BootError::Ended(ending)),
             () = tokio::time::sleep(limit) => return Err(BootError::Late { what, within: limit }),
         };
-        // A conversation that broke off says less than the end of the machine that it was held with.
-        match timeout(LAST_WORD, self.ended()).await {
+        // How the machine ended explains more than a closed connection does.
+        match timeout(REPORT_TIMEOUT, self.ended()).await {
             Ok(ending) => Err(BootError::Ended(ending)),
             Err(_) => Err(problem.into()),
         }
@@ -144,31 +144,31 @@ impl Machine {
 
     /// The port of 127.0.0.1 that leads to the guest's SSH.
     pub(super) async fn ssh_port(&mut self) -> io::Result<u16> {
-        let asked = json!({ "command-line": "info usernet" });
-        let table = self.qmp.ask("human-monitor-command", asked).await?;
+        let arguments = json!({ "command-line": "info usernet" });
+        let table = self.qmp.execute("human-monitor-command", arguments).await?;
         let port = table.as_str().and_then(forwarded_port);
         port.ok_or_else(|| io::Error::other("QEMU reports no port that is forwarded to the guest"))
     }
 
-    /// Waits for the end. Dropping it loses nothing.
+    /// Waits for the end. The future can be dropped without losing an event.
     pub(super) async fn ended(&mut self) -> Ending {
-        while self.seen.is_none() {
+        while self.reported.is_none() {
             match self.qmp.event().await {
-                Ok(event) => self.seen = self.judge(&event).await,
+                Ok(event) => self.reported = self.judge(&event).await,
                 Err(_) => break,
             }
         }
-        if matches!(self.seen, Some(Ending::KvmFailed | Ending::DiskFailed(_))) {
+        if matches!(self.reported, Some(Ending::KvmFailed | Ending::DiskFailed(_))) {
             self.started.kill().await;
         }
-        let Ok(Ok(status)) = timeout(LEAVING, self.started.child.wait()).await else {
+        let Ok(Ok(status)) = timeout(EXIT_TIMEOUT, self.started.child.wait()).await else {
             self.started.kill().await;
             return Ending::Killed(Signal::KILL.as_raw(), false);
         };
-        self.seen.take().unwrap_or_else(|| self.by_status(status))
+        self.reported.take().unwrap_or_else(|| self.by_status(status))
     }
 
-    /// What an event says about the end, if it is one.
+    /// The ending that an event reports, if any.
     async fn judge(&mut self, event: &Event) -> Option<Ending> {
         match event.name.as_str() {
             "SHUTDOWN" => match event.data["reason"].as_str() {
@@ -183,7 +183,7 @@ impl Machine {
                 Some(Ending::DiskFailed(clean_line(reason.as_bytes(), 120)))
             }
             "STOP" => {
-                let status = self.qmp.ask("query-status", json!({})).await.ok()?;
+                let status = self.qmp.execute("query-status", json!({})).await.ok()?;
                 (status["status"] == "internal-error").then_some(Ending::KvmFailed)
             }
             _ => None,
@@ -197,10 +197,10 @@ impl Machine {
         }
     }
 
-    /// Lets QEMU put its files in order and end.
+    /// Has QEMU complete its files and exit.
     pub(super) async fn quit(&mut self) -> io::Result<()> {
-        self.qmp.ask("quit", json!({})).await?;
-        match timeout(LEAVING, self.started.child.wait()).await {
+        self.qmp.execute("quit", json!({})).await?;
+        match timeout(EXIT_TIMEOUT, self.started.child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(io::Error::other(format!("QEMU exited with {status}"))),
             Ok(Err(error)) => Err(error),
@@ -208,18 +208,18 @@ impl Machine {
         }
     }
 
-    /// Ends it as a power cut would, and waits until it is gone.
+    /// Kills it as a power cut would, and waits for its exit.
     pub(super) async fn kill(&mut self) {
         self.started.kill().await;
     }
 }
 
-/// The machine's serial console, written as long as the guest says something.
+/// Writes the machine's serial console to disk until it is closed.
 pub(super) fn listen(console: &Console, stream: UnixStream) {
     tokio::task::spawn_local(console.clone().pump(stream));
 }
 
-/// How many processes the kernel has killed for want of memory since its boot.
+/// Number of processes that the kernel has killed for lack of memory since its boot.
 fn killed_for_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

@@ -1,4 +1,4 @@
-//! The processes of our own executable that stand behind virtual machines.
+//! The Greenroom processes that run virtual machines.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,7 +22,7 @@ mod rig;
 mod supervise;
 mod template;
 
-/// The hidden subcommands below `instance qemu`, by what follows. Not for people.
+/// The hidden subcommands of `instance qemu`; `arguments` follow it.
 pub fn main(arguments: &[OsString]) -> ExitCode {
     let texts: Vec<&str> = arguments.iter().map_while(|argument| argument.to_str()).collect();
     match (texts.as_slice(), arguments) {

@@ -1,5 +1,5 @@
 //! The helper of `network = "proxy"`: QEMU starts one for each connection of the guest, with the connection as its
-//! standard input and output. It knows one address and reaches no other.
+//! standard input and output. It connects to one address and to no other.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -27,15 +27,15 @@ fn carry(target: &str) -> io::Result<()> {
     let to = TcpStream::connect(&look_up_blocking(name, port)?[..])?;
     let (write_half, read_half) = (to.try_clone()?, to);
     thread::spawn(move || {
-        // An end of one direction is passed on; the other may go on.
-        drop(pass(io::stdin().lock(), &write_half));
+        // The end of one direction is passed on; the other may continue.
+        drop(copy(io::stdin().lock(), &write_half));
         drop(write_half.shutdown(Shutdown::Write));
     });
-    pass(read_half, io::stdout().lock())
+    copy(read_half, io::stdout().lock())
 }
 
-/// Passes on what comes, as it comes.
-fn pass(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
+/// Copies input to output as it arrives.
+fn copy(mut from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut bytes = vec![0; 16 * 1024];
     loop {
         match from.read(&mut bytes)? {

@@ -1,7 +1,7 @@
-//! Writes an empty qcow2 disk: what a guest changes, over an image that it cannot change.
+//! Writes an empty qcow2 disk: the layer for a guest's writes, over an image that the guest cannot change.
 //!
 //! Written here rather than by qemu-img: two pages of zeros with a header, in a tenth of a millisecond instead of
-//! twenty. The image below is not named in it: QEMU is told which one it is.
+//! twenty. The file does not name the image below: QEMU's command line does.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
@@ -16,7 +16,7 @@ const LARGEST: u64 = CLUSTER / 8 * PER_ENTRY;
 /// Clusters in the file: header, table of reference counts, one block of them, first table.
 const USED: u64 = 4;
 
-/// Writes an empty disk of so many bytes (whole sectors) into an empty file.
+/// Writes an empty disk with a size in bytes (whole sectors) into an empty file.
 pub(super) fn write_empty(file: &mut (impl Write + Seek), bytes: u64) -> io::Result<()> {
     if bytes == 0 || !bytes.is_multiple_of(512) || bytes > LARGEST {
         let what = format!(
@@ -75,8 +75,8 @@ mod tests {
             let check =
                 std::process::Command::new("qemu-img").args(["check", "-f", "qcow2"]).arg(&path).output();
             let Ok(check) = check else { return skipped("qemu-img is missing") };
-            let said = String::from_utf8_lossy(&check.stdout);
-            assert!(check.status.success() && said.contains("No errors"), "{bytes}: {said}");
+            let output = String::from_utf8_lossy(&check.stdout);
+            assert!(check.status.success() && output.contains("No errors"), "{bytes}: {output}");
             let info =
                 std::process::Command::new("qemu-img").args(["info", "--output=json"]).arg(&path).output();
             let info: serde_json::Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();

@@ -13,10 +13,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use super::descriptor;
 use super::lines::Lines;
 
-/// No answer that we ask for is longer, in bytes.
+/// Maximum length of an answer, in bytes.
 const LONGEST: usize = 256 * 1024;
 
-/// Something that happened to the machine.
+/// An event of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Event {
     #[serde(rename = "event")]
@@ -25,29 +25,29 @@ pub(super) struct Event {
     pub(super) data: Value,
 }
 
-/// A conversation with QEMU.
+/// A connection to QEMU.
 #[derive(Debug)]
 pub(super) struct Qmp {
     lines: Lines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    asked: u64,
-    /// Not yet asked for.
+    last_id: u64,
+    /// Not returned yet.
     events: VecDeque<Event>,
 }
 
 impl Qmp {
-    /// Waits for QEMU's greeting and switches commands on.
+    /// Waits for QEMU's greeting and enables commands.
     pub(super) async fn begin(stream: UnixStream) -> io::Result<Self> {
         let (reader, writer) = stream.into_split();
         let lines = Lines::new(reader, LONGEST);
-        let mut qmp = Self { lines, writer, asked: 0, events: VecDeque::new() };
+        let mut qmp = Self { lines, writer, last_id: 0, events: VecDeque::new() };
         qmp.lines.next().await?;
-        qmp.ask("qmp_capabilities", json!({})).await?;
+        qmp.execute("qmp_capabilities", json!({})).await?;
         Ok(qmp)
     }
 
-    /// Carries out a command; what QEMU answers. A refusal is an error in its words.
-    pub(super) async fn ask(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
+    /// Executes a command and returns QEMU's answer. A refusal is an error with QEMU's message.
+    pub(super) async fn execute(&mut self, command: &str, arguments: Value) -> io::Result<Value> {
         let line = self.line(command, &arguments);
         self.writer.write_all(line.as_bytes()).await?;
         self.answer(command).await
@@ -61,15 +61,15 @@ impl Qmp {
     }
 
     fn line(&mut self, command: &str, arguments: &Value) -> String {
-        self.asked += 1;
-        format!("{}\n", json!({ "execute": command, "arguments": arguments, "id": self.asked }))
+        self.last_id += 1;
+        format!("{}\n", json!({ "execute": command, "arguments": arguments, "id": self.last_id }))
     }
 
     async fn answer(&mut self, command: &str) -> io::Result<Value> {
         loop {
             let message = self.message().await?;
-            // The answer to a question that was given up may still come.
-            if message["id"] != self.asked {
+            // The answer to an abandoned command may still arrive.
+            if message["id"] != self.last_id {
                 continue;
             }
             if let Some(error) = message["error"]["desc"].as_str() {
@@ -79,7 +79,7 @@ impl Qmp {
         }
     }
 
-    /// The next message that is no event; events are put aside.
+    /// The next message that is not an event; events are queued.
     async fn message(&mut self) -> io::Result<Value> {
         loop {
             let line = self.lines.next().await?;
@@ -91,7 +91,7 @@ impl Qmp {
         }
     }
 
-    /// The next event. Dropping it loses nothing.
+    /// The next event. The future can be dropped without losing an event.
     pub(super) async fn event(&mut self) -> io::Result<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -106,7 +106,7 @@ impl Qmp {
     }
 }
 
-/// The port of this machine that leads to the guest's SSH, out of `info usernet`.
+/// The port of the runner host that leads to the guest's SSH, from the output of `info usernet`.
 pub(super) fn forwarded_port(info: &str) -> Option<u16> {
     let line = info.lines().find(|line| line.contains("TCP[HOST_FORWARD]"))?;
     // Protocol and state, descriptor, source address, source port.
@@ -135,14 +135,14 @@ mod tests {
                 lines.write_all(answer.as_bytes()).await.unwrap();
             }
         };
-        let us = async {
+        let client = async {
             let mut qmp = Qmp::begin(ours).await.unwrap();
-            assert_eq!(qmp.ask("query", json!({})).await.unwrap(), "yes");
-            let refused = qmp.ask("other", json!({})).await.unwrap_err().to_string();
+            assert_eq!(qmp.execute("query", json!({})).await.unwrap(), "yes");
+            let refused = qmp.execute("other", json!({})).await.unwrap_err().to_string();
             assert_eq!(refused, "QEMU rejected `other`: no such thing");
             assert_eq!(qmp.event().await.unwrap(), Event { name: "STOP".to_owned(), data: Value::Null });
         };
-        tokio::join!(qemu, us);
+        tokio::join!(qemu, client);
     }
 
     #[test]

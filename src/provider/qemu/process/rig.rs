@@ -1,4 +1,4 @@
-//! A machine of one of our images, put together: the same for the one that becomes a template and for its clones.
+//! Assembles a machine of a Greenroom image, in the same way for a template and for its clones.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,21 +15,20 @@ use crate::provider::qemu::accel::Engine;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::settings::Network;
 
-/// What every guest's kernel is told. A panic reboots, which ends the machine.
-const KERNEL_WORDS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0";
+/// Kernel parameters of every guest. A panic reboots, which ends the machine.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 random.trust_cpu=on net.ifnames=0";
 
-/// What an emulated one is told beside. An emulated processor speculates on nothing. It finds code that it has
-/// translated only at the same address again: with every program at an address of its own, each start of one would be
-/// translated anew.
+/// Further parameters of an emulated guest. An emulated processor does not speculate. It reuses translated code only
+/// at the same address: with every program at an address of its own, each start of one would be translated anew.
 const EMULATED: &str = " mitigations=off nokaslr norandmaps";
 
-/// What a kernel is told.
-pub(super) fn kernel_words(engine: Engine) -> String {
+/// The parameters of a guest's kernel.
+pub(super) fn kernel_parameters(engine: Engine) -> String {
     let more = if engine == Engine::Tcg { EMULATED } else { "" };
-    format!("{KERNEL_WORDS}{more}")
+    format!("{KERNEL_PARAMETERS}{more}")
 }
 
-/// Everything that a machine is made of.
+/// The parts of a machine.
 #[derive(Debug)]
 pub(super) struct Rig<'a> {
     /// Shown in process lists.
@@ -37,11 +36,11 @@ pub(super) struct Rig<'a> {
     pub(super) hardware: &'a Hardware,
     pub(super) network: &'a Network,
     pub(super) image: &'a Image,
-    /// Our own executable.
+    /// Greenroom's executable.
     pub(super) program: &'a Path,
 }
 
-/// Memory that is a file of its own, and who else has it.
+/// Guest memory that is a file, and how it is shared.
 #[derive(Debug)]
 pub(super) struct MemoryFile {
     pub(super) file: OwnedFd,
@@ -49,7 +48,8 @@ pub(super) struct MemoryFile {
 }
 
 impl Rig<'_> {
-    /// The command line, and our end of the agent's port. `layers` lie over the image's disk; the last one is written.
+    /// The command line, and the supervisor's end of the agent's port. `layers` lie over the image's disk; the guest
+    /// writes into the last one.
     pub(super) fn assemble(
         &self,
         memory: Option<MemoryFile>,
@@ -61,8 +61,8 @@ impl Rig<'_> {
             Some(MemoryFile { file, sharing }) => command.memory(file, self.hardware.memory, sharing),
             None => command.own_memory(),
         }
-        let words = kernel_words(self.hardware.engine);
-        command.kernel(&self.image.kernel(), &self.image.initrd(), &words)?;
+        let parameters = kernel_parameters(self.hardware.engine);
+        command.kernel(&self.image.kernel(), &self.image.initrd(), &parameters)?;
         let base = fs::File::open(self.image.rootfs())?.into_file();
         let mut disk = vec![(Format::Raw, OwnedFd::from(base))];
         disk.extend(layers.into_iter().map(|layer| (Format::Qcow2, layer)));
@@ -74,7 +74,7 @@ impl Rig<'_> {
     }
 }
 
-/// A new empty disk, to lie over others.
+/// Creates an empty disk layer.
 pub(super) fn new_layer(path: &Path, bytes: u64) -> io::Result<OwnedFd> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).write(true).create_new(true).open(path)?;

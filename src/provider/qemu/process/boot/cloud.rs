@@ -1,8 +1,8 @@
-//! Boots somebody else's disk, which cloud-init sets up.
+//! Boots a foreign disk, which cloud-init configures.
 //!
-//! There is no agent in it. The identity comes on a second disk of cloud-init's NoCloud kind, which exists in memory
-//! only; with it a script that is the last of cloud-init's to run and gives a sign over the agent's port. An SSH
-//! server that answers is not enough: cloud-init restarts it after a while to turn off passwords.
+//! The disk has no agent. The identity comes on a second disk of cloud-init's NoCloud kind, which exists in memory
+//! only. With it comes a script that cloud-init runs last, and which gives a sign over the agent's port. An SSH server
+//! that answers is not enough: cloud-init restarts it after a while to turn off passwords.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,16 +25,16 @@ use crate::provider::qemu::process::fat;
 use crate::provider::qemu::process::machine::{BootError, Machine, listen};
 use crate::provider::qemu::process::rig::new_layer;
 
-/// How often a guest that is still silent is called.
-const CALL_EVERY: Duration = Duration::from_millis(500);
+/// Interval between connections to a guest that does not answer yet.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a server may take to say its first words. QEMU takes calls before anybody in the guest listens.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long a server may take to send its banner. QEMU accepts connections before a server in the guest listens.
+const BANNER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the guest writes into the agent's port when cloud-init has done all that takes effect.
+/// The guest writes this into the agent's port when all effects of cloud-init are in place.
 const SIGN: &str = "UP\n";
 
-/// Who logs in: everybody's cloud image has it.
+/// The user that logs in: every cloud image has it.
 const USER: &str = "root";
 
 impl Start<'_> {
@@ -68,32 +68,32 @@ async fn sign(mut port: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls until an SSH server says its first words.
+/// Connects until an SSH server sends its banner.
 async fn greeted(port: u16) -> io::Result<()> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     loop {
-        let call = async {
-            let mut words = [0; 4];
-            TcpStream::connect(address).await?.read_exact(&mut words).await?;
-            io::Result::Ok(words)
+        let connection = async {
+            let mut banner = [0; 4];
+            TcpStream::connect(address).await?.read_exact(&mut banner).await?;
+            io::Result::Ok(banner)
         };
-        if let Ok(Ok([b'S', b'S', b'H', b'-'])) = timeout(ANSWER, call).await {
+        if let Ok(Ok([b'S', b'S', b'H', b'-'])) = timeout(BANNER_TIMEOUT, connection).await {
             return Ok(());
         }
-        sleep(CALL_EVERY).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// The size of a qcow2 disk as a guest sees it, in bytes. A disk with another one below it is refused: QEMU is given
-/// no file but this one.
+/// The size of a qcow2 disk as a guest sees it, in bytes. A disk with a backing file is refused: QEMU gets only this
+/// file.
 fn virtual_size(path: &Path) -> io::Result<u64> {
     let mut file = fs::File::open(path)?;
-    let mut words = [[0_u8; 8]; 4];
-    for word in &mut words {
-        file.read_exact(word)?;
+    let mut fields = [[0_u8; 8]; 4];
+    for field in &mut fields {
+        file.read_exact(field)?;
     }
-    // Magic and version, where the name of the backing file is, its length with another number, the size.
-    let [kind, backing, _, size] = words;
+    // Magic and version, offset of the backing file's name, its length with another number, size.
+    let [kind, backing, _, size] = fields;
     let path = path.display();
     if !kind.starts_with(b"QFI\xfb") {
         return Err(io::Error::other(format!("{path} is not a qcow2 file")));
@@ -107,7 +107,7 @@ fn virtual_size(path: &Path) -> io::Result<u64> {
     Ok(u64::from_be_bytes(size))
 }
 
-/// The disk that cloud-init looks for.
+/// The disk that cloud-init reads.
 fn seed(instance: &str, identity: &Identity, host_public: &str) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create("greenroom-seed", MemfdFlags::CLOEXEC)?);
     let user_data = parts(&user_data(identity, host_public));
@@ -115,13 +115,13 @@ fn seed(instance: &str, identity: &Identity, host_public: &str) -> io::Result<Ow
     let meta_data = json!({ "instance-id": instance, "local-hostname": identity.hostname }).to_string();
     let files = [("user-data", user_data.as_bytes()), ("meta-data", meta_data.as_bytes())];
     file.write_all(&fat::volume("CIDATA", &files)?)?;
-    // QEMU takes a descriptor in place of a file only if it allows just what the file would be opened for.
+    // QEMU accepts a descriptor in place of a file only if it has exactly the access mode that QEMU would open with.
     let read_only = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(read_only.into_file().into())
 }
 
-/// Settings and script in one file. A script is a part of its own because a command among the settings would replace
-/// those that the image has; by its name it comes after them.
+/// Settings and script in one file. The script is a part of its own because a command among the settings would replace
+/// those of the image; by its name it runs after them.
 fn parts(settings: &serde_json::Value) -> String {
     let sign = SIGN.trim_end();
     format!(
@@ -141,12 +141,12 @@ fn user_data(identity: &Identity, host_public: &str) -> serde_json::Value {
         "disable_root": false,
         "ssh_pwauth": false,
         "ssh_authorized_keys": [identity.authorized_key.trim()],
-        // No other host key than ours, which the connector expects from the first byte.
+        // Only the host key of the launch, which the connector expects from the first byte.
         "ssh_deletekeys": true,
         "ssh_keys": { "ed25519_private": identity.host_key, "ed25519_public": host_public.trim() },
     });
     if let Some(proxy) = &identity.proxy {
-        // Read at every login, unlike the profile: a stage runs in a shell that is not one for logging in.
+        // Read at every login, unlike the profile: a stage does not run in a login shell.
         let lines = format!("\nhttp_proxy={proxy}\nhttps_proxy={proxy}\n");
         data["write_files"] = json!([{ "path": "/etc/environment", "content": lines, "append": true }]);
     }

@@ -1,4 +1,4 @@
-//! Brings a machine up, by the fastest way that works, and says which one that was.
+//! Boots a machine by the fastest way that works, and records which one that was.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -25,20 +25,20 @@ use crate::provider::supervisor::note;
 mod cloud;
 mod snapshot;
 
-/// Where the guest finds `network = "proxy"`.
+/// The proxy of `network = "proxy"`, as the guest reaches it.
 const PROXY: &str = "http://10.0.2.100:3128";
 
-/// A machine's place and purpose.
+/// A machine's directory, spec and console.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) dir: InstanceDir,
     pub(super) spec: Spec,
     pub(super) console: Console,
-    /// When its supervisor began.
+    /// When its supervisor started.
     pub(super) begun: Instant,
 }
 
-/// A site with all that was found out before a machine can be started on it.
+/// A site with everything that is needed to start its machine.
 #[derive(Debug)]
 struct Start<'a> {
     site: &'a Site,
@@ -52,16 +52,16 @@ struct Start<'a> {
 #[derive(Debug)]
 struct Up {
     tier: &'static str,
-    /// Why it is not the tier that was wished for.
+    /// Why it is not the requested tier.
     because: Option<String>,
     user: String,
-    /// Kept open: a guest that finds its port closed may look for it without pause.
+    /// Kept open: a guest that finds its port closed may retry without pause.
     agent: Option<Agent>,
-    /// Kept open: as long as it is, the template's holder knows of this clone.
+    /// Kept open: the template's holder counts this clone as long as it is.
     holder: Option<UnixStream>,
 }
 
-/// Boots, and returns when the machine has ended: how it ended, or why it never came up.
+/// Boots, and returns when the machine has ended: how it ended, or why it did not boot.
 pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> Result<Ending, BootError> {
     let Spec { settings, state_dir, .. } = &site.spec;
     let runner = user::runner(settings)?;
@@ -71,7 +71,7 @@ pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> R
     }
     let engine = choice.engine;
     if engine == Engine::Tcg {
-        // QEMU inherits it. Large pages would round what it keeps translated code and tables in up, by 3 MB for each
+        // QEMU inherits it. Large pages would round up its memory for translated code and tables, by 3 MB for each
         // machine, and make nothing faster.
         rustix::thread::disable_transparent_huge_pages(true).map_err(io::Error::from)?;
     }
@@ -89,7 +89,7 @@ pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> R
     ending
 }
 
-/// How long a machine may take to come up where the operator does not say.
+/// The default of `boot_timeout`.
 fn default_limit(engine: Engine, boot: Boot) -> Duration {
     match (engine, boot) {
         (Engine::Kvm, Boot::Snapshot | Boot::Direct) => Duration::from_secs(30),
@@ -109,7 +109,7 @@ fn identity(site: &Site) -> io::Result<Identity> {
     })
 }
 
-/// An instance's name as one that a host can have.
+/// An instance's name as a valid host name.
 fn hostname(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(plain).take(63).collect();
@@ -136,7 +136,7 @@ impl Start<'_> {
         self.site.spec.settings.images_dir(&self.site.spec.state_dir)
     }
 
-    /// By a template if one was wished for; where that fails, cold.
+    /// Resumes from a template if the settings request one; boots if that fails.
     async fn image(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
         let because = match self.site.spec.settings.boot {
             Boot::Snapshot => match self.resume(image, slot).await {
@@ -172,7 +172,7 @@ impl Start<'_> {
         Rig { name, hardware: &self.hardware, network, image, program }
     }
 
-    /// The path of a file of the machine's that is not there yet: a boot before this one may have failed.
+    /// The path of a new file of the machine's. Removes an existing one: an earlier boot may have failed.
     fn fresh(&self, name: &str) -> io::Result<std::path::PathBuf> {
         let path = self.site.dir.file(name);
         crate::provider::remove::tree(&path)?;
@@ -191,7 +191,7 @@ impl Start<'_> {
         }
     }
 
-    /// Writes how the machine came up, and then where it is reached: what has an address answers.
+    /// Writes how the machine booted, and then its address: a machine with an address answers.
     async fn announce(&self, machine: &mut Machine, up: &Up) -> Result<(), BootError> {
         let Site { dir, begun, .. } = self.site;
         let port = machine.ssh_port().await?;

@@ -12,16 +12,16 @@ use crate::provider::qemu::process::agent::Agent;
 use crate::provider::qemu::process::command::Sharing;
 use crate::provider::qemu::process::machine::{BootError, Machine};
 use crate::provider::qemu::process::rig::{MemoryFile, new_layer};
-use crate::provider::qemu::process::template::ask::{self, Lent};
+use crate::provider::qemu::process::template::client::{self, Lent};
 use crate::provider::qemu::process::template::{Recipe, Template, capabilities};
 use crate::provider::supervisor::note;
 
 impl Start<'_> {
-    /// Why not, in words.
+    /// The error is a message.
     pub(super) async fn resume(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, String> {
         let recipe = self.recipe(image).map_err(|error| error.to_string())?;
         let template = Template::of(&recipe).map_err(|error| error.to_string())?;
-        let lent = ask::lend(&template, &recipe, self.limit * 2).await?;
+        let lent = client::lend(&template, &recipe, self.limit * 2).await?;
         halt_point("clone.lent");
         match self.clone_of(&template, lent, image, slot).await {
             Ok(up) => Ok(up),
@@ -29,7 +29,7 @@ impl Start<'_> {
                 if let Some(machine) = slot {
                     machine.kill().await;
                 }
-                // It is built anew for the next one.
+                // The next clone has it built anew.
                 if let Err(error) = template.discard() {
                     note(&format!("cannot discard the template: {error}"));
                 }
@@ -70,8 +70,8 @@ impl Start<'_> {
         let state = command.pass(fs::File::open(template.state())?.into_file().into());
         let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
         halt_point("clone.started");
-        machine.qmp.ask("migrate-set-capabilities", capabilities()).await?;
-        machine.qmp.ask("migrate-incoming", json!({ "uri": format!("fd:{state}") })).await?;
+        machine.qmp.execute("migrate-set-capabilities", capabilities()).await?;
+        machine.qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{state}") })).await?;
         halt_point("clone.resumes");
         let mut agent = Agent::new(agent);
         let talk = async {

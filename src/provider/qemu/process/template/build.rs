@@ -20,14 +20,14 @@ use crate::provider::qemu::settings::Network;
 use crate::provider::remove;
 use crate::provider::supervisor::note;
 
-/// How long devices may take to be written. They are less than a megabyte.
+/// How long QEMU may take to write the state of the devices, which is less than a megabyte.
 const FREEZE: Duration = Duration::from_secs(30);
 
-/// Builds what is not there; the guest's memory, no longer used by anybody.
+/// Builds a template; returns the guest's memory, which no process uses any more.
 pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
     let begun = Instant::now();
-    for leftover in [DISK, STATE, RAM] {
-        remove::tree(&template.dir.file(leftover))?;
+    for file in [DISK, STATE, RAM] {
+        remove::tree(&template.dir.file(file))?;
     }
     let image = Image::open(&recipe.images, &recipe.image)?;
     if image.manifest.digest != recipe.digest {
@@ -63,21 +63,21 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
     memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;
     halt_point("template.copied");
     let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    // CRASH: before this line the template is none, and is built again.
+    // CRASH: before this line the template is incomplete, and is built again.
     template.dir.put(DONE, &json!({ "ms": ms }))?;
     halt_point("template.done");
     note(&format!("template built in {ms} ms"));
     Ok(ram)
 }
 
-/// Writes the guest's devices, which stops it, and ends QEMU in good order: the disk has to be whole. A guest that was
-/// stopped before would not go on by itself when it is resumed.
+/// Writes the state of the guest's devices, which stops it, and has QEMU exit in good order: the disk has to be
+/// complete. A guest that was stopped before would not continue by itself when it is resumed.
 async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
     let qmp = &mut machine.qmp;
-    qmp.ask("migrate-set-capabilities", capabilities()).await?;
+    qmp.execute("migrate-set-capabilities", capabilities()).await?;
     let state = fs::File::create(template.state())?;
     qmp.hand_over("state", state.file().as_fd()).await?;
-    qmp.ask("migrate", json!({ "uri": "fd:state" })).await?;
+    qmp.execute("migrate", json!({ "uri": "fd:state" })).await?;
     let written = async {
         loop {
             let event = qmp.event().await?;
@@ -95,7 +95,7 @@ async fn freeze(machine: &mut Machine, template: &Template) -> io::Result<()> {
     machine.quit().await
 }
 
-/// Memory that is a shared file is left where it is; the end of the writing is told.
+/// Memory that is a shared file stays in place; an event reports the end of the writing.
 pub(in crate::provider::qemu::process) fn capabilities() -> Value {
     let on = |name: &str| json!({ "capability": name, "state": true });
     json!({ "capabilities": [on("x-ignore-shared"), on("events")] })

@@ -1,7 +1,7 @@
 //! The process that holds a template's memory and hands it to clones.
 //!
-//! It is the only one that has the template's lock. It ends when nobody has used it for some minutes, and when its
-//! directory is gone; the next machine starts another one, which reads the memory from the disk.
+//! It is the only process with the template's lock. It exits when no clone has used it for some minutes, or when its
+//! directory is gone. The next machine starts another holder, which reads the memory from the disk.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -29,12 +29,12 @@ use crate::provider::supervisor::{self, Signals, note};
 /// The holder's socket, in the template's directory.
 const SOCKET: &str = "holder";
 
-/// So long a template that cannot be built is not tried again.
-const HOPELESS: Duration = Duration::from_mins(2);
+/// How long the build of a template is not retried after a failure.
+const RETRY_AFTER: Duration = Duration::from_mins(2);
 
-/// The first byte of an answer: a descriptor comes with it, or words.
-pub(super) const HERE: u8 = b'+';
-pub(super) const SORRY: u8 = b'-';
+/// The first byte of an answer: a descriptor comes with it, or a message.
+pub(super) const LENT: u8 = b'+';
+pub(super) const REFUSED: u8 = b'-';
 
 /// `instance qemu template --dir DIR`.
 pub(in crate::provider::qemu::process) fn hold(path: &Path) -> ExitCode {
@@ -52,7 +52,7 @@ fn begin(path: &Path) -> io::Result<()> {
     restrain()?;
     let template = Template { dir: InstanceDir::at(path) };
     let Some(lock) = template.dir.seize()? else {
-        // Another one holds it: whoever started us asks that one.
+        // Another process holds it: the clone requests the memory from that one.
         supervisor::answer();
         return Ok(());
     };
@@ -62,7 +62,7 @@ fn begin(path: &Path) -> io::Result<()> {
     LocalSet::new().block_on(&runtime, serve(&template, &recipe, &lock))
 }
 
-/// The socket's path, short enough for the kernel wherever the directory lies, with what keeps it valid.
+/// The socket's path, short enough for the kernel wherever the directory lies, with the descriptor that keeps it valid.
 pub(super) fn socket(dir: &InstanceDir) -> io::Result<(PathBuf, OwnedFd)> {
     let folder = OwnedFd::from(fs::File::open(&dir.path)?.into_file());
     Ok((PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd())), folder))
@@ -74,7 +74,7 @@ async fn serve(template: &Template, recipe: &Recipe, lock: &fs::File) -> io::Res
     let (path, _folder) = socket(&template.dir)?;
     let listener = UnixListener::bind(path)?;
     halt_point("holder.listens");
-    // Whoever asks from here on waits for the answer.
+    // Requests from here on wait for the answer.
     supervisor::answer();
     tokio::select! {
         end = signals.end(&template.dir, lock, || ()) => note(&format!("stopping: {end}")),
@@ -110,18 +110,18 @@ async fn hand_out(template: &Template, recipe: &Recipe, listener: &UnixListener)
     }
 }
 
-/// Who has asked and still lives.
+/// The clones that have requested the memory and still run.
 #[derive(Debug)]
 struct Users {
     count: u32,
     /// When the count changed last.
     since: Instant,
-    /// So long after the last one has gone, the memory is given back to the machine.
+    /// How long the memory is kept after the last clone has ended.
     kept: Duration,
 }
 
 impl Users {
-    /// When to end, if nothing changes; with users: when to look again.
+    /// When to exit, if nothing changes; with users: when to check again.
     fn idle_until(&self) -> Instant {
         if self.count == 0 { self.since + self.kept } else { Instant::now() + self.kept }
     }
@@ -137,29 +137,29 @@ async fn attend(stream: UnixStream, memory: Rc<OwnedFd>, users: Rc<RefCell<Users
         return;
     }
     users.borrow_mut().change(1);
-    if descriptor::send(&stream, &[HERE], memory.as_fd()).await.is_ok() {
-        // It says nothing more; the end of the connection is the end of the clone.
+    if descriptor::send(&stream, &[LENT], memory.as_fd()).await.is_ok() {
+        // The clone sends nothing more; the connection closes when the clone ends.
         drop(descriptor::receive(&stream, &mut [0]).await);
     }
     users.borrow_mut().change(-1);
 }
 
-/// Does the other side run as we do? The socket's mode says the same; this is the second wall.
+/// True if the peer runs as the same user. The socket's mode ensures that, too; this is an additional safeguard.
 fn is_own(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream.as_fd()).is_ok_and(|peer| peer.uid == own)
 }
 
-/// Tells everybody that there is no template, for a while.
+/// Answers all requests for a while with the problem.
 async fn refuse(listener: &UnixListener, problem: &str) {
-    let answer = format!("{}{problem}", char::from(SORRY));
-    let end = Instant::now() + HOPELESS;
+    let answer = format!("{}{problem}", char::from(REFUSED));
+    let end = Instant::now() + RETRY_AFTER;
     while let Ok(Ok((mut stream, _))) = tokio::time::timeout_at(end, listener.accept()).await {
         drop(stream.write_all(answer.as_bytes()).await);
     }
 }
 
-/// The sealed memory of the template, which is built first if it is not there.
+/// The sealed memory of the template, which is built first if it does not exist.
 async fn memory_of(template: &Template, recipe: &Recipe) -> Result<OwnedFd, String> {
     let ram = if template.dir.has(DONE) {
         load(template, recipe).map_err(|error| format!("cannot read its memory: {error}"))?

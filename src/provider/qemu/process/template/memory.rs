@@ -1,4 +1,4 @@
-//! A guest's memory as a file that is in memory only, and on the disk.
+//! A guest's memory, as a file in memory and as a file on the disk.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -6,23 +6,23 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom as From, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Copied at a time.
+/// Size of one step of a copy, in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// An empty one, which can be written and sealed.
+/// Creates an empty memory file that can be written and sealed.
 pub(super) fn new(bytes: u64) -> io::Result<OwnedFd> {
     let file = memfd_create("greenroom-template", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, bytes)?;
     Ok(file)
 }
 
-/// From here on nobody changes it, whoever has it. Fails as long as somebody has it mapped for writing.
+/// Makes the file unchangeable for every process. Fails as long as a process has it mapped for writing.
 pub(super) fn seal(file: &OwnedFd) -> io::Result<()> {
     let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     Ok(fcntl_add_seals(file, all)?)
 }
 
-/// Copies what there is and leaves holes holes. The length is the whole's.
+/// Copies the data and keeps the holes and the length.
 pub(super) fn copy(from: &mut File, to: &mut File) -> io::Result<()> {
     let length = from.metadata()?.len();
     to.set_len(length)?;
@@ -37,7 +37,7 @@ pub(super) fn copy(from: &mut File, to: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// `None`: there is no data behind that place.
+/// `None`: no data follows.
 fn seek(file: &File, to: From) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),
@@ -52,7 +52,7 @@ fn copy_exactly(from: &mut File, to: &mut File, bytes: u64) -> io::Result<()> {
     while left > 0 {
         let wanted = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
         from.read_exact(&mut chunk[..wanted])?;
-        // The guest zeroed most of what it once used: no need to keep that.
+        // The guest has zeroed most of the memory that it once used: zeros become holes.
         if chunk[..wanted].iter().all(|byte| *byte == 0) {
             to.seek_relative(i64::try_from(wanted).unwrap_or_default())?;
         } else {

@@ -2,10 +2,9 @@
 //!
 //! A template is a directory beside the images, named by the hash of everything it depends on: `disk.qcow2` (what the
 //! boot wrote, over the image's disk), `state` (the devices), `ram.img` (the memory) and, written last,
-//! `template.json`. Clones get the memory as a sealed memory file that nobody can write any more, from the template's
-//! *holder*: a process of our own executable that builds the template if it is not there, reads the memory once, and
-//! hands it to whoever asks. Clones that run have descriptors of their own: they do not miss a holder that goes, and
-//! the next machine starts another.
+//! `template.json`. Clones get the memory as a sealed, read-only memory file from the template's *holder*. This
+//! Greenroom process builds the template if it does not exist, reads the memory once, and hands it to clones. Running
+//! clones have descriptors of their own: they do not depend on the holder, and the next machine starts another.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,14 +15,14 @@ use sha2::{Digest as _, Sha256};
 
 use super::command::Hardware;
 use super::exec::Runner;
-use super::rig::kernel_words;
+use super::rig::kernel_parameters;
 use crate::core::time::millis;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::{InstanceDir, make_private};
 use crate::provider::remove;
 
-pub(super) mod ask;
 mod build;
+pub(super) mod client;
 pub(super) mod holder;
 mod memory;
 
@@ -32,28 +31,28 @@ pub(super) use build::capabilities;
 /// The folder of all templates, beside the images.
 const FOLDER: &str = ".templates";
 
-/// Raised whenever the way changes in which a machine is put together.
+/// Raised whenever the assembly of a machine changes.
 const FORMAT: u32 = 1;
 
-/// Written last: without it a template is none.
+/// Written last: without it, a template is incomplete.
 const DONE: &str = "template.json";
 const RECIPE: &str = "recipe.json";
 const DISK: &str = "disk.qcow2";
 const STATE: &str = "state";
 const RAM: &str = "ram.img";
 
-/// What a template is made from.
+/// The input of a template's build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Recipe {
     pub(super) images: PathBuf,
     pub(super) image: String,
-    /// Of the image, so that one which was built again is another.
+    /// The image's digest: a rebuilt image makes another template.
     pub(super) digest: String,
     /// The size of the disk in bytes.
     pub(super) disk: u64,
     pub(super) hardware: Hardware,
     pub(super) runner: Runner,
-    /// Our own executable.
+    /// Greenroom's executable.
     pub(super) program: PathBuf,
     /// How long its boot may take.
     #[serde(with = "millis")]
@@ -74,29 +73,29 @@ struct Ingredients<'a> {
     qemu: &'a Path,
     /// Inode, size and time of change of QEMU's program.
     program: (u64, u64, i64),
-    /// The host's kernel, and its processor: a guest has seen what that can do.
+    /// The host's kernel, and its processor, whose features the guest has detected.
     release: String,
     processor: Vec<String>,
 }
 
-/// A template's directory, made or not.
+/// A template's directory, which may not exist yet.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     pub(super) dir: InstanceDir,
 }
 
 impl Template {
-    /// The place of the template that a recipe makes.
+    /// The template that a recipe makes.
     pub(super) fn of(recipe: &Recipe) -> io::Result<Self> {
         let path = recipe.images.join(FOLDER).join(key(recipe)?);
         Ok(Self { dir: InstanceDir::at(path) })
     }
 
-    /// Writes what a holder needs to build it.
+    /// Writes the files that a holder needs to build it.
     fn prepare(&self, recipe: &Recipe) -> io::Result<()> {
         make_private(&self.dir.path)?;
         if !self.dir.has("lock") {
-            // RACE: two that find none both make it; it is one file, and nobody has locked it.
+            // RACE: two processes may both create it; it is one file, and neither has locked it.
             fs_err::OpenOptions::new().append(true).create(true).open(self.dir.file("lock"))?;
         }
         self.dir.put(RECIPE, recipe)
@@ -110,29 +109,29 @@ impl Template {
         self.dir.file(STATE)
     }
 
-    /// Takes it out of the way: a clone did not resume from it. Its holder goes by itself.
+    /// Removes a template from which a clone did not resume. Its holder exits by itself.
     pub(super) fn discard(&self) -> io::Result<()> {
         let name = self.dir.path.file_name().unwrap_or_default().to_string_lossy();
         let aside = self.dir.path.with_file_name(format!(".{name}-{}", crate::provider::launch::random()?));
         match fs_err::rename(&self.dir.path, &aside) {
-            // RACE: another clone was as unlucky.
+            // RACE: another clone has discarded it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => {
                 other?;
-                // CRASH: what is set aside is nobody's; whoever builds the next template sweeps it away.
+                // CRASH: the holder that builds the next template removes the renamed directory.
                 halt_point("template.set-aside");
                 remove::tree(&aside)
             }
         }
     }
 
-    /// Removes templates that no machine will ask for again, because the image, QEMU or this host's kernel is another
-    /// now; not those that somebody holds.
+    /// Removes templates that no machine will request again, because the image, QEMU or the host's kernel has changed.
+    /// Templates with a holder stay.
     fn sweep(&self, recipe: &Recipe) -> io::Result<()> {
         let Some(folder) = self.dir.path.parent() else { return Ok(()) };
         for entry in fs_err::read_dir(folder)? {
             let entry = entry?;
-            // Set aside by a clone that ended before it had removed it.
+            // Renamed by a clone that ended before it had removed it.
             if entry.file_name().to_string_lossy().starts_with('.') {
                 remove::tree(&entry.path())?;
             }
@@ -160,7 +159,7 @@ fn key(recipe: &Recipe) -> io::Result<String> {
         image: &recipe.digest,
         disk: recipe.disk,
         hardware: &recipe.hardware,
-        kernel_words: kernel_words(recipe.hardware.engine),
+        kernel_words: kernel_parameters(recipe.hardware.engine),
         qemu: &recipe.runner.qemu,
         program: (program.ino(), program.size(), program.mtime()),
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -172,7 +171,7 @@ fn key(recipe: &Recipe) -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_be_bytes(first)))
 }
 
-/// Model and abilities of the first processor, out of the text of /proc/cpuinfo.
+/// Model and features of the first processor, from the text of /proc/cpuinfo.
 fn processor(text: &str) -> Vec<String> {
     let first = text.lines().take_while(|line| !line.is_empty());
     let counts = |line: &&str| {
@@ -241,7 +240,7 @@ mod tests {
         for recipe in [&recipe, &rebuilt, &another] {
             at(recipe).prepare(recipe).unwrap();
         }
-        // As an older QEMU, or an older greenroom, would have called it.
+        // The name that an older QEMU, or an older Greenroom, would have given it.
         let outdated = Template { dir: InstanceDir::at(images.path().join(FOLDER).join("0123")) };
         outdated.prepare(&another).unwrap();
         let aside = outdated.dir.path.with_file_name(".4567-89ab");
