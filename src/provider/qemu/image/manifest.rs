@@ -1,10 +1,10 @@
-//! What an image says of itself: `manifest.json`.
+//! The description of an image: `manifest.json`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The format that we write, and the newest that we read.
+/// The format that Greenroom writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
 /// How much of an operating system runs in the guest.
@@ -41,12 +41,12 @@ pub struct Manifest {
     pub digest: String,
     /// Size of the disk as the guest sees it, in bytes.
     pub disk_bytes: u64,
-    /// Is there a `gitlab-runner` inside, for cache and artifacts?
+    /// Whether the image contains `gitlab-runner`, for cache and artifacts.
     pub helper: bool,
-    /// What `gitlab-runner --version` says first.
+    /// The version that `gitlab-runner --version` reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper_version: Option<String>,
-    /// Who logs in over SSH.
+    /// The user that logs in over SSH.
     pub user: String,
 }
 

@@ -1,5 +1,4 @@
-//! Images that virtual machines boot from: a kernel, an initrd and a disk in a directory, and what they say of
-//! themselves.
+//! Images that virtual machines boot from: a kernel, an initrd, a disk and their manifest in a directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ pub mod store;
 
 pub use manifest::{FORMAT, Flavour, Manifest, SshServer};
 
-/// The name of an image that is given none.
+/// The default name of an image.
 pub const DEFAULT_NAME: &str = "light";
 
 const MANIFEST: &str = "manifest.json";
@@ -28,13 +27,13 @@ pub struct Image {
     pub manifest: Manifest,
 }
 
-/// Why there is no such image, or none that can be used.
+/// Why an image cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Nothing was built under that name.
     #[error("no image `{name}` in {}", images.display())]
     Missing { name: String, images: PathBuf },
-    /// The name cannot be a directory's.
+    /// The name is not valid for a directory.
     #[error(
         "`{0}` is not a valid name for an image: use letters, digits, `-`, `_` and `.`, but do not begin \
          with `.`"
@@ -42,7 +41,7 @@ pub enum ImageError {
     Name(String),
     #[error("{} is not a valid manifest: {problem}", path.display())]
     Damaged { path: PathBuf, problem: String },
-    /// A newer greenroom made it.
+    /// A newer Greenroom has built it.
     #[error(
         "image `{name}` has format {format}, but this version supports format {FORMAT}: rebuild the image, \
          or use a newer version"
@@ -52,7 +51,7 @@ pub enum ImageError {
     Io(#[from] io::Error),
 }
 
-/// What is wrong with an image that opens.
+/// A problem of an image that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Machines of this image cannot boot.
@@ -61,10 +60,10 @@ pub enum Problem {
     /// Machines of this image cannot boot.
     #[error("{} is not an uncompressed kernel", _0.display())]
     NoKernel(PathBuf),
-    /// The disk is not what the manifest says: it was cut off, or changed in place.
+    /// The disk does not match the manifest: it was truncated, or changed in place.
     #[error("{} has {found} bytes, expected {expected} by the manifest", path.display())]
     WrongSize { path: PathBuf, found: u64, expected: u64 },
-    /// Something in it changed after it was built.
+    /// Its content was changed after the build.
     #[error("its digest is {found}, expected {expected} by the manifest")]
     WrongDigest { found: String, expected: String },
     /// Jobs can neither use the cache nor pass artifacts.
@@ -73,14 +72,14 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Does it keep machines from booting, or make it uncertain what they boot?
+    /// True if machines cannot boot, or if it is uncertain what they boot.
     pub fn prevents_boot(&self) -> bool {
         *self != Self::NoHelper
     }
 }
 
 impl Image {
-    /// Opens an image by its name. Only the manifest is read; `check` looks at the rest.
+    /// Opens an image by its name. Only the manifest is read; `check` covers the rest.
     pub fn open(images: &Path, name: &str) -> Result<Self, ImageError> {
         if !is_name(name) {
             return Err(ImageError::Name(name.to_owned()));
@@ -95,7 +94,7 @@ impl Image {
         };
         let damaged =
             |error: serde_json::Error| ImageError::Damaged { path: path.clone(), problem: error.to_string() };
-        // Asked first: what else a newer format says is not ours to judge.
+        // Checked first: this version cannot judge the other fields of a newer format.
         let Format { format } = serde_json::from_str(&text).map_err(damaged)?;
         if format > FORMAT {
             return Err(ImageError::Newer { name: name.to_owned(), format });
@@ -118,7 +117,7 @@ impl Image {
         self.dir.join(ROOTFS)
     }
 
-    /// What a short look finds; nothing large is read.
+    /// The problems that a quick check finds; no large file is read.
     pub fn check(&self) -> Result<Vec<Problem>, ImageError> {
         let mut found = Vec::new();
         for path in [self.kernel(), self.initrd(), self.rootfs()] {
@@ -143,8 +142,8 @@ impl Image {
         Ok(found)
     }
 
-    /// Reads everything and compares it with the manifest; `None` if it is as it was built, or if a file is missing,
-    /// of which `check` tells.
+    /// Reads all files and compares their digest with the manifest's. `None`: the image is unchanged, or a file is
+    /// missing, which `check` reports.
     pub fn compare(&self) -> Result<Option<Problem>, ImageError> {
         let found = match build::digest::of_image(&self.kernel(), &self.initrd(), &self.rootfs()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -161,7 +160,7 @@ struct Format {
     format: u32,
 }
 
-/// Can an image be called that? It becomes a directory's name.
+/// True if the name is valid for an image. It becomes a directory's name.
 pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.bytes().all(plain)

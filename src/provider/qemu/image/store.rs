@@ -1,4 +1,4 @@
-//! The folder of images: what is there, room for a new one, removal.
+//! The folder of images: lists, adds and removes them.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -10,12 +10,12 @@ use rustix::fs::{CWD, RenameFlags};
 
 use super::{Image, ImageError, Manifest, is_name};
 
-/// In front of what is being built, and of what is being removed.
+/// The prefixes of images that are being built, and of those that are being removed.
 const UNFINISHED: &str = ".new-";
-const LEAVING: &str = ".old-";
+const REMOVING: &str = ".old-";
 const LOCK: &str = ".lock";
 
-/// Why the folder cannot be worked with.
+/// Why an operation on the folder failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("another `greenroom image build` is running in {}", .0.display())]
@@ -29,7 +29,7 @@ pub enum StoreError {
     Io(#[from] io::Error),
 }
 
-/// A folder of images, of which each is a folder.
+/// A folder with one folder for each image.
 #[derive(Debug, Clone)]
 pub struct Images {
     path: PathBuf,
@@ -42,13 +42,13 @@ pub struct Entry {
     pub image: Result<Image, ImageError>,
 }
 
-/// A build that is under way. What is not finished is swept away by the next build.
+/// A build that is under way. The next build removes it if it is not finished.
 #[derive(Debug)]
 pub(super) struct Work {
     images: Images,
     name: String,
     pub(super) folder: PathBuf,
-    /// Held until the last process that has it ends.
+    /// Held until the last process that has it exits.
     pub(super) lock: fs::File,
 }
 
@@ -77,7 +77,7 @@ impl Images {
         Ok(found)
     }
 
-    /// Removes an image, a damaged one too. Machines that run on it keep what they have open.
+    /// Removes an image, even a damaged one. Machines that run on it keep their open files.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         match self.open(name) {
             Err(ImageError::Missing { .. } | ImageError::Name(_)) if !self.has_folder(name) => {
@@ -85,9 +85,9 @@ impl Images {
             }
             _ => {}
         }
-        let leaving = self.path.join(format!("{LEAVING}{name}-{}", std::process::id()));
-        fs::rename(self.path.join(name), &leaving)?;
-        Ok(remove_tree(&leaving)?)
+        let removing = self.path.join(format!("{REMOVING}{name}-{}", std::process::id()));
+        fs::rename(self.path.join(name), &removing)?;
+        Ok(remove_tree(&removing)?)
     }
 
     fn has_folder(&self, name: &str) -> bool {
@@ -102,7 +102,7 @@ impl Images {
         }
     }
 
-    /// Takes the lock, sweeps away what killed builds left, and makes room for a new image.
+    /// Takes the lock, removes the folders of killed builds, and creates one for a new image.
     pub(super) fn begin(&self, name: &str) -> Result<Work, StoreError> {
         if !is_name(name) {
             return Err(ImageError::Name(name.to_owned()).into());
@@ -121,7 +121,7 @@ impl Images {
         Ok(Work { images: self.clone(), name: name.to_owned(), folder, lock })
     }
 
-    /// The folder belongs to whom the folder above it belongs: root builds, the keeper's user works with it.
+    /// Creates the folder with the owner of its parent: root builds images, the keeper's user uses them.
     fn make(&self) -> io::Result<()> {
         if self.path.is_dir() {
             return Ok(());
@@ -133,7 +133,7 @@ impl Images {
         self.give_away(&self.path, self.path.parent())
     }
 
-    /// Gives something the owner of a folder; only root can, and only root has to.
+    /// Gives a path the owner of a folder; only root can, and only root has to.
     fn give_away(&self, path: &Path, like: Option<&Path>) -> io::Result<()> {
         let like = fs::metadata(like.unwrap_or(&self.path))?;
         if rustix::process::geteuid().is_root() {
@@ -144,7 +144,7 @@ impl Images {
 
     fn sweep(&self) -> Result<(), StoreError> {
         for name in self.names()? {
-            if name.starts_with(UNFINISHED) || name.starts_with(LEAVING) {
+            if name.starts_with(UNFINISHED) || name.starts_with(REMOVING) {
                 let path = self.path.join(name);
                 let device = fs::symlink_metadata(&path)?.dev();
                 refuse_mounts(&path, device)?;
@@ -154,7 +154,7 @@ impl Images {
         Ok(())
     }
 
-    /// Every entry whose name is text; there are no others of ours.
+    /// Every entry whose name is UTF-8; Greenroom creates no others.
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -169,7 +169,7 @@ impl Images {
 }
 
 impl Work {
-    /// Puts the finished image in its place, in one step also where one of that name is there.
+    /// Puts the finished image in its place, in one step even if it replaces one of that name.
     pub(super) fn finish(self, manifest: Manifest) -> Result<Image, StoreError> {
         let dir = self.images.path.join(&self.name);
         for entry in fs::read_dir(&self.folder)? {
@@ -197,13 +197,13 @@ impl Drop for Work {
 
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
-        // RACE: a removal and the sweep of a build may meet.
+        // RACE: a removal and the sweep of a build may run concurrently.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// Nothing of another file system is ever removed.
+/// Fails if there is a mount point below the path: files of other file systems are never removed.
 fn refuse_mounts(path: &Path, device: u64) -> Result<(), StoreError> {
     for entry in fs::read_dir(path)? {
         let path = entry?.path();

@@ -1,4 +1,4 @@
-//! One number that says whether two images are the same.
+//! The digest of an image's content.
 
 use std::io::{self, Read as _, Seek as _};
 use std::path::Path;
@@ -7,11 +7,11 @@ use fs_err as fs;
 use rustix::fs::SeekFrom;
 use sha2::{Digest as _, Sha256};
 
-/// Pieces of a disk that are looked at for whether there is anything in them.
+/// Size of the pieces in which a disk is searched for data, in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// SHA-256, in hex, over kernel, initrd and what is not zero on the disk. The guest program is in the initrd. Holes
-/// count as zeros, so a copy has the same digest whether it is sparse or not.
+/// SHA-256, in hex, over kernel, initrd and the pieces of the disk that are not zero. The guest program is in the
+/// initrd. Holes count as zeros, so a copy has the same digest whether it is sparse or not.
 pub(in crate::provider::qemu::image) fn of_image(
     kernel: &Path,
     initrd: &Path,
@@ -38,7 +38,7 @@ fn add_disk(digest: &mut Sha256, path: &Path) -> io::Result<()> {
     while at < size {
         at = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
             Ok(data) => data / step * step,
-            // Nothing but a hole up to the end.
+            // Only a hole is left.
             Err(rustix::io::Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };

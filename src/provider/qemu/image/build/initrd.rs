@@ -10,13 +10,13 @@ use super::kernel::decompressor;
 use super::modules::Modules;
 use super::tools::{ToolError, filter};
 
-/// Drivers without which a machine finds neither its disk nor us, and the disk's file system.
+/// Drivers that a machine needs to find its disk and Greenroom, and the disk's file system.
 const NEEDED: [&str; 6] = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng", "ext4"];
 
 /// Where the modules lie in the archive.
 const MODULES: &str = "lib/modules";
 
-/// Why there is no initrd.
+/// Why the initrd cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum InitrdError {
     #[error("the kernel has no module `{0}` and cannot run in a virtual machine")]
@@ -27,7 +27,7 @@ pub enum InitrdError {
     Io(#[from] io::Error),
 }
 
-/// Makes the archive out of a kernel's folder, `…/lib/modules/RELEASE`.
+/// Creates the archive from a kernel's folder, `…/lib/modules/RELEASE`.
 pub(super) fn make(modules: &Path, guest: &[u8]) -> Result<Vec<u8>, InitrdError> {
     let list = |name: &str| fs::read_to_string(modules.join(name));
     let known = Modules::read(&list("modules.dep")?, &list("modules.builtin")?);

@@ -1,8 +1,8 @@
-//! Cuts the uncompressed kernel out of Debian's `vmlinuz`: a machine that starts it directly need not unpack it.
+//! Extracts the uncompressed kernel from Debian's `vmlinuz`: a machine that starts it directly need not unpack it.
 
 use super::tools::{Tool, ToolError, filter};
 
-/// Where the boot protocol's fields lie (Documentation/arch/x86/boot.rst of the kernel).
+/// Offsets of the boot protocol's fields (Documentation/arch/x86/boot.rst of the kernel).
 const SETUP_SECTORS: usize = 0x1f1;
 const MAGIC: usize = 0x202;
 const PAYLOAD_OFFSET: usize = 0x248;
@@ -44,7 +44,7 @@ fn payload(vmlinuz: &[u8]) -> Option<&[u8]> {
     if vmlinuz.get(MAGIC..MAGIC + 4)? != b"HdrS" {
         return None;
     }
-    // Zero stands for four, for reasons of age; one more sector is the boot sector itself.
+    // Zero stands for four, for historical reasons; one more sector is the boot sector itself.
     let sectors = match vmlinuz[SETUP_SECTORS] {
         0 => 4,
         sectors => usize::from(sectors),
@@ -54,7 +54,7 @@ fn payload(vmlinuz: &[u8]) -> Option<&[u8]> {
     (payload.len() > 8).then_some(payload)
 }
 
-/// What can read a compressed file, by its first bytes.
+/// The tool that decompresses a file, by its first bytes.
 pub(super) fn decompressor(packed: &[u8]) -> Option<Tool> {
     let known: [(&[u8], Tool); 4] = [
         (b"\x1f\x8b", Tool::Gzip),

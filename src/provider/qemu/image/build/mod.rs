@@ -1,7 +1,7 @@
-//! Makes an image out of Debian packages.
+//! Builds an image from Debian packages.
 //!
-//! Everything happens in a folder with a dot in front beside the images, and is renamed into place at the end. A build
-//! that is killed leaves that folder, and the next one sweeps it away.
+//! A build works in a folder with a dot name beside the images, and renames it into place at the end. A killed build
+//! leaves that folder, and the next build removes it.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,16 +28,16 @@ use super::store::{Images, StoreError};
 use super::{FORMAT, Flavour, INITRD, Image, KERNEL, MANIFEST, Manifest, ROOTFS, SshServer};
 use rootfs::Rootfs;
 
-/// What runs in every guest; build.rs makes it.
+/// The program that runs in every guest; build.rs compiles it.
 const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/greenroom-guest"));
 
-/// Where apt keeps what it is set up for.
+/// The folder of apt's configuration.
 const APT: &str = "/etc/apt";
 
-/// A disk smaller than this holds no Debian.
+/// Minimum size of a disk that holds Debian, in bytes.
 pub const SMALLEST_DISK: u64 = 1 << 30;
 
-/// What to build.
+/// The parameters of a build.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub name: String,
@@ -45,11 +45,11 @@ pub struct Request {
     pub ssh: SshServer,
     /// Debian's name of the release.
     pub suite: String,
-    /// Addresses or whole lines of `sources.list`; empty: what this machine's apt uses.
+    /// Addresses or whole lines of `sources.list`; empty: the sources of the runner host's apt.
     pub mirrors: Vec<String>,
-    /// Beside those that every image has.
+    /// In addition to those of every image.
     pub packages: Vec<String>,
-    /// Of the disk as the guest sees it, in bytes.
+    /// Size of the disk as the guest sees it, in bytes.
     pub disk_bytes: u64,
     pub helper: Option<Helper>,
 }
@@ -62,23 +62,23 @@ pub struct Helper {
     pub version: Option<String>,
 }
 
-/// A step that is done.
+/// A completed step.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub what: &'static str,
     pub took: Duration,
-    /// What it made, in bytes on this machine's disk.
+    /// Disk space of its result on the runner host, in bytes.
     pub bytes: u64,
 }
 
-/// How a build goes on.
+/// The progress of a build.
 #[derive(Debug, Clone)]
 pub enum Progress {
     Began(&'static str),
     Done(Step),
 }
 
-/// Why there is no image.
+/// Why a build failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("building an image requires root, because packages are unpacked with their owners")]
@@ -108,23 +108,23 @@ pub enum BuildError {
 }
 
 impl Helper {
-    /// Asks the program what it is: one that does not run here will not run in the guest.
+    /// Runs the program to get its version: one that does not run here will not run in the guest.
     pub fn at(path: &Path) -> Result<Self, BuildError> {
         let bad = |problem: String| BuildError::Helper { path: path.to_owned(), problem };
-        let mut ask = Command::new(path);
-        ask.arg("--version").stdin(Stdio::null());
-        let output = ask.output().map_err(|error| bad(error.to_string()))?;
+        let mut command = Command::new(path);
+        command.arg("--version").stdin(Stdio::null());
+        let output = command.output().map_err(|error| bad(error.to_string()))?;
         if !output.status.success() {
             return Err(bad(output.status.to_string()));
         }
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         let version =
-            said.lines().find_map(|line| line.strip_prefix("Version:")).map(|v| v.trim().to_owned());
+            stdout.lines().find_map(|line| line.strip_prefix("Version:")).map(|v| v.trim().to_owned());
         Ok(Self { path: std::path::absolute(path)?, version })
     }
 }
 
-/// The name of this machine's Debian release: `bookworm`.
+/// The name of the runner host's Debian release: `bookworm`.
 pub fn suite_of_machine() -> io::Result<Option<String>> {
     Ok(suite_in(&fs::read_to_string("/etc/os-release")?))
 }
@@ -141,13 +141,13 @@ fn suite_in(os_release: &str) -> Option<String> {
 pub fn build(
     images: &Images,
     request: &Request,
-    tell: &mut dyn FnMut(Progress),
+    report: &mut dyn FnMut(Progress),
 ) -> Result<Image, BuildError> {
     check(request)?;
     tools::all_there()?;
     let sources = sources_for(request)?;
     let work = images.begin(&request.name)?;
-    let mut steps = Steps { tell };
+    let mut steps = Steps { report };
     let rootfs = Rootfs::in_folder(&work.folder);
     let file = |name: &str| work.folder.join(name);
     steps.take("Debian packages", || {
@@ -164,7 +164,7 @@ pub fn build(
         Ok(on_disk(&file(KERNEL))? + on_disk(&file(INITRD))?)
     })?;
     steps.take("guest configuration", || {
-        rootfs.settle(request, GUEST)?;
+        rootfs.configure(request, GUEST)?;
         rootfs.strip()?;
         on_disk(&rootfs.path)
     })?;
@@ -200,7 +200,7 @@ fn sources_for(request: &Request) -> Result<Vec<String>, BuildError> {
     if lines.is_empty() { Err(BuildError::NoSources { suite: request.suite.clone() }) } else { Ok(lines) }
 }
 
-/// The one kernel that was installed.
+/// The release of the only installed kernel.
 fn kernel_release(rootfs: &Rootfs) -> Result<String, BuildError> {
     for entry in fs::read_dir(rootfs.file("boot"))? {
         let name = entry?.file_name();
@@ -260,12 +260,12 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     read_only(path)
 }
 
-/// Nobody changes a part of an image by mistake.
+/// Protects a part of an image from changes by mistake.
 fn read_only(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, std::fs::Permissions::from_mode(0o444))
 }
 
-/// Bytes that a file, or everything in a folder, takes on this machine's disk.
+/// Disk space of a file, or of everything in a folder, in bytes.
 pub fn on_disk(path: &Path) -> Result<u64, BuildError> {
     use std::os::unix::fs::MetadataExt as _;
     let own = fs::symlink_metadata(path)?;
@@ -278,9 +278,9 @@ pub fn on_disk(path: &Path) -> Result<u64, BuildError> {
     Ok(bytes)
 }
 
-/// Tells of each step when it begins and when it is done.
+/// Reports the beginning and the end of each step.
 struct Steps<'a> {
-    tell: &'a mut dyn FnMut(Progress),
+    report: &'a mut dyn FnMut(Progress),
 }
 
 impl Steps<'_> {
@@ -290,9 +290,9 @@ impl Steps<'_> {
         work: impl FnOnce() -> Result<u64, BuildError>,
     ) -> Result<(), BuildError> {
         let began = Instant::now();
-        (self.tell)(Progress::Began(what));
+        (self.report)(Progress::Began(what));
         let bytes = work()?;
-        (self.tell)(Progress::Done(Step { what, took: began.elapsed(), bytes }));
+        (self.report)(Progress::Done(Step { what, took: began.elapsed(), bytes }));
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! Which kernel modules a machine needs before it can read its disk, and in which order.
+//! The kernel modules that a machine needs before it can read its disk, in their order.
 
 use std::collections::BTreeMap;
 
-/// What `modules.dep` and `modules.builtin` of one kernel say.
+/// The content of `modules.dep` and `modules.builtin` of one kernel.
 #[derive(Debug)]
 pub(super) struct Modules {
     /// From a module's name to its file and to those that it needs, files relative to the kernel's folder.
@@ -26,8 +26,8 @@ impl Modules {
         Self { by_name: entries.collect(), built_in: builtin.lines().map(name_of).collect() }
     }
 
-    /// The files of these modules, each after those that it needs; what is built in needs no file. The error is the
-    /// name of one that this kernel does not have.
+    /// The files of these modules, each after those that it needs; built-in modules have no file. The error is the
+    /// name of a module that this kernel does not have.
     pub(super) fn in_order(&self, names: &[&str]) -> Result<Vec<&str>, String> {
         let mut order = Vec::new();
         for name in names {
@@ -44,7 +44,7 @@ impl Modules {
         if order.contains(&entry.file.as_str()) {
             return Ok(());
         }
-        // The list is complete; what must come first stands last in it.
+        // The list is complete; the module that must come first stands last in it.
         for needed in entry.needs.iter().rev() {
             if let Some(needed) =
                 self.by_name.get(&name_of(needed)).filter(|n| !order.contains(&n.file.as_str()))

@@ -1,4 +1,4 @@
-//! The guest's file system as a folder: Debian's packages, and what makes a CI machine of them.
+//! The guest's file system as a folder: Debian's packages, and the configuration of a CI machine.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +12,7 @@ use super::tools::{Tool, ToolError, failed};
 use super::{BuildError, Request};
 use crate::provider::qemu::image::{Flavour, SshServer};
 
-/// In every image: the kernel for its modules, what GitLab's scripts call, and what its author looks for first.
+/// The packages of every image: the kernel for its modules, the programs that GitLab's scripts call, and common tools.
 const PACKAGES: &[&str] = &[
     "linux-image-cloud-amd64",
     "bash",
@@ -28,7 +28,7 @@ const PACKAGES: &[&str] = &[
 /// `dbus` and `libpam-systemd` so that `systemctl` and login sessions work as on any Debian.
 const SYSTEMD_PACKAGES: &[&str] = &["systemd-sysv", "udev", "dbus", "libpam-systemd"];
 
-/// Documentation has no reader in a CI machine. Licences stay.
+/// CI machines need no documentation. Licences stay.
 const DPKG: &[&str] = &[
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -60,7 +60,7 @@ MaxStartups 100
 Subsystem sftp internal-sftp
 ";
 
-/// A service manager's view of the agent. The machine has booted when it says hello.
+/// The agent's systemd unit. The machine has booted when the agent sends its greeting.
 const AGENT_UNIT: &str = "\
 [Unit]
 Description=Conversation with the host's greenroom
@@ -75,8 +75,8 @@ RestartSec=1
 [Install]
 WantedBy=greenroom.target
 ";
-/// The SSH server's unit starts with the machine, and its process waits until the machine has its identity: asking
-/// systemd for it then, and Debian's trial run before it, would take longer than all the rest.
+/// The SSH server's unit starts with the machine, and its process waits until the machine has its identity. A start
+/// through systemd only then, with Debian's trial run before it, would take longer than all the rest.
 const SSH_UNIT: &str = "\
 # Written by greenroom when the image was built.
 [Service]
@@ -112,7 +112,7 @@ const MASKED: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Rootfs {
     pub(super) path: PathBuf,
-    /// What mmdebstrap says.
+    /// The output of mmdebstrap.
     log: PathBuf,
 }
 
@@ -121,7 +121,7 @@ impl Rootfs {
         Self { path: folder.join("rootfs"), log: folder.join("mmdebstrap.log") }
     }
 
-    /// Has mmdebstrap unpack and configure the packages. `lock` goes along: as long as any of its processes lives,
+    /// Has mmdebstrap unpack and configure the packages. Its processes inherit `lock`: as long as any of them lives,
     /// the build is not over.
     pub(super) fn install(
         &self,
@@ -133,12 +133,12 @@ impl Rootfs {
         let log =
             fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.log)?.into_parts().0;
         let mut command = tool.command();
-        // For root, "unshare" means no user namespace, but mounts and processes of its own: none outlive it.
+        // For root, "unshare" means separate mounts and processes without a user namespace: none outlives mmdebstrap.
         command.args(["--variant=minbase", "--mode=unshare", "--architectures=amd64"]);
         command.arg(format!("--include={}", packages(request).join(",")));
         command.args(DPKG.iter().map(|option| format!("--dpkgopt={option}")));
         command.arg(&request.suite).arg(&self.path).args(sources);
-        // The initrd is ours; Debian's takes longer to make than all the rest of the kernel.
+        // Greenroom makes its own initrd; Debian's takes longer than all the rest of the kernel.
         command.env("INITRD", "No").env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
         command.stdin(Stdio::from(lock.file().try_clone()?));
         command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
@@ -146,8 +146,8 @@ impl Rootfs {
         if status.success() { Ok(()) } else { Err(failed(tool, status, &fs::read(&self.log)?).into()) }
     }
 
-    /// Makes the folder a guest: the guest program, the SSH server's settings, no identity of its own.
-    pub(super) fn settle(&self, request: &Request, guest: &[u8]) -> Result<(), BuildError> {
+    /// Turns the folder into a guest: the guest program, the SSH server's settings, no identity of its own.
+    pub(super) fn configure(&self, request: &Request, guest: &[u8]) -> Result<(), BuildError> {
         self.write(GUEST_PROGRAM, 0o755, guest)?;
         self.write("usr/lib/greenroom/image", 0o644, format!("{} {}\n", request.flavour, request.ssh))?;
         self.write("etc/resolv.conf", 0o644, "nameserver 10.0.2.3\n")?;
@@ -172,16 +172,16 @@ impl Rootfs {
         Ok(())
     }
 
-    /// Later servers punish a client that comes and goes, and our one client stands for every job.
+    /// Newer servers penalize a client that connects often, and Greenroom's one client connects for every job.
     fn sshd_config(&self) -> io::Result<String> {
-        let word = b"persourcepenalties";
+        let option = b"persourcepenalties";
         let server = fs::read(self.path.join("usr/sbin/sshd"))?;
-        // One that does not know the word would not start.
-        let is_known = server.windows(word.len()).any(|window| window == word);
+        // A server that does not support the option would not start.
+        let is_known = server.windows(option.len()).any(|window| window == option);
         Ok(format!("{SSHD_CONFIG}{}", if is_known { "PerSourcePenalties no\n" } else { "" }))
     }
 
-    /// A command over SSH runs in a shell that is no login shell; bash then reads `.bashrc`.
+    /// A command over SSH runs in a shell that is not a login shell; bash then reads `.bashrc`.
     fn shells_read_profile(&self) -> io::Result<()> {
         let bashrc = "root/.bashrc";
         let own = fs::read_to_string(self.path.join(bashrc)).unwrap_or_default();
@@ -197,7 +197,7 @@ impl Rootfs {
             }
         }
         self.write("etc/hostname", 0o644, "localhost\n")?;
-        // Empty, not missing: systemd then makes one for this boot and takes it for no first boot.
+        // Empty, not missing: systemd then makes an id for this boot and does not treat it as the first.
         self.write("etc/machine-id", 0o444, "")?;
         self.write("etc/hosts", 0o644, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
     }
@@ -243,23 +243,23 @@ impl Rootfs {
         Ok(())
     }
 
-    /// Removes what no CI machine needs.
+    /// Removes files that no CI machine needs.
     pub(super) fn strip(&self) -> io::Result<()> {
         for folder in ["boot", "var/lib/apt/lists", "var/cache/apt", "var/log", "tmp"] {
             empty(&self.path.join(folder))?;
         }
-        // They lead to kernels in the folder that is empty now.
+        // These links lead to kernels in the folder that is empty now.
         for link in ["vmlinuz", "vmlinuz.old", "initrd.img", "initrd.img.old"] {
             fs::remove_file(self.path.join(link)).or_else(absent_is_fine)?;
         }
-        // apt wants these to be there.
+        // apt requires these folders.
         for folder in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt"] {
             fs::create_dir_all(self.path.join(folder))?;
         }
         Ok(())
     }
 
-    /// When it is a disk.
+    /// Called when the disk has been made from it.
     pub(super) fn remove(self) -> io::Result<()> {
         fs::remove_file(self.log)?;
         fs::remove_dir_all(self.path)
@@ -296,7 +296,7 @@ fn empty(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What mmdebstrap is to install, each once.
+/// The packages that mmdebstrap installs, each once.
 fn packages(request: &Request) -> Vec<&str> {
     let mut all = PACKAGES.to_vec();
     all.push(match request.ssh {
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use crate::provider::qemu::image::build::tests::request;
 
-    /// A folder with as much of Debian as is looked at.
+    /// A folder with the part of Debian that the tests need.
     fn debian() -> (tempfile::TempDir, Rootfs) {
         let temporary = tempfile::tempdir().unwrap();
         let rootfs = Rootfs::in_folder(temporary.path());
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_light_guest_is_its_own_init_and_nobody_yet() {
         let (_temporary, rootfs) = debian();
-        rootfs.settle(&request(), b"the program").unwrap();
+        rootfs.configure(&request(), b"the program").unwrap();
         let init = fs::read_link(rootfs.file("usr/sbin/init")).unwrap();
         assert_eq!(init, Path::new("/usr/lib/greenroom/greenroom-guest"));
         assert!(rootfs.file("usr/sbin/reboot").is_symlink());
@@ -354,17 +354,17 @@ mod tests {
     #[test]
     fn a_server_is_told_not_to_punish_only_if_it_knows_how_to() {
         let (_temporary, rootfs) = debian();
-        rootfs.settle(&request(), b"").unwrap();
+        rootfs.configure(&request(), b"").unwrap();
         assert!(text(&rootfs, "etc/ssh/sshd_config").ends_with("\nPerSourcePenalties no\n"));
         rootfs.write("usr/sbin/sshd", 0o755, "usedns\0").unwrap();
-        rootfs.settle(&request(), b"").unwrap();
+        rootfs.configure(&request(), b"").unwrap();
         assert!(!text(&rootfs, "etc/ssh/sshd_config").contains("PerSourcePenalties"));
     }
 
     #[test]
     fn under_systemd_the_ssh_server_waits_for_the_machine_to_be_itself() {
         let (_temporary, rootfs) = debian();
-        rootfs.settle(&Request { flavour: Flavour::Systemd, ..request() }, b"").unwrap();
+        rootfs.configure(&Request { flavour: Flavour::Systemd, ..request() }, b"").unwrap();
         let units = rootfs.file("etc/systemd/system");
         assert!(units.join("greenroom.target.wants/greenroom-agent.service").is_symlink());
         assert_eq!(fs::read_link(units.join("apt-daily.timer")).unwrap(), Path::new("/dev/null"));

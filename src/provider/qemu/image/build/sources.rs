@@ -1,7 +1,7 @@
-//! Where Debian packages come from: what the machine's own apt is set up for.
+//! The sources of Debian packages: those that the runner host's apt is configured for.
 //!
-//! Taken are Debian's main archive of one release, its updates and its security archive, signed by Debian's keys.
-//! Left out is everything else: repositories of vendors, backports, other releases.
+//! A build uses Debian's main archive of one release, its updates and its security archive, signed by Debian's keys.
+//! Everything else is left out: repositories of vendors, backports, other releases.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(super) fn of_machine(apt: &Path, suite: &str) -> io::Result<Lines> {
     Ok(lines)
 }
 
-/// What `--mirror` names: an address, or a whole line that begins with `deb`.
+/// The line for a value of `--mirror`: an address, or a whole line that begins with `deb`.
 pub(super) fn of_mirror(mirror: &str, suite: &str) -> String {
     if mirror.starts_with("deb ") { mirror.to_owned() } else { format!("deb {mirror} {suite} main") }
 }
@@ -80,9 +80,9 @@ fn one_line(text: &str) -> Vec<Source> {
             signed_by = keys.flat_map(|keys| keys.split(',')).map(str::to_owned).collect();
             rest = after;
         }
-        let mut words = rest.split_whitespace().map(str::to_owned);
-        let (uri, suite) = (words.next()?, words.next()?);
-        Some(Source { uri, suite, components: words.collect(), signed_by })
+        let mut fields = rest.split_whitespace().map(str::to_owned);
+        let (uri, suite) = (fields.next()?, fields.next()?);
+        Some(Source { uri, suite, components: fields.collect(), signed_by })
     };
     text.lines().filter_map(read).collect()
 }
@@ -94,22 +94,22 @@ fn stanzas(text: &str) -> Vec<Source> {
 }
 
 fn stanza(lines: &[&str]) -> Vec<Source> {
-    let words = |key: &str| field(lines, key);
-    let is_off = words("Enabled").first().is_some_and(|word| word.eq_ignore_ascii_case("no"));
-    if is_off || !words("Types").iter().any(|kind| kind == "deb") {
+    let values = |key: &str| field(lines, key);
+    let is_off = values("Enabled").first().is_some_and(|word| word.eq_ignore_ascii_case("no"));
+    if is_off || !values("Types").iter().any(|kind| kind == "deb") {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for uri in words("URIs") {
-        for suite in words("Suites") {
-            let (uri, components) = (uri.clone(), words("Components"));
-            found.push(Source { uri, suite, components, signed_by: words("Signed-By") });
+    for uri in values("URIs") {
+        for suite in values("Suites") {
+            let (uri, components) = (uri.clone(), values("Components"));
+            found.push(Source { uri, suite, components, signed_by: values("Signed-By") });
         }
     }
     found
 }
 
-/// The words of a field, with those of its continuation lines.
+/// The values of a field, with those of its continuation lines.
 fn field(lines: &[&str], key: &str) -> Vec<String> {
     let is_key =
         |line: &&str| line.split_once(':').is_some_and(|(name, _)| name.trim_end().eq_ignore_ascii_case(key));
@@ -131,7 +131,7 @@ impl Source {
 
     fn line(&self) -> io::Result<String> {
         let uri = match self.uri.strip_prefix("mirror+file:") {
-            // A list that only this machine has; its first entry will do.
+            // A list that only the runner host has; its first entry is sufficient.
             Some(list) => first_of_list(Path::new(list.trim_start_matches("//")))?,
             None => self.uri.clone(),
         };

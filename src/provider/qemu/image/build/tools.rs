@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where they may lie; an ordinary user's PATH lacks half of these.
+/// The folders to search for tools; an ordinary user's `PATH` lacks half of these.
 const FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ impl Tool {
         }
     }
 
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     fn package(self) -> &'static str {
         match self {
             Self::Mmdebstrap => "mmdebstrap",
@@ -53,7 +53,7 @@ impl Tool {
         FOLDERS.iter().map(|folder| Path::new(folder).join(self.name())).find(|path| path.is_file())
     }
 
-    /// To be run; it must be there.
+    /// The command that runs it; it must be installed.
     pub(super) fn command(self) -> Command {
         Command::new(self.path().as_deref().map_or(OsStr::new(self.name()), Path::as_os_str))
     }
@@ -65,17 +65,17 @@ impl fmt::Display for Tool {
     }
 }
 
-/// What went wrong with a tool.
+/// Why a tool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// Nothing was begun.
+    /// The build has not started.
     #[error("{} not installed: `apt-get install --no-install-recommends {}`", missing(_0), packages(_0))]
     Missing(Vec<Tool>),
     #[error("{tool}: {source}")]
     Start { tool: Tool, source: io::Error },
-    /// It ended badly; these are its last lines.
-    #[error("{tool} failed with {status}{}", indented(said))]
-    Failed { tool: Tool, status: std::process::ExitStatus, said: Vec<String> },
+    /// It exited with an error; with the last lines of its output.
+    #[error("{tool} failed with {status}{}", indented(output))]
+    Failed { tool: Tool, status: std::process::ExitStatus, output: Vec<String> },
 }
 
 fn missing(tools: &[Tool]) -> String {
@@ -88,12 +88,12 @@ fn packages(tools: &[Tool]) -> String {
     names.join(" ")
 }
 
-fn indented(said: &[String]) -> String {
-    let lines: Vec<String> = said.iter().map(|line| format!("\n  | {line}")).collect();
+fn indented(output: &[String]) -> String {
+    let lines: Vec<String> = output.iter().map(|line| format!("\n  | {line}")).collect();
     lines.concat()
 }
 
-/// Looks for all of them before anything is begun.
+/// Checks that all of them are installed, before the build starts.
 pub(super) fn all_there() -> Result<(), ToolError> {
     let missing: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.path().is_none()).collect();
     if missing.is_empty() { Ok(()) } else { Err(ToolError::Missing(missing)) }
@@ -106,7 +106,7 @@ pub(super) fn filter(tool: Tool, bytes: &[u8]) -> Result<Vec<u8>, ToolError> {
     command.args(["-d", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(start)?;
     let input = child.stdin.take();
-    // Both pipes are small: reading and writing wait for each other.
+    // Both pipes are small, so reading and writing run concurrently.
     let (output, written) = std::thread::scope(|scope| {
         let writer = scope.spawn(move || input.map_or(Ok(()), |mut input| input.write_all(bytes)));
         let output = child.wait_with_output();
@@ -126,12 +126,12 @@ pub(super) fn filter(tool: Tool, bytes: &[u8]) -> Result<Vec<u8>, ToolError> {
 /// How many lines of a failed tool are shown.
 const SHOWN: usize = 12;
 
-/// A tool that ended badly, with the end of what it said.
-pub(super) fn failed(tool: Tool, status: std::process::ExitStatus, said: &[u8]) -> ToolError {
-    let text = crate::core::text::clean_text(said);
+/// The error of a failed tool, with the last lines of its output.
+pub(super) fn failed(tool: Tool, status: std::process::ExitStatus, output: &[u8]) -> ToolError {
+    let text = crate::core::text::clean_text(output);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(SHOWN);
-    ToolError::Failed { tool, status, said: lines[from..].iter().map(|line| (*line).to_owned()).collect() }
+    ToolError::Failed { tool, status, output: lines[from..].iter().map(|line| (*line).to_owned()).collect() }
 }
 
 #[cfg(test)]
