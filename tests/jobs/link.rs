@@ -141,8 +141,8 @@ fn a_stage_whose_link_is_stopped_ends_within_its_grace_and_the_next_one_cleans_u
     let instance = place.instance_of(&attempt);
     let run = attempt.start_run("build_script", BUSY);
     let shell = shell(&run);
-    let wedged = link(&place, &instance);
-    signal(wedged, Signal::STOP);
+    let stopped = link(&place, &instance);
+    signal(stopped, Signal::STOP);
     let (stopped_at, pace) = (Instant::now(), Pace::watch());
     run.signal_group(Signal::TERM);
     let record = run.wait(SOON);
@@ -150,9 +150,9 @@ fn a_stage_whose_link_is_stopped_ends_within_its_grace_and_the_next_one_cleans_u
     eprintln!("past a link that is stopped, `run` ended {took:?} after its TERM; its grace is 1 s");
     assert_eq!(record.exit_code(), Some(2), "{}", record.stderr_text());
     assert!(took < Duration::from_secs(1) + pace.stretched(Duration::from_secs(1)), "{took:?}");
-    assert!(is_gone(wedged));
+    assert!(is_gone(stopped));
     expect_swept(&attempt, shell);
-    assert_ne!(link(&place, &instance), wedged);
+    assert_ne!(link(&place, &instance), stopped);
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     expect_no_links(&place);

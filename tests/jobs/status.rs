@@ -87,7 +87,7 @@ fn a_link_that_hangs_is_told_in_a_second_with_what_ends_it() {
     let begun = Instant::now();
     let text = place.order(&["pool", "status", "--wide"]);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert!(text.contains("  wedged\n") && in_words(&text).contains(&end), "{text}");
+    assert!(text.contains("  unresponsive\n") && in_words(&text).contains(&end), "{text}");
     let examined = doctor(&place);
     let what = format!(
         "warning [link-unresponsive]: the link of instance {instance} of pool `pool` (process {}) does not respond",

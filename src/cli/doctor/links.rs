@@ -11,7 +11,7 @@ use crate::port::finding::Finding;
 /// `state`: `None` where it cannot be read.
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
     let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Silence);
-    let mut found: Vec<Finding> = silent.map(|(instance, link)| wedged(pool, instance, link)).collect();
+    let mut found: Vec<Finding> = silent.map(|(instance, link)| unresponsive(pool, instance, link)).collect();
     found.extend(state.and_then(|state| orphaned(pool, state, survey)));
     found
 }
@@ -23,7 +23,7 @@ pub(super) fn line(pool: &PoolName, survey: &Survey) -> Option<String> {
     Some(format!("links of pool `{pool}`: {}", summary(links)))
 }
 
-fn wedged(pool: &PoolName, instance: &str, link: &Found) -> Finding {
+fn unresponsive(pool: &PoolName, instance: &str, link: &Found) -> Finding {
     let what = format!("the link of instance {instance} of pool `{pool}`{} does not respond", process(link));
     let remedy = match link.pid {
         Some(pid) => format!(

@@ -140,10 +140,10 @@ fn no_number_of_refusals_overflows() {
 }
 
 #[test]
-fn a_matrix_survives_the_snapshot_and_one_without_offerings_leaves_no_trace_in_it() {
+fn availability_survives_the_snapshot_and_leaves_no_trace_without_offerings() {
     let state = world("offerings 2, out c1 1s | booting 5s as c2").state;
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<crate::core::pool::PoolState>(&text).unwrap(), state);
     let without = serde_json::to_string(&world("booting 5s").state).unwrap();
-    assert!(!without.contains("matrix") && !without.contains("offering"), "{without}");
+    assert!(!without.contains("availability") && !without.contains("offering"), "{without}");
 }

@@ -1,6 +1,6 @@
 //! The promises of links beyond the connector's contract, against OpenSSH's own server.
 //!
-//! `slots`: one link each, whichever call starts it. `wedged`: links that are stopped or killed. `life`: what ends a
+//! `slots`: one link each, whichever call starts it. `unresponsive`: links that are stopped or killed. `life`: what ends a
 //! link. `closed`: which callers it accepts and which data it holds. `shells`: guests that make trouble for the waiting
 //! shell. `rate`: output that is faster than its reader.
 
@@ -13,7 +13,7 @@ mod life;
 mod rate;
 mod shells;
 mod slots;
-mod wedged;
+mod unresponsive;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -125,7 +125,7 @@ struct LinkJson {
     /// Which job slot of the instance, from 1.
     slot: u32,
     pid: Option<u32>,
-    /// `connecting`, `idle`, `shell-waits`, `busy`, `closing` or `wedged`; figures are null in the last two.
+    /// `connecting`, `idle`, `shell-waits`, `busy`, `closing` or `unresponsive`; figures are null in the last two.
     state: String,
     connected: Option<String>,
     connected_for_s: Option<u64>,

@@ -29,7 +29,7 @@ impl<'a> LinkView<'a> {
         let (state, figures) = match &found.answer {
             LinkStatus::Figures(figures) => (state(figures), Some(figures)),
             LinkStatus::Closing => ("closing", None),
-            LinkStatus::Silence => ("wedged", None),
+            LinkStatus::Silence => ("unresponsive", None),
         };
         let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
         Self { slot: found.slot + 1, pid: found.pid, state, figures, connected }
@@ -74,7 +74,7 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> Str
             format!("round trips of {least} to {most}")
         });
     }
-    match views.iter().filter(|link| link.state == "wedged").count() {
+    match views.iter().filter(|link| link.state == "unresponsive").count() {
         0 => {}
         1 => parts.push("1 does not respond".to_owned()),
         silent => parts.push(format!("{silent} do not respond")),
@@ -125,10 +125,10 @@ fn cells(link: &LinkView<'_>) -> Vec<String> {
 
 fn beneath(link: &LinkView<'_>) -> Vec<String> {
     match (link.state, link.pid) {
-        ("wedged", Some(pid)) => {
+        ("unresponsive", Some(pid)) => {
             vec![format!("does not respond; the next stage kills it, or run `{}`", end(pid))]
         }
-        ("wedged", None) => vec!["does not respond, and accepts no calls".to_owned()],
+        ("unresponsive", None) => vec!["does not respond, and accepts no calls".to_owned()],
         _ => Vec::new(),
     }
 }
@@ -225,7 +225,7 @@ LINK OF        SLOT  FOR     ROUND TRIP  MEMORY   STAGES  STATE
 linux-7f3a-1   1     2m 20s  0.15 ms     412 KiB  7       busy
 linux-7f3a-1   2     1d 2h   31 ms       3.5 MiB  0       shell waits
 linux-7f3a-1   3     -       -           -        -       closing
-linux-7f3a-2   1     -       -           -        -       wedged
+linux-7f3a-2   1     -       -           -        -       unresponsive
     does not respond; the next stage kills it, or run `kill -9 4711`
 linux-7f3a-12  -     -       -           -        -       -
 ";
@@ -258,7 +258,7 @@ linux-7f3a-12  -     -       -           -        -       -
         });
         assert_eq!(instances[0]["links"][0], expected);
         assert_eq!(instances[0]["links"][1]["state"], "shell-waits");
-        assert_eq!(instances[1]["links"][0]["state"], "wedged");
+        assert_eq!(instances[1]["links"][0]["state"], "unresponsive");
         assert_eq!(instances[2]["links"], serde_json::json!([]));
     }
 

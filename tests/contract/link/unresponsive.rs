@@ -47,7 +47,7 @@ async fn a_link_stopped_in_mid_stage_is_killed_by_the_cancel_and_the_next_one_st
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     eprintln!("from the cancel to the end, grace {grace:?}: {took:?}");
     assert!(took < bound, "{took:?}, at most {bound:?}");
-    assert!(!lives(link), "the wedged link was killed");
+    assert!(!lives(link), "the unresponsive link was killed");
     let old = session(&sshd);
     assert!(lives(old), "nobody could stop it yet");
     expect_swept(&sshd, old).await;
