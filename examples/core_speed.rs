@@ -57,7 +57,7 @@ impl World {
             moved: None,
             generations: BTreeSet::from([generation.clone()]),
             launching: Some(Fresh { pool: PoolName::new("linux"), generation }),
-            troubles: BTreeMap::new(),
+            failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };
         Self { state: PoolState::default(), observed, policy: Arc::new(policy), now, events: 0 }

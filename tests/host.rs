@@ -393,7 +393,7 @@ async fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
     let home = home();
     let host = operator(&home.path().join("state"));
     let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
-    assert!(closing.record.is_none() && !closing.used && !closing.lingering);
+    assert!(closing.record.is_none() && !closing.used && !closing.calls_remain);
     assert_eq!(host.closed(&name()).await.unwrap().and_then(|closed| closed.how), Some(End::CleanedUp));
     let begun = host.begin_attempt(&name(), &record(&host)).await;
     assert!(matches!(begun, Err(HostError::Closed { .. })));
@@ -545,7 +545,7 @@ async fn a_very_long_state_path_works_throughout() {
     host.wake_keeper(&pool()).await;
     assert_eq!(host.wait(MailboxName::Keeper(&pool()), DEADLINE).await.unwrap(), WakeReason::Message);
     assert!(
-        host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering,
+        host.close_attempt(&name(), End::CleanedUp).await.unwrap().calls_remain,
         "the call that began it still lives"
     );
 }
@@ -683,12 +683,12 @@ async fn a_cleanup_beside_a_living_run_stops_it_and_knows_of_it() {
     let mut run = Proc::start(command);
     run.hear_word("entered");
     let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
-    assert!(closing.lingering);
+    assert!(closing.calls_remain);
     run.hear_word("Message");
-    assert!(host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering, "until it ends");
+    assert!(host.close_attempt(&name(), End::CleanedUp).await.unwrap().calls_remain, "until it ends");
     drop(run.child.stdin.take());
     run.child.wait().unwrap();
-    assert!(!host.close_attempt(&name(), End::CleanedUp).await.unwrap().lingering);
+    assert!(!host.close_attempt(&name(), End::CleanedUp).await.unwrap().calls_remain);
     let sockets = fs::read_dir(root.join("attempts/custom-executor1")).unwrap();
     let sockets: Vec<_> = sockets.map(|e| e.unwrap().file_name()).collect();
     assert!(!sockets.iter().any(|s| s.to_str().unwrap().starts_with("run.")), "{sockets:?}");

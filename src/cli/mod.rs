@@ -6,6 +6,8 @@ pub mod doctor;
 mod driver;
 pub mod error;
 pub mod explain;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub mod image;
 mod job;
 mod keep;
@@ -17,8 +19,6 @@ mod program;
 pub mod rows;
 mod runner_args;
 mod setup;
-#[cfg(test)]
-pub(crate) mod story;
 mod trial;
 pub mod ui;
 mod watch;

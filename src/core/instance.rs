@@ -355,7 +355,7 @@ mod tests {
             ("cap 3 | idle 5m uses 2", 3, 2),
             ("cap 3 | held 5m by 7", 2, 2),
             ("cap 3 | held 5m by 7 uses 0", 2, 0),
-            ("cap 3 | held 5m by 7 lingering 8", 1, 1),
+            ("cap 3 | held 5m by 7 closing 8", 1, 1),
             ("cap 1 | held 5m by 7", 0, 0),
             ("cap 3 | checking 5s", 3, 0),
             ("cap 3 | draining 5s by 7", 2, 0),

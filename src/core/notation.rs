@@ -6,10 +6,10 @@
 //! `h1`, …, unrecorded ones `u1`, …; the attempt of job 7 is `a7`.
 //!
 //! Instances: `asked`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `aside`, `draining`;
-//! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `lingering 9`, `of b` (a job of
+//! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a job of
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
 //! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
-//! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `trouble 5s`, launched `as c2` (an offering;
+//! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering;
 //! `refused as c2`: no capacity).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
@@ -32,9 +32,9 @@ use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
 use super::time::{BootId, Stamp};
 
-mod said;
+mod rendered;
 
-pub(crate) use said::{does, notes, render, render_events, waits};
+pub(crate) use rendered::{does, notes, render, render_events, waits};
 
 /// Noon on a Monday, ten days after boot.
 pub(crate) const NOW: Stamp = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
@@ -170,7 +170,7 @@ impl World {
             moved: None,
             generations: BTreeSet::from([generation()]),
             launching: Some(Fresh { pool: PoolName::new("p"), generation: generation() }),
-            troubles: BTreeMap::new(),
+            failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };
         let state = PoolState::default();
@@ -492,10 +492,10 @@ impl World {
         if words.contains(&"busy") {
             self.observed.busy.insert(id.clone());
         }
-        if let Some(left) = after(words, "trouble") {
+        if let Some(left) = after(words, "failing") {
             let failure = failure(ErrorClass::Transient);
             let failing = FailingCall { failures: 1, failure, until: NOW.plus(span(left)) };
-            self.observed.troubles.insert(id.clone(), failing);
+            self.observed.failing_calls.insert(id.clone(), failing);
         }
     }
 }
@@ -518,7 +518,7 @@ fn age(words: &[&str]) -> Option<Duration> {
 /// Jobs on it, and whether they are closing.
 fn jobs_of(words: &[&str]) -> Vec<(u64, bool)> {
     let mut jobs = Vec::new();
-    for (word, closing) in [("by", false), ("lingering", true)] {
+    for (word, closing) in [("by", false), ("closing", true)] {
         let list = after(words, word).unwrap_or_default();
         jobs.extend(list.split(',').filter(|j| !j.is_empty()).map(|j| (j.parse().unwrap(), closing)));
     }

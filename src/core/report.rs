@@ -119,7 +119,7 @@ pub enum Note {
         max_instances: u32,
     },
     /// Calls to the provider about this instance fail repeatedly.
-    Trouble {
+    CallsFailing {
         instance: InstanceId,
         failure: Failure,
         until: Stamp,
@@ -245,7 +245,7 @@ impl fmt::Display for Note {
             Self::Unavailable { instance, reason: why } => {
                 write!(f, "{instance} gets no jobs at present: {why}")
             }
-            Self::Trouble { instance, failure, .. } => {
+            Self::CallsFailing { instance, failure, .. } => {
                 write!(f, "calls about {instance} fail repeatedly ({failure})")
             }
             Self::BootFailed(boot) => {
@@ -363,7 +363,7 @@ mod tests {
             ),
             (Note::OverLimit { alive: 3, max_instances: 2 }, "3 instances exist, limit 2 (`max_instances`)"),
             (
-                Note::Trouble { instance: one(), failure: failure(), until: NOW },
+                Note::CallsFailing { instance: one(), failure: failure(), until: NOW },
                 "calls about h1 fail repeatedly (denied: no key)",
             ),
             (

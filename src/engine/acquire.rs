@@ -161,7 +161,7 @@ impl Engine {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
             let closing = self.host.close_attempt(other, End::Superseded).await?;
-            let leaving = Release { how: End::Superseded, used: closing.used, closing: closing.lingering };
+            let leaving = Release { how: End::Superseded, used: closing.used, closing: closing.calls_remain };
             superseded.push((other.clone(), leaving));
         }
         let ask = Ask { superseded, ..ask.clone() };

@@ -267,7 +267,7 @@ impl PoolKeeper {
         let fixed = setup.has_fixed_hosts();
         match done.outcome {
             EffectResult::Fine => {
-                self.memory.troubles.remove(&id);
+                self.memory.failing_calls.remove(&id);
                 if matches!(done.effect, Effect::CheckHealth { .. }) {
                     self.memory.healthy.insert(id, now);
                 }
@@ -275,7 +275,7 @@ impl PoolKeeper {
                     self.memory.distrust_list();
                 }
             }
-            EffectResult::Refused => drop(self.memory.troubles.remove(&id)),
+            EffectResult::Refused => drop(self.memory.failing_calls.remove(&id)),
             EffectResult::Gone => self.memory.forget(&id),
             EffectResult::Again => {
                 let failure = crate::core::failure::Failure {
@@ -283,11 +283,11 @@ impl PoolKeeper {
                     message: "asked".to_owned(),
                 };
                 let until = now.plus(timing.probe_interval);
-                self.memory.troubles.insert(id, plan::FailingCall { failures: 0, failure, until });
+                self.memory.failing_calls.insert(id, plan::FailingCall { failures: 0, failure, until });
             }
             EffectResult::Failed(failure) => {
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
-                let failures = self.memory.troubles.get(&id).map_or(0, |t| t.failures).saturating_add(1);
+                let failures = self.memory.failing_calls.get(&id).map_or(0, |t| t.failures).saturating_add(1);
                 let backed_off = backoff::retry_at(&failure.class, failures, now, timing);
                 let at_health_check = now.plus(timing.health_interval);
                 let until = match done.effect {
@@ -298,7 +298,7 @@ impl PoolKeeper {
                     Effect::Probe { .. } => now,
                     _ => backed_off,
                 };
-                self.memory.troubles.insert(id, plan::FailingCall { failures, failure, until });
+                self.memory.failing_calls.insert(id, plan::FailingCall { failures, failure, until });
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct KeeperCache {
     pub(super) generation: Option<Generation>,
     pub(super) listing: Option<(Stamp, Result<Listing, Failure>)>,
     pub(super) first_seen: BTreeMap<InstanceId, Stamp>,
-    pub(super) troubles: BTreeMap<InstanceId, plan::FailingCall>,
+    pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
     /// When a call about an instance last succeeded.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
     pub(super) busy: BTreeSet<InstanceId>,
@@ -123,7 +123,7 @@ impl Engine {
             moved: identity.moved,
             generations: identity.generations,
             launching: None,
-            troubles: memory.troubles.clone(),
+            failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
             busy: memory.busy.clone(),
         };
@@ -190,7 +190,7 @@ impl Engine {
             }
         }
         let now = self.now();
-        memory.troubles.retain(|_, t| t.failures > 0 || !now.reached(t.until));
+        memory.failing_calls.retain(|_, t| t.failures > 0 || !now.reached(t.until));
     }
 }
 
@@ -211,7 +211,7 @@ impl KeeperCache {
             listing.instances.retain(|l| l.id != *gone);
         }
         self.first_seen.remove(gone);
-        self.troubles.remove(gone);
+        self.failing_calls.remove(gone);
         self.healthy.remove(gone);
     }
 

@@ -18,7 +18,7 @@ impl Engine {
         attempt: &AttemptName,
         closing: &Closing,
     ) -> Result<Option<HostError>, EngineError> {
-        let leaving = Release { how: End::CleanedUp, used: closing.used, closing: closing.lingering };
+        let leaving = Release { how: End::CleanedUp, used: closing.used, closing: closing.calls_remain };
         let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
         let committed = self.commit(decide).await?;
         if committed.events.is_empty() {

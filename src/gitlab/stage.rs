@@ -46,7 +46,7 @@ const NAMES: &[(&str, Stage)] = &[
 
 impl Stage {
     /// True if the job's script provides the commands, rather than GitLab Runner.
-    pub fn is_authors(&self) -> bool {
+    pub fn is_job_script(&self) -> bool {
         matches!(self, Self::BuildScript | Self::Step(_) | Self::AfterScript)
     }
 
@@ -122,7 +122,7 @@ mod tests {
     fn the_authors_commands_are_told_from_the_runners() {
         let authors = ["build_script", "step_release", "after_script"];
         for (name, _) in NAMES {
-            assert_eq!(stage(name).is_authors(), authors.contains(name), "{name}");
+            assert_eq!(stage(name).is_job_script(), authors.contains(name), "{name}");
         }
     }
 

@@ -313,7 +313,7 @@ pub fn enter(
 
 /// Sets the mark of `cleanup`, or of a newer attempt, and returns what it found.
 pub fn close(directory: &SharedDirectory, name: &AttemptName, how: End, caller: Caller) -> Closing {
-    let (record, used, lingering) = {
+    let (record, used, calls_remain) = {
         let mut inner = directory.borrow_mut();
         let now = inner.now;
         let dir = inner.attempts.entry(name.clone()).or_insert_with(|| empty(Some(caller.runner), now));
@@ -322,7 +322,7 @@ pub fn close(directory: &SharedDirectory, name: &AttemptName, how: End, caller: 
         inner.news.push(News::Attempt(name.clone()));
         found
     };
-    Closing { lease: lock_shared(directory, name, caller), record, used, lingering }
+    Closing { lease: lock_shared(directory, name, caller), record, used, calls_remain }
 }
 
 /// Takes the lease for the keeper; `None` if a call holds it.
@@ -423,7 +423,7 @@ mod tests {
         let (dir, name, record) = directory();
         let (_prepare, _) = begin(&dir, &name, &record, ONE).unwrap();
         let closing = close(&dir, &name, End::CleanedUp, TWO);
-        assert!(closing.lingering && !closing.used && closing.record.is_some());
+        assert!(closing.calls_remain && !closing.used && closing.record.is_some());
         assert!(matches!(enter(&dir, &name, TWO), Err(HostError::Closed { .. })));
         assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
         assert!(matches!(dir.borrow_mut().mark_used(&name), Err(HostError::Closed { .. })));
@@ -433,7 +433,7 @@ mod tests {
     fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
         let (dir, name, record) = directory();
         let closing = close(&dir, &name, End::CleanedUp, ONE);
-        assert!(closing.record.is_none() && !closing.lingering);
+        assert!(closing.record.is_none() && !closing.calls_remain);
         assert!(matches!(begin(&dir, &name, &record, TWO), Err(HostError::Closed { .. })));
         assert!(dir.borrow().seen(&record.pool, |_, _| (Presence::There, Presence::There)).is_empty());
     }

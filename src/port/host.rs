@@ -82,7 +82,7 @@ pub struct Closing {
     pub record: Option<AttemptRecord>,
     pub used: bool,
     /// Another call of this attempt (a `run` that is being stopped) is still running.
-    pub lingering: bool,
+    pub calls_remain: bool,
 }
 
 /// The identity of a state directory.

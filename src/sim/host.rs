@@ -138,8 +138,8 @@ impl Host for SimHost {
         self.lease_free(name).await;
         let closing = memory::close(&directory, name, how, self.caller());
         self.proc.log(format_args!(
-            "host.close_attempt {name} used={} lingering={}",
-            closing.used, closing.lingering
+            "host.close_attempt {name} used={} calls_remain={}",
+            closing.used, closing.calls_remain
         ));
         Ok(closing)
     }

@@ -96,7 +96,7 @@ impl Study {
             moved: None,
             generations: [generation.clone()].into(),
             launching: Some(Fresh { pool, generation }),
-            troubles: BTreeMap::new(),
+            failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };
         let mut study = Self {

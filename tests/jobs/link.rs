@@ -24,10 +24,10 @@ const BUSY: &str = "echo shell $$\n(while :; do sleep 0.1; done) &\nwhile :; do 
 fn links(place: &Place, instance: &InstanceId) -> Vec<Figures> {
     let dir = place.state_dir.join("links").join("pool");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let seen = runtime.block_on(Survey::look(&dir, Duration::from_secs(10)));
+    let seen = runtime.block_on(Survey::query(&dir, Duration::from_secs(10)));
     let figures = |found: &Found| match &found.answer {
         LinkStatus::Figures(figures) => Some(figures.clone()),
-        LinkStatus::Closing | LinkStatus::Silence => None,
+        LinkStatus::Closing | LinkStatus::Unresponsive => None,
     };
     seen.of(instance).iter().filter_map(figures).collect()
 }

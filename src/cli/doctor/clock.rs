@@ -83,7 +83,7 @@ fn duration(ms: i64) -> Duration {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cli::story::at;
+    use crate::cli::fixture::at;
     use crate::core::time::BootId;
 
     fn facts(now: Stamp, installed: Option<Stamp>, newest: Option<Stamp>) -> ClockFacts {

@@ -91,7 +91,7 @@ codes! {
     POOL_OUT_OF_SERVICE Warning "pool-out-of-service" "Instances are out of service until an operator resumes them.";
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list of instances fails or is incomplete.";
-    POOL_INSTANCE_TROUBLE Warning "pool-instance-trouble" "Calls to the provider about an instance fail repeatedly.";
+    POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";
 

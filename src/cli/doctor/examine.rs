@@ -18,7 +18,7 @@ use super::{
 use crate::cli::args::DoctorOptions;
 use crate::cli::context;
 use crate::cli::error::CliError;
-use crate::cli::pool::look::LINKS_WITHIN;
+use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
@@ -208,7 +208,7 @@ impl RecordedChecks<'_> {
         let mut seen = Vec::new();
         for (name, store) in &stores {
             // Before the state: an instance that is recorded meanwhile has no link yet.
-            let survey = Survey::look(&context::links_dir(&root, name), LINKS_WITHIN).await;
+            let survey = Survey::query(&context::links_dir(&root, name), LINKS_WITHIN).await;
             let pool = self.at_pool(name, store, &host, examined).await;
             examined.add("links", links::check(name, pool.as_ref().map(|pool| &pool.state), &survey));
             if let Some(line) = links::line(name, &survey) {

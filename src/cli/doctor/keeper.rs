@@ -126,7 +126,7 @@ fn keeps(unit: &Path) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cli::story::{at, pool, when};
+    use crate::cli::fixture::{at, pool, when};
 
     fn calm() -> KeeperFacts {
         KeeperFacts {

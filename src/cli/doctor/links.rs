@@ -10,7 +10,7 @@ use crate::port::finding::Finding;
 
 /// `state`: `None` where it cannot be read.
 pub(super) fn check(pool: &PoolName, state: Option<&PoolState>, survey: &Survey) -> Vec<Finding> {
-    let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Silence);
+    let silent = survey.all().filter(|(_, link)| link.answer == LinkStatus::Unresponsive);
     let mut found: Vec<Finding> = silent.map(|(instance, link)| unresponsive(pool, instance, link)).collect();
     found.extend(state.and_then(|state| orphaned(pool, state, survey)));
     found
@@ -58,8 +58,8 @@ fn process(link: &Found) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::cli::fixture::{EventFixture, id, pool};
     use crate::cli::pool::status::links::tests::{figures, found};
-    use crate::cli::story::{EventFixture, id, pool};
     use crate::core::policy::Policy;
 
     fn state() -> PoolState {
@@ -71,16 +71,16 @@ pub(super) mod tests {
     }
 
     fn problems() -> Survey {
-        Survey::told([
-            (id(1), found(0, LinkStatus::Silence)),
-            (id(1), Found { pid: None, ..found(1, LinkStatus::Silence) }),
+        Survey::from_links([
+            (id(1), found(0, LinkStatus::Unresponsive)),
+            (id(1), Found { pid: None, ..found(1, LinkStatus::Unresponsive) }),
             (id(7), found(2, LinkStatus::Closing)),
         ])
     }
 
     #[test]
     fn links_that_answer_are_told_in_a_line_and_are_no_finding() {
-        let survey = Survey::told([(id(1), found(0, LinkStatus::Figures(figures())))]);
+        let survey = Survey::from_links([(id(1), found(0, LinkStatus::Figures(figures())))]);
         assert_eq!(messages(&survey), [""; 0]);
         let expected = "links of pool `linux`: 1, 412 KiB of memory, the oldest connected for 2m 20s, round trip 0.15 ms";
         assert_eq!(line(&pool(), &survey).unwrap(), expected);

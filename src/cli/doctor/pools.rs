@@ -127,8 +127,8 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
             code::POOL_OWNER_CONFLICT.found(what, remedy)
         }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
-        Note::Trouble { instance, .. } => {
-            code::POOL_INSTANCE_TROUBLE.found(what, format!("run `greenroom explain {instance}`"))
+        Note::CallsFailing { instance, .. } => {
+            code::POOL_CALLS_FAILING.found(what, format!("run `greenroom explain {instance}`"))
         }
         Note::Unavailable { .. } => {
             let remedy = "start the host if it should be running; it gets jobs again as soon as it responds";

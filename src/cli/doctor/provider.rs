@@ -84,7 +84,7 @@ pub(super) mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::cli::story::at;
+    use crate::cli::fixture::at;
     use crate::core::endpoint::Endpoint;
     use crate::core::ids::InstanceId;
     use crate::core::inventory::{Capabilities, Listing};

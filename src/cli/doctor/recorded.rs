@@ -102,7 +102,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::story::{EventFixture, at, id, pool};
+    use crate::cli::fixture::{EventFixture, at, id, pool};
     use crate::core::event::Change;
     use crate::core::format::FORMAT;
     use crate::core::policy::Policy;

@@ -74,7 +74,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::story::{EventFixture, pool};
+    use crate::cli::fixture::{EventFixture, pool};
     use crate::core::policy::Policy;
     use crate::host::local::{KeeperCommand, Role, Signals, StateDir};
     use crate::port::store::Store as _;

@@ -4,7 +4,7 @@ use super::{Chapter, explain};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
-use crate::cli::pool::look::{PoolReader, PoolRecord};
+use crate::cli::pool::reader::{PoolReader, PoolRecord};
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::cli::when::When;

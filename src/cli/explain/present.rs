@@ -81,7 +81,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
             "the keeper's verdict {ago} ago, row {number} of the reconcile table: {recorded}: {verdict}"
         ));
     }
-    let about = |note: &&Note| matches!(note, Note::Trouble { instance, .. } | Note::Suspect { instance, .. } if *instance == known.id);
+    let about = |note: &&Note| matches!(note, Note::CallsFailing { instance, .. } | Note::Suspect { instance, .. } if *instance == known.id);
     now.extend(report.notes.iter().filter(about).map(ToString::to_string));
     now.extend(console(chapter, known.id.as_str()));
     now

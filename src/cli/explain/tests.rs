@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::story::{EventFixture, at, attempt, endpoint, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, endpoint, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
@@ -129,7 +129,7 @@ fn an_instance_in_trouble_shows_the_keepers_verdict_and_its_remedy() {
     let mut report = report(435.0);
     report.rows = vec![(id(3), 20)];
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
-    report.notes = vec![Note::Trouble { instance: id(3), failure, until: at(445.0) }];
+    report.notes = vec![Note::CallsFailing { instance: id(3), failure, until: at(445.0) }];
     let text = explained("linux-7f3a-3", &story, Some(&report), 440.0);
     let expected = "\
 instance linux-7f3a-3, pool linux

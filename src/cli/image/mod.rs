@@ -2,7 +2,7 @@
 
 pub mod args;
 mod build;
-mod look;
+mod manage;
 
 use super::args::GlobalOptions;
 use super::context::state_path;
@@ -14,12 +14,12 @@ use args::ImageCommand;
 pub(super) fn image(place: &GlobalOptions, command: ImageCommand) -> Result<bool, CliError> {
     match command {
         ImageCommand::Build(options) => build::build(&images(place, &options.images)?, options),
-        ImageCommand::List { images: folder, json } => look::list(&images(place, &folder)?, json),
+        ImageCommand::List { images: folder, json } => manage::list(&images(place, &folder)?, json),
         ImageCommand::Check { name, images: folder, json } => {
-            look::check(&images(place, &folder)?, &name, json)
+            manage::check(&images(place, &folder)?, &name, json)
         }
         ImageCommand::Remove { name, images: folder, dry_run } => {
-            look::remove(&images(place, &folder)?, &name, dry_run)
+            manage::remove(&images(place, &folder)?, &name, dry_run)
         }
     }
 }

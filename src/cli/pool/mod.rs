@@ -2,5 +2,5 @@
 
 pub(super) mod drain;
 pub(super) mod leaks;
-pub(super) mod look;
+pub(super) mod reader;
 pub mod status;

@@ -269,10 +269,10 @@ fn nothing_is_granted_without_room_trust_or_request() {
 
 #[test]
 fn a_used_grant_costs_its_use_an_unused_one_costs_nothing() {
-    let leave = |used, lingering| {
+    let leave = |used, closing| {
         let mut world = world("uses 4 | held 5m by 7");
         assert_eq!(known(&world, "i1").uses_left, Some(4));
-        assert_eq!(after(&mut world, released(7, used, lingering)), "");
+        assert_eq!(after(&mut world, released(7, used, closing)), "");
         assert!(world.state.granted.is_empty());
         let left = known(&world, "i1");
         let place = world.state.places.contains_key(&crate::core::ids::JobKey::new("gl", 7));
@@ -332,9 +332,9 @@ fn a_cleaned_host_is_not_used_up() {
 }
 
 #[test]
-fn a_lingering_attempt_keeps_its_slot_until_it_departs() {
+fn a_closing_attempt_keeps_its_slot_until_it_departs() {
     let departed = || Change::SlotFreed { attempt: attempt(7) };
-    let mut world = world("cap 2 | held 5s by 6 lingering 7");
+    let mut world = world("cap 2 | held 5s by 6 closing 7");
     assert_eq!(known(&world, "i1").usable(), 0);
     assert_eq!(after(&mut world, departed()), "");
     assert_eq!(known(&world, "i1").usable(), 1);
@@ -358,7 +358,7 @@ fn a_rejected_job_waits_again_at_its_old_place() {
 fn a_host_is_not_cleaned_or_brought_back_under_a_job() {
     let begun = Change::CleaningBegun { instance: instance("h1") };
     assert_eq!(misfit("fixed held 5m by 7", begun.clone()), HELD.0);
-    assert_eq!(misfit("fixed held 5s lingering 7", begun.clone()), HELD.0);
+    assert_eq!(misfit("fixed held 5s closing 7", begun.clone()), HELD.0);
     assert_eq!(misfit("fixed aside 5s", begun), "");
     let restored = || Change::ReturnedToService { instance: instance("h1") };
     assert_eq!(misfit("fixed aside 5m by 7", restored()), HELD.0);
@@ -382,7 +382,7 @@ fn only_what_is_on_its_way_out_is_forgotten() {
         assert_eq!(forget(text), WRONG_PHASE.0, "{text}");
     }
     assert_eq!(forget("draining 5s by 7"), HELD.0);
-    assert_eq!(forget("draining 5s lingering 7"), "");
+    assert_eq!(forget("draining 5s closing 7"), "");
     assert_eq!(forget(""), NO_INSTANCE.0);
     let host = |text: &str| misfit(text, Change::Forgotten { instance: instance("h1") });
     assert_eq!(host("fixed idle 5m"), "", "a host that is gone from the list cannot be drained");

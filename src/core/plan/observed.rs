@@ -30,7 +30,7 @@ pub struct Observed {
     /// The generation that may launch; `None`: this pass launches nothing (`reap`).
     pub launching: Option<Fresh>,
     /// Calls about an instance that keep failing.
-    pub troubles: BTreeMap<InstanceId, FailingCall>,
+    pub failing_calls: BTreeMap<InstanceId, FailingCall>,
     /// When a call of this process about an instance last succeeded.
     pub healthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
@@ -67,7 +67,7 @@ impl Observed {
             moved: None,
             generations: BTreeSet::new(),
             launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
-            troubles: BTreeMap::new(),
+            failing_calls: BTreeMap::new(),
             healthy: BTreeMap::new(),
             busy: BTreeSet::new(),
         }
@@ -75,6 +75,6 @@ impl Observed {
 
     /// True if a call about this instance may be made now.
     pub(super) fn is_free(&self, id: &InstanceId, now: Stamp) -> bool {
-        !self.busy.contains(id) && self.troubles.get(id).is_none_or(|t| now.reached(t.until))
+        !self.busy.contains(id) && self.failing_calls.get(id).is_none_or(|t| now.reached(t.until))
     }
 }

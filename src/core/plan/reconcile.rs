@@ -88,10 +88,10 @@ pub(super) fn step(
     let unavailable = fixed::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in
-        observed.troubles.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
+        observed.failing_calls.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
     {
         let (instance, failure) = (id.clone(), failing.failure.clone());
-        report.notes.push(Note::Trouble { instance, failure, until: failing.until });
+        report.notes.push(Note::CallsFailing { instance, failure, until: failing.until });
     }
     for (id, why) in unavailable {
         report.notes.push(Note::Unavailable { instance: id.clone(), reason: why.to_owned() });
@@ -350,7 +350,7 @@ pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effe
     if observed.is_free(id, draft.now) {
         return draft.act(effect);
     }
-    if let Some(failing) = observed.troubles.get(id).filter(|t| !draft.now.reached(t.until)) {
+    if let Some(failing) = observed.failing_calls.get(id).filter(|t| !draft.now.reached(t.until)) {
         draft.wake_at(failing.until);
     }
 }

@@ -168,7 +168,7 @@ impl LocalHost {
             let closed = Closed::new(self.clock.now(), how);
             mark::set_closed(&fresh, closed).map_err(|e| cannot("mark", &fresh, e))?;
             if put_in_place(&fresh, &dir)? {
-                return Ok(Closing { lease, record: None, used: false, lingering: false });
+                return Ok(Closing { lease, record: None, used: false, calls_remain: false });
             }
         }
         Err(contested(&dir))
@@ -183,7 +183,7 @@ impl LocalHost {
     ) -> Result<Closing, HostError> {
         let lease = self.keep(name, file, Kind::Shared);
         let used = self.mark_closed_at(dir, how)?;
-        let lingering = stop_calls(dir)?;
+        let calls_remain = stop_calls(dir)?;
         let record = match JobFile::read(dir) {
             Ok(job) => job.map(|job| job.record),
             Err(failure) if failure.damaged => {
@@ -192,7 +192,7 @@ impl LocalHost {
             }
             Err(failure) => return Err(failure.error),
         };
-        Ok(Closing { lease, record, used, lingering })
+        Ok(Closing { lease, record, used, calls_remain })
     }
 
     /// Closes an attempt for the keeper, which holds the lease exclusively; returns whether `used` was set.

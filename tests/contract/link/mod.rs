@@ -65,11 +65,11 @@ async fn figures(sshd: &Sshd) -> Vec<Figures> {
 
 /// The same for links in another directory.
 async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
-    let seen = Survey::look(dir, Duration::from_secs(5)).await;
+    let seen = Survey::query(dir, Duration::from_secs(5)).await;
     let answers = seen.of(&sshd.id).iter().map(|found| found.answer.clone());
     let figures = answers.filter_map(|answer| match answer {
         LinkStatus::Figures(figures) => Some(figures),
-        LinkStatus::Closing | LinkStatus::Silence => None,
+        LinkStatus::Closing | LinkStatus::Unresponsive => None,
     });
     figures.collect()
 }

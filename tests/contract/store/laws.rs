@@ -85,8 +85,8 @@ fn work() -> impl Strategy<Value = Change> {
     let requested = (0..4u64).prop_map(|i| request(&format!("a{}", i + 1), i).change);
     let granted =
         (attempt(), instance()).prop_map(|(attempt, instance)| Change::Granted { attempt, instance });
-    let released = (attempt(), any::<bool>(), any::<bool>()).prop_map(|(attempt, used, lingering)| {
-        Change::Released { attempt, release: Release { how: End::CleanedUp, used, closing: lingering } }
+    let released = (attempt(), any::<bool>(), any::<bool>()).prop_map(|(attempt, used, closing)| {
+        Change::Released { attempt, release: Release { how: End::CleanedUp, used, closing } }
     });
     prop_oneof![
         3 => requested,

@@ -129,7 +129,7 @@ impl Interrupts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::story::{at, id};
+    use crate::cli::fixture::{at, id};
     use crate::core::instance::DrainReason;
 
     #[test]

@@ -89,7 +89,7 @@ impl BootTimeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::story::{EventFixture, at, id};
+    use crate::cli::fixture::{EventFixture, at, id};
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::policy::Policy;
 

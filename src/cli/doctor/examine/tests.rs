@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::*;
-use crate::cli::story::{EventFixture, pool};
+use crate::cli::fixture::{EventFixture, pool};
 use crate::port::finding::Severity;
 use crate::port::store::Store as _;
 

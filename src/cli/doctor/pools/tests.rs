@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::story::{EventFixture, at, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, id, pool, report, when};
 use crate::core::attempt::{Closed, End, Presence};
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
@@ -158,7 +158,7 @@ fn of_launches() -> Vec<Trouble> {
 
 fn of_reports() -> Vec<Trouble> {
     let mut all = Vec::new();
-    let trouble = Note::Trouble { instance: id(1), failure: failure(), until: at(90.0) };
+    let trouble = Note::CallsFailing { instance: id(1), failure: failure(), until: at(90.0) };
     for (note, expected) in [
         (
             Note::ListFailed { failure: failure() },
@@ -177,7 +177,7 @@ fn of_reports() -> Vec<Trouble> {
         ),
         (
             trouble,
-            "warning [pool-instance-trouble]: pool `linux`: calls about linux-7f3a-1 fail repeatedly (quota reached: 20 \
+            "warning [pool-calls-failing]: pool `linux`: calls about linux-7f3a-1 fail repeatedly (quota reached: 20 \
              vCPU)\n  help: run `greenroom explain linux-7f3a-1`",
         ),
         (

@@ -12,7 +12,7 @@ use super::command::{LeakCheck, check};
 use super::*;
 use crate::cli::args::LeaksOptions;
 use crate::cli::context;
-use crate::cli::story::{EventFixture, id, pool};
+use crate::cli::fixture::{EventFixture, id, pool};
 use crate::cli::when::When;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
@@ -69,7 +69,7 @@ impl Provider for Cloud {
 
     async fn resources(&self, _: &PoolName) -> Result<Resources, ProviderError> {
         let found = self.has.borrow().iter().map(|(resource, _)| resource.clone()).collect();
-        Ok(Resources { begun: crate::cli::story::at(0.0), complete: !self.is_cut_off, found })
+        Ok(Resources { begun: crate::cli::fixture::at(0.0), complete: !self.is_cut_off, found })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {

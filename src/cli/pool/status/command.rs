@@ -9,7 +9,7 @@ use super::{KeeperStatus, StatusInput, as_json, render};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
-use crate::cli::pool::look::{PoolReader, PoolRecord};
+use crate::cli::pool::reader::{PoolReader, PoolRecord};
 use crate::cli::rows::wrapped;
 use crate::cli::ui;
 use crate::cli::when::{When, rfc3339};

@@ -174,7 +174,7 @@ struct WaitingForJson {
 
 #[derive(Debug, Serialize)]
 struct NoteJson {
-    /// `list-failed`, `list-incomplete`, `owner-conflict`, `over-limit`, `trouble`, `suspect`, `unavailable`,
+    /// `list-failed`, `list-incomplete`, `owner-conflict`, `over-limit`, `calls-failing`, `suspect`, `unavailable`,
     /// `boot-failed`, `config-invalid` or `moved`.
     kind: String,
     text: String,

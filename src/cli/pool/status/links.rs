@@ -29,7 +29,7 @@ impl<'a> LinkView<'a> {
         let (state, figures) = match &found.answer {
             LinkStatus::Figures(figures) => (state(figures), Some(figures)),
             LinkStatus::Closing => ("closing", None),
-            LinkStatus::Silence => ("unresponsive", None),
+            LinkStatus::Unresponsive => ("unresponsive", None),
         };
         let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
         Self { slot: found.slot + 1, pid: found.pid, state, figures, connected }
@@ -160,8 +160,8 @@ fn memory(bytes: u64) -> String {
 #[cfg(test)]
 pub(in crate::cli) mod tests {
     use super::*;
+    use crate::cli::fixture::{EventFixture, id, pool, when};
     use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
-    use crate::cli::story::{EventFixture, id, pool, when};
     use crate::core::ids::PoolName;
     use crate::core::policy::Policy;
 
@@ -196,11 +196,11 @@ pub(in crate::cli) mod tests {
             stages: 0,
             ..figures()
         };
-        let survey = Survey::told([
+        let survey = Survey::from_links([
             (id(1), found(0, LinkStatus::Figures(figures()))),
             (id(1), found(1, LinkStatus::Figures(waits))),
             (id(1), found(2, LinkStatus::Closing)),
-            (id(2), found(0, LinkStatus::Silence)),
+            (id(2), found(0, LinkStatus::Unresponsive)),
         ]);
         (story, survey)
     }

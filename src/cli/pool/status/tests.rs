@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::story::{EventFixture, at, attempt, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
@@ -65,7 +65,7 @@ fn a_busy_pool_fits_into_80_columns() {
     ];
     report.launches = Some(WaitingOn::Rate { until: at(200.0) });
     let failure = Failure { class: ErrorClass::Transient, message: "503".into() };
-    report.notes = vec![Note::Trouble { instance: id(4), failure, until: at(195.0) }];
+    report.notes = vec![Note::CallsFailing { instance: id(4), failure, until: at(195.0) }];
     report.details = vec![(id(1), "resumed from a snapshot in 0.8 s".to_owned())];
     let text = shown(&story, Some(&report), &KeeperStatus::Runs, 192.0);
     let expected = "\
@@ -141,7 +141,7 @@ fn failing(times: u32) -> EventFixture {
         let why = DrainReason::NotReady { message: "exit 1".into() };
         story.then(
             f64::from(number) + 2.0,
-            Change::Reached { instance: id(number), endpoint: crate::cli::story::endpoint() },
+            Change::Reached { instance: id(number), endpoint: crate::cli::fixture::endpoint() },
         );
         story.then(f64::from(number) + 2.0, Change::DrainingBegun { instance: id(number), reason: why });
         story.then(f64::from(number) + 3.0, Change::Forgotten { instance: id(number) });
@@ -273,7 +273,7 @@ fn json_says_the_same_under_stable_names() {
 #[test]
 fn neither_form_shows_a_key() {
     let mut story = busy();
-    story.then(190.0, Change::Reached { instance: id(6), endpoint: crate::cli::story::endpoint() });
+    story.then(190.0, Change::Reached { instance: id(6), endpoint: crate::cli::fixture::endpoint() });
     let text = shown(&story, None, &KeeperStatus::Runs, 192.0);
     let value = as_json(of(&pool(), &story, None), &when(192.0)).to_string();
     for shown in [text, value] {

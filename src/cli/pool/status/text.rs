@@ -159,7 +159,7 @@ fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
 /// A note, and when the next try is due.
 fn noted(note: &Note, when: &When) -> String {
     match note {
-        Note::Trouble { until, .. } => format!("{note}, next try {}", when.left(*until)),
+        Note::CallsFailing { until, .. } => format!("{note}, next try {}", when.left(*until)),
         _ => note.to_string(),
     }
 }

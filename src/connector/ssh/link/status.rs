@@ -33,7 +33,7 @@ pub enum LinkStatus {
     /// The link is of another version, or was told to exit. It exits when its stage has ended.
     Closing,
     /// No reply in time: the link is unresponsive.
-    Silence,
+    Unresponsive,
 }
 
 /// All links of a pool, as they were found.
@@ -45,7 +45,7 @@ pub struct Survey {
 impl Survey {
     /// Queries every link below `dir` concurrently. A link that does not reply within `within` is silent. The survey is
     /// empty if `dir` cannot be read.
-    pub async fn look(dir: &Path, within: Duration) -> Self {
+    pub async fn query(dir: &Path, within: Duration) -> Self {
         let folders = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let each = folders.flat_map(|folder| {
             let name = folder.file_name().to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ impl Survey {
 
     /// A survey that found these links.
     #[cfg(test)]
-    pub(crate) fn told(links: impl IntoIterator<Item = (InstanceId, Found)>) -> Self {
+    pub(crate) fn from_links(links: impl IntoIterator<Item = (InstanceId, Found)>) -> Self {
         Self::of_folders(links.into_iter().map(|(id, found)| (folder_name(&id), found)))
     }
 
@@ -96,7 +96,7 @@ async fn query(slot: &Slot, within: Duration) -> Option<Found> {
     let stream = match slot.connect().await {
         Ok(stream) => stream?,
         // So many calls wait that the link's queue is full.
-        Err(_) => return found(None, LinkStatus::Silence),
+        Err(_) => return found(None, LinkStatus::Unresponsive),
     };
     let mut line = Line::new(stream);
     let peer = line.peer().ok().and_then(|peer| peer.pid());
@@ -110,7 +110,7 @@ async fn query(slot: &Slot, within: Duration) -> Option<Found> {
         Ok(Some(Reply::Shown(figures))) => found(pid, LinkStatus::Figures(figures)),
         Ok(Some(_)) => found(pid, LinkStatus::Closing),
         Ok(None) => None,
-        Err(_) => found(pid, LinkStatus::Silence),
+        Err(_) => found(pid, LinkStatus::Unresponsive),
     }
 }
 
@@ -138,10 +138,10 @@ mod tests {
         drop(listeners.pop());
         listeners.push(silent(home.path(), &ids[0], 1));
         let begun = std::time::Instant::now();
-        let seen = Survey::look(home.path(), WITHIN).await;
+        let seen = Survey::query(home.path(), WITHIN).await;
         assert!(begun.elapsed() < WITHIN * 5, "{:?}", begun.elapsed());
         let own = Some(std::process::id());
-        let found = |slot| Found { slot, pid: own, answer: LinkStatus::Silence };
+        let found = |slot| Found { slot, pid: own, answer: LinkStatus::Unresponsive };
         assert_eq!(seen.of(&ids[0]), [found(0), found(1)]);
         assert_eq!(seen.of(&ids[7]), [found(0)]);
         assert_eq!(seen.of(&ids[199]), [], "its link is dead");
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pool_without_links_has_no_directory_for_them() {
-        let seen = Survey::look(Path::new("/no/such/directory"), WITHIN).await;
+        let seen = Survey::query(Path::new("/no/such/directory"), WITHIN).await;
         assert_eq!(seen, Survey::default());
     }
 }

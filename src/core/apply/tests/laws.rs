@@ -60,11 +60,7 @@ fn a_launch() -> impl Strategy<Value = Change> {
 }
 
 fn a_leaving() -> impl Strategy<Value = Release> {
-    (any::<bool>(), any::<bool>()).prop_map(|(used, lingering)| Release {
-        how: End::CleanedUp,
-        used,
-        closing: lingering,
-    })
+    (any::<bool>(), any::<bool>()).prop_map(|(used, closing)| Release { how: End::CleanedUp, used, closing })
 }
 
 fn of_instances() -> impl Strategy<Value = Change> {

@@ -42,7 +42,7 @@ fn an_instance_gets_no_more_jobs_than_it_has_slots_and_uses() {
             ("max 1, cap 2 | idle 5m uses 1; waits 8; waits 9", "a8 gets i1"),
             ("max 1, cap 2 | held 5m by 7 uses 0; waits 8", ""),
             // A closing attempt keeps its slot.
-            ("max 1 | held 5s lingering 7; waits 8", ""),
+            ("max 1 | held 5s closing 7; waits 8", ""),
         ],
     );
 }

@@ -129,23 +129,23 @@ fn a_request_whose_call_is_dead_leaves_the_queue() {
 }
 
 #[test]
-fn a_lingering_call_keeps_its_slot_for_a_minute_at_most() {
+fn a_closing_call_keeps_its_slot_for_a_minute_at_most() {
     table(
         does,
         &[
-            ("max 1 | held 59s lingering 7; waits 8", ""),
-            ("max 1 | held 60s lingering 7; waits 8", "a7 departs; a8 gets i1"),
-            ("fixed held 60s lingering 7", "a7 departs; h1 to clean; clean h1"),
-            ("uses 1 | held 60s lingering 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
-            ("uses 1 | held 59s lingering 7 uses 0", ""),
+            ("max 1 | held 59s closing 7; waits 8", ""),
+            ("max 1 | held 60s closing 7; waits 8", "a7 departs; a8 gets i1"),
+            ("fixed held 60s closing 7", "a7 departs; h1 to clean; clean h1"),
+            ("uses 1 | held 60s closing 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
+            ("uses 1 | held 59s closing 7 uses 0", ""),
             // No wake-up is scheduled for an instance that is drained anyway.
-            ("draining 59s lingering 7", "terminate i1"),
+            ("draining 59s closing 7", "terminate i1"),
         ],
     );
     let ended = |w: &mut World| w.seen(7).lease_held = false;
-    assert_eq!(changed("held 5s lingering 7", ended), "a7 departs");
+    assert_eq!(changed("held 5s closing 7", ended), "a7 departs");
     let forgotten = |w: &mut World| w.observed.attempts.clear();
-    assert_eq!(changed("held 5s lingering 7", forgotten), "a7 departs");
+    assert_eq!(changed("held 5s closing 7", forgotten), "a7 departs");
 }
 
 #[test]

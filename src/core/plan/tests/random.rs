@@ -31,7 +31,7 @@ fn hindrance() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("old".to_owned()),
         Just("busy".to_owned()),
-        (1..20_u32).prop_map(|s| format!("trouble {s}s")),
+        (1..20_u32).prop_map(|s| format!("failing {s}s")),
         (200..210_u32, one_of(&["named", "user"])).prop_map(|(job, word)| format!("{word} {job}")),
     ]
 }
@@ -45,7 +45,7 @@ fn item(number: usize) -> impl Strategy<Value = String> {
     let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
     let bound = project().prop_map(|p| format!("of {p}"));
     let job = 10 * (number + 1);
-    let word = one_of(&["by", "by", "by", "lingering"]);
+    let word = one_of(&["by", "by", "by", "closing"]);
     let other = one_of(&["orphan", "stranger", "foreign", "host", "orphan"]);
     let waits = (project(), one_of(&["10m", "1h", "2h"]), any::<bool>());
     prop_oneof![

@@ -22,7 +22,7 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
             ("unknown 31s busy", "i1 missed"),
             ("max 2 | held 5m by 7; unknown 31s", "i2 missed; launch i2"),
             ("max 1 | held 5m by 7; unknown 31s", "i2 missed; i2 drains: surplus; terminate i2"),
-            ("unknown 31s trouble 5s", "i1 missed"),
+            ("unknown 31s failing 5s", "i1 missed"),
             ("unlisted | asked 40s", ""),
             ("partial | asked 40s", ""),
             // The list began before the launch was requested.
@@ -320,14 +320,14 @@ fn operators_hear_what_is_wrong() {
         &[
             ("unlisted | idle 5m", "list failed"),
             ("partial | idle 5m", "list incomplete"),
-            ("draining 5m trouble 5s", "trouble i1"),
+            ("draining 5m failing 5s", "failing i1"),
             ("max 1 | idle 5m; idle 6m; orphan 1m", "3 over 1"),
             ("max 3 | idle 5m; idle 6m; orphan 1m; foreign 1m", ""),
         ],
     );
-    let mut again = world("draining 5m trouble 5s");
-    again.observed.troubles.values_mut().for_each(|t| t.failures = 0);
-    assert!(again.plan().report.notes.is_empty(), "asked for, not yet gone: no trouble");
+    let mut again = world("draining 5m failing 5s");
+    again.observed.failing_calls.values_mut().for_each(|t| t.failures = 0);
+    assert!(again.plan().report.notes.is_empty(), "asked for, not yet gone: no failing");
 }
 
 #[test]
@@ -371,9 +371,9 @@ fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
         ("idle 5m missing 40s", Some(30)),
         ("orphan 1m", Some(240)),
         ("partial | orphan 6m", None),
-        ("draining 5s trouble 7s", Some(7)),
+        ("draining 5s failing 7s", Some(7)),
         ("lifetime 10m | idle 5m", Some(4 * 60 + 30)),
-        ("held 50s lingering 7", Some(1)),
+        ("held 50s closing 7", Some(1)),
         ("failures 5 1m | waits 8", Some(10)),
         ("failures 5 299s | waits 8 dead", Some(1)),
     ] {

@@ -122,12 +122,12 @@ fn what_has_served_its_last_job_is_drained_and_a_host_is_cleaned() {
 }
 
 #[test]
-fn a_slot_that_a_pass_left_lingering_is_free_when_its_cleanup_knows_of_no_call() {
-    assert_eq!(releases("held 5m lingering 7; waits 8", true, false), "a7 departs; a8 gets i1");
-    assert_eq!(releases("held 5m lingering 7 uses 0", true, false), "a7 departs; i1 drains: usedup");
-    assert_eq!(releases("fixed held 5m lingering 7", true, false), "a7 departs; h1 to clean");
-    assert_eq!(releases("held 5m lingering 7; waits 8", true, true), "");
-    assert_eq!(releases("held 5m lingering 9; waits 8", true, false), "");
+fn a_slot_that_a_pass_left_closing_is_free_when_its_cleanup_knows_of_no_call() {
+    assert_eq!(releases("held 5m closing 7; waits 8", true, false), "a7 departs; a8 gets i1");
+    assert_eq!(releases("held 5m closing 7 uses 0", true, false), "a7 departs; i1 drains: usedup");
+    assert_eq!(releases("fixed held 5m closing 7", true, false), "a7 departs; h1 to clean");
+    assert_eq!(releases("held 5m closing 7; waits 8", true, true), "");
+    assert_eq!(releases("held 5m closing 9; waits 8", true, false), "");
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn a_refused_launch_is_tried_anew_as_its_next_attempt_or_dropped() {
             ("refused 9m missing 1s busy", "i1 drains: surplus"),
             // Its call has not exited yet: no room, and no second call beside it.
             ("max 1 | refused 9m missing 1s busy; waits 8", ""),
-            ("max 1 | refused 9m missing 1s trouble 5s; waits 8", ""),
+            ("max 1 | refused 9m missing 1s failing 5s; waits 8", ""),
             ("max 2 | refused 9m missing 1s busy; waits 8", "i2 intended; launch i2"),
             (
                 "refused 9m running; waits 8",

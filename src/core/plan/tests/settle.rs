@@ -40,7 +40,7 @@ impl World {
     /// A complete list of this moment; the endpoint denies what it lacks.
     fn observe(&mut self) {
         self.observed.busy.clear();
-        self.observed.troubles.retain(|_, t| !self.now.reached(t.until));
+        self.observed.failing_calls.retain(|_, t| !self.now.reached(t.until));
         self.observed.attempts_at = self.now;
         let now = self.now;
         let Ok(listing) = &mut self.observed.listing else { return };

@@ -46,7 +46,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::ListIncomplete => "list incomplete".to_owned(),
         Note::OwnerConflict { instances } => format!("another manager: {}", instances.len()),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
-        Note::Trouble { instance, .. } => format!("trouble {instance}"),
+        Note::CallsFailing { instance, .. } => format!("failing {instance}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),

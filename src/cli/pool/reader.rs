@@ -84,7 +84,7 @@ impl<'a> PoolReader<'a> {
     pub(in crate::cli) async fn query_links(&self, records: &mut [PoolRecord<'_>]) {
         let queries = records.iter_mut().map(async |pool| {
             let dir = links_dir(&self.context.state_path, pool.pool);
-            pool.links = Some(Survey::look(&dir, LINKS_WITHIN).await);
+            pool.links = Some(Survey::query(&dir, LINKS_WITHIN).await);
         });
         join_all(queries).await;
     }
