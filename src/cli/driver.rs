@@ -132,7 +132,7 @@ pub(super) async fn cleanup(
     let named = option.pool.as_deref().map(PoolName::parse).transpose()?;
     let recorded = closing.record.as_ref().map(|record| record.pool.clone());
     let Some(pool) = recorded.or(named).or(call.env.pool()?) else {
-        // No `prepare` ever came: the attempt holds nothing, and the mark rejects a late one.
+        // No `prepare` ever came: the attempt has no grant, and the mark rejects a late one.
         return Ok(Outcome::Success);
     };
     if closing.record.is_none() {

@@ -23,8 +23,8 @@ pub struct InapplicableEvent(pub &'static str);
 
 const NO_INSTANCE: InapplicableEvent = InapplicableEvent("no such instance");
 const WRONG_PHASE: InapplicableEvent = InapplicableEvent("the instance is in another phase");
-const NO_GRANT: InapplicableEvent = InapplicableEvent("the attempt holds nothing");
-const NOT_WAITING: InapplicableEvent = InapplicableEvent("the attempt does not wait");
+const NO_GRANT: InapplicableEvent = InapplicableEvent("the attempt has no grant");
+const NOT_WAITING: InapplicableEvent = InapplicableEvent("the attempt is not waiting");
 const HELD: InapplicableEvent = InapplicableEvent("a job holds the instance");
 
 /// How many boot times are remembered for "usually 26 s".
@@ -62,7 +62,7 @@ impl PoolState {
             Change::BecameReady { instance } => return self.became_ready(instance, at),
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
                 if self.instances.contains_key(instance) {
-                    return Err(InapplicableEvent("the instance is recorded already"));
+                    return Err(InapplicableEvent("the instance is already recorded"));
                 }
                 let mut adopted = fresh(instance, *capacity, *uses_left, at);
                 adopted.phase = Phase::Checking;
@@ -143,7 +143,7 @@ impl PoolState {
         if instance.is_static() {
             Ok(instance)
         } else {
-            Err(InapplicableEvent("the instance is no fixed host"))
+            Err(InapplicableEvent("the instance is not a static host"))
         }
     }
 
@@ -164,7 +164,7 @@ impl PoolState {
         if let Some(known) = self.instance(id) {
             let before = known.launch.as_ref().map_or(0, |l| l.attempt);
             if !known.is_refused() || launch.attempt <= before {
-                return Err(InapplicableEvent("only a refused launch is tried anew, as the next attempt"));
+                return Err(InapplicableEvent("only a refused launch is repeated, as the next attempt"));
             }
         }
         let highest = self.generations.entry(launch.generation.clone()).or_insert(0);
@@ -186,9 +186,9 @@ impl PoolState {
         at: Stamp,
     ) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
-        let launch = instance.launch.as_mut().ok_or(InapplicableEvent("a fixed host is not launched"))?;
+        let launch = instance.launch.as_mut().ok_or(InapplicableEvent("a static host is not launched"))?;
         if launch.attempt != attempt {
-            return Err(InapplicableEvent("an answer to another launch attempt"));
+            return Err(InapplicableEvent("the answer is to another attempt to launch"));
         }
         launch.answer = answer.clone();
         let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
@@ -281,10 +281,10 @@ impl PoolState {
         at: Stamp,
     ) -> Result<(), InapplicableEvent> {
         if self.granted.contains_key(attempt) || self.waiting_for(attempt).is_some() {
-            return Err(InapplicableEvent("the attempt has asked already"));
+            return Err(InapplicableEvent("the attempt already has a reservation"));
         }
         if self.other_attempts(&job.key, attempt).next().is_some() {
-            return Err(InapplicableEvent("another attempt of the job waits or holds"));
+            return Err(InapplicableEvent("another attempt of the job has a reservation or a grant"));
         }
         let place_retention =
             self.policy.as_ref().map_or(Duration::from_mins(5), |p| p.timing.place_retention);
@@ -314,7 +314,7 @@ impl PoolState {
         let ticket = self.waiting_for(attempt).ok_or(NOT_WAITING)?.ticket;
         let instance = self.instance(id).ok_or(NO_INSTANCE)?;
         if instance.usable() == 0 {
-            return Err(InapplicableEvent("the instance has no room"));
+            return Err(InapplicableEvent("the instance has no free slot"));
         }
         if !self.waiting.get(&ticket).is_some_and(|r| instance.admits(&r.domain)) {
             return Err(InapplicableEvent("the instance belongs to another trust domain"));
@@ -373,7 +373,7 @@ impl PoolState {
     fn departed(&mut self, attempt: &AttemptName) -> Result<(), InapplicableEvent> {
         let lingers = |i: &Instance| i.holders.get(attempt).is_some_and(|h| h.closing.is_some());
         let id = self.instances.values().find(|i| lingers(i)).map(|i| i.id.clone());
-        let instance = self.change(&id.ok_or(InapplicableEvent("nobody lingers by that name"))?)?;
+        let instance = self.change(&id.ok_or(InapplicableEvent("no closing attempt has that name"))?)?;
         instance.holders.remove(attempt);
         Ok(())
     }
@@ -400,7 +400,7 @@ impl PoolState {
     fn drain(&mut self, id: &InstanceId, why: &DrainReason, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.is_static() {
-            return Err(InapplicableEvent("a fixed host cannot be thrown away"));
+            return Err(InapplicableEvent("a static host cannot be terminated"));
         }
         let booting = matches!(instance.phase, Phase::Launching | Phase::Checking);
         become_(instance, Phase::Draining { reason: why.clone() }, at)?;

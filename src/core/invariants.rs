@@ -49,27 +49,31 @@ impl fmt::Display for Broken {
             Self::Crowded { instance, jobs, capacity } => {
                 write!(f, "{jobs} jobs on {instance}, which has {capacity} slots")
             }
-            Self::ThrownAway { instance } => write!(f, "{instance}, a fixed host, is being thrown away"),
+            Self::ThrownAway { instance } => {
+                write!(f, "{instance} is a static host, but is being terminated")
+            }
             Self::Trespass { instance, attempt } => {
                 write!(f, "{attempt} is on {instance}, which belongs to another trust domain")
             }
-            Self::Unbound { instance } => write!(f, "{instance} has a job and belongs to nobody"),
+            Self::Unbound { instance } => write!(f, "{instance} has a job, but no trust domain"),
             Self::JobsIn { instance, phase } => write!(f, "{instance} is {phase} and has jobs"),
             Self::Misfiled { what, name } => {
                 write!(f, "{what} is filed under `{name}`, which is not its own name")
             }
             Self::GrantWithoutHolder { attempt, instance } => {
-                write!(f, "{attempt} was granted {instance}, which does not know of it")
+                write!(f, "{attempt} was granted {instance}, which does not hold it")
             }
             Self::HolderWithoutGrant { attempt, instance } => {
                 write!(f, "{attempt} holds {instance} without a grant")
             }
-            Self::TwoAttempts { job } => write!(f, "two attempts of job {job} wait or hold"),
-            Self::TwoRequests { attempt } => write!(f, "{attempt} waits or holds twice"),
-            Self::Ticket { ticket } => write!(f, "ticket {} was never given out, or twice", ticket.0),
-            Self::Number { instance } => write!(f, "{instance} has a number that was never given out"),
+            Self::TwoAttempts { job } => write!(f, "two attempts of job {job} have a reservation or a grant"),
+            Self::TwoRequests { attempt } => write!(f, "{attempt} has two reservations or grants"),
+            Self::Ticket { ticket } => write!(f, "ticket {} was never issued, or issued twice", ticket.0),
+            Self::Number { instance } => write!(f, "{instance} has a number that was never issued"),
             Self::Unreachable { instance } => write!(f, "{instance} is in service without an address"),
-            Self::NeverReady { instance } => write!(f, "{instance} is ready, nobody knows since when"),
+            Self::NeverReady { instance } => {
+                write!(f, "{instance} is ready, but its time of readiness is missing")
+            }
         }
     }
 }
@@ -279,8 +283,8 @@ mod tests {
     #[test]
     fn each_broken_law_of_an_instance_is_named() {
         assert_eq!(edited("i2", |i| i.capacity = 1), "2 jobs on i2, which has 1 slots");
-        assert_eq!(edited("i2", |i| i.domain = None), "i2 has a job and belongs to nobody");
-        assert_eq!(edited("i3", |i| i.domain = None), "i3 has a job and belongs to nobody");
+        assert_eq!(edited("i2", |i| i.domain = None), "i2 has a job, but no trust domain");
+        assert_eq!(edited("i3", |i| i.domain = None), "i3 has a job, but no trust domain");
         for (phase, phase_name) in
             [(Phase::Checking, "checking"), (Phase::Cleaning, "cleaning"), (Phase::Launching, "launching")]
         {
@@ -291,17 +295,14 @@ mod tests {
         assert_eq!(edited("i5", |i| i.endpoint = None), "i5 is in service without an address");
         assert_eq!(edited("h1", |i| i.endpoint = None), "h1 is in service without an address");
         assert_eq!(edited("i4", |i| i.endpoint = None), "");
-        assert_eq!(edited("i1", |i| i.ready = None), "i1 is ready, nobody knows since when");
+        assert_eq!(edited("i1", |i| i.ready = None), "i1 is ready, but its time of readiness is missing");
         assert_eq!(
             edited("h1", |i| i.phase = Phase::Draining { reason: DrainReason::Surplus }),
-            "h1, a fixed host, is being thrown away"
+            "h1 is a static host, but is being terminated"
         );
         let launch = |change: fn(&mut LaunchRecord)| edited("i1", |i| change(i.launch.as_mut().unwrap()));
-        assert_eq!(launch(|l| l.number = 99), "i1 has a number that was never given out");
-        assert_eq!(
-            launch(|l| l.generation = Generation::new("x")),
-            "i1 has a number that was never given out"
-        );
+        assert_eq!(launch(|l| l.number = 99), "i1 has a number that was never issued");
+        assert_eq!(launch(|l| l.generation = Generation::new("x")), "i1 has a number that was never issued");
         let renamed = edited("i1", |i| i.id = instance("i99"));
         assert_eq!(renamed, "an instance is filed under `i1`, which is not its own name");
     }
@@ -316,13 +317,13 @@ mod tests {
         let lost = broken_by(|s| drop(s.granted.remove(&attempt(7))));
         assert_eq!(lost, "a7 holds i2 without a grant");
         let dropped = edited("i2", |i| drop(i.holders.remove(&attempt(7))));
-        assert_eq!(dropped, "a7 was granted i2, which does not know of it");
+        assert_eq!(dropped, "a7 was granted i2, which does not hold it");
         let lingers = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().closing = Some(i.since));
-        assert_eq!(lingers, "a7 was granted i2, which does not know of it");
+        assert_eq!(lingers, "a7 was granted i2, which does not hold it");
         let elsewhere = broken_by(|s| s.granted.get_mut(&attempt(7)).unwrap().instance = instance("i1"));
-        assert_eq!(elsewhere, "a7 was granted i1, which does not know of it");
+        assert_eq!(elsewhere, "a7 was granted i1, which does not hold it");
         let another = edited("i2", |i| i.holders.get_mut(&attempt(7)).unwrap().job.id = 99);
-        assert_eq!(another, "a7 was granted i2, which does not know of it");
+        assert_eq!(another, "a7 was granted i2, which does not hold it");
     }
 
     #[test]
@@ -330,7 +331,10 @@ mod tests {
         let next = |next| move |s: &mut PoolState| s.next_ticket = Ticket(next);
         let last = world(SOUND).state.next_ticket.0;
         assert_eq!(broken_by(next(last + 1)), "");
-        assert_eq!(broken_by(next(last - 1)), format!("ticket {} was never given out, or twice", last - 1));
+        assert_eq!(
+            broken_by(next(last - 1)),
+            format!("ticket {} was never issued, or issued twice", last - 1)
+        );
         let moved = broken_by(|s| {
             let (ticket, waiting) = s.waiting.pop_last().unwrap();
             s.waiting.insert(Ticket(ticket.0 - 100.min(ticket.0)), waiting);
@@ -341,7 +345,7 @@ mod tests {
             change(Arc::make_mut(entry.get_mut()));
         };
         let job = broken_by(|s| reservation(s, &|r| r.job.key.id = 7));
-        assert_eq!(job, "two attempts of job 7 wait or hold");
+        assert_eq!(job, "two attempts of job 7 have a reservation or a grant");
         let server = broken_by(|s| reservation(s, &|r| r.job.key = JobKey::new("elsewhere", 7)));
         assert_eq!(server, "", "the same number of another GitLab is another job");
         let both = broken_by(|s| {
@@ -350,7 +354,7 @@ mod tests {
                 r.job.key.id = 7;
             });
         });
-        assert_eq!(both, "a7 waits or holds twice");
+        assert_eq!(both, "a7 has two reservations or grants");
         let place = broken_by(|s| {
             let ticket = s.granted[&attempt(7)].reservation.ticket;
             let left = s.granted[&attempt(7)].reservation.requested_at;
@@ -360,7 +364,7 @@ mod tests {
                 crate::core::reservation::QueuePlace { ticket, ended_at: left, remaining_timeout: patience },
             );
         });
-        assert!(place.contains("was never given out, or twice"), "{place}");
+        assert!(place.contains("was never issued, or issued twice"), "{place}");
         let far_apart = broken_by(|s| {
             // A place whose ticket the filter cannot distinguish from one that waits.
             let ticket = Ticket(s.granted[&attempt(7)].reservation.ticket.0 + 4096);

@@ -114,7 +114,7 @@ struct Call<'a> {
 }
 
 impl Engine {
-    /// Acquires an instance for the attempt, or returns why there is none. After an error, the attempt holds nothing.
+    /// Acquires an instance for the attempt, or returns why there is none. After an error, the attempt has no grant.
     /// `policy` returns the configured policy, or why there is none; it is called only if none is recorded.
     pub async fn acquire(
         &self,
@@ -338,7 +338,7 @@ impl Call<'_> {
         }
     }
 
-    /// After an error the attempt holds nothing; the job keeps its place for a retry.
+    /// After an error the attempt has no grant; the job keeps its place for a retry.
     async fn give_back(&self) -> Result<(), AcquireError> {
         let leaving = Release { how: End::GivenBack, used: false, closing: false };
         let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());

@@ -91,7 +91,7 @@ fn launches_older_than_a_minute_do_not_count_for_the_rate() {
 
 #[test]
 fn only_a_refused_launch_is_tried_anew_and_begins_from_the_beginning() {
-    let anew = "only a refused launch is tried anew, as the next attempt";
+    let anew = "only a refused launch is repeated, as the next attempt";
     for text in ["asked 5s", "booting 5s", "idle 5m", "draining 5s"] {
         assert_eq!(misfit(text, intended("i1", 1, 2)), anew, "{text}");
     }
@@ -106,9 +106,12 @@ fn only_a_refused_launch_is_tried_anew_and_begins_from_the_beginning() {
 #[test]
 fn an_answer_belongs_to_its_attempt_and_a_refusal_counts() {
     let accepted = || Answer::Accepted { at: NOW };
-    assert_eq!(misfit("asked 5s", answered("i1", 2, accepted())), "an answer to another launch attempt");
+    assert_eq!(
+        misfit("asked 5s", answered("i1", 2, accepted())),
+        "the answer is to another attempt to launch"
+    );
     assert_eq!(misfit("", answered("i1", 1, accepted())), "no such instance");
-    assert_eq!(misfit("fixed idle 5m", answered("h1", 1, accepted())), "a fixed host is not launched");
+    assert_eq!(misfit("fixed idle 5m", answered("h1", 1, accepted())), "a static host is not launched");
     let mut world = world("asked 5s");
     assert_eq!(after(&mut world, answered("i1", 1, Answer::Unknown { at: NOW })), "");
     assert_eq!(world.state.launches.failures, 0);
@@ -186,7 +189,7 @@ fn a_host_is_adopted_once_and_checked_first() {
     let host = known(&world, "h1");
     assert!(host.is_static());
     assert_eq!((host.phase.word(), host.capacity, host.endpoint.is_some()), ("checking", 2, true));
-    assert_eq!(after(&mut world, adopted()), "the instance is recorded already");
+    assert_eq!(after(&mut world, adopted()), "the instance is already recorded");
 }
 
 #[test]
@@ -196,10 +199,10 @@ fn a_request_gets_the_next_ticket_and_waits_once() {
     let tickets: Vec<_> = world.state.waiting.values().map(|r| (r.ticket.0, r.job.key.id)).collect();
     assert_eq!(tickets, [(1, 7), (2, 8)]);
     assert_eq!(world.state.next_ticket, Ticket(3));
-    assert_eq!(after(&mut world, requested(8, 8)), "the attempt has asked already");
-    let other = "another attempt of the job waits or holds";
+    assert_eq!(after(&mut world, requested(8, 8)), "the attempt already has a reservation");
+    let other = "another attempt of the job has a reservation or a grant";
     assert_eq!(after(&mut world, requested(8, 9)), other);
-    assert_eq!(misfit("held 5m by 7", requested(7, 7)), "the attempt has asked already");
+    assert_eq!(misfit("held 5m by 7", requested(7, 7)), "the attempt already has a reservation");
     assert_eq!(misfit("held 5m by 7", requested(7, 9)), other);
 }
 
@@ -208,7 +211,7 @@ fn a_job_keeps_its_place_and_what_is_left_of_its_patience_for_five_minutes() {
     let withdrawn = || Change::Withdrawn { attempt: attempt(7), how: End::GivenBack };
     let mut world = world("waits 7 10m; waits 8 9m");
     assert_eq!(after(&mut world, withdrawn()), "");
-    assert_eq!(after(&mut world, withdrawn()), "the attempt does not wait");
+    assert_eq!(after(&mut world, withdrawn()), "the attempt is not waiting");
     for (later, ticket, patience) in [(0, 1, 20), (299, 1, 20), (300, 3, 30)] {
         let mut retried = world.clone();
         let at = NOW.plus(Duration::from_secs(later));
@@ -250,7 +253,7 @@ fn a_grant_costs_a_slot_and_a_use_and_binds() {
 
 #[test]
 fn nothing_is_granted_without_room_trust_or_request() {
-    let room = "the instance has no room";
+    let room = "the instance has no free slot";
     let waits = |text: &str| misfit(&format!("{text}; waits 8"), granted(8, "i1"));
     assert_eq!(waits("held 5m by 7"), room);
     assert_eq!(waits("cap 2 | idle 5m uses 0"), room);
@@ -338,8 +341,8 @@ fn a_closing_attempt_keeps_its_slot_until_it_departs() {
     assert_eq!(known(&world, "i1").usable(), 0);
     assert_eq!(after(&mut world, departed()), "");
     assert_eq!(known(&world, "i1").usable(), 1);
-    assert_eq!(after(&mut world, departed()), "nobody lingers by that name");
-    assert_eq!(misfit("held 5m by 7", departed()), "nobody lingers by that name");
+    assert_eq!(after(&mut world, departed()), "no closing attempt has that name");
+    assert_eq!(misfit("held 5m by 7", departed()), "no closing attempt has that name");
 }
 
 #[test]
@@ -398,7 +401,7 @@ fn a_drained_instance_takes_no_more_jobs_and_a_host_is_never_drained() {
     assert_eq!(after(&mut world, draining("i1", DrainReason::ByOperator)), WRONG_PHASE.0);
     assert_eq!(
         misfit("fixed idle 5m", draining("h1", DrainReason::ByOperator)),
-        "a fixed host cannot be thrown away"
+        "a static host cannot be terminated"
     );
     assert_eq!(misfit("", draining("i1", DrainReason::ByOperator)), NO_INSTANCE.0);
 }
