@@ -108,10 +108,10 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
 
 #[test]
 fn recorded_specs_are_read() {
-    let more = "market = \"spot\"\nspot_price = \"0.05\"\nsecurity_groups = \"sg-1\"\ninstance_profile = \"ci\"\n\
+    let more = "market = \"spot\"\nspot_price = \"0.05\"\nsecurity_groups = \"sg-0123456789abcdef0\"\ninstance_profile = \"ci\"\n\
                 public_ip = false\ndisk = \"50G\"\ndisk_type = \"gp3\"\n";
     // The script of the first boot may change within a format.
     let samples =
-        ["", more].map(|more| LaunchSpec { user_data: "IyEvYmluL3NoCg==".to_owned(), ..order(more) });
+        ["", more].map(|more| LaunchSpec { user_data: "IyEvYmluL3NoCg==".to_owned(), ..spec(more) });
     golden::hold(golden::recorded!("launch-specs-aws-ec2.jsonl"), &samples);
 }

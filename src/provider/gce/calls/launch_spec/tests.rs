@@ -140,7 +140,7 @@ fn recorded_specs_are_read() {
     let more = "market = \"spot\"\ndisk = \"50G\"\nnetwork_tags = \"ci\"\nservice_account = \"ci@my-project.iam.gserviceaccount.com\"\n";
     let lifetime = Some(Time::from_hours(8));
     let samples =
-        [order("", &request("linux", None)), order(more, &request("linux", lifetime))].map(|mut spec| {
+        [spec("", &request("linux", None)), spec(more, &request("linux", lifetime))].map(|mut spec| {
             // The script of the first boot may change within a format.
             let items = &mut spec.instance.metadata.as_mut().unwrap().items;
             items[0].value = Some("#!/bin/sh\n".to_owned());
