@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::core::attempt::{AttemptSeen, End, Presence};
 use greenroom::core::endpoint::Endpoint;
+use greenroom::core::execution::{Execution, Shell};
 use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::job::JobFacts;
 use greenroom::core::report::Report;
@@ -81,7 +82,7 @@ fn record(host: &LocalHost) -> AttemptRecord {
             ..JobFacts::new(key, "group/project", Duration::from_hours(1))
         },
         pool: pool(),
-        shell: "bash".to_owned(),
+        execution: Execution::Machine { shell: Shell::Bash },
         begun: host.now(),
         assignment: None,
     }

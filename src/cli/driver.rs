@@ -10,6 +10,7 @@ use super::{messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
+use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
 use crate::gitlab::config_json::ConfigOutput;
@@ -59,7 +60,7 @@ pub(super) async fn prepare(
     let record = AttemptRecord {
         job: response.facts.clone(),
         pool: pool.clone(),
-        shell: configured.map_or("bash", |pool| pool.shell.as_str()).to_owned(),
+        execution: Execution::Machine { shell: configured.map_or(Shell::Bash, |pool| pool.shell) },
         builds_dir: configured.and_then(|pool| {
             let dirs = JobDirs::of(pool, &call.context.state_path).ok()?;
             Some(dirs.file_system.builds_dir(&dirs.builds, &call.attempt))

@@ -32,7 +32,7 @@ use table::{Got, Table};
 
 pub use diagnostic::Diagnostics;
 pub use keys::Section;
-pub use pool::{PoolConfig, ProviderTable, Shell};
+pub use pool::{PoolConfig, ProviderTable};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use toml::Spanned;
 
+use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
 use crate::core::schedule::{Schedule, ScheduleText};
@@ -46,32 +47,6 @@ impl PoolConfig {
             policy.max_use_count = None;
         }
         policy
-    }
-}
-
-/// The shell that GitLab Runner writes its scripts for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shell {
-    Bash,
-    /// A POSIX shell. With dash, the runner needs `FF_POSIXLY_CORRECT_ESCAPES`.
-    Sh,
-    /// PowerShell 7.
-    Pwsh,
-    /// Windows PowerShell 5.
-    Powershell,
-}
-
-impl Shell {
-    const ALL: [Self; 4] = [Self::Bash, Self::Sh, Self::Pwsh, Self::Powershell];
-
-    /// GitLab Runner's name for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Bash => "bash",
-            Self::Sh => "sh",
-            Self::Pwsh => "pwsh",
-            Self::Powershell => "powershell",
-        }
     }
 }
 

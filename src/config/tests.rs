@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::core::execution::Shell;
 use crate::core::policy::{Lifetime, Policy, Reuse};
 
 use super::*;
@@ -56,7 +57,7 @@ error: `idle_time` in `[pool.linux]` must be a duration like "30s", "20m" or "1h
 3 | idle_time = 30
   |             ^^ a number needs its unit: "30s", "30m" or "30h"
 
-error: `shell` in `[pool.linux]` must be one of "bash", "sh", "pwsh", "powershell"
+error: `shell` in `[pool.linux]` must be one of "bash", "sh", "pwsh"
  --> greenroom.toml:4:9
   |
 4 | shell = "bsh"
@@ -448,7 +449,7 @@ fn every_key_of_a_pool_arrives() {
         "state_dir = \"/srv/green\"\nhistory_days = 7\n[pool.w]\nmax_instances = 9\ncapacity_per_instance = 2\n\
          max_use_count = 0\nidle_count = 4\nidle_time = \"1h 30m\"\nscale_factor = 2\nscale_factor_limit = 8\n\
          max_launching = 3\nlaunches_per_minute = 6\nmax_lifetime = \"1d\"\nreuse = \"namespace\"\n\
-         clean_unbinds = false\nacquire_timeout = \"90s\"\nshell = \"powershell\"\nbuilds_dir = \"C:\\\\b\"\n\
+         clean_unbinds = false\nacquire_timeout = \"90s\"\nshell = \"pwsh\"\nbuilds_dir = \"C:\\\\b\"\n\
          cache_dir = \"C:/c/\"\nready_command = \"true\"\nclean_command = \"clean\"\n\
          [pool.w.provider]\nkind = \"local\"\nroot = \"/x\"\nlist = [1, 2]\n\
          [[pool.w.policy]]\nperiods = [\"* 9 * * *\"]\nidle_count = 6\n",
@@ -464,7 +465,7 @@ fn every_key_of_a_pool_arrives() {
     assert_eq!(config.timing.acquire_timeout, Duration::from_mins(30));
     assert_eq!(
         (pool.shell, pool.builds_dir.as_str(), pool.cache_dir.as_str()),
-        (Shell::Powershell, "C:\\b", "C:/c")
+        (Shell::Pwsh, "C:\\b", "C:/c")
     );
     assert_eq!(pool.ready_command.as_deref(), Some("true"));
     assert_eq!(pool.clean_command.as_deref(), Some("clean"));

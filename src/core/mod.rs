@@ -9,6 +9,7 @@ pub mod attempt;
 pub mod availability;
 pub mod endpoint;
 pub mod event;
+pub mod execution;
 pub mod failure;
 pub mod format;
 #[cfg(test)]

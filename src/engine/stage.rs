@@ -4,6 +4,7 @@ use std::fs::File;
 
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
+use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
@@ -78,8 +79,9 @@ impl Engine {
         };
         // Before a byte is sent: from here on, the grant costs a use.
         self.host.mark_used(attempt).await?;
+        let Execution::Machine { shell } = record.execution;
         let stage = Stage {
-            shell: record.shell,
+            shell,
             script,
             start_within: assignment.timeouts.start_within,
             stop_grace: assignment.timeouts.stop_grace,

@@ -370,6 +370,7 @@ fn empty(runner: Option<u32>, now: Stamp) -> AttemptDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::execution::{Execution, Shell};
     use crate::core::ids::JobKey;
     use crate::core::job::JobFacts;
     use std::time::Duration;
@@ -387,7 +388,7 @@ mod tests {
             builds_dir: None,
             job,
             pool: PoolName::new("linux"),
-            shell: "bash".into(),
+            execution: Execution::Machine { shell: Shell::Bash },
             begun: at(0),
             assignment: None,
         };

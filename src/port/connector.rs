@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::provider::InstanceKeys;
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::Shell;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
 use crate::core::time::Pretty;
 
@@ -42,8 +43,8 @@ pub trait Output {
 /// A script and how to run it.
 #[derive(Debug)]
 pub struct Stage {
-    /// The interpreter on the instance, which reads the script from standard input: `bash`, `sh`, `pwsh`.
-    pub shell: String,
+    /// The shell on the instance, which reads the script from standard input.
+    pub shell: Shell,
     /// The script's text, opened for reading.
     pub script: std::fs::File,
     /// Limit for connecting, and again for starting the script.

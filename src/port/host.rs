@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, Generation, InstanceId, OwnerId, PoolName};
 use crate::core::job::JobFacts;
 use crate::core::policy::Timing;
@@ -63,8 +64,8 @@ impl Default for StageTimeouts {
 pub struct AttemptRecord {
     pub job: JobFacts,
     pub pool: PoolName,
-    /// The interpreter of its scripts.
-    pub shell: String,
+    /// How its stages run.
+    pub execution: Execution,
     /// Directory of its sources on the instance, as `config` reported it to the runner; `None`: unknown to `prepare`.
     #[serde(default)]
     pub builds_dir: Option<String>,

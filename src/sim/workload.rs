@@ -14,6 +14,7 @@ use super::scenario::JobPlan;
 use super::steps::{Channel, Pid};
 use super::truth::{JobResult, Live};
 use super::world::Runner;
+use crate::core::execution::{Execution, Shell};
 use crate::core::ids::AttemptName;
 use crate::port::host::AttemptRecord;
 
@@ -155,7 +156,7 @@ impl Job {
             record: Box::new(AttemptRecord {
                 job: self.plan.facts.clone(),
                 pool: self.plan.pool.clone(),
-                shell: "bash".to_owned(),
+                execution: Execution::Machine { shell: Shell::Bash },
                 begun: proc.now(),
                 assignment: None,
                 builds_dir: None,

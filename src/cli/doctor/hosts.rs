@@ -8,6 +8,7 @@ use super::code;
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
 use crate::connector::ssh::{HostKey, Inspected, Ssh};
+use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
@@ -29,7 +30,7 @@ const MOST_CONNECTIONS: u32 = 32;
 /// What a host must provide for the jobs of a pool.
 struct Needs<'a> {
     pool: &'a PoolName,
-    shell: &'a str,
+    shell: Shell,
     builds: &'a str,
     jobs: u32,
 }
@@ -44,7 +45,7 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     let known = hosts.iter().filter(|host| !host.endpoint.host_key.is_empty() && host.blocked.is_none());
     let tries = known.map(async |host| {
         let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);
-        let needs = Needs { pool: &pool.name, shell: pool.shell.as_str(), builds: &pool.builds_dir, jobs };
+        let needs = Needs { pool: &pool.name, shell: pool.shell, builds: &pool.builds_dir, jobs };
         match try_out(host, &needs, ssh).await {
             Ok(None) => Vec::new(),
             Ok(Some(seen)) => judge(host, &needs, &seen),
@@ -75,10 +76,11 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
 /// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
 fn question(builds: &str) -> String {
     let builds = builds.replace('\'', r"'\''");
+    let shells = Shell::NAMES.join(" ");
     format!(
         "echo runs-sh; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
          [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
-         for c in bash sh pwsh git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
+         for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
          d='{builds}'; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
          echo writes-builds; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
     )
@@ -131,9 +133,8 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
         return vec![code::HOST_LOGIN_SHELL.found(what, remedy)];
     }
     let mut found = Vec::new();
-    let program = if *shell == "powershell" { "pwsh" } else { shell };
-    if !has(program) {
-        let what = format!("{subject} has no `{program}`, which the scripts of its jobs need");
+    if !has(shell.as_str()) {
+        let what = format!("{subject} has no `{shell}`, which the scripts of its jobs need");
         found.push(code::HOST_SHELL_MISSING.found(what, "install it, or set another `shell` for the pool"));
     }
     if !prints("writes-builds") {
@@ -224,7 +225,7 @@ pub(super) mod tests {
 
     fn codes(jobs: u32, seen: &Inspected) -> Vec<&'static str> {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs };
+        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs };
         judge(&host(true), &needs, seen).iter().map(|finding| finding.code).collect()
     }
 
@@ -262,7 +263,7 @@ pub(super) mod tests {
     #[test]
     fn a_login_shell_that_runs_nothing_is_quoted_and_nothing_else_is_said() {
         let pool = PoolName::new("linux");
-        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs: 4 };
+        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 4 };
         let closed = Inspected { said: "This account is\x1b[2J\nnot available.\n".into(), ..seen("") };
         let found = judge(&host(true), &needs, &closed);
         assert_eq!(found.len(), 1, "{found:?}");
@@ -294,7 +295,7 @@ pub(super) mod tests {
             ConnectError::Local { what: problem },
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
-        let needs = Needs { pool: &pool, shell: "bash", builds: "/builds", jobs: 9 };
+        let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 9 };
         let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7") };
         all.extend(judge(&host(true), &needs, &bare));
         all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git")));

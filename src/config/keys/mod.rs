@@ -23,8 +23,6 @@ pub enum Section {
 
 /// The values of `reuse`, in the order of `core::policy::Reuse`.
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
-/// The values of `shell`, in the order of `Shell`.
-pub(super) const SHELLS: &[&str] = &["bash", "sh", "pwsh", "powershell"];
 
 impl Section {
     /// All of them, in the order of the documentation.

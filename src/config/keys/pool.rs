@@ -1,6 +1,7 @@
 //! The keys of a pool and of its policy entries, and the one key of a provider's table that is not the provider's.
 
-use super::{REUSE, SHELLS};
+use super::REUSE;
+use crate::core::execution::Shell;
 use crate::keys::Applies::{Job, Launch, Pass, Request, Within};
 use crate::keys::Takes::{Count, Duration, Factor, Flag, GuestPath, Table, Tables, Text, Texts, Word};
 use crate::keys::Unset::{Required, Value, Words};
@@ -166,7 +167,7 @@ const ACQUIRE_TIMEOUT: Key =
         .means("How long a job of this pool waits for an instance before it fails.")
         .interacts("The runner's `prepare_exec_timeout` (1 hour by default) must be longer.");
 
-const SHELL: Key = key("shell", Word(SHELLS), Value("\"bash\""), Job)
+const SHELL: Key = key("shell", Word(&Shell::NAMES), Value("\"bash\""), Job)
     .means("Shell that runs the job's scripts on the instance, and for which the runner writes them.")
     .interacts("Overrides `shell` in the runner's configuration.");
 

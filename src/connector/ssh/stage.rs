@@ -43,7 +43,7 @@ pub(super) struct Run {
 
 impl Work {
     pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
-        let marked = Marked::interpreter(&stage.shell, &prelude(stage.trace.as_ref()))?;
+        let marked = Marked::interpreter(stage.shell, &prelude(stage.trace.as_ref()))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         Ok(Self::new(marked, Input::File(script), stop_grace, start_within, settings))
     }

@@ -139,6 +139,7 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> JobFileError {
 mod tests {
     use super::*;
     use crate::core::endpoint::Endpoint;
+    use crate::core::execution::{Execution, Shell};
     use crate::core::golden;
     use crate::core::ids::{InstanceId, JobKey};
     use crate::core::job::JobFacts;
@@ -168,7 +169,7 @@ mod tests {
         let record = |builds_dir: Option<&str>| AttemptRecord {
             job: golden::job(),
             pool: PoolName::new("linux"),
-            shell: "bash".to_owned(),
+            execution: Execution::Machine { shell: Shell::Bash },
             builds_dir: builds_dir.map(str::to_owned),
             begun: at,
             assignment: None,
@@ -202,7 +203,7 @@ mod tests {
         let record = AttemptRecord {
             job: JobFacts::new(JobKey::new("gl", 1), "group/project", timeout),
             pool: PoolName::new("linux"),
-            shell: "bash".to_owned(),
+            execution: Execution::Machine { shell: Shell::Bash },
             builds_dir: None,
             begun: Stamp { wall_ms: 1, boot: BootId(1), uptime_ms: 1 },
             assignment: None,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::{Endpoint, LoginKey};
+use greenroom::core::execution::Shell;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{ConnectError, Connector};
 
@@ -229,7 +230,7 @@ async fn a_recorded_key_that_is_no_key_is_our_own_fault() {
     let mut sshd = Sshd::start().await;
     for key in ["", "ssh-ed25519", "rubbish rubbish"] {
         sshd.at.host_key = key.to_owned();
-        let (end, _) = sshd.run(stage("bash", "true\n"), never()).await;
+        let (end, _) = sshd.run(stage(Shell::Bash, "true\n"), never()).await;
         assert!(matches!(end, Err(ConnectError::Local { .. })), "{end:?}");
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::Ssh;
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Connector, Stage, StageEnd};
 
 use crate::pace::Pace;
@@ -19,7 +20,7 @@ const LOGIN_SHELLS: [Option<&str>; 4] = [None, Some("bash"), Some("busybox ash")
 async fn a_script_ends_with_its_own_exit_code_in_every_shell() {
     for login in LOGIN_SHELLS {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
-        for shell in ["bash", "sh"] {
+        for shell in [Shell::Bash, Shell::Sh] {
             for code in [0, 1, 42, 255] {
                 let script = format!("echo out; echo err >&2; exit {code}\n");
                 let (end, kept) = sshd.run(stage(shell, script), never()).await;
@@ -44,7 +45,7 @@ async fn busybox_can_be_the_interpreter() {
     // A login shell whose PATH begins with busybox: `sh` is then its ash.
     sshd.login_through(&format!("PATH={}:$PATH exec sh -c \"$SSH_ORIGINAL_COMMAND\"", bin.display()));
     let script = "readlink /proc/$$/exe; exit 42\n";
-    let (end, kept) = sshd.run(stage("sh", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Sh, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(42));
     assert!(kept.out().contains("busybox"), "{kept:?}");
 }
@@ -53,8 +54,9 @@ async fn busybox_can_be_the_interpreter() {
 async fn a_signal_is_not_an_exit_code() {
     let sshd = Sshd::start().await;
     for signal in ["KILL", "TERM", "SEGV"] {
-        let (end, _) =
-            sshd.run(stage("bash", format!("ulimit -c 0; kill -{signal} $$; sleep 60\n")), never()).await;
+        let (end, _) = sshd
+            .run(stage(Shell::Bash, format!("ulimit -c 0; kill -{signal} $$; sleep 60\n")), never())
+            .await;
         assert_eq!(end.unwrap(), StageEnd::Signalled(signal.to_owned()));
     }
 }
@@ -68,7 +70,7 @@ async fn fifty_megabytes_of_anything_arrive_unharmed_on_their_own_stream() {
     fs::write(sshd.path("one"), one).unwrap();
     fs::write(sshd.path("two"), two).unwrap();
     let script = format!("cat {0}/one & cat {0}/two >&2; wait; exit 7\n", sshd.dir.path().display());
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(7));
     assert!(kept.stdout == one, "{} bytes of standard output", kept.stdout.len());
     assert!(kept.stderr == two, "{} bytes of standard error", kept.stderr.len());
@@ -78,7 +80,7 @@ async fn fifty_megabytes_of_anything_arrive_unharmed_on_their_own_stream() {
 async fn what_comes_after_the_exit_status_is_not_lost() {
     let sshd = Sshd::start().await;
     let script = "(sleep 0.4; echo late; echo late >&2) & echo early; exit 3\n";
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(3));
     assert_eq!((kept.out().as_str(), kept.err().as_str()), ("early\nlate\n", "late\n"));
 }
@@ -88,7 +90,7 @@ async fn a_background_process_holds_the_stage_no_longer_than_it_talks() {
     let sshd = Sshd::with(Set { linger: Duration::from_millis(400), ..Set::default() }).await;
     let (begun, pace) = (Instant::now(), Pace::watch());
     let script = "(for i in 1 2 3 4 5; do sleep 0.2; echo $i; done; exec sleep 600) & echo pid=$!; exit 0\n";
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0));
     assert!(kept.out().ends_with("5\n"), "{kept:?}");
     let took = begun.elapsed();
@@ -108,7 +110,7 @@ async fn a_script_of_forty_megabytes_runs_while_its_output_is_read() {
         script = script + "printf %010000d " + &n.to_string() + "\n";
     }
     script.push_str("exit 9\n");
-    let (end, kept) = sshd.run(stage("sh", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Sh, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(9));
     assert_eq!(kept.stdout.len(), 400_000);
 }
@@ -117,7 +119,7 @@ async fn a_script_of_forty_megabytes_runs_while_its_output_is_read() {
 async fn a_guest_may_leave_the_rest_of_a_script_unread() {
     let sshd = Sshd::start().await;
     let script = format!("echo enough; exit 3\n{}", "# never read\n".repeat(3_000_000));
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(3), "enough\n"));
 }
 
@@ -126,16 +128,16 @@ async fn a_script_that_reads_its_input_finds_it_closed_behind_the_script() {
     let sshd = Sshd::start().await;
     // The form in which the runner writes scripts: the body's input is not the script.
     let script = "(cat; echo body) < /dev/null\necho after\n";
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "body\nafter\n"));
-    let (end, kept) = sshd.run(stage("bash", "read line || echo end of input\n"), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, "read line || echo end of input\n"), never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "end of input\n"));
 }
 
 #[tokio::test]
 async fn a_stage_that_closes_its_output_still_ends_with_its_exit_code() {
     let sshd = Sshd::start().await;
-    let (end, kept) = sshd.run(stage("bash", "exec >&- 2>&-; sleep 0.3; exit 5\n"), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, "exec >&- 2>&-; sleep 0.3; exit 5\n"), never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str(), kept.err().as_str()), (StageEnd::Exited(5), "", ""));
 }
 
@@ -145,7 +147,7 @@ async fn what_a_profile_prints_is_output_and_never_the_session() {
     let profile = "[ -z \"$SEEN\" ] || return; export SEEN=1; echo 4711 >&2; echo hello; echo greenroom-session-00000000000000000000000000000000-1 >&2\n\
                    head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2\n";
     let sshd = Sshd::with(Set { login: Some("bash"), profile, ..Set::default() }).await;
-    let (end, kept) = sshd.run(stage("bash", "echo script; exit 4\n"), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, "echo script; exit 4\n"), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(4));
     assert_eq!(kept.out(), "hello\nscript\n");
     let noise =
@@ -164,7 +166,7 @@ async fn a_profile_that_hangs_is_no_start_and_its_script_never_runs() {
     let sshd = Sshd::with(Set { login: Some("bash"), profile: &profile, ..Set::default() }).await;
     let script = format!("echo ran; echo $$ >{at}/ran\n");
     let mut kept = Kept::default();
-    let impatient = Stage { start_within: Duration::from_secs(6), ..stage("bash", &script) };
+    let impatient = Stage { start_within: Duration::from_secs(6), ..stage(Shell::Bash, &script) };
     let run = Ssh::new(sshd.settings.clone());
     let end = run.run(&sshd.id, &sshd.at, impatient, &mut kept, never()).await;
     let error = end.unwrap_err().to_string();
@@ -173,14 +175,14 @@ async fn a_profile_that_hangs_is_no_start_and_its_script_never_runs() {
     let shell = fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
     eventually("the profile's shell ends", || living_of(shell).is_empty()).await;
     assert!(!dir.path().join("ran").exists(), "the script ran after it had been given up");
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "ran\n"));
 }
 
 #[tokio::test]
 async fn nothing_of_ours_is_in_the_output_or_the_environment() {
     let sshd = Sshd::start().await;
-    let (_, kept) = sshd.run(stage("bash", "env; tr '\\0' ' ' </proc/$$/cmdline\n"), never()).await;
+    let (_, kept) = sshd.run(stage(Shell::Bash, "env; tr '\\0' ' ' </proc/$$/cmdline\n"), never()).await;
     assert_eq!(kept.err(), "");
     assert!(!kept.out().contains("greenroom"), "{}", kept.out());
     assert!(kept.out().ends_with("bash "), "{}", kept.out());
@@ -223,7 +225,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
         seen.set(count);
         last.1 == 100
     });
-    let end = sshd.connector().run(&sshd.id, &sshd.at, stage("bash", script), &mut slow, stalled).await;
+    let end = sshd.connector().run(&sshd.id, &sshd.at, stage(Shell::Bash, script), &mut slow, stalled).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     // Checked before the stop, which discards the output and lets the guest continue until it is gone.
     let written = at_stall.get();
@@ -283,7 +285,7 @@ async fn output_without_end_needs_no_memory() {
     let sshd = Sshd::start().await;
     let mut counted = Counted::default();
     let script = "head -c 300000000 /dev/zero\n";
-    let end = sshd.connector().run(&sshd.id, &sshd.at, stage("sh", script), &mut counted, never()).await;
+    let end = sshd.connector().run(&sshd.id, &sshd.at, stage(Shell::Sh, script), &mut counted, never()).await;
     assert_eq!((end.unwrap(), counted.0), (StageEnd::Exited(0), 300_000_000));
 }
 
@@ -301,7 +303,7 @@ async fn a_failing_output_stops_the_stage_and_is_our_own_fault() {
     let script = format!("echo $$ >{}; echo hello; sleep 600\n", pid.display());
     let error = sshd
         .connector()
-        .run(&sshd.id, &sshd.at, stage("bash", script), &mut Full, never())
+        .run(&sshd.id, &sshd.at, stage(Shell::Bash, script), &mut Full, never())
         .await
         .unwrap_err();
     assert!(error.to_string().contains("cannot forward the stage's output"), "{error}");
@@ -311,7 +313,7 @@ async fn a_failing_output_stops_the_stage_and_is_our_own_fault() {
 #[tokio::test]
 async fn an_empty_script_is_a_script() {
     let sshd = Sshd::start().await;
-    let (end, kept) = sshd.run(stage("bash", ""), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, ""), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0));
     assert_eq!((kept.out().len(), kept.err().len()), (0, 0));
 }

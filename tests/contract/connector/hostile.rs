@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
+use greenroom::core::execution::Shell;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{Connector, Output, Stage};
 use serde::{Deserialize, Serialize};
@@ -83,8 +84,7 @@ async fn act(order: &Order) -> Report {
     let run = async |output: &mut dyn Output, stop| {
         let script = std::fs::File::open(&order.script).unwrap();
         let stop_grace = Duration::from_millis(300);
-        let stage =
-            Stage { shell: "bash".to_owned(), script, start_within: CONNECT, stop_grace, trace: None };
+        let stage = Stage { shell: Shell::Bash, script, start_within: CONNECT, stop_grace, trace: None };
         ssh.run(&id, &order.at, stage, output, stop).await.map(|end| format!("{end:?}"))
     };
     let end = match order.task {

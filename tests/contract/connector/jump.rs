@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use greenroom::core::endpoint::{Endpoint, Jump, LoginKey};
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{ConnectError, StageEnd};
 
 use super::sshd::{Set, Sshd, account};
@@ -29,11 +30,11 @@ async fn a_stage_runs_and_is_stopped_behind_a_jump_host() {
     guest.connector().check(&guest.id, &at, WITHIN).await.unwrap();
     let mut kept = Kept::default();
     let script =
-        stage("bash", "head -c 3000000 /dev/zero | tr '\\0' x; echo \"$SSH_CONNECTION\" >&2; exit 7\n");
+        stage(Shell::Bash, "head -c 3000000 /dev/zero | tr '\\0' x; echo \"$SSH_CONNECTION\" >&2; exit 7\n");
     let end = guest.connector().run(&guest.id, &at, script, &mut kept, never()).await.unwrap();
     assert_eq!((end, kept.stdout.len()), (StageEnd::Exited(7), 3_000_000));
     let stop = Box::pin(tokio::time::sleep(Duration::from_millis(500)));
-    let endless = stage("bash", "trap '' TERM; while :; do sleep 0.1; done\n");
+    let endless = stage(Shell::Bash, "trap '' TERM; while :; do sleep 0.1; done\n");
     let end = guest.connector().run(&guest.id, &at, endless, &mut kept, stop).await.unwrap();
     assert_eq!(end, StageEnd::Stopped);
     let key = guest.ssh.host_key(&at, WITHIN).await.unwrap();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::STOP_MARGIN;
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
 
 use super::sshd::{Set, Sshd};
@@ -15,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(30);
 
 /// Runs a script that writes its pid to `$1` when all its processes exist; then stops it.
-async fn stopped(sshd: &Sshd, shell: &str, script: &str, grace: Duration) -> Duration {
+async fn stopped(sshd: &Sshd, shell: Shell, script: &str, grace: Duration) -> Duration {
     let pid_file = sshd.path("pid");
     let _none = std::fs::remove_file(&pid_file);
     let script = script.replace("READY", &format!("echo $$ >{0}.new; mv {0}.new {0}", pid_file.display()));
@@ -42,10 +43,10 @@ async fn a_sleeping_script_and_its_children_go_at_once() {
     for login in [None, Some("busybox ash")] {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
         for (shell, script) in [
-            ("bash", "sleep 600 & sleep 600 & READY; sleep 600\n"),
-            ("sh", "(sleep 600; echo no) & READY; (sleep 600)\n"),
-            ("bash", "set -m; sleep 600 & (sleep 600; true) & READY; sleep 600\n"),
-            ("bash", "trap 'exit 1' TERM; (trap 'exit 1' TERM; READY; sleep 600) </dev/null\n"),
+            (Shell::Bash, "sleep 600 & sleep 600 & READY; sleep 600\n"),
+            (Shell::Sh, "(sleep 600; echo no) & READY; (sleep 600)\n"),
+            (Shell::Bash, "set -m; sleep 600 & (sleep 600; true) & READY; sleep 600\n"),
+            (Shell::Bash, "trap 'exit 1' TERM; (trap 'exit 1' TERM; READY; sleep 600) </dev/null\n"),
         ] {
             let took = stopped(&sshd, shell, script, GRACE).await;
             // bash loses a TERM that lands while it starts a child: then the KILL after the grace ends it.
@@ -62,7 +63,7 @@ async fn what_ignores_term_is_killed_after_the_grace() {
         "set -m; (trap '' TERM; while :; do sleep 1; done) & READY; wait\n",
         "trap '' TERM; READY; yes\n",
     ] {
-        let took = stopped(&sshd, "bash", script, GRACE).await;
+        let took = stopped(&sshd, Shell::Bash, script, GRACE).await;
         assert!(took >= GRACE && took < GRACE + STOP_MARGIN, "{script}: {took:?}");
     }
 }
@@ -71,7 +72,8 @@ async fn what_ignores_term_is_killed_after_the_grace() {
 async fn a_trap_has_the_grace_for_its_work() {
     for login in [None, Some("busybox ash")] {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
-        for (shell, interpreter) in [("bash", ""), ("sh", ""), ("sh", "exec busybox ash -c ")] {
+        for (shell, interpreter) in [(Shell::Bash, ""), (Shell::Sh, ""), (Shell::Sh, "exec busybox ash -c ")]
+        {
             let done = sshd.path("done");
             let body = format!(
                 "trap \"sleep 0.3; echo done >{}; exit 1\" TERM; READY; while :; do sleep 0.05; done",
@@ -93,10 +95,10 @@ async fn what_a_script_left_behind_with_its_output_goes_too() {
         let sshd = Sshd::with(Set { login, linger: Duration::from_mins(1), ..Set::default() }).await;
         for (shell, script) in [
             // Their output belongs to the stage, which lasts until they are silent for the linger time.
-            ("bash", "sleep 600 & READY; exit 0\n"),
-            ("sh", "(trap '' TERM; sleep 600) & READY; exit 3\n"),
-            ("sh", "exec busybox ash -c 'sleep 600 & READY; exit 0'\n"),
-            ("sh", "exec busybox ash -c \"trap '' TERM; READY; sleep 600; sleep 600\"\n"),
+            (Shell::Bash, "sleep 600 & READY; exit 0\n"),
+            (Shell::Sh, "(trap '' TERM; sleep 600) & READY; exit 3\n"),
+            (Shell::Sh, "exec busybox ash -c 'sleep 600 & READY; exit 0'\n"),
+            (Shell::Sh, "exec busybox ash -c \"trap '' TERM; READY; sleep 600; sleep 600\"\n"),
         ] {
             let took = stopped(&sshd, shell, script, GRACE).await;
             assert!(took < GRACE + STOP_MARGIN, "{login:?} {script}: {took:?}");
@@ -107,7 +109,7 @@ async fn what_a_script_left_behind_with_its_output_goes_too() {
 #[tokio::test]
 async fn a_flood_does_not_keep_the_stop_out() {
     let sshd = Sshd::start().await;
-    let took = stopped(&sshd, "bash", "READY; yes & yes >&2 & wait\n", LONG).await;
+    let took = stopped(&sshd, Shell::Bash, "READY; yes & yes >&2 & wait\n", LONG).await;
     assert!(took < LONG, "{took:?}");
 }
 
@@ -119,7 +121,7 @@ async fn output_that_nobody_takes_does_not_keep_the_stop_out() {
     let file = pid_file.clone();
     // The output is blocked from its first bytes on.
     let stop = when(move || std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')));
-    let stage = Stage { stop_grace: LONG, ..stage("bash", script) };
+    let stage = Stage { stop_grace: LONG, ..stage(Shell::Bash, script) };
     let begun = Instant::now();
     let end = sshd.connector().run(&sshd.id, &sshd.at, stage, &mut Stuck, stop).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
@@ -138,7 +140,7 @@ async fn a_script_that_is_still_being_sent_can_be_stopped() {
         "#\n".repeat(10_000_000)
     );
     let file = pid_file.clone();
-    let (end, _) = sshd.run(stage("bash", script), when(move || file.exists())).await;
+    let (end, _) = sshd.run(stage(Shell::Bash, script), when(move || file.exists())).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     let session = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
     assert_eq!(living_of(session), Vec::<u32>::new());
@@ -150,7 +152,7 @@ async fn a_stop_that_comes_at_any_moment_of_the_start_leaves_nothing() {
     let marker = format!("{}", 86_400 + std::process::id());
     for ms in [0, 2, 5, 10, 20, 40, 60, 80, 100, 150] {
         let (end, _) =
-            sshd.run(stage("bash", format!("sleep {marker}\n")), after(Duration::from_millis(ms))).await;
+            sshd.run(stage(Shell::Bash, format!("sleep {marker}\n")), after(Duration::from_millis(ms))).await;
         assert_eq!(end.unwrap(), StageEnd::Stopped, "after {ms} ms");
     }
     let sleepers =
@@ -167,7 +169,7 @@ async fn a_process_that_left_the_session_is_not_followed() {
         file.display()
     );
     let seen = file.clone();
-    let (end, _) = sshd.run(stage("bash", script), when(move || seen.exists())).await;
+    let (end, _) = sshd.run(stage(Shell::Bash, script), when(move || seen.exists())).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     let daemon = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
     assert!(lives(daemon));
@@ -177,7 +179,7 @@ async fn a_process_that_left_the_session_is_not_followed() {
 #[tokio::test]
 async fn without_a_second_channel_the_stop_takes_a_second_connection() {
     let sshd = Sshd::with(Set { config: "MaxSessions 1", ..Set::default() }).await;
-    let took = stopped(&sshd, "bash", "sleep 600 & READY; sleep 600\n", LONG).await;
+    let took = stopped(&sshd, Shell::Bash, "sleep 600 & READY; sleep 600\n", LONG).await;
     assert!(took < LONG, "{took:?}");
 }
 
@@ -191,7 +193,8 @@ async fn a_connection_that_is_cut_is_lost_and_says_whether_the_script_was_sent()
         eventually("the script runs", || file.exists()).await;
         sshd.cut();
     };
-    let ((end, kept), ()) = tokio::join!(sshd.run(stage("bash", script), super::support::never()), cutting);
+    let ((end, kept), ()) =
+        tokio::join!(sshd.run(stage(Shell::Bash, script), super::support::never()), cutting);
     let Err(ConnectError::Lost { problem, sent, .. }) = end else { panic!("{end:?}") };
     assert!(sent);
     assert!(problem.contains("closed the connection") || problem.contains("reset"), "{problem}");
@@ -233,5 +236,5 @@ fn cut_while_running(sshd: &Rc<Sshd>, cut: fn(&Sshd)) -> (Stage, Stop<'static>, 
         eventually("the script runs", || file.exists()).await;
         cut(&cutter);
     });
-    (stage("bash", script), stop, pid_file)
+    (stage(Shell::Bash, script), stop, pid_file)
 }

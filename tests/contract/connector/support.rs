@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use greenroom::connector::ssh::link::{LinkSettings, Linked};
 use greenroom::connector::ssh::{Ssh, SshSettings};
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Output, Stage, Stop, Stream};
 
 /// Time limit for an expected event.
@@ -85,18 +86,12 @@ pub(crate) fn when(mut condition: impl FnMut() -> bool + 'static) -> Stop<'stati
     })
 }
 
-pub(crate) fn stage(shell: &str, script: impl AsRef<[u8]>) -> Stage {
+pub(crate) fn stage(shell: Shell, script: impl AsRef<[u8]>) -> Stage {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let start_within = Duration::from_secs(15);
-    Stage {
-        shell: shell.to_owned(),
-        script: file,
-        start_within,
-        stop_grace: Duration::from_secs(1),
-        trace: None,
-    }
+    Stage { shell, script: file, start_within, stop_grace: Duration::from_secs(1), trace: None }
 }
 
 /// State, parent and session of a process, as `/proc` has them.

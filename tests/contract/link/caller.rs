@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use greenroom::connector::ssh::SshSettings;
 use greenroom::core::endpoint::Endpoint;
+use greenroom::core::execution::Shell;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::Connector;
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ async fn act(order: &Order) -> Report {
             if let Task::Sleepy(_, time) = &order.task {
                 reader.sleeps = Some(*time);
             }
-            let ended = linked.run(&id, &order.at, stage("bash", script), &mut reader, never()).await;
+            let ended = linked.run(&id, &order.at, stage(Shell::Bash, script), &mut reader, never()).await;
             ended.map(|end| format!("{end:?}"))
         }
     };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::Ssh;
 use greenroom::connector::ssh::link::{LinkSettings, Linked};
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Connector, StageEnd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -45,7 +46,7 @@ async fn what_killed_links_left_goes_with_the_keys_of_the_instance() {
         runs(&sshd).await;
         kill(only_link(&sshd));
     };
-    let ((end, _), ()) = tokio::join!(sshd.run(stage("bash", script), never()), killing);
+    let ((end, _), ()) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), killing);
     assert!(end.is_err(), "{end:?}");
     assert!(place(&sshd).join("0.lock").exists(), "the note of its stage");
     sshd.connector().discard_keys(&sshd.id).await;
@@ -63,7 +64,7 @@ async fn a_link_whose_instance_ends_in_mid_stage_leaves_nothing() {
         assert_eq!(links(sshd.dir.path()).len(), 1, "a stage runs");
         sshd.end();
     };
-    let ((end, _), ()) = tokio::join!(sshd.run(stage("bash", script), never()), ending);
+    let ((end, _), ()) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), ending);
     assert!(end.is_err(), "{end:?}");
     expect_all_gone(&sshd).await;
     kill(super::session(&sshd));
@@ -113,7 +114,7 @@ async fn a_link_told_to_end_finishes_its_stage() {
             std::fs::write(&gate, "").unwrap();
             link
         };
-        let ((end, kept), link) = tokio::join!(sshd.run(stage("bash", script), never()), telling);
+        let ((end, kept), link) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), telling);
         assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(5), "done\n"));
         eventually("it ends then", || !lives(link)).await;
     }
@@ -171,7 +172,7 @@ fn hinted(mailbox: &UnixDatagram) -> Duration {
 
 async fn run_by(sshd: &Sshd, linked: &Linked, script: &str) -> (StageEnd, String) {
     let mut kept = Kept::default();
-    let end = linked.run(&sshd.id, &sshd.at, stage("bash", script), &mut kept, never()).await;
+    let end = linked.run(&sshd.id, &sshd.at, stage(Shell::Bash, script), &mut kept, never()).await;
     (end.unwrap(), kept.out())
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greenroom::connector::ssh::link::{Figures, LinkStatus, Survey};
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Output, StageEnd, Stop, Stream};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -90,7 +91,7 @@ fn signal(pid: u32, signal: Signal) {
 
 /// Runs a script that succeeds; returns its output.
 async fn said(sshd: &Sshd, script: &str) -> String {
-    let (end, kept) = sshd.run(stage("bash", script), never()).await;
+    let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(0), "{kept:?}");
     kept.out()
 }

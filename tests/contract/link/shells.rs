@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use greenroom::connector::ssh::link::Linked;
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::endpoint::Endpoint;
+use greenroom::core::execution::Shell;
 use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{Connector, Stage, StageEnd};
 
@@ -83,11 +84,11 @@ async fn a_guest_without_bash_and_pkill_works_on_one_connection() {
     sshd.connector().check(&sshd.id, &sshd.at, WITHIN).await.unwrap();
     for n in 0..3 {
         let script = format!("echo {n}; command -v pkill bash && exit 9; exit 0\n");
-        let (end, kept) = sshd.run(stage("sh", script), never()).await;
+        let (end, kept) = sshd.run(stage(Shell::Sh, script), never()).await;
         assert_eq!((end.unwrap(), kept.out()), (StageEnd::Exited(0), format!("{n}\n")), "{kept:?}");
     }
     let script = saying(&sshd, "sleep 600 & sleep 600");
-    let (end, _) = sshd.run(stage("sh", script), runs(&sshd)).await;
+    let (end, _) = sshd.run(stage(Shell::Sh, script), runs(&sshd)).await;
     assert_eq!(end.unwrap(), StageEnd::Stopped);
     assert_eq!(crate::linked::support::living_of(super::session(&sshd)), Vec::<u32>::new());
     until_ready(&sshd).await;
@@ -96,11 +97,11 @@ async fn a_guest_without_bash_and_pkill_works_on_one_connection() {
     assert_eq!(log.matches("Accepted publickey").count(), 1, "{log}");
     // A shell that the guest does not have is the script's own end, as without links.
     for _ in 0..2 {
-        let (end, kept) = sshd.run(stage("bash", "echo hello\n"), never()).await;
+        let (end, kept) = sshd.run(stage(Shell::Bash, "echo hello\n"), never()).await;
         assert_eq!(end.unwrap(), StageEnd::Exited(127), "{kept:?}");
         assert!(kept.err().contains("not found"), "{kept:?}");
     }
-    let (end, _) = sshd.run(stage("sh", "exit 4\n"), never()).await;
+    let (end, _) = sshd.run(stage(Shell::Sh, "exit 4\n"), never()).await;
     assert_eq!(end.unwrap(), StageEnd::Exited(4));
 }
 
@@ -115,18 +116,18 @@ async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
                 .check(&sshd.id, &sshd.at, WITHIN)
                 .await
                 .unwrap_or_else(|e| panic!("{config}, {n}: {e}"));
-            let (end, kept) = sshd.run(stage("bash", format!("echo {n}\n")), never()).await;
+            let (end, kept) = sshd.run(stage(Shell::Bash, format!("echo {n}\n")), never()).await;
             assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(0), "{kept:?}");
             assert_eq!(kept.out(), format!("{n}\n"));
         }
         for n in 0..15 {
-            let (end, kept) = sshd.run(stage("bash", format!("exit {n}\n")), never()).await;
+            let (end, kept) = sshd.run(stage(Shell::Bash, format!("exit {n}\n")), never()).await;
             assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(n), "{kept:?}");
         }
         // A background process keeps the session's output open.
         for n in 0..5 {
             let script = "sleep 600 & echo pid=$!\n";
-            let (end, kept) = sshd.run(stage("bash", script), never()).await;
+            let (end, kept) = sshd.run(stage(Shell::Bash, script), never()).await;
             assert_eq!(end.unwrap_or_else(|e| panic!("{config}, {n}: {e}")), StageEnd::Exited(0), "{kept:?}");
             let sleeper = number(&kept.out(), "pid");
             said(&sshd, "true\n").await;
@@ -134,7 +135,7 @@ async fn stages_follow_each_other_on_a_server_with_one_session_or_ten() {
         }
         for _ in 0..3 {
             let script = saying(&sshd, "sleep 600 & while :; do sleep 0.1; done");
-            let (end, _) = sshd.run(stage("bash", script), runs(&sshd)).await;
+            let (end, _) = sshd.run(stage(Shell::Bash, script), runs(&sshd)).await;
             assert_eq!(end.unwrap(), StageEnd::Stopped);
             assert_eq!(said(&sshd, "echo after\n").await, "after\n");
         }
@@ -209,7 +210,7 @@ async fn a_waiting_shell_that_floods_or_ends_at_once_costs_a_link_next_to_nothin
         // A stage that comes now has its end.
         let begun = Instant::now();
         let stop = after(Duration::from_secs(3));
-        let stage = Stage { start_within: Duration::from_secs(2), ..stage("bash", "true\n") };
+        let stage = Stage { start_within: Duration::from_secs(2), ..stage(Shell::Bash, "true\n") };
         let end = guest.linked.run(&guest.id, &guest.at, stage, &mut Kept::default(), stop).await;
         eprintln!("{trick:?}: a stage then: {end:?}, {:?}", begun.elapsed());
         assert!(begun.elapsed() < Duration::from_secs(40), "{trick:?}: {:?}", begun.elapsed());

@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Connector, StageEnd};
 
 use super::caller::{Caller, Task};
@@ -105,7 +106,7 @@ async fn a_link_of_another_version_serves_its_stage_to_the_end() {
         std::fs::write(&gate, "").unwrap();
         first
     };
-    let ((end, kept), first) = tokio::join!(sshd.run(stage("bash", script), never()), meanwhile);
+    let ((end, kept), first) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), meanwhile);
     assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(3), "done\n"));
     eventually("the old link ends", || !lives(first)).await;
     said(&sshd, "true\n").await;
@@ -181,7 +182,7 @@ async fn a_directory_deeper_than_a_socket_address_holds_is_no_obstacle() {
     linked.check(&sshd.id, &sshd.at, Duration::from_secs(10)).await.unwrap();
     for _ in 0..2 {
         let mut kept = crate::linked::support::Kept::default();
-        let end = linked.run(&sshd.id, &sshd.at, stage("bash", "echo deep\n"), &mut kept, never()).await;
+        let end = linked.run(&sshd.id, &sshd.at, stage(Shell::Bash, "echo deep\n"), &mut kept, never()).await;
         assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(0), "deep\n"));
     }
     let links_dir = deep.join("links");
@@ -199,7 +200,7 @@ async fn a_reader_that_stalls_does_not_hold_the_other_job() {
     let told = Rc::clone(&done);
     let stop: greenroom::port::connector::Stop<'static> = Box::pin(async move { told.notified().await });
     let mut stuck = Stuck;
-    let stalled = sshd.connector().run(&sshd.id, &sshd.at, stage("bash", script), &mut stuck, stop);
+    let stalled = sshd.connector().run(&sshd.id, &sshd.at, stage(Shell::Bash, script), &mut stuck, stop);
     let other = async {
         runs(&sshd).await;
         let (begun, pace) = (Instant::now(), Pace::watch());

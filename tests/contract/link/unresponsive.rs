@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{ConnectError, Stage, StageEnd, Stop};
 use rustix::process::Signal;
 
@@ -41,7 +42,7 @@ async fn a_link_stopped_in_mid_stage_is_killed_by_the_cancel_and_the_next_one_st
         signal(link, Signal::STOP);
         seen.set(Some(Instant::now()));
     });
-    let (end, _) = sshd.run(Stage { stop_grace: grace, ..stage("bash", script) }, stop).await;
+    let (end, _) = sshd.run(Stage { stop_grace: grace, ..stage(Shell::Bash, script) }, stop).await;
     let took = told.get().unwrap().elapsed();
     let bound = grace + pace.stretched(Duration::from_secs(1));
     assert_eq!(end.unwrap(), StageEnd::Stopped);
@@ -83,7 +84,7 @@ async fn bereaved(sshd: &Sshd) -> u32 {
         runs(sshd).await;
         kill(only_link(sshd));
     };
-    let ((end, _), ()) = tokio::join!(sshd.run(stage("bash", script), never()), killing);
+    let ((end, _), ()) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), killing);
     let error = end.unwrap_err();
     assert!(matches!(error, ConnectError::Lost { sent: true, .. }), "{error:?}");
     let text = error.to_string();
@@ -114,7 +115,7 @@ async fn what_a_dead_link_left_is_stopped_though_others_came_in_vain_before() {
     eprintln!("a check within {at:?}: {checked:?}");
     // Stages that are stopped before their link has connected, or while it cleans up after the previous one.
     for ms in [0, 10, 30] {
-        let (end, _) = sshd.run(stage("bash", "true\n"), after(Duration::from_millis(ms))).await;
+        let (end, _) = sshd.run(stage(Shell::Bash, "true\n"), after(Duration::from_millis(ms))).await;
         assert!(end.is_ok(), "{end:?}");
     }
     expect_swept(&sshd, old).await;
@@ -136,7 +137,7 @@ async fn what_a_dead_link_left_is_stopped_however_long_its_stage_had_run() {
         eventually("the note is kept young", young).await;
         kill(only_link(&sshd));
     };
-    let ((end, _), ()) = tokio::join!(sshd.run(stage("bash", script), never()), aging);
+    let ((end, _), ()) = tokio::join!(sshd.run(stage(Shell::Bash, script), never()), aging);
     assert!(matches!(end, Err(ConnectError::Lost { .. })), "{end:?}");
     expect_swept(&sshd, session(&sshd)).await;
 }

@@ -177,9 +177,9 @@ impl<'a> Hub<'a> {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, within).await
             }
-            Ask::Stage { shell, start_within, stop_grace, .. } => {
+            Ask::Stage { interpreter, start_within, stop_grace, .. } => {
                 self.watch_runner(&mut line, request.wake, super::stage::DESCRIPTORS);
-                self.run_stage(line, shell, start_within, stop_grace).await
+                self.run_stage(line, interpreter, start_within, stop_grace).await
             }
         };
     }

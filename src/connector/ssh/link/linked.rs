@@ -16,7 +16,7 @@ use super::super::trace::prelude;
 use super::super::{Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
 use super::line::Line;
-use super::message::{Ask, Control, Reply, Shell};
+use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
@@ -158,7 +158,7 @@ impl Linked {
         let (stderr, err) = io::pipe()?;
         let ask = Ask::Stage {
             at: target.at.clone(),
-            shell: Shell { name: stage.shell.clone(), before: prelude(stage.trace.as_ref()) },
+            interpreter: Interpreter { shell: stage.shell, before: prelude(stage.trace.as_ref()) },
             start_within: stage.start_within,
             stop_grace: stage.stop_grace,
         };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::core::endpoint::Endpoint;
+use crate::core::execution::Shell;
 use crate::core::time::millis;
 use crate::port::connector::{ConnectError, StageEnd};
 
@@ -59,7 +60,7 @@ pub(super) enum Ask {
     /// Run a script. With three descriptors: the script, and pipes for its output.
     Stage {
         at: Endpoint,
-        shell: Shell,
+        interpreter: Interpreter,
         #[serde(with = "millis")]
         start_within: Duration,
         #[serde(with = "millis")]
@@ -71,10 +72,10 @@ pub(super) enum Ask {
     End,
 }
 
-/// An interpreter, and shell commands to run before it.
+/// A shell that reads a script, and commands to run before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Shell {
-    pub(super) name: String,
+pub(super) struct Interpreter {
+    pub(super) shell: Shell,
     pub(super) before: String,
 }
 
@@ -136,10 +137,10 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
-        let shell = Shell { name: "bash".to_owned(), before: "cd /builds".to_owned() };
+        let interpreter = Interpreter { shell: Shell::Bash, before: "cd /builds".to_owned() };
         let asks = [
             Ask::Check { at: endpoint(), within },
-            Ask::Stage { at: endpoint(), shell, start_within: within, stop_grace },
+            Ask::Stage { at: endpoint(), interpreter, start_within: within, stop_grace },
             Ask::Show,
             Ask::End,
         ];

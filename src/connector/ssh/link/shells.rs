@@ -16,7 +16,8 @@ use super::super::guest::Noise;
 use super::super::remote::{Marked, SessionId};
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
-use super::message::Shell;
+use super::message::Interpreter;
+use crate::core::execution::Shell;
 use crate::port::connector::ConnectError;
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
@@ -30,7 +31,7 @@ pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// A shell in the guest that has started and reads its standard input.
 pub(super) struct StandbyShell {
-    shell: Shell,
+    interpreter: Interpreter,
     pub(super) begun: Begun,
     /// Its output so far, which belongs to the stage's output.
     pub(super) noise: Noise,
@@ -38,10 +39,14 @@ pub(super) struct StandbyShell {
 
 impl StandbyShell {
     /// Starts a shell, and waits until it is ready.
-    async fn start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
+    async fn start(
+        session: &Session<'_>,
+        interpreter: &Interpreter,
+        within: Duration,
+    ) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
-            match Self::try_start(session, shell, within).await {
+            match Self::try_start(session, interpreter, within).await {
                 Err(none) if is_refusal(&none.error) && Instant::now() < patience => {
                     sleep(REFUSED_AGAIN).await;
                 }
@@ -50,9 +55,13 @@ impl StandbyShell {
         }
     }
 
-    async fn try_start(session: &Session<'_>, shell: &Shell, within: Duration) -> Result<Self, NoShell> {
+    async fn try_start(
+        session: &Session<'_>,
+        interpreter: &Interpreter,
+        within: Duration,
+    ) -> Result<Self, NoShell> {
         let mut noise = Noise::default();
-        let marked = Marked::interpreter(&shell.name, &shell.before);
+        let marked = Marked::interpreter(interpreter.shell, &interpreter.before);
         let begun = match marked {
             Ok(marked) => stage::begin(session, &marked, within).await,
             Err(error) => Err(error),
@@ -62,7 +71,7 @@ impl StandbyShell {
             Err(error) => return Err(NoShell { error, noise }),
         };
         match begun.guest.start(session, within, &mut noise).await {
-            Ok(()) => Ok(Self { shell: shell.clone(), begun, noise }),
+            Ok(()) => Ok(Self { interpreter: interpreter.clone(), begun, noise }),
             Err(error) => {
                 let _sent = begun.to.close().await;
                 Err(NoShell { error, noise })
@@ -94,7 +103,7 @@ pub(super) struct NoShell {
 
 /// A stage's request for a shell.
 struct ShellRequest {
-    shell: Shell,
+    interpreter: Interpreter,
     within: Duration,
     back: oneshot::Sender<Result<StandbyShell, NoShell>>,
 }
@@ -128,9 +137,13 @@ impl Shells {
     }
 
     /// The waiting shell, if it is of this kind, or a new one. `None` if requests are no longer served.
-    pub(super) async fn take(&self, shell: Shell, within: Duration) -> Option<Result<StandbyShell, NoShell>> {
+    pub(super) async fn take(
+        &self,
+        interpreter: Interpreter,
+        within: Duration,
+    ) -> Option<Result<StandbyShell, NoShell>> {
         let (back, answer) = oneshot::channel();
-        self.requests.send(ShellRequest { shell, within, back }).await.ok()?;
+        self.requests.send(ShellRequest { interpreter, within, back }).await.ok()?;
         answer.await.ok()
     }
 
@@ -153,7 +166,7 @@ impl Shells {
     /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
     /// stage.
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
-        let mut shell = Shell { name: "bash".to_owned(), before: String::new() };
+        let mut interpreter = Interpreter { shell: Shell::Bash, before: String::new() };
         let mut waiting: Option<StandbyShell> = None;
         let mut delay = FIRST_DELAY;
         let mut not_before = Instant::now();
@@ -165,14 +178,14 @@ impl Shells {
         loop {
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
-                match StandbyShell::start(session, &shell, standby.within).await {
+                match StandbyShell::start(session, &interpreter, standby.within).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
                         not_before = Instant::now() + delay;
                         delay = (delay * 2).min(LONGEST_DELAY);
                         early = standby.requests.try_recv().ok();
                         // The request has waited for this shell.
-                        if let Some(request) = early.take_if(|request| request.shell == shell) {
+                        if let Some(request) = early.take_if(|request| request.interpreter == interpreter) {
                             let _gone = request.back.send(Err(none));
                         }
                     }
@@ -189,13 +202,13 @@ impl Shells {
                     }
                     not_before = Instant::now() + delay;
                     delay = (delay * 2).min(LONGEST_DELAY);
-                    wanted = shell.before.is_empty();
+                    wanted = interpreter.before.is_empty();
                     self.set_waiting(false);
                 }
                 request = next(&mut early, &mut standby.requests) => {
-                    let Some(ShellRequest { shell: kind, within, back }) = request else { return };
+                    let Some(ShellRequest { interpreter: kind, within, back }) = request else { return };
                     let found = match waiting.take() {
-                        Some(fitting) if fitting.shell == kind => Ok(fitting),
+                        Some(fitting) if fitting.interpreter == kind => Ok(fitting),
                         other => {
                             if let Some(other) = other {
                                 other.dismiss().await;
@@ -203,7 +216,7 @@ impl Shells {
                             StandbyShell::start(session, &kind, within).await
                         }
                     };
-                    (shell, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
+                    (interpreter, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
                     wanted = true;
                     self.set_waiting(false);
                     self.failed.set(false);

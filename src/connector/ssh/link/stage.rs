@@ -12,7 +12,7 @@ use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on};
 use super::hub::Hub;
 use super::line::Line;
-use super::message::{Control, Reply, Shell};
+use super::message::{Control, Interpreter, Reply};
 use super::shells::{NoShell, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
@@ -41,7 +41,7 @@ impl Hub<'_> {
     pub(super) async fn run_stage(
         &self,
         mut line: Line,
-        shell: Shell,
+        interpreter: Interpreter,
         start_within: Duration,
         stop_grace: Duration,
     ) -> io::Result<()> {
@@ -49,7 +49,7 @@ impl Hub<'_> {
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
         line.send(&Reply::Accepted, &[]).await?;
-        let result = self.stage(&mut line, shell, start_within, stop_grace).await;
+        let result = self.stage(&mut line, interpreter, start_within, stop_grace).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
             // The stage may still be running: its note stays, and the next link stops that session.
             self.close();
@@ -61,7 +61,7 @@ impl Hub<'_> {
     async fn stage(
         &self,
         line: &mut Line,
-        shell: Shell,
+        interpreter: Interpreter,
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
@@ -79,7 +79,7 @@ impl Hub<'_> {
         };
         let taken = tokio::select! {
             biased;
-            taken = timeout_at(start_by + MARGIN, self.shells.take(shell, start_within)) => taken,
+            taken = timeout_at(start_by + MARGIN, self.shells.take(interpreter, start_within)) => taken,
             _ = stop_requested(line) => {
                 // A shell that is still starting ends with the connection.
                 self.close();
