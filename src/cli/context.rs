@@ -16,6 +16,7 @@ use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
+use crate::provider;
 use crate::store::file::{self, FileStore, Options};
 
 /// The path of the state directory, unless an option, the environment or the configuration names another.
@@ -53,7 +54,8 @@ impl Context {
         let read = read.or_else(|| reads.then(|| read_config(&place).ok().flatten()).flatten());
         let config = read.map_or_else(OnceCell::new, OnceCell::from);
         let command =
-            KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect());
+            KeeperCommand::new(program::driver()?, keeper_args(&place), || std::env::vars_os().collect())
+                .passing(provider::needs_variable);
         // Ctrl-C stops an operator's command. Driver calls and keepers handle signals themselves.
         let signals = if role == Role::Operator { Signals::default_actions() } else { Signals::install()? };
         let mut host = LocalHost::open(state, role, command, signals)?;

@@ -68,9 +68,7 @@ pub(super) fn other(config: &Config) -> Result<Option<PathBuf>, CliError> {
     let beside = backends.parent().unwrap_or(Path::new("/")).display().to_string();
     let kind = &pool.provider.kind;
     let what = format!("provider \"{kind}\" needs the program `{BACKENDS}`, which is not in `{beside}`");
-    Err(CliError::say(what).help(
-        "install both programs of the package, or build both with `cargo build --features aws-ec2,gce`",
-    ))
+    Err(CliError::say(what).help("install both programs of the package that `scripts/package` builds"))
 }
 
 /// Which program makes the calls of a pool; `None`: no provider of that kind exists.

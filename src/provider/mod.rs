@@ -1,6 +1,6 @@
 //! Adapters that launch, list and terminate instances; one folder each, and the list of them.
 //!
-//! Adding one: a folder beside this file, a line in `WITHOUT_BACKENDS`, a fixture in tests/contract/provider.rs.
+//! Adding one: a folder beside this file, its name in `providers!`, a fixture in tests/contract/provider.rs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,34 +36,23 @@ pub mod supervisor;
 
 use keys::KeyError;
 
-/// All providers, those of clouds without their calls: for a program that has to start fast.
-pub const WITHOUT_BACKENDS: &[Registration] = &[
-    local::REGISTRATION,
-    qemu::REGISTRATION,
-    static_hosts::REGISTRATION,
-    aws_ec2::REGISTRATION,
-    gce::REGISTRATION,
-];
+macro_rules! providers {
+    ($($folder:ident),*) => {
+        /// All providers, those of clouds without their calls: for a program that has to start fast.
+        pub const WITHOUT_BACKENDS: &[Registration] = &[$($folder::REGISTRATION),*];
 
-/// All providers, with the cloud calls that were compiled in.
-#[cfg(feature = "backends")]
-pub const WITH_BACKENDS: &[Registration] = &[
-    local::REGISTRATION,
-    qemu::REGISTRATION,
-    static_hosts::REGISTRATION,
-    aws_ec2::WITH_CALLS,
-    gce::WITH_CALLS,
-];
+        /// All providers, with the cloud calls that were compiled in.
+        #[cfg(feature = "backends")]
+        pub const WITH_BACKENDS: &[Registration] = &[$($folder::WITH_CALLS),*];
 
-/// The keys of every provider: first those of its table, then those of inner tables. They are not in `Registration`,
-/// because only docs/configuration.md uses them: a program does not contain constants that it does not refer to.
-pub const KEYS: &[(&str, &[KeyTable])] = &[
-    (local::REGISTRATION.kind, local::KEYS),
-    (qemu::REGISTRATION.kind, qemu::KEYS),
-    (static_hosts::REGISTRATION.kind, static_hosts::KEYS),
-    (aws_ec2::REGISTRATION.kind, aws_ec2::KEYS),
-    (gce::REGISTRATION.kind, gce::KEYS),
-];
+        /// The keys of every provider: first those of its table, then those of inner tables. They are not in
+        /// `Registration`, because only docs/configuration.md uses them: a program does not contain constants that it
+        /// does not refer to.
+        pub const KEYS: &[(&str, &[KeyTable])] = &[$(($folder::REGISTRATION.kind, $folder::KEYS)),*];
+    };
+}
+
+providers!(local, qemu, static_hosts, aws_ec2, gce);
 
 /// The providers of this program, once `install` has set them.
 static PROVIDERS: OnceLock<&'static [Registration]> = OnceLock::new();
@@ -76,6 +65,11 @@ pub fn install(providers: &'static [Registration]) {
 /// Every provider that this program has.
 pub fn all() -> &'static [Registration] {
     PROVIDERS.get().copied().unwrap_or(WITHOUT_BACKENDS)
+}
+
+/// True if a provider needs an environment variable in the keeper.
+pub fn needs_variable(name: &str) -> bool {
+    all().iter().any(|known| known.environment.contains(&name))
 }
 
 /// The program that makes a provider's calls.
@@ -95,11 +89,12 @@ pub type Built = Result<Rc<dyn Provider>, KeyError>;
 pub struct Registration {
     /// The value of `kind` in a pool's provider table.
     pub kind: &'static str,
-    /// One line for `init` and the documentation.
-    pub summary: &'static str,
     /// A pool's provider table with every key, commented; it parses and builds (`allow_root` aside).
     pub example: &'static str,
     pub calls: Calls,
+    /// Environment variables that a keeper started in the background may have. They name files and places; a variable
+    /// with a secret does not belong here.
+    pub environment: &'static [&'static str],
     /// Checks the table and creates the provider, without side effects.
     pub build: fn(&BuildContext, &toml::Table) -> Built,
     /// Directories of jobs on instances that share the runner host's file system, derived from the state directory.
@@ -205,11 +200,5 @@ mod tests {
             assert!(all()[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
             assert!(provider.example.parse::<toml::Table>().is_ok(), "{}", provider.kind);
         }
-    }
-
-    #[test]
-    fn every_provider_has_its_keys_listed() {
-        let kinds: Vec<&str> = all().iter().map(|known| known.kind).collect();
-        assert_eq!(KEYS.iter().map(|(kind, _)| *kind).collect::<Vec<&str>>(), kinds);
     }
 }

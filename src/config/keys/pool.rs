@@ -61,10 +61,10 @@ pub(super) static PROVIDER: KeyTable = KeyTable {
     about: "Where the instances of the pool come from. Every key but `kind` is the provider's own; the sections \
             below have them.",
     keys: &[key("kind", Text, Required, Pass)
-        .means("Which provider: `\"local\"`, `\"qemu\"`, `\"static\"`, `\"aws-ec2\"` or `\"gce\"`.")
+        .means("Which provider: a name from the sections below.")
         .interacts(
-            "A provider does not find the instances of another one: drain the pool before a change. `\"aws-ec2\"` \
-             and `\"gce\"` need the program `greenroom-backends` beside `greenroom`; a running keeper re-executes \
+            "A provider does not find the instances of another one: drain the pool before a change. The providers \
+             of clouds need the program `greenroom-backends` beside `greenroom`; a running keeper re-executes \
              as that program by itself.",
         )],
 };

@@ -33,12 +33,12 @@ const CLOSE_ON_EXEC: u32 = 0o2_000_000;
 /// Confirms that the child is detached: a byte that no program prints by accident.
 const DETACHED: u8 = 0x06;
 
-/// The whole environment of a keeper started in the background. An allow-list, so that unknown variables are left out.
+/// The environment of a keeper started in the background. An allow-list, so that unknown variables are left out.
 ///
 /// `SSH_AUTH_SOCK` is left out: a process that outlives the login and connects to guests must not reach an agent. So
-/// are keys of clouds (`AWS_SECRET_ACCESS_KEY`), because a long-lived process's environment must not contain secrets;
-/// the variables below name the files that hold them.
-const ALLOWED: [&str; 39] = [
+/// are keys of clouds (`AWS_SECRET_ACCESS_KEY`), because a long-lived process's environment must not contain secrets.
+/// Providers name further variables, which hold the paths of files with secrets.
+const ALLOWED: [&str; 21] = [
     "PATH",
     "HOME",
     "USER",
@@ -58,24 +58,6 @@ const ALLOWED: [&str; 39] = [
     "RUST_BACKTRACE",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
-    "AWS_PROFILE",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_CONFIG_FILE",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "AWS_CA_BUNDLE",
-    "AWS_EC2_METADATA_DISABLED",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_EC2",
-    "AWS_ROLE_ARN",
-    "AWS_ROLE_SESSION_NAME",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "GCE_METADATA_HOST",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "CLOUDSDK_CONFIG",
-    "KUBECONFIG",
-    "KUBERNETES_SERVICE_HOST",
-    "KUBERNETES_SERVICE_PORT",
     "NO_PROXY",
     "no_proxy",
 ];
@@ -91,6 +73,8 @@ pub struct KeeperCommand {
     /// Paths in them must be absolute: the keeper runs in `/`.
     pub args: Vec<OsString>,
     environment: fn() -> Vec<(OsString, OsString)>,
+    /// True for a variable that the keeper gets in addition to the allow-list.
+    passes: fn(&str) -> bool,
 }
 
 impl KeeperCommand {
@@ -101,18 +85,29 @@ impl KeeperCommand {
         args: impl IntoIterator<Item = impl Into<OsString>>,
         environment: fn() -> Vec<(OsString, OsString)>,
     ) -> Self {
-        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), environment }
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            environment,
+            passes: |_| false,
+        }
+    }
+
+    /// Adds variables to the allow-list.
+    #[must_use]
+    pub fn passing(self, passes: fn(&str) -> bool) -> Self {
+        Self { passes, ..self }
+    }
+
+    fn allows(&self, name: &OsStr, value: &OsStr) -> bool {
+        let Some(name) = name.to_str() else { return false };
+        let has_password = || value.as_encoded_bytes().contains(&b'@');
+        ALLOWED.contains(&name) || (self.passes)(name) || (PROXIES.contains(&name) && !has_password())
     }
 
     fn environment(&self) -> impl Iterator<Item = (OsString, OsString)> {
-        (self.environment)().into_iter().filter(|(name, value)| allowed(name, value))
+        (self.environment)().into_iter().filter(|(name, value)| self.allows(name, value))
     }
-}
-
-fn allowed(name: &OsStr, value: &OsStr) -> bool {
-    let Some(name) = name.to_str() else { return false };
-    let has_password = || value.as_encoded_bytes().contains(&b'@');
-    ALLOWED.contains(&name) || (PROXIES.contains(&name) && !has_password())
 }
 
 impl LocalHost {
@@ -258,6 +253,7 @@ mod tests {
                 ("TMPDIR", "x"),
                 ("JOB_RESPONSE_FILE", "x"),
                 ("AWS_SECRET_ACCESS_KEY", "x"),
+                ("AWS_PROFILE", "ci"),
                 ("SSH_AUTH_SOCK", "x"),
                 ("LD_PRELOAD", "x"),
                 ("HTTPS_PROXY", "http://proxy:3128"),
@@ -267,7 +263,13 @@ mod tests {
             .to_vec()
         };
         let command = KeeperCommand::new("/bin/true", ["keep"], own);
-        let names: Vec<_> = command.environment().map(|(name, _)| name.into_string().unwrap()).collect();
-        assert_eq!(names, ["PATH", "HTTPS_PROXY"]);
+        let names = |command: &KeeperCommand| -> Vec<_> {
+            command.environment().map(|(name, _)| name.into_string().unwrap()).collect()
+        };
+        assert_eq!(names(&command), ["PATH", "HTTPS_PROXY"]);
+        assert_eq!(
+            names(&command.passing(|name| name == "AWS_PROFILE")),
+            ["PATH", "AWS_PROFILE", "HTTPS_PROXY"]
+        );
     }
 }

@@ -21,14 +21,30 @@ use settings::Settings;
 /// Checks tables, without the calls.
 pub const REGISTRATION: Registration = Registration {
     kind: "aws-ec2",
-    summary: "instances of Amazon EC2, spot or on demand, in any number of types and zones",
     example: include_str!("example.toml"),
     calls: Calls::Delegated,
+    environment: ENVIRONMENT,
     build: build_without_calls,
     guest_dirs: None,
     fixed: None,
     doctor: doctor::without_calls,
 };
+
+/// Where the SDK finds credentials and settings. Not `AWS_SECRET_ACCESS_KEY`.
+const ENVIRONMENT: &[&str] = &[
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CA_BUNDLE",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_EC2",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
 
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;

@@ -20,14 +20,17 @@ use settings::Settings;
 /// Checks tables, without the calls.
 pub const REGISTRATION: Registration = Registration {
     kind: "gce",
-    summary: "instances of Google Compute Engine, spot or on demand, in any number of types and zones",
     example: include_str!("example.toml"),
     calls: Calls::Delegated,
+    environment: ENVIRONMENT,
     build: build_without_calls,
     guest_dirs: None,
     fixed: None,
     doctor: doctor::without_calls,
 };
+
+/// Where the SDK finds credentials and settings.
+const ENVIRONMENT: &[&str] = &["GCE_METADATA_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG"];
 
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;

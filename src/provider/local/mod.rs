@@ -36,14 +36,17 @@ use settings::Settings;
 
 pub const REGISTRATION: Registration = Registration {
     kind: "local",
-    summary: "processes on the runner host, without isolation: for trials, rehearsals and tests",
     example: include_str!("example.toml"),
     calls: Calls::Here,
+    environment: &[],
     build,
     guest_dirs: Some(guest_dirs),
     fixed: None,
     doctor: doctor::doctor,
 };
+
+#[cfg(feature = "backends")]
+pub const WITH_CALLS: Registration = REGISTRATION;
 
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;

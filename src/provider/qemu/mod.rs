@@ -38,14 +38,17 @@ use spec::{Booted, Ended, Spec};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "qemu",
-    summary: "virtual machines on the runner host, with QEMU: a whole machine for each job, without a cloud",
     example: include_str!("example.toml"),
     calls: Calls::Here,
+    environment: &[],
     build,
     guest_dirs: None,
     fixed: None,
     doctor: doctor::doctor,
 };
+
+#[cfg(feature = "backends")]
+pub const WITH_CALLS: Registration = REGISTRATION;
 
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;

@@ -28,14 +28,17 @@ use settings::{Host, JUMP, Server, Settings};
 
 pub const REGISTRATION: Registration = Registration {
     kind: "static",
-    summary: "existing hosts, Linux or macOS, reached over SSH and cleaned between jobs",
     example: include_str!("example.toml"),
     calls: Calls::Here,
+    environment: &[],
     build,
     guest_dirs: None,
     fixed: Some(FixedHosts { named, clean: clean::script }),
     doctor: doctor::doctor,
 };
+
+#[cfg(feature = "backends")]
+pub const WITH_CALLS: Registration = REGISTRATION;
 
 /// For docs/configuration.md.
 pub const KEYS: &[KeyTable] = keys::TABLES;

@@ -1,0 +1,40 @@
+//! A provider that exists in this file only: everything that reads providers finds it, and no other file names it.
+
+use greenroom::keys::{Applies, Key, KeyTable, Takes, Unset, key, page};
+use greenroom::provider::{self, BuildContext, Built, Calls, Registration, WITHOUT_BACKENDS};
+
+/// The keys of the table.
+const KEYS: &[KeyTable] =
+    &[KeyTable { header: "[pool.NAME.provider]", about: "Sheets of paper.", keys: &[SHEETS] }];
+const SHEETS: Key =
+    key("sheets", Takes::Count(1), Unset::Required, Applies::Launch).means("Sheets per instance.");
+
+const PAPER: Registration = Registration {
+    kind: "paper",
+    example: "kind = \"paper\"\nsheets = 4\n",
+    calls: Calls::Here,
+    environment: &["PAPER_HOME"],
+    build,
+    guest_dirs: None,
+    fixed: None,
+    doctor: |_, _| Vec::new(),
+};
+
+fn build(_context: &BuildContext, _table: &toml::Table) -> Built {
+    Err(provider::keys::KeyError::choice("size", "a7", &["a4", "a5"]))
+}
+
+#[test]
+fn a_provider_in_one_place_is_found_everywhere() {
+    let mut providers = WITHOUT_BACKENDS.to_vec();
+    providers.push(PAPER);
+    provider::install(providers.leak());
+
+    assert_eq!(provider::find("paper").unwrap().example, PAPER.example);
+    let error = provider::find("papre").unwrap_err().to_string();
+    assert!(error.ends_with("or \"paper\": did you mean \"paper\"?"), "{error}");
+    assert!(provider::needs_variable("PAPER_HOME") && !provider::needs_variable("PAPER_SECRET"));
+
+    let page = page::render(&[], &[provider::KEYS, &[(PAPER.kind, KEYS)]].concat());
+    assert!(page.contains("## Provider `paper`") && page.contains("| `sheets` |"), "{page}");
+}
