@@ -17,6 +17,7 @@ use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
+use crate::gitlab::stage::Stage;
 use crate::port::clock::Clock as _;
 use crate::port::connector::StageEnd;
 use crate::port::host::{AttemptRecord, Host as _};
@@ -84,13 +85,14 @@ pub(super) async fn prepare(
     }
 }
 
-/// `run`: a stage's script on the job's instance.
+/// `run`: a stage's script on the job's instance. A stage with an unknown name is run like any other.
 pub(super) async fn run(
     place: &GlobalOptions,
     script: &Path,
     stage: &str,
     env: JobEnv,
 ) -> Result<Outcome, CliError> {
+    let Ok(stage) = stage.parse::<Stage>();
     let code_file = env.code_file();
     if let Some(file) = &code_file {
         // The runner never removes it: a file from an earlier stage would count as this stage's.
@@ -107,7 +109,7 @@ pub(super) async fn run(
     let outcome = match engine.stage(&call.attempt, script, &mut output).await {
         Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
         Ok(StageEnd::Signalled(signal)) => {
-            ui::tell(&format!("the script was killed by SIG{signal}"));
+            ui::tell(&messages::killed(&stage, &signal));
             Outcome::of_signal(&signal)
         }
         Ok(StageEnd::Stopped) => {

@@ -8,6 +8,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::report::{FailedBoot, WaitingOn};
 use crate::core::time::{Pretty, Stamp};
 use crate::engine::acquire::{BootStep, Progress};
+use crate::gitlab::stage::Stage;
 
 /// How many unavailable offerings a line names at most.
 const OFFERINGS_NAMED: usize = 3;
@@ -16,7 +17,7 @@ const OFFERINGS_NAMED: usize = 3;
 pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> String {
     match progress {
         Progress::Waiting { on, usual_boot } => waiting(pool, on, *usual_boot, now),
-        Progress::Unavailable(offerings) => passed_over(offerings, now),
+        Progress::Unavailable(offerings) => unavailable(offerings, now),
         Progress::Boot { instance, offering, step, after } => {
             let word = match (step, offering) {
                 (BootStep::Launched, Some(offering)) => format!("launched ({offering})"),
@@ -60,7 +61,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
 }
 
 /// The offerings that a launch skipped; many are shortened to the first few.
-fn passed_over(offerings: &[Unavailable], now: Stamp) -> String {
+fn unavailable(offerings: &[Unavailable], now: Stamp) -> String {
     let line = |passed: &Unavailable| format!("{passed}, next try in {}", whole(now.until(passed.until)));
     let mut shown: Vec<String> = offerings.iter().take(OFFERINGS_NAMED).map(line).collect();
     let more = offerings.len().saturating_sub(OFFERINGS_NAMED);
@@ -92,6 +93,16 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
     format!("instance {instance} ready in {} ({how})", Pretty(waited))
 }
 
+/// The end of a stage that a signal killed. The job's author knows only the scripts of the job.
+pub(super) fn killed(stage: &Stage, signal: &str) -> String {
+    let script = if stage.is_job_script() {
+        "the script".to_owned()
+    } else {
+        format!("GitLab Runner's script `{stage}`")
+    };
+    format!("{script} was killed by SIG{signal}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +118,15 @@ mod tests {
 
     fn say(on: WaitingOn, usual_boot: Option<Duration>) -> String {
         progress(&PoolName::new("linux"), &Progress::Waiting { on, usual_boot }, now())
+    }
+
+    #[test]
+    fn a_killed_script_is_named_by_its_author() {
+        assert_eq!(killed(&Stage::AfterScript, "KILL"), "the script was killed by SIGKILL");
+        assert_eq!(
+            killed(&Stage::GetSources, "TERM"),
+            "GitLab Runner's script `get_sources` was killed by SIGTERM"
+        );
     }
 
     #[test]

@@ -49,19 +49,6 @@ impl Stage {
     pub fn is_job_script(&self) -> bool {
         matches!(self, Self::BuildScript | Self::Step(_) | Self::AfterScript)
     }
-
-    /// True if the runner calls this stage after the job's own script has ended.
-    pub fn is_after_script(&self) -> bool {
-        matches!(
-            self,
-            Self::AfterScript
-                | Self::ArchiveCache
-                | Self::ArchiveCacheOnFailure
-                | Self::UploadArtifactsOnSuccess
-                | Self::UploadArtifactsOnFailure
-                | Self::CleanupFileVariables
-        )
-    }
 }
 
 impl FromStr for Stage {
