@@ -153,6 +153,7 @@ pub fn next_look(seen: &AttemptSeen, timing: &Timing) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::golden;
     use crate::core::notation::{NOW, ago, cleaned, facts};
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -291,16 +292,7 @@ mod tests {
 
     #[test]
     fn each_end_is_said_in_words_of_its_own() {
-        let ends = [
-            End::CleanedUp,
-            End::Superseded,
-            End::GivenBack,
-            End::Rebooted,
-            End::RunnerGone,
-            End::TmpdirGone,
-            End::Unused,
-            End::Overrun,
-        ];
+        let ends = golden::ends();
         let sentences: std::collections::BTreeSet<String> = ends.iter().map(End::to_string).collect();
         assert_eq!(sentences.len(), ends.len());
         let late = |how| Closed { at: NOW, how }.to_string();

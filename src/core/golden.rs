@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::attempt::End;
 use super::ids::JobKey;
+use super::instance::DrainReason;
 use super::job::JobFacts;
 
 /// The recorded lines of a file in `tests/fixtures/format-2/`.
@@ -54,6 +55,27 @@ pub(crate) fn covers<T: DeserializeOwned>(recorded: &str, unknown: &str) {
     }
 }
 
+/// One of each.
+pub(crate) fn drain_reasons() -> Vec<DrainReason> {
+    let message = || "exit status 3".to_owned();
+    vec![
+        DrainReason::UsedUp,
+        DrainReason::Surplus,
+        DrainReason::Expired,
+        DrainReason::MadeRoom,
+        DrainReason::ByOperator,
+        DrainReason::NeverReady,
+        DrainReason::NotReady { message: message() },
+        DrainReason::Stopped,
+        DrainReason::Vanished,
+        DrainReason::Broken { message: message() },
+        DrainReason::Unresponsive { message: message() },
+        DrainReason::Rebooted,
+        DrainReason::Unaccounted,
+        DrainReason::LaunchedAfterRefusal,
+    ]
+}
+
 pub(crate) fn ends() -> [End; 8] {
     [
         End::CleanedUp,
@@ -86,7 +108,7 @@ mod tests {
     use crate::core::event::{Change, Event};
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
-    use crate::core::instance::{Answer, DrainReason, Release};
+    use crate::core::instance::{Answer, Release};
     use crate::core::notation::{NOW, world};
     use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle};
     use crate::core::pool::PoolState;
@@ -175,26 +197,6 @@ mod tests {
         }
     }
 
-    fn reasons() -> Vec<DrainReason> {
-        let message = || "exit status 3".to_owned();
-        vec![
-            DrainReason::UsedUp,
-            DrainReason::Surplus,
-            DrainReason::Expired,
-            DrainReason::MadeRoom,
-            DrainReason::ByOperator,
-            DrainReason::NeverReady,
-            DrainReason::NotReady { message: message() },
-            DrainReason::Stopped,
-            DrainReason::Vanished,
-            DrainReason::Broken { message: message() },
-            DrainReason::Unresponsive { message: message() },
-            DrainReason::Rebooted,
-            DrainReason::Unaccounted,
-            DrainReason::LaunchedAfterRefusal,
-        ]
-    }
-
     fn launches() -> Vec<Change> {
         let intended = |offering| Change::LaunchIntended {
             instance: instance(),
@@ -266,7 +268,7 @@ mod tests {
         all.extend(launches());
         all.extend(jobs());
         let drained = |reason| Change::DrainingBegun { instance: instance(), reason };
-        all.extend(reasons().into_iter().map(drained));
+        all.extend(drain_reasons().into_iter().map(drained));
         all.into_iter().map(|change| change.at(NOW)).collect()
     }
 

@@ -312,6 +312,7 @@ pub struct Release {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::golden;
     use crate::core::notation::{NOW, ago, world};
     use crate::core::time::BootId;
     use std::time::Duration;
@@ -411,26 +412,10 @@ mod tests {
 
     #[test]
     fn each_reason_to_drain_is_said_in_words_of_its_own() {
-        let message = || "mark".to_owned();
-        let reasons = [
-            DrainReason::UsedUp,
-            DrainReason::Surplus,
-            DrainReason::Expired,
-            DrainReason::MadeRoom,
-            DrainReason::ByOperator,
-            DrainReason::NeverReady,
-            DrainReason::NotReady { message: message() },
-            DrainReason::Stopped,
-            DrainReason::Vanished,
-            DrainReason::Broken { message: message() },
-            DrainReason::Unresponsive { message: message() },
-            DrainReason::Rebooted,
-            DrainReason::Unaccounted,
-            DrainReason::LaunchedAfterRefusal,
-        ];
+        let reasons = golden::drain_reasons();
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": mark")).count(), 3);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 3);
     }
 }
