@@ -1,61 +1,42 @@
-//! Writes the archive that a kernel unpacks as its first file system: cpio, format "newc".
+//! The archive that a kernel unpacks as its first file system: cpio, format "newc".
 
-use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 
-const FILE: u32 = 0o100_000;
-const FOLDER: u32 = 0o040_000;
-const LAST: &str = "TRAILER!!!";
+use cpio::newc::{Builder, ModeFileType, trailer};
 
 /// An archive that is being written. The same entries make the same bytes.
-#[derive(Debug)]
-pub(super) struct Archive<W> {
-    to: W,
+#[derive(Debug, Default)]
+pub(super) struct Archive {
+    bytes: Vec<u8>,
     entries: u32,
 }
 
-impl<W: Write> Archive<W> {
-    pub(super) fn new(to: W) -> Self {
-        Self { to, entries: 0 }
-    }
-
+impl Archive {
     /// A directory; the ones above it come first.
     pub(super) fn folder(&mut self, path: &str) -> io::Result<()> {
-        self.entry(path, FOLDER | 0o755, &[])
+        self.entry(
+            Builder::new(path).mode(0o755).nlink(2).set_mode_file_type(ModeFileType::Directory),
+            path,
+            &[],
+        )
     }
 
     pub(super) fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        self.entry(path, FILE | mode, content)
+        self.entry(Builder::new(path).mode(mode).set_mode_file_type(ModeFileType::Regular), path, content)
     }
 
-    pub(super) fn finish(mut self) -> io::Result<W> {
-        self.entry(LAST, 0, &[])?;
-        self.to.flush()?;
-        Ok(self.to)
+    pub(super) fn finish(self) -> io::Result<Vec<u8>> {
+        trailer(self.bytes)
     }
 
     /// Paths are relative: `lib/modules`. Owned by root, from 1970.
-    fn entry(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    fn entry(&mut self, builder: Builder, path: &str, content: &[u8]) -> io::Result<()> {
         let too_large = |_| io::Error::new(io::ErrorKind::FileTooLarge, path.to_owned());
-        self.entries += 1;
         let size = u32::try_from(content.len()).map_err(too_large)?;
-        let name_size = u32::try_from(path.len() + 1).map_err(too_large)?;
-        let links = if mode & FOLDER == FOLDER { 2 } else { 1 };
-        // Number, mode, user, group, links, time, size, four device numbers, length of the name, checksum.
-        let fields = [self.entries, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name_size, 0];
-        let mut header = String::from("070701");
-        for field in fields {
-            write!(header, "{field:08X}").map_err(io::Error::other)?;
-        }
-        header.push_str(path);
-        header.push('\0');
-        self.padded(header.as_bytes())?;
-        self.padded(content)
-    }
-
-    fn padded(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.to.write_all(bytes)?;
-        self.to.write_all(&[0; 3][..bytes.len().next_multiple_of(4) - bytes.len()])
+        self.entries += 1;
+        let mut writer = builder.ino(self.entries).write(&mut self.bytes, size);
+        writer.write_all(content)?;
+        writer.finish().map(drop)
     }
 }
 
@@ -67,7 +48,7 @@ mod tests {
     use crate::skipped::skipped;
 
     fn sample() -> Vec<u8> {
-        let mut archive = Archive::new(Vec::new());
+        let mut archive = Archive::default();
         archive.folder("lib").unwrap();
         archive.file("lib/a", 0o644, b"hello").unwrap();
         archive.file("init", 0o755, b"").unwrap();

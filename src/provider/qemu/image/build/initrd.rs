@@ -32,7 +32,7 @@ pub(super) fn make(modules: &Path, guest: &[u8]) -> Result<Vec<u8>, InitrdError>
     let list = |name: &str| fs::read_to_string(modules.join(name));
     let known = Modules::read(&list("modules.dep")?, &list("modules.builtin")?);
     let files = known.in_order(&NEEDED).map_err(InitrdError::NoModule)?;
-    let mut archive = Archive::new(Vec::new());
+    let mut archive = Archive::default();
     archive.file("init", 0o755, guest)?;
     archive.folder("lib")?;
     archive.folder(MODULES)?;
