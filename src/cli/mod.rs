@@ -13,7 +13,6 @@ mod job;
 mod keep;
 mod log;
 mod messages;
-pub mod near;
 pub mod pool;
 mod program;
 pub mod rows;

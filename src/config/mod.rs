@@ -5,7 +5,6 @@
 
 mod check;
 mod diagnostic;
-mod duration;
 mod glob;
 mod keys;
 mod near;

@@ -1,6 +1,7 @@
 //! Suggestions for misspelled keys.
 
 use super::keys::{self, Section};
+use crate::keys::near::{nearest, plain};
 
 /// Keys of other programs' configuration files with the same meaning.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -41,35 +42,6 @@ pub(super) fn key_help(section: Section, name: &str) -> String {
     format!("known keys: {}; docs/configuration.md describes them", keys.join(", "))
 }
 
-/// The nearest of some names, if it is near enough to be a suggestion.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let reach = (name.chars().count() / 3).max(1);
-    let name = plain(name);
-    known
-        .map(|candidate| (strsim::damerau_levenshtein(&name, candidate), candidate))
-        .filter(|(distance, _)| *distance <= reach)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
-}
-
-/// `IdleCount`, `idle-count` and `idle_count` are one name.
-fn plain(name: &str) -> String {
-    let mut plain = String::with_capacity(name.len() + 4);
-    let mut after_lower = false;
-    for c in name.chars() {
-        if c.is_uppercase() && after_lower {
-            plain.push('_');
-        }
-        after_lower = c.is_lowercase() || c.is_ascii_digit();
-        if c == '-' {
-            plain.push('_');
-        } else {
-            plain.extend(c.to_lowercase());
-        }
-    }
-    plain
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,12 +62,5 @@ mod tests {
             assert_eq!(key_help(section, name), help, "{name}");
         }
         assert!(key_help(Section::Rule, "zzz").starts_with("known keys: `project`, `namespace`"));
-    }
-
-    #[test]
-    fn far_names_are_no_suggestion() {
-        assert_eq!(nearest("linux", ["windows", "macos"].into_iter()), None);
-        assert_eq!(nearest("linus", ["windows", "linux"].into_iter()), Some("linux"));
-        assert_eq!(nearest("", ["a"].into_iter()), Some("a"));
     }
 }

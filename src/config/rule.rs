@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 
 use crate::core::ids::PoolName;
+use crate::keys::near::nearest;
 
 use super::diagnostic::{Diagnostic, Span};
 use super::glob::Glob;
 use super::keys::Section;
-use super::near;
 use super::pool::PoolConfig;
 use super::table::{Got, Sink, Table};
 
@@ -208,7 +208,7 @@ impl Named {
         }
         let diagnostic = Diagnostic::new(format!("there is no pool `{name}`")).at(at.clone(), "not defined");
         let known: Vec<String> = self.0.keys().map(|known| format!("`{known}`")).collect();
-        sink.push(match near::nearest(name, self.0.keys().map(String::as_str)) {
+        sink.push(match nearest(name, self.0.keys().map(String::as_str)) {
             Some(meant) => diagnostic.help(format!("did you mean `{meant}`?")),
             None if known.is_empty() => diagnostic.help(format!("define it: `[pool.{name}]`")),
             None => diagnostic.help(format!("defined pools: {}", known.join(", "))),

@@ -10,10 +10,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Span};
-use super::duration;
 use super::keys::Section;
 use super::near;
-use crate::keys::{Key, Takes};
+use crate::keys::near::nearest;
+use crate::keys::{Key, Takes, duration};
 
 /// Any larger number is a typo.
 const MOST: u32 = 1_000_000;
@@ -216,7 +216,7 @@ impl<'a> Table<'a> {
             let text = value.as_str().ok_or(Wrong::Type)?;
             words.iter().position(|word| *word == text).ok_or_else(|| {
                 let label = format!("found \"{text}\"");
-                match near::nearest(text, words.iter().copied()) {
+                match nearest(text, words.iter().copied()) {
                     Some(word) => Wrong::Near(label, format!("did you mean \"{word}\"?")),
                     None => Wrong::Value(label),
                 }

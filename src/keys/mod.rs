@@ -3,6 +3,8 @@
 //! `config` and each provider have tables of their keys in this form. Tests compare every table with the code that
 //! reads it, in both directions.
 
+pub mod duration;
+pub mod near;
 pub mod page;
 
 use std::fmt;

@@ -6,8 +6,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Span, SpanRelativeTo};
 use toml::Value;
+
+use crate::keys::duration;
+use crate::keys::near::nearest;
 
 /// An error in a key of a provider's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl KeyError {
     pub fn choice(key: impl Into<String>, found: &str, choices: &[&str]) -> Self {
         let list: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
         let list = list.join(" or ");
-        let near = nearest(found, choices).map(|near| format!(": did you mean {near:?}?"));
+        let near = nearest(found, choices.iter().copied()).map(|near| format!(": did you mean {near:?}?"));
         Self::new(key, format!("is {found:?}, expected {list}{}", near.unwrap_or_default()))
     }
 
@@ -49,13 +51,6 @@ fn shown(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         plain => plain.to_string(),
     }
-}
-
-/// The most similar of the choices, if one is similar at all.
-pub fn nearest<'a>(text: &str, choices: &[&'a str]) -> Option<&'a str> {
-    let scored = choices.iter().map(|choice| (strsim::jaro_winkler(text, choice), *choice));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 > 0.75).then_some(best.1)
 }
 
 /// A table that is being read.
@@ -128,12 +123,8 @@ impl<'a> Keys<'a> {
         let Some(value) = self.value(key) else { return Ok(None) };
         let wrong = || KeyError::kind(&self.name(key), "a duration such as \"1m 30s\"", value);
         let text = value.as_str().ok_or_else(wrong)?;
-        let span: Span = text.parse().map_err(|_| wrong())?;
-        let signed: SignedDuration =
-            span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
-        let negative =
-            |_| KeyError::new(self.name(key), format!("is {text:?}, but a duration cannot be negative"));
-        Duration::try_from(signed).map_err(negative).map(Some)
+        let parsed = duration::parse(text);
+        parsed.map(Some).map_err(|problem| KeyError::new(self.name(key), format!("is {text:?}: {problem}")))
     }
 
     /// A size in bytes with a binary unit (`"512M"`, `"8G"`), greater than zero.
@@ -185,7 +176,7 @@ impl<'a> Keys<'a> {
             return Ok(());
         };
         let known = || self.known.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-        let problem = match nearest(key, &self.known) {
+        let problem = match nearest(key, self.known.iter().copied()) {
             Some(near) => format!("is not a key of this table: did you mean `{near}`?"),
             None => format!("is not a key of this table; known keys: {}", known()),
         };
@@ -226,10 +217,10 @@ mod tests {
         assert_eq!(duration("\"1m 30s\"").unwrap(), Some(Duration::from_secs(90)));
         assert_eq!(duration("\"250ms\"").unwrap(), Some(Duration::from_millis(250)));
         assert_eq!(duration("\"2d\"").unwrap(), Some(Duration::from_hours(48)));
-        assert_eq!(duration("\"-5s\"").unwrap_err(), "`wait` is \"-5s\", but a duration cannot be negative");
+        assert_eq!(duration("\"-5s\"").unwrap_err(), "`wait` is \"-5s\": a duration cannot be negative");
         let wrong = "`wait` is 5, expected a duration such as \"1m 30s\"";
         assert_eq!(duration("5").unwrap_err(), wrong);
-        assert!(duration("\"soon\"").unwrap_err().contains("\"soon\", expected a duration"));
+        assert!(duration("\"soon\"").unwrap_err().contains("\"soon\": not a duration such as"));
         assert!(duration("\"1 month\"").is_err(), "a month has no length");
     }
 

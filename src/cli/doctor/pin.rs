@@ -8,10 +8,11 @@ use std::time::Duration;
 use crate::cli::args::{DoctorOptions, GlobalOptions};
 use crate::cli::context::{self, Context};
 use crate::cli::error::CliError;
-use crate::cli::{near, ui};
+use crate::cli::ui;
 use crate::connector::ssh::HostKey;
 use crate::core::ids::PoolName;
 use crate::host::local::Role;
+use crate::keys::near::nearest;
 use crate::port::host::Host as _;
 use crate::provider::{self, BuildContext, NamedHost};
 
@@ -98,7 +99,7 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
         }
         (None, _) => {
             let error = CliError::say(format!("no pool has a host `{name}`"));
-            let near = near::nearest(name, known.iter().map(String::as_str));
+            let near = nearest(name, known.iter().map(String::as_str));
             Err(match (near, known.is_empty()) {
                 (Some(near), _) => error.help(format!("did you mean `{near}`?")),
                 (None, true) => error.help("name a host of a pool whose provider is \"static\""),

@@ -10,7 +10,6 @@ mod show;
 
 use serde_json::Value;
 
-use crate::cli::near::nearest;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
 use crate::cli::when::When;
@@ -20,6 +19,7 @@ use crate::core::job::JobFacts;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
+use crate::keys::near::nearest;
 
 use past::{Line, Past, Question};
 use sentence::about;

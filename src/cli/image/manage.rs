@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::build::mib;
 use crate::cli::error::CliError;
-use crate::cli::near::nearest;
 use crate::cli::rows::Rows;
 use crate::cli::ui;
+use crate::keys::near::nearest;
 use crate::provider::qemu::image::build::on_disk;
 use crate::provider::qemu::image::store::{Entry, Images, StoreError};
 use crate::provider::qemu::image::{Image, ImageError, Problem};

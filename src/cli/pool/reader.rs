@@ -7,13 +7,13 @@ use futures_util::future::join_all;
 
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
-use crate::cli::near::nearest;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui;
 use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
+use crate::keys::near::nearest;
 use crate::port::host::Host as _;
 use crate::port::store::{Store as _, StoreError};
 use crate::store::file::{self, FileStore};

@@ -10,7 +10,7 @@ const LONGEST: Duration = Duration::from_hours(24 * 365 * 10);
 
 /// Parses `30s`, `20m0s`, `1h 30m`, `1.5h`, `1d` (24 hours), `1w`. Accepts whole milliseconds only, because the journal
 /// stores those: a policy must be the same after it was written and read.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(no_unit(text));
@@ -35,7 +35,7 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// The help for a number without a unit.
-pub(super) fn no_unit(number: &str) -> String {
+pub fn no_unit(number: &str) -> String {
     format!("a number needs its unit: \"{number}s\", \"{number}m\" or \"{number}h\"")
 }
 
