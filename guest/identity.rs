@@ -1,12 +1,13 @@
 //! What makes a machine itself, and not another clone of its image.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::file::write;
 use crate::naming;
 use crate::protocol::Order;
 use crate::ssh::{Server, quiet};
@@ -115,18 +116,6 @@ fn proxy_variables(url: &str) -> String {
         format!("export {name}={value} {upper}={value}\n")
     });
     lines.concat()
-}
-
-/// Writes a file with exactly that mode, whatever was there before.
-pub(crate) fn write(path: impl AsRef<Path>, mode: u32, text: impl AsRef<[u8]>) -> io::Result<()> {
-    let path = path.as_ref();
-    let put = || {
-        let mut file: File =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(text.as_ref())
-    };
-    put().map_err(naming(path.display()))
 }
 
 #[cfg(test)]

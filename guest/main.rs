@@ -6,6 +6,7 @@
 mod agent;
 mod base64;
 mod boot;
+mod file;
 mod identity;
 mod init;
 mod network;

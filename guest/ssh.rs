@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::identity::write;
+use crate::file::write;
 use crate::naming;
 
 /// Ours, in memory.
