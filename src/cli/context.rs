@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::args::{DEFAULT_CONFIG, GlobalOptions};
 use super::error::CliError;
+use super::locate::{CONFIG_NOTE, config_path, locate, read_config};
 use super::program;
 use super::setup::{FileSetup, ProviderContext};
 use crate::config::{Config, PoolConfig};
@@ -18,11 +19,6 @@ use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
 use crate::provider;
 use crate::store::file::{self, FileStore, Options};
-
-/// The path of the state directory, unless an option, the environment or the configuration names another.
-const DEFAULT_STATE: &str = "/var/lib/greenroom";
-/// Names the configuration that this state directory was last used with, for calls without `--config`.
-const CONFIG_NOTE: &str = "config-path";
 
 /// What a command works with.
 #[derive(Debug)]
@@ -185,47 +181,6 @@ pub(super) fn links_dir(state_path: &Path, pool: &PoolName) -> PathBuf {
 /// The connector of instances, with the keys that the state directory keeps for them.
 pub(super) fn ssh(state_path: &Path) -> Ssh {
     Ssh::new(SshSettings::new(state_path.join("keys")))
-}
-
-/// The state directory, which need not exist.
-pub(super) fn state_path(place: &GlobalOptions) -> Result<PathBuf, CliError> {
-    Ok(locate(place)?.0)
-}
-
-/// The named state directory, and the configuration if it had to be read.
-fn locate(place: &GlobalOptions) -> Result<(PathBuf, Option<Config>), CliError> {
-    if let Some(given) = &place.state_dir {
-        return Ok((std::path::absolute(given)?, None));
-    }
-    let read = read_config(place)?;
-    let path = read.as_ref().map_or_else(|| PathBuf::from(DEFAULT_STATE), |config| config.state_dir.clone());
-    Ok((path, read))
-}
-
-/// The named configuration, or the one that this state directory was last used with, or the default one.
-fn config_path(place: &GlobalOptions, state: &Path) -> Option<PathBuf> {
-    if let Some(given) = &place.config {
-        return std::path::absolute(given).ok();
-    }
-    let noted = std::fs::read(state.join(CONFIG_NOTE)).ok()?;
-    let noted: OsString = std::os::unix::ffi::OsStringExt::from_vec(noted);
-    Some(PathBuf::from(noted))
-}
-
-/// The configuration of a command that opens no state: the named one, the one of the named state directory, or the
-/// default one.
-pub(super) fn config_file(place: &GlobalOptions) -> std::io::Result<PathBuf> {
-    let noted = place.state_dir.as_deref().and_then(|state| config_path(place, state));
-    noted.map_or_else(|| place.config_file(), Ok)
-}
-
-fn read_config(place: &GlobalOptions) -> Result<Option<Config>, CliError> {
-    let path = place.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG));
-    if place.config.is_none() && !path.exists() {
-        return Ok(None);
-    }
-    let path = std::path::absolute(path)?;
-    Ok(Some(Config::read(&path).map_err(CliError::config)?.0))
 }
 
 fn keeper_args(place: &GlobalOptions) -> Vec<OsString> {

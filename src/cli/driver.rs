@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
-use super::job::{Call, JobDirs, choose};
+use super::job::{Call, choose};
+use super::job_dirs::JobDirs;
 use super::{messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;

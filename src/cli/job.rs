@@ -1,6 +1,5 @@
 //! The job of a GitLab Runner call, from its environment and its response.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::args::GlobalOptions;
@@ -9,11 +8,9 @@ use super::error::CliError;
 use crate::config::{JobTraits, PoolChoice, PoolConfig};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::policy::Policy;
-use crate::gitlab::config_json::FileSystem;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::response::JobResponse;
 use crate::host::local::Role;
-use crate::provider;
 
 /// One driver call.
 #[derive(Debug)]
@@ -76,29 +73,6 @@ impl Call {
             super::setup::build(config, &config.pools[&pool], &self.context.surroundings()?)
         });
         built.map(|setup| setup.policy).map_err(|error| error.in_a_line())
-    }
-}
-
-/// The build and cache directories of a pool's jobs, as the instance sees them, and whether jobs share them.
-#[derive(Debug)]
-pub(super) struct JobDirs {
-    pub builds: String,
-    pub cache: String,
-    pub file_system: FileSystem,
-}
-
-impl JobDirs {
-    pub(super) fn of(pool: &PoolConfig, state_dir: &Path) -> Result<Self, CliError> {
-        let registration = provider::find(&pool.provider.kind)?;
-        let dirs = registration.guest_dirs.map(|dirs| dirs(state_dir));
-        let is_shared = dirs.is_some() || registration.fixed.is_some();
-        let file_system = FileSystem::of(pool.policy.capacity_per_instance, is_shared);
-        let (builds, cache) = match dirs {
-            // Its instances see the runner host's files: the defaults for separate machines do not fit.
-            Some(dirs) if !pool.dirs_given => (dirs.builds, dirs.cache),
-            _ => (pool.builds_dir.clone(), pool.cache_dir.clone()),
-        };
-        Ok(Self { builds, cache, file_system })
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
 use super::args::{Command, GlobalOptions, OperatorCommand, PoolCommand};
-use super::context::config_file;
 use super::error::CliError;
+use super::locate::config_file;
 use crate::config::{Config, PoolConfig};
 use crate::provider::{self, Calls};
 

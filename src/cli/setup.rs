@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::error::CliError;
-use super::job::JobDirs;
+use super::job_dirs::JobDirs;
 use super::program::calls;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;

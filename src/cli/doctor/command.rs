@@ -5,8 +5,8 @@ use std::path::Path;
 use super::examine::{CheckPaths, examine};
 use super::keeper::UNIT_DIRS;
 use crate::cli::args::{DoctorOptions, GlobalOptions};
-use crate::cli::context::config_file;
 use crate::cli::error::CliError;
+use crate::cli::locate::config_file;
 use crate::cli::{program, ui};
 
 /// This directory exists if systemd manages the runner host: `sd_booted(3)`.

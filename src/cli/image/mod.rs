@@ -5,8 +5,8 @@ mod build;
 mod manage;
 
 use super::args::GlobalOptions;
-use super::context::state_path;
 use super::error::CliError;
+use super::locate::state_path;
 use crate::provider::qemu::image::store::Images;
 use args::ImageCommand;
 
