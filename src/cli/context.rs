@@ -17,6 +17,7 @@ use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
+use crate::keys::near::{name_one_of, nearest_or_all};
 use crate::provider;
 use crate::store::file::{self, FileStore, Options};
 
@@ -153,23 +154,18 @@ impl Context {
         let pools = &self.config()?.pools;
         match (pools.keys().next(), pools.len()) {
             (Some(only), 1) => Ok(only.clone()),
-            _ => {
-                Err(CliError::say("several pools are configured, but none is named").help(self.pool_names()))
-            }
+            _ => Err(CliError::say("several pools are configured, but none is named")
+                .help(name_one_of(self.pool_names()))),
         }
     }
 
     fn no_such_pool(&self, name: &PoolName) -> CliError {
-        CliError::say(format!("there is no pool `{name}`")).help(self.pool_names())
+        CliError::say(format!("there is no pool `{name}`"))
+            .help(nearest_or_all(name.as_str(), self.pool_names()))
     }
 
-    fn pool_names(&self) -> String {
-        let names: Vec<String> = self
-            .config
-            .get()
-            .map(|c| c.pools.keys().map(|name| format!("`{name}`")).collect())
-            .unwrap_or_default();
-        format!("name one of {}", names.join(", "))
+    fn pool_names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.config.get().into_iter().flat_map(|config| config.pools.keys().map(PoolName::as_str))
     }
 }
 

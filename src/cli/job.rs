@@ -11,6 +11,7 @@ use crate::core::policy::Policy;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::response::JobResponse;
 use crate::host::local::Role;
+use crate::keys::near::nearest_or_all;
 
 /// One driver call.
 #[derive(Debug)]
@@ -85,9 +86,8 @@ pub(super) fn choose<'a>(
     if let Some(named) = named {
         let name = PoolName::parse(named)?;
         return config.pools.get(&name).ok_or_else(|| {
-            let known: Vec<String> = config.pools.keys().map(|pool| format!("`{pool}`")).collect();
-            CliError::say(format!("there is no pool `{name}`"))
-                .help(format!("name one of {}", known.join(", ")))
+            let known = config.pools.keys().map(PoolName::as_str);
+            CliError::say(format!("there is no pool `{name}`")).help(nearest_or_all(name.as_str(), known))
         });
     }
     let job = JobTraits {

@@ -11,6 +11,20 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     (score > SIMILAR).then_some(nearest)
 }
 
+/// What to write instead of an unknown name: the nearest one, or any of the known ones.
+pub fn nearest_or_all<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    match nearest(name, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => name_one_of(known),
+    }
+}
+
+/// The known names, where nothing was named.
+pub fn name_one_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<String> = known.map(|name| format!("`{name}`")).collect();
+    format!("name one of {}", names.join(", "))
+}
+
 /// `IdleCount`, `idle-count` and `idle_count` are one name.
 pub fn plain(name: &str) -> String {
     let mut plain = String::with_capacity(name.len() + 4);
@@ -48,5 +62,12 @@ mod tests {
             assert_eq!(nearest(name, known), expected, "{name}");
         }
         assert_eq!(nearest("linux", []), None);
+    }
+
+    #[test]
+    fn without_a_near_name_all_are_listed() {
+        let known = ["arm", "linux"].into_iter();
+        assert_eq!(nearest_or_all("linus", known.clone()), "did you mean `linux`?");
+        assert_eq!(nearest_or_all("windows", known), "name one of `arm`, `linux`");
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::ui;
 use crate::connector::ssh::HostKey;
 use crate::core::ids::PoolName;
 use crate::host::local::Role;
-use crate::keys::near::nearest;
+use crate::keys::near::nearest_or_all;
 use crate::port::host::Host as _;
 use crate::provider::{self, BuildContext, NamedHost};
 
@@ -99,11 +99,10 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
         }
         (None, _) => {
             let error = CliError::say(format!("no pool has a host `{name}`"));
-            let near = nearest(name, known.iter().map(String::as_str));
-            Err(match (near, known.is_empty()) {
-                (Some(near), _) => error.help(format!("did you mean `{near}`?")),
-                (None, true) => error.help("name a host of a pool whose provider is \"static\""),
-                (None, false) => error.help(format!("name one of {}", known.join(", "))),
+            Err(if known.is_empty() {
+                error.help("name a host of a pool whose provider is \"static\"")
+            } else {
+                error.help(nearest_or_all(name, known.iter().map(String::as_str)))
             })
         }
     }

@@ -12,6 +12,7 @@ use crate::cli::args::{Cli, Command, RunnerCall};
 use crate::cli::when::whole;
 use crate::connector::ssh::STOP_MARGIN;
 use crate::core::ids::PoolName;
+use crate::keys::near::nearest_or_all;
 use crate::port::finding::Finding;
 
 /// The value that GitLab Runner uses if the key is missing, zero or negative.
@@ -235,10 +236,10 @@ fn serving<'a>(
 ) -> Result<Vec<(&'a PoolName, &'a PoolNeeds)>, Finding> {
     let named: Vec<&str> = calls.iter().filter_map(|call| call.pool.as_deref()).collect();
     if let Some(unknown) = named.iter().find(|name| !facts.pools.keys().any(|pool| pool.as_str() == **name)) {
-        let pools: Vec<String> = facts.pools.keys().map(|pool| format!("`{pool}`")).collect();
         let what =
             format!("{} calls Greenroom with `--pool {unknown}`, which is not configured", stanza.title);
-        return Err(code::RUNNER_UNKNOWN_POOL.found(what, format!("name one of {}", pools.join(", "))));
+        let help = nearest_or_all(unknown, facts.pools.keys().map(PoolName::as_str));
+        return Err(code::RUNNER_UNKNOWN_POOL.found(what, help));
     }
     let is_meant = |pool: &PoolName| named.is_empty() || named.contains(&pool.as_str());
     Ok(facts.pools.iter().filter(|(pool, _)| is_meant(pool)).collect())

@@ -13,7 +13,7 @@ use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
-use crate::keys::near::nearest;
+use crate::keys::near::nearest_or_all;
 use crate::port::host::Host as _;
 use crate::port::store::{Store as _, StoreError};
 use crate::store::file::{self, FileStore};
@@ -91,24 +91,6 @@ impl<'a> PoolReader<'a> {
 }
 
 fn no_such_pool(name: &str, known: &[PoolName]) -> CliError {
-    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    let help = match nearest(name, known.iter().map(PoolName::as_str)) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("name one of {}", names.join(", ")),
-    };
+    let help = nearest_or_all(name, known.iter().map(PoolName::as_str));
     CliError::say(format!("there is no pool `{name}`")).help(help)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_pool_gets_the_nearest_name_or_all() {
-        let known = [PoolName::new("arm"), PoolName::new("linux")];
-        let near = no_such_pool("linus", &known).for_operator();
-        assert_eq!(near, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
-        let far = no_such_pool("windows", &known).for_operator();
-        assert_eq!(far, "error: there is no pool `windows`\nhelp: name one of `arm`, `linux`\n");
-    }
 }
