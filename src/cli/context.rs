@@ -10,6 +10,7 @@ use super::error::CliError;
 use super::locate::{CONFIG_NOTE, config_path, locate, read_config};
 use super::program;
 use super::setup::{FileSetup, ProviderContext};
+use super::stores::{self, StoreOptions};
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::{LinkSettings, Linked};
 use crate::connector::ssh::{Ssh, SshSettings};
@@ -18,8 +19,8 @@ use crate::engine::Engine;
 use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
 use crate::keys::near::{name_one_of, nearest_or_all};
+use crate::port::store::Stores;
 use crate::provider;
-use crate::store::file::{self, FileStore, Options};
 
 /// What a command works with.
 #[derive(Debug)]
@@ -96,21 +97,21 @@ impl Context {
         }
     }
 
-    /// The store of a pool.
-    pub(super) fn store(&self, pool: &PoolName) -> Result<FileStore, CliError> {
-        let mut options = Options::default();
+    /// The stores of all pools.
+    pub(super) fn stores(&self) -> Result<Rc<dyn Stores>, CliError> {
+        let mut options = StoreOptions::default();
         if let Some(config) = self.config.get() {
             options.history_days = config.history_days;
             options.lock_timeout = config.host_timing.lock_timeout;
         }
-        Ok(file::open_dir(&self.state_path)?.pool(pool, options)?)
+        Ok(stores::open(&self.state_path, options)?)
     }
 
     /// The engine over a pool's state and the instances' SSH servers.
     pub(super) fn engine(&self, pool: &PoolName) -> Result<Engine, CliError> {
         Ok(Engine {
             pool: pool.clone(),
-            store: Rc::new(self.store(pool)?),
+            store: self.stores()?.store(pool)?,
             host: Rc::clone(&self.host) as Rc<dyn crate::port::host::Host>,
             connector: Rc::new(self.linked(pool)),
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,

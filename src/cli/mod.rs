@@ -20,6 +20,7 @@ mod program;
 pub mod rows;
 mod runner_args;
 mod setup;
+mod stores;
 mod trial;
 pub mod ui;
 mod watch;

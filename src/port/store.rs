@@ -1,9 +1,14 @@
-//! Stores the recorded state of one pool.
+//! Stores the recorded state of pools.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
 
 use async_trait::async_trait;
 
 use crate::core::event::Event;
 use crate::core::format::{OUTDATED_REMEDY, newer, outdated};
+use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 
 /// Decides under the store's lock. Pure: it may be called again with another state.
@@ -37,8 +42,50 @@ pub enum StoreError {
     Io { what: String },
 }
 
+/// A recorded event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordedEvent {
+    /// The transaction it belongs to.
+    pub n: u64,
+    pub event: Event,
+}
+
+/// Events, oldest first, each once, read on demand. An unreadable record is one error; the events after it still follow.
+pub type History = Box<dyn Iterator<Item = Result<RecordedEvent, StoreError>>>;
+
+/// The condition of a pool's records, for `doctor`.
+#[derive(Debug, Clone, Default)]
+pub struct Diagnosis {
+    /// Why the state cannot be used; `None` if it can.
+    pub damage: Option<StoreError>,
+    /// Number of the last readable transaction.
+    pub last: u64,
+    /// Events since the pool's beginning that did not fit the state. Each indicates a bug; none is lost.
+    pub inapplicable_events: u64,
+    /// Bytes of an incomplete write; the next writer truncates them and saves a copy.
+    pub torn_bytes: u64,
+    /// Damage in the history, which only `explain` reads.
+    pub history_damage: Vec<StoreError>,
+    /// Truncated tails and replaced damaged files.
+    pub side_files: Vec<PathBuf>,
+}
+
+/// Result of `repair`.
+#[derive(Debug, Clone)]
+pub struct Repaired {
+    /// The repaired damage.
+    pub damage: StoreError,
+    /// Number of the last transaction in the repaired state; 0 if the state is empty.
+    pub kept: u64,
+    /// Sound transactions after the damage, which the state lacks.
+    pub lost: u64,
+    /// Where the damaged files are kept.
+    pub side_files: Vec<PathBuf>,
+}
+
+/// The state of one pool.
 #[async_trait(?Send)]
-pub trait Store {
+pub trait Store: fmt::Debug {
     /// The state as it stands, without a lock.
     async fn load(&self) -> Result<PoolState, StoreError>;
 
@@ -51,4 +98,27 @@ pub trait Store {
 
     /// Compacts the journal into the snapshot if that is worthwhile. For the keeper only.
     async fn compact(&self) -> Result<(), StoreError>;
+}
+
+/// What operators' commands need of a store: the engine does without.
+#[async_trait(?Send)]
+pub trait OperatorStore: Store {
+    /// All events that are still kept. Readable although the state may be damaged.
+    async fn history(&self) -> Result<History, StoreError>;
+
+    /// Checks the state and the history for damage. Changes nothing.
+    async fn verify(&self) -> Result<Diagnosis, StoreError>;
+
+    /// Repairs damage: keeps everything valid before it, saves what it replaces. `None` if nothing was damaged.
+    async fn repair(&self) -> Result<Option<Repaired>, StoreError>;
+}
+
+/// The stores of all pools in one place.
+#[async_trait(?Send)]
+pub trait Stores: fmt::Debug {
+    /// The pools that have recorded state.
+    async fn pools(&self) -> Result<Vec<PoolName>, StoreError>;
+
+    /// The store of a pool; empty if nothing is recorded yet.
+    fn store(&self, pool: &PoolName) -> Result<Rc<dyn OperatorStore>, StoreError>;
 }

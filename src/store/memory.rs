@@ -10,7 +10,9 @@ use async_trait::async_trait;
 
 use crate::core::event::Event;
 use crate::core::pool::PoolState;
-use crate::port::store::{Committed, Decide, Store, StoreError};
+use crate::port::store::{
+    Committed, Decide, Diagnosis, History, OperatorStore, RecordedEvent, Repaired, Store, StoreError,
+};
 
 /// A store whose state lives as long as one of its clones.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +63,7 @@ impl MemoryStore {
     }
 
     /// Every event since the beginning, oldest first.
-    pub fn history(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<Event> {
         self.shared.borrow().records.iter().flatten().cloned().collect()
     }
 
@@ -107,5 +109,26 @@ impl Store for MemoryStore {
     /// Does nothing: there is no journal to fold.
     async fn compact(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+#[async_trait(?Send)]
+impl OperatorStore for MemoryStore {
+    async fn history(&self) -> Result<History, StoreError> {
+        let records = self.shared.borrow().records.clone();
+        let numbered = (1..).zip(records);
+        let events = numbered.flat_map(|(n, events)| events.into_iter().map(move |event| (n, event)));
+        Ok(Box::new(events.map(|(n, event)| Ok(RecordedEvent { n, event }))))
+    }
+
+    async fn verify(&self) -> Result<Diagnosis, StoreError> {
+        let shared = self.shared.borrow();
+        let (last, inapplicable_events) = (shared.records.len() as u64, shared.inapplicable_events);
+        Ok(Diagnosis { last, inapplicable_events, ..Diagnosis::default() })
+    }
+
+    /// Does nothing: memory is not damaged.
+    async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
+        Ok(None)
     }
 }

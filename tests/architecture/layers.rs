@@ -31,6 +31,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bin", &["cli"]),
 ];
 
+/// Adapters that `cli` uses in one file only, the one that chooses them.
+const CHOSEN_IN: &[(&str, &str)] = &[("store/file", "src/cli/stores.rs")];
+
 /// Folders of a family that are no adapter, but what some of its adapters have in common.
 const COMMONS: &[&str] = &["provider/cloud"];
 
@@ -90,6 +93,11 @@ pub(crate) fn arrows(source: &Source, adapters: &BTreeSet<String>) -> Vec<Findin
         let Some(to) = absolute(source, &path).and_then(|target| layer(&target, adapters)) else { continue };
         if may_use(&from, &to) == Ok(false) {
             let what = format!("`{from}` may not use `{to}` ({})", path.parts.join("::"));
+            found.push((to, finding(source.line(path.at), what)));
+        } else if let Some((_, only)) = CHOSEN_IN.iter().find(|(adapter, _)| from == "cli" && *adapter == to)
+            && *only != source.path
+        {
+            let what = format!("only `{only}` may use `{to}`");
             found.push((to, finding(source.line(path.at), what)));
         }
     }

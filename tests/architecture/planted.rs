@@ -53,6 +53,11 @@ fn an_arrow_is_found_however_it_is_written() {
         ),
         ("src/bin/greenroom.rs", "fn main() { greenroom::engine::run() }", "`bin` may not use `engine`"),
         ("src/port/a.rs", "type X = Vec<crate::engine::Y>;", "`port` may not use `engine`"),
+        (
+            "src/cli/doctor/a.rs",
+            "use crate::store::file::FileStore;",
+            "only `src/cli/stores.rs` may use `store/file`",
+        ),
         ("src/utils/mod.rs", "", "`utils` is no layer"),
     ] {
         let found = arrows(path, text);
@@ -73,7 +78,8 @@ fn right_arrows_are_left_alone() {
             "src/sim/a.rs",
             "use crate::store::memory::Memory; use crate::host::memory; use crate::engine::Engine;",
         ),
-        ("src/cli/a.rs", "use crate::{engine, sim, config, gitlab, store::file, provider::local};"),
+        ("src/cli/a.rs", "use crate::{engine, sim, config, gitlab, store::memory, provider::local};"),
+        ("src/cli/stores.rs", "use crate::store::file::FileStores;"),
         (
             "src/core/a.rs",
             "//! see crate::engine\n// use crate::engine;\nconst A: &str = \"crate::engine::x\";",

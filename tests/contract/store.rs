@@ -16,15 +16,14 @@ mod support;
 use std::cell::Cell;
 
 use greenroom::core::pool::PoolState;
-use greenroom::port::store::Store;
+use greenroom::port::store::{OperatorStore, Store as _};
 use greenroom::store::file::{Options, open_dir};
 use greenroom::store::memory::MemoryStore;
 use support::{at, block_on, commit, eager, pool, request, requests};
 
 /// Runs every clause of the contract against stores made by `fresh`; each call makes an empty one, and a second handle
 /// to the same state.
-/// handle to the same state.
-fn suite(fresh: &dyn Fn() -> (Box<dyn Store>, Box<dyn Store>)) {
+fn suite(fresh: &dyn Fn() -> (Box<dyn OperatorStore>, Box<dyn OperatorStore>)) {
     block_on(async {
         an_empty_store_holds_the_empty_state(fresh()).await;
         what_was_committed_is_loaded_by_everybody(fresh()).await;
@@ -33,10 +32,13 @@ fn suite(fresh: &dyn Fn() -> (Box<dyn Store>, Box<dyn Store>)) {
         events_of_a_transaction_are_applied_in_order(fresh()).await;
         an_event_that_does_not_fit_changes_nothing_but_the_revision(fresh()).await;
         syncing_and_compacting_change_no_state(fresh()).await;
+        the_history_has_every_event_once_with_its_transaction(fresh()).await;
+        an_event_that_does_not_fit_is_counted_by_verify(fresh()).await;
+        what_is_sound_is_not_repaired(fresh()).await;
     });
 }
 
-type Pair = (Box<dyn Store>, Box<dyn Store>);
+type Pair = (Box<dyn OperatorStore>, Box<dyn OperatorStore>);
 
 async fn an_empty_store_holds_the_empty_state((one, other): Pair) {
     assert_eq!(one.load().await.unwrap(), PoolState::default());
@@ -107,6 +109,35 @@ async fn syncing_and_compacting_change_no_state((one, other): Pair) {
     assert_eq!(one.load().await.unwrap(), after);
 }
 
+async fn the_history_has_every_event_once_with_its_transaction((one, other): Pair) {
+    assert_eq!(one.history().await.unwrap().count(), 0);
+    commit(&*one, vec![request("a", 1), request("b", 2)]).await.unwrap();
+    one.compact().await.unwrap();
+    let opened_before = one.history().await.unwrap();
+    commit(&*other, vec![request("c", 3)]).await.unwrap();
+    let all: Vec<_> = one.history().await.unwrap().map(Result::unwrap).map(|r| (r.n, r.event)).collect();
+    assert_eq!(all, [(1, request("a", 1)), (1, request("b", 2)), (2, request("c", 3))]);
+    let seen = opened_before.map(Result::unwrap).map(|r| r.n).collect::<Vec<_>>();
+    assert!([&[1, 1][..], &[1, 1, 2]].contains(&&*seen), "{seen:?}");
+}
+
+async fn an_event_that_does_not_fit_is_counted_by_verify((one, other): Pair) {
+    assert_eq!(one.verify().await.unwrap().inapplicable_events, 0);
+    for _ in 0..3 {
+        commit(&*one, vec![request("a", 1)]).await.unwrap();
+    }
+    let found = other.verify().await.unwrap();
+    assert_eq!((found.last, found.inapplicable_events), (3, 2));
+    assert!(found.damage.is_none() && found.history_damage.is_empty() && found.side_files.is_empty());
+}
+
+async fn what_is_sound_is_not_repaired((one, other): Pair) {
+    assert!(one.repair().await.unwrap().is_none());
+    let state = commit(&*one, vec![request("a", 1)]).await.unwrap().state;
+    assert!(other.repair().await.unwrap().is_none());
+    assert_eq!(one.load().await.unwrap(), state);
+}
+
 #[test]
 fn the_reference_in_memory_keeps_the_contract() {
     suite(&|| {
@@ -147,7 +178,7 @@ fn a_power_cut_in_memory_takes_the_last_transactions_and_none_that_was_synced() 
         assert_eq!(store.lose_last(100), 1);
         assert_eq!(store.load().await.unwrap(), safe);
         assert_eq!(store.lose_last(100), 0);
-        assert_eq!(store.history(), vec![request("a", 1), request("b", 2)]);
+        assert_eq!(store.events(), vec![request("a", 1), request("b", 2)]);
 
         commit(&store, vec![request("a", 1)]).await.unwrap();
         assert_eq!(store.inapplicable_events(), 1);

@@ -8,8 +8,8 @@ use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, InstanceId, PoolName};
 use greenroom::core::instance::Phase;
 use greenroom::core::pool::PoolState;
-use greenroom::port::store::Store as _;
-use greenroom::store::file::{self, Diagnosis, FileStore};
+use greenroom::port::store::{Diagnosis, OperatorStore as _, Store as _};
+use greenroom::store::file::{self, FileStore};
 use rustix::process::Signal;
 
 use crate::processes::{self, Kind, Process, wait_for};
@@ -169,11 +169,9 @@ impl Place {
 
     /// Everything that was ever recorded, oldest first.
     pub fn events(&self) -> Vec<Event> {
-        let mut all = Vec::new();
-        for recorded in self.store().history().expect("the history can be opened") {
-            all.push(recorded.expect("the history can be read").event);
-        }
-        all
+        let history = Self::block_on(async { self.store().history().await });
+        let recorded = history.expect("the history can be opened");
+        recorded.map(|recorded| recorded.expect("the history can be read").event).collect()
     }
 
     /// The history and the resulting state, even while a keeper writes.

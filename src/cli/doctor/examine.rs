@@ -11,6 +11,7 @@ use super::clock::ClockFacts;
 use super::keeper::KeeperFacts;
 use super::pools::PoolFacts;
 use super::provider::{CheckContext, Checked};
+use super::repair::PoolStores;
 use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
     Examination, clock, config, hosts, keeper, links, place, pools, provider, recorded, repair, runner, trial,
@@ -20,6 +21,7 @@ use crate::cli::context;
 use crate::cli::error::CliError;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
+use crate::cli::stores::{self, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::Survey;
@@ -34,8 +36,8 @@ use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::host::Host as _;
 use crate::port::provider::{Demand, Provider};
+use crate::port::store::{OperatorStore, StoreError};
 use crate::provider::BuildContext;
-use crate::store::file::{self, FileStore, Options};
 
 /// The state directory, unless the command line or the configuration names another.
 const STATE_DIR: &str = "/var/lib/greenroom";
@@ -189,7 +191,7 @@ impl RecordedChecks<'_> {
         // Doctor starts no keeper.
         let command = KeeperCommand::new(self.ground.program, nothing, Vec::new);
         let host = LocalHost::open(state, Role::Operator, command, Signals::default_actions())?;
-        let stores = match stores(&root) {
+        let stores = match pool_stores(&root).await {
             Ok(stores) => stores,
             Err(error) => {
                 examined.add(
@@ -209,7 +211,7 @@ impl RecordedChecks<'_> {
         for (name, store) in &stores {
             // Before the state: an instance that is recorded meanwhile has no link yet.
             let survey = Survey::query(&context::links_dir(&root, name), LINKS_WITHIN).await;
-            let pool = self.at_pool(name, store, &host, examined).await;
+            let pool = self.at_pool(name, &**store, &host, examined).await;
             examined.add("links", links::check(name, pool.as_ref().map(|pool| &pool.state), &survey));
             if let Some(line) = links::line(name, &survey) {
                 examined.saw(line);
@@ -228,7 +230,7 @@ impl RecordedChecks<'_> {
     async fn at_pool(
         &self,
         name: &PoolName,
-        store: &FileStore,
+        store: &dyn OperatorStore,
         host: &LocalHost,
         examined: &mut Examination,
     ) -> Option<Pool> {
@@ -283,10 +285,9 @@ impl RecordedChecks<'_> {
 }
 
 /// The stores of pools that have state; none is made.
-fn stores(root: &Path) -> Result<Vec<(PoolName, FileStore)>, crate::port::store::StoreError> {
-    let dir = file::open_dir(root)?;
-    let options = Options { lock_timeout: LOCK_WAIT, ..Options::default() };
-    dir.pools()?.into_iter().map(|pool| Ok((pool.clone(), dir.pool(&pool, options.clone())?))).collect()
+async fn pool_stores(root: &Path) -> Result<PoolStores, StoreError> {
+    let stores = stores::open(root, StoreOptions { lock_timeout: LOCK_WAIT, ..StoreOptions::default() })?;
+    stores.pools().await?.into_iter().map(|pool| Ok((pool.clone(), stores.store(&pool)?))).collect()
 }
 
 /// The last pass, launch, request or grant of any pool.

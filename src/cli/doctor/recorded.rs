@@ -6,11 +6,10 @@ use crate::core::format::{OUTDATED_REMEDY, outdated};
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::finding::Finding;
-use crate::port::store::{Store as _, StoreError};
-use crate::store::file::{Diagnosis, FileStore};
+use crate::port::store::{Diagnosis, OperatorStore, StoreError};
 
 /// Takes the pool's lock, reads every record of state and history. Returns the state if it can be used.
-pub(super) async fn check(store: &FileStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
+pub(super) async fn check(store: &dyn OperatorStore, pool: &PoolName) -> (Option<PoolState>, Vec<Finding>) {
     let mut found = Vec::new();
     // Nothing is written, but the lock is taken as by a call.
     match store.transact(&mut |_| Vec::new()).await {
@@ -99,30 +98,33 @@ fn refused(pool: &PoolName, error: &StoreError) -> Finding {
 #[cfg(test)]
 pub(super) mod tests {
     use std::path::{Path, PathBuf};
+    use std::rc::Rc;
     use std::time::Duration;
 
     use super::*;
     use crate::cli::fixture::{EventFixture, at, id, pool};
+    use crate::cli::stores::{self, StoreOptions};
     use crate::core::event::Change;
     use crate::core::format::FORMAT;
     use crate::core::policy::Policy;
-    use crate::store::file::{Options, open_dir};
 
     /// A pool with some history, in files.
     struct Bench {
         home: tempfile::TempDir,
-        store: FileStore,
+        store: Rc<dyn OperatorStore>,
     }
 
-    fn options() -> Options {
+    fn open(path: &Path) -> Rc<dyn OperatorStore> {
         let lock_timeout = Duration::from_millis(50);
-        Options { lock_timeout, compact_at: 1, compact_part: 0, ..Options::default() }
+        let options =
+            StoreOptions { lock_timeout, compact_at: 1, compact_part: 0, ..StoreOptions::default() };
+        stores::open(path, options).unwrap().store(&pool()).unwrap()
     }
 
     impl Bench {
         async fn new() -> Self {
             let home = tempfile::tempdir().unwrap();
-            let store = open_dir(home.path()).unwrap().pool(&pool(), options()).unwrap();
+            let store = open(home.path());
             let bench = Self { home, store };
             let mut story = EventFixture::of(Policy::default());
             for event in story.ready(1, 1.0).events.clone() {
@@ -137,8 +139,7 @@ pub(super) mod tests {
 
         /// A second store, like another process: the first one trusts what it has already read.
         async fn check(&self) -> (Option<PoolState>, Vec<Finding>) {
-            let store = open_dir(self.home.path()).unwrap().pool(&pool(), options()).unwrap();
-            check(&store, &pool()).await
+            check(&*open(self.home.path()), &pool()).await
         }
     }
 
@@ -203,7 +204,7 @@ pub(super) mod tests {
 
     async fn repaired() -> Bench {
         let bench = damaged().await;
-        let store = open_dir(bench.home.path()).unwrap().pool(&pool(), options()).unwrap();
+        let store = open(bench.home.path());
         store.repair().await.unwrap();
         bench
     }

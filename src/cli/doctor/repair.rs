@@ -1,5 +1,6 @@
 //! `--repair`, `--take-over`, `--new-owner`: repairs before the checks.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::Examination;
@@ -9,7 +10,10 @@ use crate::cli::ui::plural;
 use crate::core::ids::PoolName;
 use crate::host::local::LocalHost;
 use crate::port::host::{Host as _, Lock};
-use crate::store::file::{FileStore, Repaired};
+use crate::port::store::{OperatorStore, Repaired};
+
+/// The pools that have state.
+pub(super) type PoolStores = Vec<(PoolName, Rc<dyn OperatorStore>)>;
 
 /// How long a keeper may take to exit.
 const KEEPER_GOES: Duration = Duration::from_secs(3);
@@ -18,7 +22,7 @@ const KEEPER_GOES: Duration = Duration::from_secs(3);
 pub(super) async fn repair(
     options: &DoctorOptions,
     host: &LocalHost,
-    stores: &[(PoolName, FileStore)],
+    stores: &PoolStores,
     examined: &mut Examination,
 ) -> Result<(), CliError> {
     if options.take_over || options.new_owner {
@@ -75,10 +79,9 @@ mod tests {
 
     use super::*;
     use crate::cli::fixture::{EventFixture, pool};
+    use crate::cli::stores::{self, StoreOptions};
     use crate::core::policy::Policy;
     use crate::host::local::{KeeperCommand, Role, Signals, StateDir};
-    use crate::port::store::Store as _;
-    use crate::store::file::{Options, open_dir};
 
     fn host(path: &Path) -> LocalHost {
         let nothing: [&str; 0] = [];
@@ -114,7 +117,7 @@ mod tests {
 
     async fn repaired(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
         let mut examined = Examination::default();
-        repair(options, host, &[], &mut examined).await?;
+        repair(options, host, &Vec::new(), &mut examined).await?;
         Ok(examined.repaired)
     }
 
@@ -156,7 +159,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("state");
         StateDir::open(&path).unwrap();
-        let open = || open_dir(&path).unwrap().pool(&pool(), Options::default()).unwrap();
+        let open = || stores::open(&path, StoreOptions::default()).unwrap().store(&pool()).unwrap();
         let store = open();
         for event in EventFixture::of(Policy::default()).ready(1, 1.0).events.clone() {
             store.transact(&mut |_| vec![event.clone()]).await.unwrap();
@@ -166,7 +169,7 @@ mod tests {
         std::fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
 
         let mut examined = Examination::default();
-        let stores = [(pool(), open())];
+        let stores = vec![(pool(), open())];
         repair(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
         let output = examined.repaired.join("\n");
         assert!(

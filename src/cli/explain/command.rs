@@ -1,5 +1,7 @@
 //! The command `explain`.
 
+use futures_util::future::join_all;
+
 use super::{Chapter, explain};
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
@@ -16,12 +18,12 @@ use crate::port::clock::Clock as _;
 /// Explains; false if no subject has that name.
 pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
-    let reader = PoolReader::open(&context, None)?;
+    let reader = PoolReader::open(&context, None).await?;
     let (keeper, records) = reader.read().await;
     let when = When::local(context.host.now());
     // The history of a pool is shown even if its state cannot be read.
     let nothing = PoolState::default();
-    let chapters = records.iter().map(|pool| chapter(pool, &nothing, &keeper)).collect();
+    let chapters = join_all(records.iter().map(|pool| chapter(pool, &nothing, &keeper))).await;
     match explain(what, chapters, &when) {
         Ok(answer) if json => ui::out(&format!("{:#}\n", answer.json(&when))),
         Ok(answer) => ui::out(&answer.text(&when, ui::width())),
@@ -34,11 +36,15 @@ pub(in crate::cli) async fn tell(place: &GlobalOptions, what: &str, json: bool) 
     Ok(true)
 }
 
-fn chapter<'a>(record: &'a PoolRecord<'_>, nothing: &'a PoolState, keeper: &'a KeeperStatus) -> Chapter<'a> {
+async fn chapter<'a>(
+    record: &'a PoolRecord<'_>,
+    nothing: &'a PoolState,
+    keeper: &'a KeeperStatus,
+) -> Chapter<'a> {
     let problems =
         [record.state.as_ref().err().map(ToString::to_string), record.report.as_ref().err().cloned()];
     let problems = problems.into_iter().flatten().map(Err);
-    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match record.store.history() {
+    let history: Box<dyn Iterator<Item = Result<Event, String>>> = match record.store.history().await {
         Ok(history) => Box::new(history.map(|read| match read {
             Ok(recorded) => Ok(recorded.event),
             Err(error) => Err(error.to_string()),

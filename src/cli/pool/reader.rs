@@ -1,6 +1,7 @@
 //! Reads the recorded state of pools, for commands that show it.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -15,8 +16,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::keys::near::nearest_or_all;
 use crate::port::host::Host as _;
-use crate::port::store::{Store as _, StoreError};
-use crate::store::file::{self, FileStore};
+use crate::port::store::{OperatorStore, StoreError};
 
 /// How long a link may take to respond.
 pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
@@ -25,14 +25,14 @@ pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::cli) struct PoolReader<'a> {
     context: &'a Context,
-    stores: Vec<(PoolName, FileStore)>,
+    stores: Vec<(PoolName, Rc<dyn OperatorStore>)>,
 }
 
 /// One pool, as it is recorded now.
 #[derive(Debug)]
 pub(in crate::cli) struct PoolRecord<'a> {
     pub(in crate::cli) pool: &'a PoolName,
-    pub(in crate::cli) store: &'a FileStore,
+    pub(in crate::cli) store: &'a dyn OperatorStore,
     pub(in crate::cli) state: Result<PoolState, StoreError>,
     /// The report of the last pass, or why it cannot be read.
     pub(in crate::cli) report: Result<Option<Report>, String>,
@@ -42,9 +42,9 @@ pub(in crate::cli) struct PoolRecord<'a> {
 
 impl<'a> PoolReader<'a> {
     /// Opens the named pool, or all: those that are configured and those that have state here.
-    pub(in crate::cli) fn open(context: &'a Context, only: Option<&str>) -> Result<Self, CliError> {
-        let mut names: BTreeSet<PoolName> =
-            file::open_dir(&context.state_path)?.pools()?.into_iter().collect();
+    pub(in crate::cli) async fn open(context: &'a Context, only: Option<&str>) -> Result<Self, CliError> {
+        let stores = context.stores()?;
+        let mut names: BTreeSet<PoolName> = stores.pools().await?.into_iter().collect();
         match context.config() {
             Ok(config) => names.extend(config.pools.keys().cloned()),
             // Recorded state is shown without a configuration, too, or with an invalid one.
@@ -58,8 +58,8 @@ impl<'a> PoolReader<'a> {
                 return Err(no_such_pool(only, &known));
             }
         }
-        let store = |name: PoolName| context.store(&name).map(|store| (name, store));
-        let stores = names.into_iter().map(store).collect::<Result<_, _>>()?;
+        let open = |name: PoolName| stores.store(&name).map(|store| (name, store));
+        let stores = names.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { context, stores })
     }
 
@@ -73,7 +73,7 @@ impl<'a> PoolReader<'a> {
         };
         let mut records = Vec::with_capacity(self.stores.len());
         for (pool, store) in &self.stores {
-            let state = store.load().await;
+            let (state, store) = (store.load().await, &**store);
             let report = host.read_report(pool).await.map_err(|error| error.to_string());
             records.push(PoolRecord { pool, store, state, report, links: None });
         }

@@ -8,16 +8,7 @@ use std::path::{Path, PathBuf};
 use super::dir::{io_error, list};
 use super::format::{Lines, Record, number};
 use super::view::{Files, damaged};
-use crate::core::event::Event;
-use crate::port::store::StoreError;
-
-/// A recorded event.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Recorded {
-    /// The transaction it belongs to.
-    pub n: u64,
-    pub event: Event,
-}
+use crate::port::store::{RecordedEvent, StoreError};
 
 /// A journal that was folded into a snapshot and kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,16 +38,16 @@ pub(super) fn segments(history: &Path) -> Result<Vec<Segment>, StoreError> {
 /// Events of the kept segments and the journal, oldest first, each once. An unreadable line is one error; the lines
 /// after it still follow. Reads on demand, without the lock, one file at a time.
 #[derive(Debug)]
-pub struct History {
+pub(super) struct HistoryReader {
     segments: VecDeque<Segment>,
     journal: Option<(PathBuf, BufReader<File>)>,
     open: Option<(PathBuf, BufReader<File>)>,
     line: u64,
     last: u64,
-    ready: VecDeque<Recorded>,
+    ready: VecDeque<RecordedEvent>,
 }
 
-impl History {
+impl HistoryReader {
     pub(super) fn open(files: &Files) -> Result<Self, StoreError> {
         // RACE: opened before the segments are listed, so that a journal that becomes a segment in between is read at
         // least once.
@@ -103,14 +94,14 @@ impl History {
             .map_err(|e| damaged(path, self.line, format!("cannot parse the record: {e}")))?;
         if record.n > self.last {
             self.last = record.n;
-            self.ready.extend(record.events.into_iter().map(|event| Recorded { n: record.n, event }));
+            self.ready.extend(record.events.into_iter().map(|event| RecordedEvent { n: record.n, event }));
         }
         Ok(true)
     }
 }
 
-impl Iterator for History {
-    type Item = Result<Recorded, StoreError>;
+impl Iterator for HistoryReader {
+    type Item = Result<RecordedEvent, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -16,20 +16,22 @@ mod repair;
 mod view;
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 pub use dir::{DirWarning, StateDir, open_dir};
 pub use format::FORMAT;
-pub use history::{History, Recorded};
-pub use repair::{Diagnosis, Repaired};
 
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
-use crate::port::store::{Committed, Decide, Store, StoreError};
+use crate::port::store::{
+    Committed, Decide, Diagnosis, History, OperatorStore, Repaired, Store, StoreError, Stores,
+};
 use compact::{CommitResult, Contents};
+use history::HistoryReader;
 use view::{Files, Identity, View};
 
 /// Settings of the store.
@@ -77,40 +79,6 @@ impl FileStore {
     fn new(dir: PathBuf, pool: PoolName, options: Options) -> Self {
         let (files, seen) = (Files::new(dir, pool), RefCell::new(None));
         Self { files, options, seen, begun: Cell::new(false), named: Cell::new(None) }
-    }
-
-    /// All events that are still kept, oldest first: kept segments, then the journal.
-    pub fn history(&self) -> Result<History, StoreError> {
-        History::open(&self.files)
-    }
-
-    /// Checks the state and the history for damage. Changes nothing.
-    pub async fn verify(&self) -> Result<Diagnosis, StoreError> {
-        match self.current().await {
-            Ok(view) => repair::verify(&self.files, Ok(&view)),
-            Err(error) => repair::verify(&self.files, Err(error)),
-        }
-    }
-
-    /// Repairs damaged files: keeps the valid prefix, saves the replaced files aside. `None` if nothing was damaged.
-    pub async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
-        let damage = match self.current().await {
-            Ok(_) => return Ok(None),
-            Err(damage @ StoreError::Damaged { .. }) => damage,
-            Err(other) => return Err(other),
-        };
-        let files = self.files.clone();
-        let Some(prepared) = blocking(move || repair::prepare(&files)).await? else {
-            let what =
-                format!("another process is compacting or repairing the state of pool `{}`", self.files.pool);
-            return Err(StoreError::Io { what });
-        };
-        let lock = self.lock().await?;
-        let repaired = repair::finish(&self.files, prepared, damage)?;
-        drop(lock);
-        let files = self.files.clone();
-        blocking(move || compact::sync_names(&files)).await?;
-        Ok(Some(repaired))
     }
 
     async fn lock(&self) -> Result<lock::Lock, StoreError> {
@@ -251,6 +219,65 @@ impl Store for FileStore {
             }
         }
         Ok(())
+    }
+}
+
+#[async_trait(?Send)]
+impl OperatorStore for FileStore {
+    async fn history(&self) -> Result<History, StoreError> {
+        Ok(Box::new(HistoryReader::open(&self.files)?))
+    }
+
+    async fn verify(&self) -> Result<Diagnosis, StoreError> {
+        match self.current().await {
+            Ok(view) => repair::verify(&self.files, Ok(&view)),
+            Err(error) => repair::verify(&self.files, Err(error)),
+        }
+    }
+
+    async fn repair(&self) -> Result<Option<Repaired>, StoreError> {
+        let damage = match self.current().await {
+            Ok(_) => return Ok(None),
+            Err(damage @ StoreError::Damaged { .. }) => damage,
+            Err(other) => return Err(other),
+        };
+        let files = self.files.clone();
+        let Some(prepared) = blocking(move || repair::prepare(&files)).await? else {
+            let what =
+                format!("another process is compacting or repairing the state of pool `{}`", self.files.pool);
+            return Err(StoreError::Io { what });
+        };
+        let lock = self.lock().await?;
+        let repaired = repair::finish(&self.files, prepared, damage)?;
+        drop(lock);
+        let files = self.files.clone();
+        blocking(move || compact::sync_names(&files)).await?;
+        Ok(Some(repaired))
+    }
+}
+
+/// The stores of a state directory.
+#[derive(Debug)]
+pub struct FileStores {
+    dir: StateDir,
+    options: Options,
+}
+
+impl FileStores {
+    /// Opens the state directory, which is created if it is missing.
+    pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
+        Ok(Self { dir: open_dir(path)?, options })
+    }
+}
+
+#[async_trait(?Send)]
+impl Stores for FileStores {
+    async fn pools(&self) -> Result<Vec<PoolName>, StoreError> {
+        self.dir.pools()
+    }
+
+    fn store(&self, pool: &PoolName) -> Result<Rc<dyn OperatorStore>, StoreError> {
+        Ok(Rc::new(self.dir.pool(pool, self.options.clone())?))
     }
 }
 

@@ -12,39 +12,7 @@ use super::dir::{io_error, list, make};
 use super::format::{Lines, number};
 use super::history::{segment_name, segments};
 use super::view::{Files, Identity, Journal, View, damaged};
-use crate::port::store::StoreError;
-
-/// The state of a pool's files, for `doctor`.
-#[derive(Debug, Clone)]
-pub struct Diagnosis {
-    /// Why the state cannot be used; `None` if it can.
-    pub damage: Option<StoreError>,
-    /// Number of the last readable transaction.
-    pub last: u64,
-    /// Events since the pool's beginning that did not fit the state. Each indicates a bug; none is lost.
-    pub inapplicable_events: u64,
-    /// Bytes of an incomplete write; the next writer truncates them and saves a copy.
-    pub torn_bytes: u64,
-    /// Number of kept segments of the history. Only `history` and `explain` use them.
-    pub segments: usize,
-    /// Damage in those segments.
-    pub history_damage: Vec<StoreError>,
-    /// Truncated tails and replaced damaged files.
-    pub side_files: Vec<PathBuf>,
-}
-
-/// Result of `repair`.
-#[derive(Debug, Clone)]
-pub struct Repaired {
-    /// The repaired damage.
-    pub damage: StoreError,
-    /// Number of the last transaction in the repaired state; 0 if the state is empty.
-    pub kept: u64,
-    /// Sound transactions after the damage, which the state lacks.
-    pub lost: u64,
-    /// Where the damaged files are kept.
-    pub side_files: Vec<PathBuf>,
-}
+use crate::port::store::{Diagnosis, Repaired, StoreError};
 
 /// A repair, prepared and synced, to be activated under the lock.
 #[derive(Debug)]
@@ -68,17 +36,16 @@ pub(super) fn verify(files: &Files, read: Result<&View, StoreError>) -> Result<D
         }
         Err(other) => return Err(other),
     };
-    let kept = segments(&files.history)?;
     let mut history_damage = Vec::new();
-    for segment in &kept {
+    for segment in &segments(&files.history)? {
         history_damage.extend(first_damage(&segment.path)?);
     }
     let is_side_file = |name: &String| name.starts_with("journal.cut-") || name.contains(".damaged-");
     let side_files =
         list(&files.dir)?.into_iter().filter(is_side_file).map(|name| files.dir.join(name)).collect();
     let torn_bytes = view.journal.as_ref().filter(|_| damage.is_none()).map_or(0, Journal::torn);
-    let (last, inapplicable_events, segments) = (view.last, view.inapplicable_events, kept.len());
-    Ok(Diagnosis { damage, last, inapplicable_events, torn_bytes, segments, history_damage, side_files })
+    let (last, inapplicable_events) = (view.last, view.inapplicable_events);
+    Ok(Diagnosis { damage, last, inapplicable_events, torn_bytes, history_damage, side_files })
 }
 
 fn first_damage(path: &Path) -> Result<Option<StoreError>, StoreError> {

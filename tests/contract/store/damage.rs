@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use greenroom::port::store::{Store, StoreError};
+use greenroom::port::store::{OperatorStore as _, Store, StoreError};
 use greenroom::store::file::{FORMAT, Options};
 
-use super::support::{block_on, commit, eager, file, fill, open, request, requests, told};
+use super::support::{block_on, commit, eager, file, fill, history, open, request, requests, told};
 
 fn names(dir: &Path, prefix: &str) -> Vec<PathBuf> {
     let all = std::fs::read_dir(dir.join("pools/linux")).unwrap().map(|e| e.unwrap().path());
@@ -109,7 +109,7 @@ fn rot_in_the_middle_stops_writing_names_the_line_and_is_mended_into_the_valid_p
         assert_eq!(requests(&store.load().await.unwrap()), ["r0", "r1"]);
         commit(&store, vec![request("next", 9)]).await.unwrap();
         assert_eq!(told(&store), ["r0", "r1", "next"]);
-        let numbers: Vec<u64> = store.history().unwrap().map(|r| r.unwrap().n).collect();
+        let numbers: Vec<u64> = history(&store).map(|r| r.n).collect();
         assert_eq!(numbers, [1, 2, 7], "a number is never given twice");
         assert!(store.verify().await.unwrap().damage.is_none());
         store.compact().await.unwrap();

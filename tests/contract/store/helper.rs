@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use greenroom::port::store::Store;
+use greenroom::port::store::{OperatorStore as _, Store};
 use greenroom::store::file::{FileStore, Options, open_dir};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

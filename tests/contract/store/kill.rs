@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use greenroom::core::pool::PoolState;
-use greenroom::port::store::Store;
+use greenroom::port::store::{OperatorStore as _, Store};
 use greenroom::store::file::Options;
 
 use super::helper::{BEGIN, END, command, run, said};

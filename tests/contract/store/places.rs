@@ -4,7 +4,7 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use greenroom::port::store::Store;
+use greenroom::port::store::{OperatorStore as _, Store};
 
 use super::helper::{command, run, said};
 use super::support::{block_on, eager, file, fill, open};

@@ -4,12 +4,13 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName, TrustDomain};
 use greenroom::core::job::JobFacts;
 use greenroom::core::pool::PoolState;
 use greenroom::core::time::{BootId, Stamp};
-use greenroom::port::store::{Committed, Store, StoreError};
+use greenroom::port::store::{Committed, OperatorStore as _, RecordedEvent, Store, StoreError};
 use greenroom::store::file::{FileStore, Options, open_dir};
 
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -90,11 +91,15 @@ pub(super) fn fill(store: &FileStore, prefix: &str, count: u64) -> PoolState {
     })
 }
 
+/// The events that are still kept. Opening files waits for nothing.
+pub(super) fn history(store: &FileStore) -> impl Iterator<Item = RecordedEvent> {
+    store.history().now_or_never().unwrap().unwrap().map(Result::unwrap)
+}
+
 /// Attempt names in the history, in order.
 pub(super) fn told(store: &FileStore) -> Vec<String> {
-    let events = store.history().unwrap().map(|recorded| recorded.unwrap().event);
-    events
-        .map(|event| match event.change {
+    history(store)
+        .map(|recorded| match recorded.event.change {
             Change::Requested { attempt, .. } => attempt.to_string(),
             other => format!("{other:?}"),
         })

@@ -88,7 +88,7 @@ pub(in crate::cli) async fn finish(
     };
     say(&format!("cleaning up {left}\n"));
     let boot = Boot::open(context, pool, &left.ground, 0)?;
-    let is_clean = boot.kept(boot.end(&mut boot.course_so_far()?, say)).await?;
+    let is_clean = boot.kept(boot.end(&mut boot.course_so_far().await?, say)).await?;
     if is_clean {
         left.ground.remove()?;
     }

@@ -28,8 +28,7 @@ use crate::host::local::Role;
 use crate::port::connector::StageEnd;
 use crate::port::host::Host;
 use crate::port::setup::{PoolSetup, Setup};
-use crate::port::store::Store as _;
-use crate::store::file::FileStore;
+use crate::port::store::OperatorStore;
 
 /// The interval at which the journal is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -58,7 +57,7 @@ pub(super) struct Boot<'a> {
     pub(super) ground: &'a ScratchStateDir,
     host: Rc<dyn Host>,
     pool: Pool,
-    store: FileStore,
+    store: Rc<dyn OperatorStore>,
     setup: PoolSetup,
     take_over: Duration,
 }
@@ -101,7 +100,7 @@ impl<'a> Boot<'a> {
             ground,
             host: Rc::clone(&inner.host) as Rc<dyn Host>,
             pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
-            store: inner.store(&pool.name)?,
+            store: inner.stores()?.store(&pool.name)?,
             setup,
             take_over: config.host_timing.keeper_start_timeout,
         })
@@ -146,7 +145,7 @@ impl<'a> Boot<'a> {
         loop {
             // RACE: the timeline is read second, so that it contains all that the state shows.
             let state = self.store.load().await?;
-            self.follow(course, say)?;
+            self.follow(course, say).await?;
             if let Some(why) = course.failure(&state, timing, engine.clock.now()) {
                 return Ok(BootResult::Failed(why));
             }
@@ -204,21 +203,21 @@ impl<'a> Boot<'a> {
         engine.drain(&Target::Pool, false).await?;
         let until = engine.clock.now().plus(GONE_WITHIN);
         while self.store.load().await?.alive() > 0 {
-            self.follow(course, say)?;
+            self.follow(course, say).await?;
             if engine.clock.now().reached(until) {
                 let what = format!("the instance still exists after {}", Pretty(GONE_WITHIN));
                 return Err(CliError::say(what).help(unfinished()));
             }
             self.host.pause(POLL_INTERVAL).await;
         }
-        self.follow(course, say)?;
+        self.follow(course, say).await?;
         self.delete_rest(course, say).await
     }
 
     /// The rows so far, without printing them.
-    pub(super) fn course_so_far(&self) -> Result<BootTimeline, CliError> {
+    pub(super) async fn course_so_far(&self) -> Result<BootTimeline, CliError> {
         let mut course = BootTimeline::default();
-        self.follow(&mut course, &|_| ())?;
+        self.follow(&mut course, &|_| ()).await?;
         Ok(course)
     }
 
@@ -268,8 +267,8 @@ impl<'a> Boot<'a> {
         }
     }
 
-    fn follow(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<(), CliError> {
-        for recorded in self.store.history()?.skip(course.taken) {
+    async fn follow(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<(), CliError> {
+        for recorded in self.store.history().await?.skip(course.taken) {
             if let Some(row) = course.take(&recorded?.event) {
                 say(&row);
             }

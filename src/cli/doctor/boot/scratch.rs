@@ -10,10 +10,9 @@ use std::time::Duration;
 use fs_err as fs;
 
 use crate::cli::error::CliError;
+use crate::cli::stores::{self, StoreOptions};
 use crate::core::ids::{InstanceId, OwnerId, PoolName};
 use crate::host::local::StateDir;
-use crate::port::store::Store as _;
-use crate::store::file::{self, Options};
 
 const PREFIX: &str = "boot-";
 /// Being made.
@@ -135,11 +134,11 @@ pub(in crate::cli) fn owners(state: &Path) -> io::Result<BTreeSet<OwnerId>> {
 }
 
 async fn look(ground: ScratchStateDir) -> Result<Unfinished, CliError> {
-    let dir = file::open_dir(&ground.path)?;
-    let Some(pool) = dir.pools()?.into_iter().next() else {
+    let stores = stores::open(&ground.path, StoreOptions::default())?;
+    let Some(pool) = stores.pools().await?.into_iter().next() else {
         return Ok(Unfinished { ground, pool: None, instances: Vec::new() });
     };
-    let recorded = dir.pool(&pool, Options::default())?.load().await?;
+    let recorded = stores.store(&pool)?.load().await?;
     let instances = recorded.instances.keys().cloned().collect();
     Ok(Unfinished { ground, pool: Some(pool), instances })
 }

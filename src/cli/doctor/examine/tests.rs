@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use super::*;
 use crate::cli::fixture::{EventFixture, pool};
 use crate::port::finding::Severity;
-use crate::port::store::Store as _;
 
 struct Bench {
     home: tempfile::TempDir,
@@ -49,7 +48,8 @@ impl Bench {
     /// Makes the state directory, with one instance in it.
     async fn used(self) -> Self {
         StateDir::open(&self.path("state")).unwrap();
-        let store = file::open_dir(&self.path("state")).unwrap().pool(&pool(), Options::default()).unwrap();
+        let stores = stores::open(&self.path("state"), StoreOptions::default()).unwrap();
+        let store = stores.store(&pool()).unwrap();
         let policy = Policy { max_instances: 4, ..Policy::default() };
         let now = SystemClock::new().unwrap().now();
         for event in EventFixture::of(policy).ready(1, 1.0).events.clone() {

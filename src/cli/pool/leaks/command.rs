@@ -20,8 +20,6 @@ use crate::engine::Engine;
 use crate::engine::leaks::{Deleted, LookError};
 use crate::host::local::Role;
 use crate::port::setup::PoolSetup;
-use crate::port::store::Store as _;
-use crate::store::file;
 
 /// A cloud takes a minute or two to delete an instance, and a volume is not free before that.
 const DELETED_WITHIN: Duration = Duration::from_mins(10);
@@ -108,11 +106,12 @@ async fn unfinished(
 async fn unconfigured(context: &Context) -> Result<Vec<String>, CliError> {
     let config = context.config()?;
     let mut unknown = Vec::new();
-    for name in file::open_dir(&context.state_path)?.pools()? {
+    let stores = context.stores()?;
+    for name in stores.pools().await? {
         if config.pools.contains_key(&name) {
             continue;
         }
-        let recorded = context.store(&name)?.load().await?.alive();
+        let recorded = stores.store(&name)?.load().await?.alive();
         if recorded > 0 {
             let instances = ui::plural(recorded as usize, "instance");
             unknown.push(format!("pool `{name}` has {instances} on record, but is not in the configuration"));

@@ -35,7 +35,7 @@ pub(in crate::cli) async fn status(
     json: bool,
 ) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
-    let reader = PoolReader::open(&context, pool)?;
+    let reader = PoolReader::open(&context, pool).await?;
     let form = match (json, again) {
         (false, _) => Form::Text,
         (true, false) => Form::Json,
