@@ -9,7 +9,10 @@ use crate::settled::await_settled;
 use crate::systemd::Systemd;
 
 const GREENROOM: &str = env!("CARGO_BIN_EXE_greenroom");
-const SOON: Duration = Duration::from_secs(30);
+/// Far more than a stop needs, also on a loaded machine that emulates virtual machines.
+const SOON: Duration = Duration::from_mins(4);
+/// From then on systemd kills: the stop would end, but not with success.
+const KILLED_AFTER: Duration = Duration::from_mins(3);
 
 #[track_caller]
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -23,8 +26,9 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 fn unit(home: &Path) -> String {
     let home = home.display();
     format!(
-        "[Unit]\nDefaultDependencies=no\n[Service]\nKillSignal=SIGQUIT\nTimeoutStopSec=60\n\
-         ExecStart=/bin/sh {home}/runner {GREENROOM} {home}\n"
+        "[Unit]\nDefaultDependencies=no\n[Service]\nKillSignal=SIGQUIT\nTimeoutStopSec={}\n\
+         ExecStart=/bin/sh {home}/runner {GREENROOM} {home}\n",
+        KILLED_AFTER.as_secs()
     )
 }
 
