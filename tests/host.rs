@@ -22,10 +22,12 @@ use greenroom::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
 use greenroom::core::job::JobFacts;
 use greenroom::core::report::Report;
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
+use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
 use greenroom::port::clock::Clock;
-use greenroom::port::host::{
-    Assignment, AttemptRecord, Host, HostError, MailboxName, StageTimeouts, WakeReason,
-};
+use greenroom::port::host::HostError;
+use greenroom::port::leadership::Leadership as _;
+use greenroom::port::reports::Reports as _;
+use greenroom::port::wakeups::{MailboxName, WakeReason, WakeUps as _};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -89,7 +91,7 @@ fn record(host: &LocalHost) -> AttemptRecord {
 }
 
 async fn seen(host: &LocalHost) -> Option<AttemptSeen> {
-    host.attempts(&pool()).await.unwrap().remove(&name())
+    host.attempts_of(&pool()).await.unwrap().remove(&name())
 }
 
 /// Polls until `good`; panics with the last observation after a timeout.
@@ -398,7 +400,7 @@ async fn a_cleanup_that_comes_first_keeps_the_prepare_out() {
     assert_eq!(host.closed(&name()).await.unwrap().and_then(|closed| closed.how), Some(End::CleanedUp));
     let begun = host.begin_attempt(&name(), &record(&host)).await;
     assert!(matches!(begun, Err(HostError::Closed { .. })));
-    assert!(host.attempts(&pool()).await.unwrap().is_empty(), "it belongs to no pool");
+    assert!(host.attempts_of(&pool()).await.unwrap().is_empty(), "it belongs to no pool");
 }
 
 #[tokio::test]
@@ -498,10 +500,10 @@ async fn a_damaged_job_file_is_no_attempt_unless_a_call_lives() {
     let host = operator(&root);
     let (lease, _) = host.begin_attempt(&name(), &record(&host)).await.unwrap();
     fs::write(root.join("attempts/custom-executor1/job"), "{\"for").unwrap();
-    let error = host.attempts(&pool()).await.unwrap_err().to_string();
+    let error = host.attempts_of(&pool()).await.unwrap_err().to_string();
     assert!(error.contains("is damaged"), "{error}");
     drop(lease);
-    assert!(host.attempts(&pool()).await.unwrap().is_empty());
+    assert!(host.attempts_of(&pool()).await.unwrap().is_empty());
     let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert!(closing.record.is_none());
 }
@@ -516,7 +518,7 @@ async fn litter_of_killed_calls_goes_when_it_is_old_and_not_before() {
     let half = attempts.join(".custom-executor2.0123abcd");
     fs::create_dir(&half).unwrap();
     fs::write(half.join("lease"), "").unwrap();
-    host.attempts(&pool()).await.unwrap();
+    host.attempts_of(&pool()).await.unwrap();
     assert!(half.exists());
     let ago = |dir: &Path, hours| {
         let then = std::time::SystemTime::now() - Duration::from_hours(hours);
@@ -524,10 +526,10 @@ async fn litter_of_killed_calls_goes_when_it_is_old_and_not_before() {
     };
     ago(&half, 2);
     ago(&attempts.join("custom-executor1"), 2);
-    host.attempts(&pool()).await.unwrap();
+    host.attempts_of(&pool()).await.unwrap();
     assert!(!half.exists() && attempts.join("custom-executor1").exists());
     ago(&attempts.join("custom-executor1"), 25);
-    host.attempts(&pool()).await.unwrap();
+    host.attempts_of(&pool()).await.unwrap();
     assert_eq!(fs::read_dir(&attempts).unwrap().count(), 0);
 }
 
@@ -567,10 +569,10 @@ async fn a_cleanup_and_a_pass_over_many_ended_attempts_cost_little() {
     }
     taken.sort();
     let first = Instant::now();
-    assert_eq!(keeper.attempts(&pool()).await.unwrap().len(), 400);
+    assert_eq!(keeper.attempts_of(&pool()).await.unwrap().len(), 400);
     let first = first.elapsed();
     let again = Instant::now();
-    assert_eq!(keeper.attempts(&pool()).await.unwrap().len(), 400);
+    assert_eq!(keeper.attempts_of(&pool()).await.unwrap().len(), 400);
     println!(
         "close_attempt: median {:?}; 400 ended: first look {first:?}, next {:?}",
         taken[200],

@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
 use crate::keys::near::{name_one_of, nearest_or_all};
+use crate::port::host::Host;
 use crate::port::store::Stores;
 use crate::provider;
 
@@ -112,7 +113,7 @@ impl Context {
         Ok(Engine {
             pool: pool.clone(),
             store: self.stores()?.store(pool)?,
-            host: Rc::clone(&self.host) as Rc<dyn crate::port::host::Host>,
+            host: Host::of(&self.host),
             connector: Rc::new(self.linked(pool)),
             clock: Rc::clone(&self.host) as Rc<dyn crate::port::clock::Clock>,
         })

@@ -19,9 +19,10 @@ use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
 use crate::gitlab::stage::Stage;
+use crate::port::attempts::AttemptRecord;
+use crate::port::attempts::Attempts as _;
 use crate::port::clock::Clock as _;
 use crate::port::connector::StageEnd;
-use crate::port::host::{AttemptRecord, Host as _};
 
 /// `config`: one JSON document on standard output and nothing else. Writes nothing, opens no state.
 pub(super) fn config(place: &GlobalOptions, option: &PoolOption, env: &JobEnv) -> Result<Outcome, CliError> {

@@ -1,6 +1,5 @@
 //! The commands `keep` and `reap`: the keeper's process, and one manual pass.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::args::GlobalOptions;
@@ -30,7 +29,7 @@ pub(super) async fn keep(place: &GlobalOptions, background: bool) -> Result<bool
     context.note_config();
     let pools = pools(&context)?;
     let keeping = if background { KeeperMode::UntilSettled } else { KeeperMode::AsService };
-    let host = Rc::clone(&context.host) as Rc<dyn Host>;
+    let host = Host::of(&context.host);
     let take_over = context.config()?.host_timing.keeper_start_timeout;
     let names: Vec<String> = pools.iter().map(|pool| pool.engine.pool.to_string()).collect();
     tracing::info!(pools = names.join(","), "the keeper is running");

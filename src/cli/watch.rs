@@ -11,7 +11,7 @@ use super::setup;
 use crate::config::Config;
 use crate::core::ids::PoolName;
 use crate::engine::keeper::Pool;
-use crate::port::host::Host as _;
+use crate::port::wakeups::WakeUps as _;
 
 /// Wakes the pools when the file has changed. Resolves when the new configuration needs another process: for a new pool,
 /// or for calls that only `greenroom-backends` can make.

@@ -19,9 +19,11 @@ use crate::core::pool::PoolState;
 use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
+use crate::port::attempts::{Assignment, AttemptRecord, StageTimeouts};
 use crate::port::connector::ConnectError;
-use crate::port::host::{Assignment, AttemptRecord, HostError, Lock, MailboxName, StageTimeouts, WakeReason};
+use crate::port::host::{HostError, Lock};
 use crate::port::store::StoreError;
+use crate::port::wakeups::{MailboxName, WakeReason};
 
 /// Progress of a waiting job, for the job log.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,8 +126,8 @@ impl Engine {
         report: &mut dyn FnMut(Progress),
     ) -> Result<Acquired, AcquireError> {
         let began = self.now();
-        let (lease, record) = self.host.begin_attempt(attempt, record).await?;
-        if let Some(problem) = self.host.identity().await?.moved {
+        let (lease, record) = self.host.attempts.begin_attempt(attempt, record).await?;
+        if let Some(problem) = self.host.leadership.identity().await?.moved {
             return Err(AcquireError::Moved(problem));
         }
         let known = self.store.load().await?;
@@ -160,7 +162,7 @@ impl Engine {
     async fn request(&self, ask: &Ask, known: &PoolState) -> Result<PoolState, AcquireError> {
         let mut superseded = Vec::new();
         for other in known.other_attempts(&ask.job.key, &ask.attempt) {
-            let closing = self.host.close_attempt(other, End::Superseded).await?;
+            let closing = self.host.attempts.close_attempt(other, End::Superseded).await?;
             let leaving = Release { how: End::Superseded, used: closing.used, closing: closing.calls_remain };
             superseded.push((other.clone(), leaving));
         }
@@ -193,7 +195,7 @@ impl Call<'_> {
             if let Some(assignment) = assignment(&state, self.attempt) {
                 let granted_after = self.engine.now().since(self.began);
                 if !woken {
-                    self.engine.host.wake_keeper(&self.engine.pool).await;
+                    self.engine.host.wakeups.wake_keeper(&self.engine.pool).await;
                 }
                 if state.instance(&assignment.instance).is_some_and(is_newly_bound) {
                     // CRASH: after a power cut, only the record shows which domain's jobs a host has run.
@@ -230,12 +232,12 @@ impl Call<'_> {
     /// The instance is granted: writes how to reach it for `run`, and checks whether it responds.
     async fn check(&mut self, assignment: &Assignment) -> Result<Result<(), ConnectError>, AcquireError> {
         let host = &self.engine.host;
-        host.assign(self.attempt, Some(assignment)).await?;
+        host.attempts.assign(self.attempt, Some(assignment)).await?;
         // RACE: `cleanup` sets the mark first and then releases; this call commits first and then checks the mark.
         self.refuse_closed().await?;
         let within = assignment.timeouts.start_within;
         let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
-        match select(check, host.stopped(self.attempt)).await {
+        match select(check, host.wakeups.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
             Either::Right((woken, _)) => {
                 if woken == WakeReason::Message {
@@ -248,7 +250,7 @@ impl Call<'_> {
 
     /// Ends the call if `cleanup` or a newer attempt of the job has closed its attempt.
     async fn refuse_closed(&self) -> Result<(), AcquireError> {
-        match self.engine.host.closed(self.attempt).await? {
+        match self.engine.host.attempts.closed(self.attempt).await? {
             Some(closed) => Err(AcquireError::Closed(closed)),
             None => Ok(()),
         }
@@ -261,7 +263,7 @@ impl Call<'_> {
     ) -> Result<PoolState, AcquireError> {
         let problem = problem.to_string();
         (self.report)(Progress::Broken { instance: instance.clone(), problem: problem.clone() });
-        self.engine.host.assign(self.attempt, None).await?;
+        self.engine.host.attempts.assign(self.attempt, None).await?;
         let decide = |s: &PoolState| request::reject(s, self.attempt, &problem, self.engine.now());
         Ok(self.engine.commit(decide).await?.state)
     }
@@ -270,7 +272,7 @@ impl Call<'_> {
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
         let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
-        match self.engine.host.wait(MailboxName::Attempt(self.attempt), look.min(left)).await? {
+        match self.engine.host.wakeups.wait(MailboxName::Attempt(self.attempt), look.min(left)).await? {
             WakeReason::Message | WakeReason::Timeout => {}
             woken => return Err(stopped(woken)),
         }
@@ -288,7 +290,7 @@ impl Call<'_> {
     /// Why the attempt waits: by the last report, or by the record if no pass has seen the attempt yet. Reports failed
     /// boots that it waited for.
     async fn reason(&mut self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
-        let report = self.engine.host.read_report(&self.engine.pool).await?;
+        let report = self.engine.host.reports.read_report(&self.engine.pool).await?;
         let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
         for note in notes {
             let Note::BootFailed(boot) = note else { continue };
@@ -344,7 +346,7 @@ impl Call<'_> {
         let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());
         let committed = self.engine.commit(decide).await?;
         if !committed.events.is_empty() {
-            self.engine.host.assign(self.attempt, None).await.ok();
+            self.engine.host.attempts.assign(self.attempt, None).await.ok();
             self.engine.summon().await?;
         }
         Ok(())

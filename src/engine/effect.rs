@@ -77,6 +77,7 @@ impl Engine {
             Effect::DropRequest { attempt } => self.drop_request(attempt).await,
             Effect::ForgetAttempt { attempt } => self
                 .host
+                .attempts
                 .forget_attempt(attempt)
                 .await
                 .map(|()| EffectResult::Fine)
@@ -123,7 +124,7 @@ impl Engine {
     ) -> Result<(), ProviderError> {
         let local = |what: String| ProviderError::new(ErrorClass::Transient, what);
         let keys = self.connector.keys(id).await.map_err(|e| local(e.to_string()))?;
-        let identity = self.host.identity().await.map_err(|e| local(e.to_string()))?;
+        let identity = self.host.leadership.identity().await.map_err(|e| local(e.to_string()))?;
         let tags = Tags {
             pool: self.pool.clone(),
             owner: identity.owner,
@@ -156,7 +157,7 @@ impl Engine {
                 return Ok(EffectResult::Failed(problem));
             }
             let close = (now.since(begun) / PART).max(CLOSE_INTERVAL).min(timing.probe_interval);
-            self.host.pause(if boots_here { close } else { timing.probe_interval }).await;
+            self.host.wakeups.pause(if boots_here { close } else { timing.probe_interval }).await;
             let state = self.store.load().await?;
             let boots = |i: &Instance| matches!(i.phase, Phase::Launching | Phase::Checking);
             if !state.instance(id).is_some_and(boots) {
@@ -223,7 +224,7 @@ impl Engine {
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let Err(mut problem) = self.reach(id, setup).await? else { return Ok(EffectResult::Fine) };
         if !setup.has_fixed_hosts() {
-            self.host.pause(setup.policy.timing.probe_interval).await;
+            self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
             match self.reach(id, setup).await? {
                 Ok(()) => return Ok(EffectResult::Fine),
                 Err(again) => problem = again,
@@ -340,7 +341,7 @@ impl Engine {
         setup: &PoolSetup,
     ) -> Result<CommandResult, EngineError> {
         let Some(script) = &setup.clean_script else { return Ok(CommandResult::Passed) };
-        let owner = self.host.identity().await?.owner;
+        let owner = self.host.leadership.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, id);
         let command = format!("exec /bin/sh -s -- {}", mark.as_str());
         self.command(id, &command, script, setup.policy.timing.clean_timeout).await
@@ -368,20 +369,24 @@ impl Engine {
     }
 
     async fn end_attempt(&self, name: &AttemptName, how: End) -> Result<EffectResult, EngineError> {
-        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
+        let Some(_lease) = self.host.attempts.seize_attempt(name).await? else {
+            return Ok(EffectResult::Fine);
+        };
         // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
-        if let Err(problem) = self.host.remove_tmpdir(name).await {
+        if let Err(problem) = self.host.attempts.remove_tmpdir(name).await {
             tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.
-        let used = self.host.mark_closed(name, how).await?;
+        let used = self.host.attempts.mark_closed(name, how).await?;
         let leaving = Release { how, used, closing: false };
         self.commit(|state| request::release(state, name, leaving, self.now())).await?;
         Ok(EffectResult::Fine)
     }
 
     async fn drop_request(&self, name: &AttemptName) -> Result<EffectResult, EngineError> {
-        let Some(_lease) = self.host.seize_attempt(name).await? else { return Ok(EffectResult::Fine) };
+        let Some(_lease) = self.host.attempts.seize_attempt(name).await? else {
+            return Ok(EffectResult::Fine);
+        };
         let at = self.now();
         self.commit(|state: &PoolState| {
             if state.waiting_for(name).is_none() {

@@ -1,6 +1,5 @@
 //! How a keeper begins and exits: one per state directory, and no wake-up is lost.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -8,7 +7,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::EngineError;
 use super::keeper::{Pool, PoolKeeper, RoundEnd};
-use crate::port::host::{Host, WakeReason};
+use crate::port::host::Host;
+use crate::port::wakeups::WakeReason;
 
 /// When a keeper exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,20 +37,22 @@ pub enum KeeperExit {
 ///
 /// A starting keeper waits `take_over` for the previous one to exit.
 pub async fn keep(
-    host: &Rc<dyn Host>,
+    host: &Host,
     pools: &[Pool],
     keeping: KeeperMode,
     take_over: Duration,
 ) -> Result<KeeperExit, EngineError> {
     loop {
-        let Some(lock) = host.lock_keeper(take_over).await? else { return Ok(KeeperExit::Elsewhere) };
+        let Some(lock) = host.leadership.lock_keeper(take_over).await? else {
+            return Ok(KeeperExit::Elsewhere);
+        };
         let end = side_by_side(pools, keeping).await;
         drop(lock);
         match end {
             RoundEnd::Stopped(WakeReason::Replaced) => {
                 // The service manager restarts a service, which finds the state as after a crash.
                 if keeping == KeeperMode::UntilSettled {
-                    host.start_keeper().await?;
+                    host.leadership.start_keeper().await?;
                 }
                 return Ok(KeeperExit::HandedOver);
             }

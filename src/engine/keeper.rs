@@ -13,8 +13,8 @@ use super::pass::{KeeperCache, Launching, PassResult};
 use crate::core::plan::{self, Effect, backoff};
 use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
-use crate::port::host::{MailboxName, WakeReason};
 use crate::port::setup::{PoolSetup, Setup};
+use crate::port::wakeups::{MailboxName, WakeReason};
 
 pub use super::exit::{KeeperExit, KeeperMode, keep};
 
@@ -132,8 +132,8 @@ impl PoolKeeper {
         if left.is_zero() {
             return;
         }
-        let host = Rc::clone(&self.engine.host);
-        let ((), ended) = beside(&mut self.running, host.pause(left)).await;
+        let wakeups = Rc::clone(&self.engine.host.wakeups);
+        let ((), ended) = beside(&mut self.running, wakeups.pause(left)).await;
         self.note_all(ended, setup);
     }
 
@@ -146,14 +146,14 @@ impl PoolKeeper {
         } else {
             IDLE_INTERVAL
         };
-        match self.engine.host.wait(MailboxName::Keeper(&self.engine.pool), within).await {
+        match self.engine.host.wakeups.wait(MailboxName::Keeper(&self.engine.pool), within).await {
             Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => RoundEnd::Woken,
             Ok(
                 why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted),
             ) => RoundEnd::Stopped(why),
             Err(error) => {
                 tracing::error!(pool = %self.engine.pool, "waiting failed: {error}");
-                self.engine.host.pause(AFTER_ERROR).await;
+                self.engine.host.wakeups.pause(AFTER_ERROR).await;
                 RoundEnd::Woken
             }
         }
@@ -215,9 +215,9 @@ impl PoolKeeper {
 
     /// Waits for an effect to end, a wake-up, or the time; `Some` if this process has to exit.
     async fn wait(&mut self, time: Duration, setup: &PoolSetup) -> Option<RoundEnd> {
-        let host = Rc::clone(&self.engine.host);
+        let wakeups = Rc::clone(&self.engine.host.wakeups);
         let pool = self.engine.pool.clone();
-        let wait = Box::pin(async move { host.wait(MailboxName::Keeper(&pool), time).await });
+        let wait = Box::pin(async move { wakeups.wait(MailboxName::Keeper(&pool), time).await });
         if self.running.is_empty() {
             return stop(wait.await);
         }

@@ -39,7 +39,7 @@ pub enum Deleted {
 impl Engine {
     /// All of the provider's resources for the pool, each with its ownership.
     pub async fn resources(&self, setup: &PoolSetup) -> Result<Vec<(Resource, Ownership)>, LookError> {
-        let identity = self.host.identity().await.map_err(EngineError::from)?;
+        let identity = self.host.leadership.identity().await.map_err(EngineError::from)?;
         if let Some(problem) = identity.moved {
             return Err(LookError::Moved { problem });
         }
@@ -56,7 +56,7 @@ impl Engine {
                 denied.insert(id);
             }
         }
-        let attempts = self.host.attempts(&self.pool).await.map_err(EngineError::from)?;
+        let attempts = self.host.attempts.attempts_of(&self.pool).await.map_err(EngineError::from)?;
         let launches = KnownLaunches {
             recorded: &recorded,
             owner: &identity.owner,
@@ -100,7 +100,7 @@ impl Engine {
                 return;
             }
             pending = left;
-            self.host.pause(setup.policy.timing.probe_interval).await;
+            self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
         }
     }
 

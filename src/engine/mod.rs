@@ -31,7 +31,7 @@ use crate::port::store::{Committed, Store, StoreError};
 pub struct Engine {
     pub pool: PoolName,
     pub store: Rc<dyn Store>,
-    pub host: Rc<dyn Host>,
+    pub host: Host,
     pub connector: Rc<dyn Connector>,
     pub clock: Rc<dyn Clock>,
 }
@@ -69,22 +69,22 @@ impl Engine {
     /// Wakes the calls that wait for one of these events.
     pub(crate) async fn tell(&self, events: &[Event]) {
         for attempt in events.iter().filter_map(|e| concerned(&e.change)) {
-            self.host.wake_attempt(attempt).await;
+            self.host.wakeups.wake_attempt(attempt).await;
         }
     }
 
     /// Wakes the keeper, or starts one.
     pub(crate) async fn summon(&self) -> Result<(), HostError> {
-        self.host.wake_keeper(&self.pool).await;
+        self.host.wakeups.wake_keeper(&self.pool).await;
         self.ensure_keeper().await
     }
 
     /// Starts a keeper if none is running.
     pub(crate) async fn ensure_keeper(&self) -> Result<(), HostError> {
-        if self.host.keeper_lives().await? {
+        if self.host.leadership.keeper_lives().await? {
             return Ok(());
         }
-        self.host.start_keeper().await
+        self.host.leadership.start_keeper().await
     }
 }
 

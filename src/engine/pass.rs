@@ -79,7 +79,7 @@ impl Engine {
         }
         let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
         plan.report.notes.extend(boots);
-        self.host.write_report(&self.pool, &plan.report).await?;
+        self.host.reports.write_report(&self.pool, &plan.report).await?;
         self.forget_with_events(memory, &committed.events);
         self.store.compact().await?;
         Ok(PassResult { plan, state: committed.state })
@@ -98,7 +98,7 @@ impl Engine {
         setup: &PoolSetup,
         launching: Launching,
     ) -> Result<Observed, EngineError> {
-        let identity = self.host.identity().await?;
+        let identity = self.host.leadership.identity().await?;
         let listing = self.list(memory, setup).await;
         let state = self.store.load().await?;
         let mut denied = BTreeSet::new();
@@ -111,7 +111,7 @@ impl Engine {
             }
         }
         let attempts_at = self.now();
-        let attempts = self.host.attempts(&self.pool).await?;
+        let attempts = self.host.attempts.attempts_of(&self.pool).await?;
         let mut observed = Observed {
             listing,
             denied,
@@ -152,7 +152,7 @@ impl Engine {
                 observed.launching = None;
                 return Ok(());
             }
-            let begun = self.host.begin_generation().await?;
+            let begun = self.host.leadership.begin_generation().await?;
             observed.generations.insert(begun.clone());
             memory.generation = Some(begun);
         }

@@ -27,7 +27,7 @@ pub enum Reaped {
 /// One pass over a pool, or the report of a running keeper's next one (waited for `within`).
 pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> {
     let host = &pool.engine.host;
-    if let Some(lock) = host.lock_keeper(Duration::ZERO).await? {
+    if let Some(lock) = host.leadership.lock_keeper(Duration::ZERO).await? {
         let mut keeper = PoolKeeper::new(pool.clone());
         keeper.did = Some(Vec::new());
         let (setup, problem) = pool.setup.current().await;
@@ -39,14 +39,14 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
             keeper.finish(&setup).await;
         }
         drop(lock);
-        let report = host.read_report(&pool.engine.pool).await?;
+        let report = host.reports.read_report(&pool.engine.pool).await?;
         return Ok(Reaped::Here(keeper.did.unwrap_or_default(), Box::new(report)));
     }
     let requested_at = pool.engine.now();
     let until = requested_at.plus(within);
     loop {
-        host.wake_keeper(&pool.engine.pool).await;
-        let report = host.read_report(&pool.engine.pool).await?;
+        host.wakeups.wake_keeper(&pool.engine.pool).await;
+        let report = host.reports.read_report(&pool.engine.pool).await?;
         if let Some(report) =
             report.filter(|r| r.at.boot == requested_at.boot && r.at.uptime_ms > requested_at.uptime_ms)
         {
@@ -56,7 +56,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
         if now.reached(until) {
             return Ok(Reaped::NoPass);
         }
-        host.pause(Duration::from_millis(50).min(now.until(until))).await;
+        host.wakeups.pause(Duration::from_millis(50).min(now.until(until))).await;
     }
 }
 
@@ -113,7 +113,7 @@ impl super::Engine {
             if now.reached(until) {
                 return Ok(false);
             }
-            self.host.pause(Duration::from_millis(200).min(now.until(until))).await;
+            self.host.wakeups.pause(Duration::from_millis(200).min(now.until(until))).await;
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::core::ids::AttemptName;
 use crate::core::instance::Release;
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
-use crate::port::host::{Closing, HostError};
+use crate::port::attempts::Closing;
+use crate::port::host::HostError;
 
 impl Engine {
     /// Releases what a closed attempt held. Idempotent. Never waits for a provider.

@@ -8,9 +8,11 @@ use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
+use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
-use crate::port::host::{Assignment, HostError, MailboxName};
+use crate::port::host::HostError;
 use crate::port::store::StoreError;
+use crate::port::wakeups::MailboxName;
 
 /// Why a stage could not be completed. None of these is the script's fault.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +72,7 @@ impl Engine {
         script: File,
         output: &mut dyn Output,
     ) -> Result<StageEnd, StageError> {
-        let entered = self.host.enter_attempt(attempt).await?;
+        let entered = self.host.attempts.enter_attempt(attempt).await?;
         let Some((_lease, record)) = entered else {
             return Err(StageError::NotPrepared(attempt.clone()));
         };
@@ -78,7 +80,7 @@ impl Engine {
             return Err(StageError::NotPrepared(attempt.clone()));
         };
         // Before a byte is sent: from here on, the grant costs a use.
-        self.host.mark_used(attempt).await?;
+        self.host.attempts.mark_used(attempt).await?;
         let Execution::Machine { shell } = record.execution;
         let stage = Stage {
             shell,
@@ -88,12 +90,12 @@ impl Engine {
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
         };
         let stop = Box::pin(async {
-            self.host.stopped(attempt).await;
+            self.host.wakeups.stopped(attempt).await;
         });
         let (id, at) = (&assignment.instance, &assignment.endpoint);
         let ended = self.connector.run(id, at, stage, output, stop).await;
         if matches!(ended, Ok(StageEnd::Stopped) | Err(_))
-            && let Some(closed) = self.host.closed(attempt).await?
+            && let Some(closed) = self.host.attempts.closed(attempt).await?
             && closed.end() != End::CleanedUp
         {
             // The mark took the instance away. `cleanup` comes when the runner has given up the stage.
@@ -124,7 +126,7 @@ impl Engine {
         builds_dir: Option<String>,
     ) -> Result<Option<Trace>, StageError> {
         let Some(builds_dir) = builds_dir.filter(|_| assignment.is_static) else { return Ok(None) };
-        let owner = self.host.identity().await?.owner;
+        let owner = self.host.leadership.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, &assignment.instance);
         Ok(Some(Trace { mark, attempt: attempt.clone(), builds_dir }))
     }
@@ -153,7 +155,7 @@ impl Engine {
                 Some(Phase::Draining { reason: why }) => return Ok(LossReason::Left(why.clone())),
                 Some(_) => {}
             }
-            let report = self.host.read_report(&self.pool).await?;
+            let report = self.host.reports.read_report(&self.pool).await?;
             if let Some(reason) = report.and_then(|report| reported(&report, id)) {
                 return Ok(reason);
             }
@@ -162,7 +164,7 @@ impl Engine {
                 return Ok(LossReason::Lost("no longer responds"));
             }
             let within = timing.waiter_poll_interval.min(now.until(until));
-            self.host.wait(MailboxName::Attempt(attempt), within).await?;
+            self.host.wakeups.wait(MailboxName::Attempt(attempt), within).await?;
         }
     }
 }

@@ -11,7 +11,9 @@ use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
 use crate::core::report::Report;
 use crate::core::time::{BootId, Stamp};
-use crate::port::host::{Assignment, AttemptRecord, Closing, Held, HostError, Identity, Lock};
+use crate::port::attempts::{Assignment, AttemptRecord, Closing};
+use crate::port::host::{Held, HostError, Lock};
+use crate::port::leadership::Identity;
 
 pub type SharedDirectory = Rc<RefCell<Directory>>;
 

@@ -3,10 +3,14 @@
 //! All methods are async, so that the simulator can stop a process at any of them. They neither retry nor decide: the
 //! engine is their only caller.
 
+pub mod attempts;
 pub mod clock;
 pub mod connector;
 pub mod finding;
 pub mod host;
+pub mod leadership;
 pub mod provider;
+pub mod reports;
 pub mod setup;
 pub mod store;
+pub mod wakeups;

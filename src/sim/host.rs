@@ -17,9 +17,11 @@ use crate::core::attempt::{AttemptSeen, Closed, End, Presence};
 use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
-use crate::port::host::{
-    Assignment, AttemptRecord, Closing, Host, HostError, Identity, Lock, MailboxName, WakeReason,
-};
+use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
+use crate::port::host::{HostError, Lock};
+use crate::port::leadership::{Identity, Leadership};
+use crate::port::reports::Reports;
+use crate::port::wakeups::{MailboxName, WakeReason, WakeUps};
 
 /// One process's view of its machine's state directory.
 #[derive(Debug, Clone)]
@@ -77,75 +79,60 @@ fn ms(time: Duration) -> u64 {
 }
 
 #[async_trait(?Send)]
-impl Host for SimHost {
-    async fn identity(&self) -> Result<Identity, HostError> {
-        let directory = self.step("host.identity").await;
-        let identity = directory.borrow().identity();
-        Ok(identity)
-    }
-
-    async fn begin_generation(&self) -> Result<Generation, HostError> {
-        let directory = self.step("host.begin_generation").await;
-        let nonce = self.proc.world.borrow_mut().streams.ids.word();
-        let generation = Generation::new(format!("{:06x}", nonce & 0x00ff_ffff));
-        directory.borrow_mut().generations.insert(generation.clone());
-        self.log("host.begin_generation", &generation);
-        Ok(generation)
-    }
-
+impl Attempts for SimHost {
     async fn begin_attempt(
         &self,
         name: &AttemptName,
         record: &AttemptRecord,
     ) -> Result<(Lock, AttemptRecord), HostError> {
-        let directory = self.step("host.begin_attempt").await;
+        let directory = self.step("attempts.begin_attempt").await;
         self.lease_free(name).await;
         let begun = memory::begin(&directory, name, record, self.caller());
-        self.log("host.begin_attempt", name);
+        self.log("attempts.begin_attempt", name);
         begun
     }
 
     async fn enter_attempt(&self, name: &AttemptName) -> Result<Option<(Lock, AttemptRecord)>, HostError> {
-        let directory = self.step("host.enter_attempt").await;
+        let directory = self.step("attempts.enter_attempt").await;
         self.lease_free(name).await;
-        self.log("host.enter_attempt", name);
+        self.log("attempts.enter_attempt", name);
         memory::enter(&directory, name, self.caller())
     }
 
     async fn assign(&self, name: &AttemptName, assignment: Option<&Assignment>) -> Result<(), HostError> {
-        let directory = self.step("host.assign").await;
+        let directory = self.step("attempts.assign").await;
         let to = assignment.map_or("nothing", |a| a.instance.as_str());
-        self.proc.log(format_args!("host.assign {name} {to}"));
+        self.proc.log(format_args!("attempts.assign {name} {to}"));
 
         directory.borrow_mut().assign(name, assignment)
     }
 
     async fn mark_used(&self, name: &AttemptName) -> Result<(), HostError> {
-        let directory = self.step("host.mark_used").await;
-        self.log("host.mark_used", name);
+        let directory = self.step("attempts.mark_used").await;
+        self.log("attempts.mark_used", name);
 
         directory.borrow_mut().mark_used(name)
     }
 
     async fn closed(&self, name: &AttemptName) -> Result<Option<Closed>, HostError> {
-        let directory = self.step("host.closed").await;
+        let directory = self.step("attempts.closed").await;
         let closed = directory.borrow().closed(name);
         Ok(closed)
     }
 
     async fn close_attempt(&self, name: &AttemptName, how: End) -> Result<Closing, HostError> {
-        let directory = self.step("host.close_attempt").await;
+        let directory = self.step("attempts.close_attempt").await;
         self.lease_free(name).await;
         let closing = memory::close(&directory, name, how, self.caller());
         self.proc.log(format_args!(
-            "host.close_attempt {name} used={} calls_remain={}",
+            "attempts.close_attempt {name} used={} calls_remain={}",
             closing.used, closing.calls_remain
         ));
         Ok(closing)
     }
 
-    async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
-        let directory = self.step("host.attempts").await;
+    async fn attempts_of(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
+        let directory = self.step("attempts.attempts_of").await;
         let seen = {
             let world = self.proc.world.borrow();
             let manager = &world.managers[self.proc.machine];
@@ -168,48 +155,66 @@ impl Host for SimHost {
     }
 
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {
-        let directory = self.step("host.seize_attempt").await;
+        let directory = self.step("attempts.seize_attempt").await;
         let seized = memory::seize(&directory, name);
-        self.proc.log(format_args!("host.seize_attempt {name}: {}", seized.is_some()));
+        self.proc.log(format_args!("attempts.seize_attempt {name}: {}", seized.is_some()));
         Ok(seized)
     }
 
     async fn mark_closed(&self, name: &AttemptName, how: End) -> Result<bool, HostError> {
-        let directory = self.step("host.mark_closed").await;
+        let directory = self.step("attempts.mark_closed").await;
         let used = directory.borrow_mut().mark_closed(name, how)?;
-        self.proc.log(format_args!("host.mark_closed {name}"));
+        self.proc.log(format_args!("attempts.mark_closed {name}"));
         Ok(used)
     }
 
     async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
-        self.step("host.remove_tmpdir").await;
-        self.log("host.remove_tmpdir", name);
+        self.step("attempts.remove_tmpdir").await;
+        self.log("attempts.remove_tmpdir", name);
         self.proc.world.borrow_mut().managers[self.proc.machine].tmpdirs.remove(name);
         Ok(())
     }
 
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
-        let directory = self.step("host.forget_attempt").await;
-        self.log("host.forget_attempt", name);
+        let directory = self.step("attempts.forget_attempt").await;
+        self.log("attempts.forget_attempt", name);
         super::check::attempt_forgotten(&mut self.proc.world.borrow_mut(), self.proc.machine, name);
         directory.borrow_mut().attempts.remove(name);
         Ok(())
     }
+}
+
+#[async_trait(?Send)]
+impl Leadership for SimHost {
+    async fn identity(&self) -> Result<Identity, HostError> {
+        let directory = self.step("leadership.identity").await;
+        let identity = directory.borrow().identity();
+        Ok(identity)
+    }
+
+    async fn begin_generation(&self) -> Result<Generation, HostError> {
+        let directory = self.step("leadership.begin_generation").await;
+        let nonce = self.proc.world.borrow_mut().streams.ids.word();
+        let generation = Generation::new(format!("{:06x}", nonce & 0x00ff_ffff));
+        directory.borrow_mut().generations.insert(generation.clone());
+        self.log("leadership.begin_generation", &generation);
+        Ok(generation)
+    }
 
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
-        let directory = self.step("host.lock_keeper").await;
+        let directory = self.step("leadership.lock_keeper").await;
         let channels = [Channel::KeeperLock(self.proc.machine)];
         let deadline = self.proc.now_ms() + ms(within);
         let lock = self.proc.until(&channels, Some(deadline), |_| memory::lock_keeper(&directory)).await;
         if lock.is_some() && self.proc.machine == 0 {
             keeping::locked(&mut self.proc.world.borrow_mut(), self.proc.pid);
         }
-        self.proc.log(format_args!("host.lock_keeper: {}", lock.is_some()));
+        self.proc.log(format_args!("leadership.lock_keeper: {}", lock.is_some()));
         Ok(lock)
     }
 
     async fn keeper_lives(&self) -> Result<bool, HostError> {
-        let directory = self.step("host.keeper_lives").await;
+        let directory = self.step("leadership.keeper_lives").await;
         let lives = directory.borrow().keeper_lives();
         if lives && self.proc.machine == 0 {
             keeping::relied_on(&mut self.proc.world.borrow_mut());
@@ -218,29 +223,32 @@ impl Host for SimHost {
     }
 
     async fn start_keeper(&self) -> Result<(), HostError> {
-        self.step("host.start_keeper").await;
+        self.step("leadership.start_keeper").await;
         let ms = self.proc.world.borrow_mut().streams.latency.within(2..30);
         self.starter.start_keeper(&self.proc);
         self.proc.pause(ms).await;
         Ok(())
     }
+}
 
+#[async_trait(?Send)]
+impl WakeUps for SimHost {
     async fn wake_keeper(&self, pool: &PoolName) {
-        let directory = self.step("host.wake_keeper").await;
+        let directory = self.step("wakeups.wake_keeper").await;
         if directory.borrow().keeper_lives() && !self.proc.world.borrow_mut().strikes(Fault::HintLost) {
             directory.borrow_mut().post(Mailbox::Keeper(pool.clone()));
         }
     }
 
     async fn wake_attempt(&self, name: &AttemptName) {
-        let directory = self.step("host.wake_attempt").await;
+        let directory = self.step("wakeups.wake_attempt").await;
         if !self.proc.world.borrow_mut().strikes(Fault::HintLost) {
             directory.borrow_mut().post(Mailbox::Attempt(name.clone()));
         }
     }
 
     async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError> {
-        let directory = self.step("host.wait").await;
+        let directory = self.step("wakeups.wait").await;
         let (mailbox, channel) = match inbox {
             MailboxName::Keeper(pool) => {
                 (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.machine, pool.clone()))
@@ -254,29 +262,32 @@ impl Host for SimHost {
             self.stop(world).or_else(message)
         };
         let woken = self.proc.until(&channels, Some(deadline), check).await.unwrap_or(WakeReason::Timeout);
-        self.proc.log(format_args!("host.wait: {woken:?}"));
+        self.proc.log(format_args!("wakeups.wait: {woken:?}"));
         Ok(woken)
     }
 
     async fn pause(&self, time: Duration) {
-        self.step("host.pause").await;
+        self.step("wakeups.pause").await;
         self.proc.pause(ms(time)).await;
     }
 
     async fn stopped(&self, name: &AttemptName) -> WakeReason {
-        let directory = self.step("host.stopped").await;
+        let directory = self.step("wakeups.stopped").await;
         let channels = [self.channel(name), Channel::Signal(self.proc.pid)];
         let check = |world: &mut World| {
             let closed = || directory.borrow().closed(name).map(|_| WakeReason::Message);
             self.stop(world).or_else(closed)
         };
         let woken = self.proc.until(&channels, None, check).await.unwrap_or(WakeReason::Stop);
-        self.proc.log(format_args!("host.stopped: {woken:?}"));
+        self.proc.log(format_args!("wakeups.stopped: {woken:?}"));
         woken
     }
+}
 
+#[async_trait(?Send)]
+impl Reports for SimHost {
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
-        let directory = self.step("host.write_report").await;
+        let directory = self.step("reports.write_report").await;
         let mut world = self.proc.world.borrow_mut();
         for (_, row) in &report.rows {
             world.cover.row(*row);
@@ -284,13 +295,13 @@ impl Host for SimHost {
         let rows: Vec<String> = report.rows.iter().map(|(id, row)| format!("{id}:{row}")).collect();
         choosing::reported(&mut world, self.proc.machine, pool, report);
         let blocked = report.launches.as_ref().map_or(String::new(), |on| format!("; launches: {on}"));
-        world.log(self.proc.pid, format_args!("host.write_report {pool} {}{blocked}", rows.join(" ")));
+        world.log(self.proc.pid, format_args!("reports.write_report {pool} {}{blocked}", rows.join(" ")));
         directory.borrow_mut().reports.insert(pool.clone(), report.clone());
         Ok(())
     }
 
     async fn read_report(&self, pool: &PoolName) -> Result<Option<Report>, HostError> {
-        let directory = self.step("host.read_report").await;
+        let directory = self.step("reports.read_report").await;
         let report = directory.borrow().reports.get(pool).cloned();
         Ok(report)
     }

@@ -18,8 +18,8 @@ use crate::engine::acquire::AcquireError;
 use crate::engine::keeper::{KeeperMode, Pool, keep};
 use crate::engine::operate::Target;
 use crate::engine::reap::{hand_on, reap};
+use crate::port::attempts::AttemptRecord;
 use crate::port::connector::{Output, StageEnd, Stream};
-use crate::port::host::AttemptRecord;
 
 /// A starting keeper waits this long for the previous one to exit.
 const TAKE_OVER: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ fn engine(ports: &Ports, pool: &PoolName) -> Engine {
     Engine {
         pool: pool.clone(),
         store: Rc::clone(&ports.pools[pool].store),
-        host: Rc::clone(&ports.host),
+        host: ports.host.clone(),
         connector: Rc::clone(&ports.connector),
         clock: Rc::clone(&ports.clock),
     }
@@ -93,7 +93,9 @@ async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
 }
 
 async fn cleanup(ports: &Ports, attempt: &AttemptName) -> i32 {
-    let Ok(closing) = ports.host.close_attempt(attempt, End::CleanedUp).await else { return SYSTEM_FAILURE };
+    let Ok(closing) = ports.host.attempts.close_attempt(attempt, End::CleanedUp).await else {
+        return SYSTEM_FAILURE;
+    };
     let Some(pool) = closing.record.as_ref().map(|r| r.pool.clone()) else { return OK };
     match engine(ports, &pool).release(attempt, &closing).await {
         Ok(_) => OK,

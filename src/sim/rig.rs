@@ -14,9 +14,10 @@ use super::ports::{SimClock, SimSetup, SimStore};
 use super::process::{Kind, Proc, Process, Shared};
 use super::steps::Pid;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::port::attempts::AttemptRecord;
 use crate::port::clock::Clock;
 use crate::port::connector::Connector;
-use crate::port::host::{AttemptRecord, Host};
+use crate::port::host::Host;
 use crate::port::setup::Setup;
 use crate::port::store::Store;
 
@@ -62,7 +63,7 @@ impl fmt::Debug for PoolPorts {
 /// Everything that a process may use.
 #[derive(Clone)]
 pub struct Ports {
-    pub host: Rc<dyn Host>,
+    pub host: Host,
     pub clock: Rc<dyn Clock>,
     pub connector: Rc<dyn Connector>,
     pub pools: BTreeMap<PoolName, PoolPorts>,
@@ -135,7 +136,7 @@ impl Starter {
             (name, PoolPorts { store, setup })
         };
         Ports {
-            host: Rc::new(SimHost { proc: proc.clone(), runner, starter: self.clone() }),
+            host: Host::of(&Rc::new(SimHost { proc: proc.clone(), runner, starter: self.clone() })),
             clock: Rc::new(SimClock(proc.clone())),
             connector: Rc::new(SimConnector { proc: proc.clone(), stage }),
             pools: names.into_iter().map(pool).collect(),

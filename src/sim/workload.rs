@@ -16,7 +16,7 @@ use super::truth::{JobResult, Live};
 use super::world::Runner;
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::AttemptName;
-use crate::port::host::AttemptRecord;
+use crate::port::attempts::AttemptRecord;
 
 /// Notified when a runner may find work.
 pub const QUEUE: Channel = Channel::Work(0);

@@ -32,10 +32,12 @@ use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
+use crate::port::attempts::Attempts as _;
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
-use crate::port::host::Host as _;
+use crate::port::leadership::Leadership as _;
 use crate::port::provider::{Demand, Provider};
+use crate::port::reports::Reports as _;
 use crate::port::store::{OperatorStore, StoreError};
 use crate::provider::BuildContext;
 
@@ -242,7 +244,7 @@ impl RecordedChecks<'_> {
             examined.add("pools", [unreadable(error.to_string())]);
             None
         });
-        let attempts = host.attempts(name).await.unwrap_or_else(|error| {
+        let attempts = host.attempts_of(name).await.unwrap_or_else(|error| {
             examined.add("attempts", [unreadable(error.to_string())]);
             BTreeMap::new()
         });

@@ -13,7 +13,7 @@ use crate::connector::ssh::HostKey;
 use crate::core::ids::PoolName;
 use crate::host::local::Role;
 use crate::keys::near::nearest_or_all;
-use crate::port::host::Host as _;
+use crate::port::wakeups::WakeUps as _;
 use crate::provider::{self, BuildContext, NamedHost};
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::code;
 use crate::host::local::{StateDir, StateDirError};
 use crate::port::finding::Finding;
-use crate::port::host::{HostError, Identity};
+use crate::port::host::HostError;
+use crate::port::leadership::Identity;
 
 /// Opens the directory without making or changing anything. `None`: nothing further can be checked.
 pub(super) fn open(path: &Path) -> (Option<StateDir>, Vec<Finding>) {

@@ -15,7 +15,8 @@ use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
 use crate::keys::near::nearest_or_all;
-use crate::port::host::Host as _;
+use crate::port::leadership::Leadership as _;
+use crate::port::reports::Reports as _;
 use crate::port::store::{OperatorStore, StoreError};
 
 /// How long a link may take to respond.

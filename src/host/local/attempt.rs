@@ -20,8 +20,9 @@ use super::socket::Sent;
 use super::{files, socket};
 use crate::core::attempt::{Closed, End};
 use crate::core::ids::{AttemptName, PoolName};
+use crate::port::attempts::{Assignment, AttemptRecord, Closing};
 use crate::port::clock::Clock;
-use crate::port::host::{Assignment, AttemptRecord, Closing, HostError, Lock};
+use crate::port::host::{HostError, Lock};
 
 /// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;

@@ -25,10 +25,12 @@ use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::core::time::Stamp;
+use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
 use crate::port::clock::Clock;
-use crate::port::host::{
-    Assignment, AttemptRecord, Closing, Host, HostError, Identity, Lock, MailboxName, WakeReason,
-};
+use crate::port::host::{HostError, Lock};
+use crate::port::leadership::{Identity, Leadership};
+use crate::port::reports::Reports;
+use crate::port::wakeups::{MailboxName, WakeReason, WakeUps};
 
 /// What kind of process this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,15 +128,7 @@ impl Clock for LocalHost {
 }
 
 #[async_trait(?Send)]
-impl Host for LocalHost {
-    async fn identity(&self) -> Result<Identity, HostError> {
-        owner::identity(&self.state)
-    }
-
-    async fn begin_generation(&self) -> Result<Generation, HostError> {
-        owner::begin_generation(&self.state)
-    }
-
+impl Attempts for LocalHost {
     async fn begin_attempt(
         &self,
         name: &AttemptName,
@@ -163,7 +157,7 @@ impl Host for LocalHost {
         self.close(name, how).await
     }
 
-    async fn attempts(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
+    async fn attempts_of(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
         self.observe_attempts(pool).await
     }
 
@@ -182,6 +176,17 @@ impl Host for LocalHost {
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
         self.forget(name)
     }
+}
+
+#[async_trait(?Send)]
+impl Leadership for LocalHost {
+    async fn identity(&self) -> Result<Identity, HostError> {
+        owner::identity(&self.state)
+    }
+
+    async fn begin_generation(&self) -> Result<Generation, HostError> {
+        owner::begin_generation(&self.state)
+    }
 
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {
         self.become_keeper(within).await
@@ -194,7 +199,10 @@ impl Host for LocalHost {
     async fn start_keeper(&self) -> Result<(), HostError> {
         self.spawn_keeper().await
     }
+}
 
+#[async_trait(?Send)]
+impl WakeUps for LocalHost {
     async fn wake_keeper(&self, pool: &PoolName) {
         if let Ok(dir) = self.state.pool(pool) {
             socket::send(&dir, socket::WAKE).ok();
@@ -218,7 +226,10 @@ impl Host for LocalHost {
     async fn stopped(&self, name: &AttemptName) -> WakeReason {
         self.until_stopped(name).await
     }
+}
 
+#[async_trait(?Send)]
+impl Reports for LocalHost {
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
         self.put_report(pool, report)
     }

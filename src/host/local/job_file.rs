@@ -16,7 +16,8 @@ use super::files::{self, Durable};
 use super::process::{Namespaces, ProcessId};
 use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::PoolName;
-use crate::port::host::{Assignment, AttemptRecord, HostError};
+use crate::port::attempts::{Assignment, AttemptRecord};
+use crate::port::host::HostError;
 
 const JOB: &str = "job";
 const ASSIGNMENT: &str = "assignment";
@@ -144,7 +145,7 @@ mod tests {
     use crate::core::ids::{InstanceId, JobKey};
     use crate::core::job::JobFacts;
     use crate::core::time::{BootId, Stamp};
-    use crate::port::host::StageTimeouts;
+    use crate::port::attempts::StageTimeouts;
 
     #[test]
     fn a_torn_file_is_damaged_and_a_newer_one_is_not() {

@@ -15,7 +15,8 @@ use super::files::{self, Durable};
 use super::location::DirLocation;
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
-use crate::port::host::{HostError, Identity};
+use crate::port::host::HostError;
+use crate::port::leadership::Identity;
 
 const OWNER: &str = "owner";
 const GENERATIONS: &str = "generations";

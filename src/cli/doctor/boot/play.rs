@@ -55,7 +55,7 @@ pub(super) enum BootResult {
 /// A pool with a state and an owner of its own. Its provider is the pool's.
 pub(super) struct Boot<'a> {
     pub(super) ground: &'a ScratchStateDir,
-    host: Rc<dyn Host>,
+    host: Host,
     pool: Pool,
     store: Rc<dyn OperatorStore>,
     setup: PoolSetup,
@@ -98,7 +98,7 @@ impl<'a> Boot<'a> {
         let inner = Context::open(&place, Role::Operator)?;
         Ok(Self {
             ground,
-            host: Rc::clone(&inner.host) as Rc<dyn Host>,
+            host: Host::of(&inner.host),
             pool: Pool::new(inner.engine(&pool.name)?, Rc::new(Fixed(setup.clone()))),
             store: inner.stores()?.store(&pool.name)?,
             setup,
@@ -115,8 +115,8 @@ impl<'a> Boot<'a> {
         let keeping = Box::pin(keeper::keep(&self.host, pools, KeeperMode::AsService, self.take_over));
         let work = Box::pin(async {
             // A command that finds no keeper starts one, in another process.
-            while !self.host.keeper_lives().await? {
-                self.host.pause(POLL_INTERVAL).await;
+            while !self.host.leadership.keeper_lives().await? {
+                self.host.wakeups.pause(POLL_INTERVAL).await;
             }
             work.await
         });
@@ -165,7 +165,7 @@ impl<'a> Boot<'a> {
                     Pretty(within)
                 )));
             }
-            self.host.pause(POLL_INTERVAL).await;
+            self.host.wakeups.pause(POLL_INTERVAL).await;
         }
     }
 
@@ -197,7 +197,7 @@ impl<'a> Boot<'a> {
     /// not.
     pub(super) async fn end(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
-        if let Some(problem) = self.host.identity().await?.moved {
+        if let Some(problem) = self.host.leadership.identity().await?.moved {
             return Err(CliError::say(problem));
         }
         engine.drain(&Target::Pool, false).await?;
@@ -208,7 +208,7 @@ impl<'a> Boot<'a> {
                 let what = format!("the instance still exists after {}", Pretty(GONE_WITHIN));
                 return Err(CliError::say(what).help(unfinished()));
             }
-            self.host.pause(POLL_INTERVAL).await;
+            self.host.wakeups.pause(POLL_INTERVAL).await;
         }
         self.follow(course, say).await?;
         self.delete_rest(course, say).await
@@ -256,14 +256,14 @@ impl<'a> Boot<'a> {
         let engine = &self.pool.engine;
         let until = engine.clock.now().plus(REPORTED_WITHIN);
         loop {
-            let report = self.host.read_report(&engine.pool).await.ok().flatten();
+            let report = self.host.reports.read_report(&engine.pool).await.ok().flatten();
             let mut notes = report.into_iter().flat_map(|report| report.notes);
             let reported =
                 notes.find_map(|note| if let Note::BootFailed(boot) = note { Some(boot) } else { None });
             if reported.is_some() || engine.clock.now().reached(until) {
                 return reported;
             }
-            self.host.pause(POLL_INTERVAL).await;
+            self.host.wakeups.pause(POLL_INTERVAL).await;
         }
     }
 

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::engine::leaks::LookError;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
 use crate::port::clock::Clock as _;
-use crate::port::host::Host as _;
+use crate::port::leadership::Leadership as _;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 use crate::port::setup::PoolSetup;
 use crate::port::store::Store as _;
@@ -137,7 +137,7 @@ impl Bench {
         let engine = Engine {
             pool: pool(),
             store: Rc::new(store),
-            host: Rc::clone(&host) as Rc<dyn crate::port::host::Host>,
+            host: crate::port::host::Host::of(&host),
             connector: Rc::new(context::ssh(Path::new(&root))),
             clock: Rc::clone(&host) as Rc<dyn crate::port::clock::Clock>,
         };
