@@ -17,7 +17,7 @@ use greenroom::core::instance::Answer;
 use greenroom::core::job::JobFacts;
 use greenroom::core::plan::request::{self, Ask};
 use greenroom::core::policy::{IdlePolicy, Policy, Reuse};
-use greenroom::core::time::Stamp;
+use greenroom::core::time::{ManagerId, Stamp};
 use greenroom::host::local::{StateDir, SystemClock};
 use greenroom::port::clock::Clock;
 use greenroom::port::store::Store;
@@ -64,7 +64,7 @@ fn store(state: &Path, pool: &PoolName) -> Outcome<FileStore> {
 
 async fn fill(state: &Path, pool: &PoolName, count: u32, key: &Path, endpoints: &[Endpoint]) -> Outcome<()> {
     StateDir::open(state)?;
-    let made = warm(&store(state, pool)?, count, endpoints, SystemClock::new()?.now()).await?;
+    let made = warm(&store(state, pool)?, count, endpoints, SystemClock::new(ManagerId(1))?.now()).await?;
     for id in &made {
         let folder = state.join("keys").join(id.as_str());
         std::fs::create_dir_all(&folder)?;
@@ -119,7 +119,7 @@ async fn warm(store: &FileStore, count: u32, endpoints: &[Endpoint], now: Stamp)
 #[expect(clippy::print_stdout, reason = "the figures are for the script that asked")]
 async fn acquire(rounds: u64, counts: &[u32]) -> Outcome<()> {
     let pool = PoolName::new("bench");
-    let now = SystemClock::new()?.now();
+    let now = SystemClock::new(ManagerId(1))?.now();
     let home = std::env::temp_dir().join(format!("greenroom-bench-{}", std::process::id()));
     let mut pools = Vec::new();
     for count in counts {

@@ -21,7 +21,7 @@ use greenroom::core::plan::request::{self, Ask};
 use greenroom::core::plan::{Fresh, Observed, Plan, View, plan};
 use greenroom::core::policy::{IdlePolicy, Policy};
 use greenroom::core::pool::PoolState;
-use greenroom::core::time::{BootId, Stamp};
+use greenroom::core::time::{BootId, ManagerId, Stamp};
 
 const LIMIT: Duration = Duration::from_micros(10);
 
@@ -43,7 +43,12 @@ impl World {
             idle: IdlePolicy { idle_count, ..IdlePolicy::default() },
             ..Policy::default()
         };
-        let now = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
+        let now = Stamp {
+            wall_ms: 1_781_524_800_000,
+            manager: ManagerId(1),
+            boot: BootId(7),
+            uptime_ms: 864_000_000,
+        };
         let generation = Generation::new("3f9a");
         let observed = Observed {
             healthy: BTreeMap::new(),

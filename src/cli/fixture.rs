@@ -17,12 +17,17 @@ use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 
 /// Friday, 2026-11-20, 14:00:00 in Berlin, after `seconds`.
 pub(crate) fn at(seconds: f64) -> Stamp {
     let begin: jiff::Timestamp = "2026-11-20T13:00:00Z".parse().unwrap();
-    let stamp = Stamp { wall_ms: begin.as_millisecond(), boot: BootId(1), uptime_ms: 5_000_000 };
+    let stamp = Stamp {
+        wall_ms: begin.as_millisecond(),
+        manager: ManagerId(1),
+        boot: BootId(1),
+        uptime_ms: 5_000_000,
+    };
     stamp.plus(Duration::from_secs_f64(seconds))
 }
 

@@ -110,10 +110,10 @@ mod tests {
     use crate::core::failure::{ErrorClass, Failure};
     use crate::core::ids::OfferingName;
     use crate::core::instance::DrainReason;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn now() -> Stamp {
-        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 }
+        Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
     }
 
     fn say(on: WaitingOn, usual_boot: Option<Duration>) -> String {

@@ -60,6 +60,7 @@ impl When {
         let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Stamp {
             wall_ms: self.now.wall_ms.saturating_sub_unsigned(ms),
+            manager: self.now.manager,
             boot: self.now.boot,
             uptime_ms: self.now.uptime_ms.saturating_sub(ms),
         }
@@ -106,12 +107,12 @@ fn timestamp(at: Stamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn at(utc: &str) -> Stamp {
         let wall: Timestamp = utc.parse().unwrap();
         let wall_ms = wall.as_millisecond();
-        Stamp { wall_ms, boot: BootId(1), uptime_ms: u64::try_from(wall_ms).unwrap() }
+        Stamp { wall_ms, manager: ManagerId(1), boot: BootId(1), uptime_ms: u64::try_from(wall_ms).unwrap() }
     }
 
     fn when() -> When {
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn scripts_get_utc() {
         assert_eq!(rfc3339(at("2026-11-20T13:03:07.999Z")), "2026-11-20T13:03:07Z");
-        let far = Stamp { wall_ms: i64::MAX, boot: BootId(1), uptime_ms: 0 };
+        let far = Stamp { wall_ms: i64::MAX, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
         assert!(rfc3339(far).starts_with("9999-"));
     }
 }

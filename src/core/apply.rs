@@ -320,7 +320,12 @@ impl PoolState {
             return Err(InapplicableEvent("the instance belongs to another trust domain"));
         }
         let Some(reservation) = self.waiting.remove(&ticket) else { return Err(NOT_WAITING) };
-        let holder = Holder { job: reservation.job.key.clone(), granted: at, closing: None };
+        let holder = Holder {
+            job: reservation.job.key.clone(),
+            manager: reservation.manager(),
+            granted: at,
+            closing: None,
+        };
         let instance = self.change(id)?;
         instance.uses_left = instance.uses_left.map(|left| left.saturating_sub(1));
         instance.domain = Some(reservation.domain.clone());

@@ -9,7 +9,7 @@ use super::attempt::End;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, TrustDomain};
-use super::time::Stamp;
+use super::time::{ManagerId, Stamp};
 
 /// A recorded instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +85,8 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub job: JobKey,
+    /// The manager whose attempt it is.
+    pub manager: ManagerId,
     pub granted: Stamp,
     /// The attempt is closed, but its last call is still running: the slot is not free yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -30,14 +30,15 @@ use super::job::JobFacts;
 use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
 use super::pool::PoolState;
-use super::time::{BootId, Stamp};
+use super::time::{BootId, ManagerId, Stamp};
 
 mod rendered;
 
 pub(crate) use rendered::{does, notes, render, render_events, waits};
 
 /// Noon on a Monday, ten days after boot.
-pub(crate) const NOW: Stamp = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
+pub(crate) const NOW: Stamp =
+    Stamp { wall_ms: 1_781_524_800_000, manager: ManagerId(1), boot: BootId(7), uptime_ms: 864_000_000 };
 
 /// Everything that `plan` sees.
 #[derive(Debug, Clone)]
@@ -146,6 +147,7 @@ pub(crate) fn ago(age: Duration) -> Stamp {
     let ms = u64::try_from(age.as_millis()).unwrap();
     Stamp {
         wall_ms: NOW.wall_ms - i64::try_from(ms).unwrap(),
+        manager: NOW.manager,
         boot: NOW.boot,
         uptime_ms: NOW.uptime_ms.saturating_sub(ms),
     }

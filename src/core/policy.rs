@@ -307,7 +307,7 @@ impl IdlePolicy {
 mod tests {
     use super::*;
     use crate::core::schedule::ScheduleText;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn idle(idle_count: u32, scale_factor: f64, scale_factor_limit: u32) -> IdlePolicy {
         IdlePolicy { idle_count, scale_factor, scale_factor_limit, ..IdlePolicy::default() }
@@ -340,7 +340,8 @@ mod tests {
             schedules: vec![entry("* 8-17 * * *", 10), entry("* 12 * * *", 20)],
             ..Policy::default()
         };
-        let hour = |h: i64| Stamp { wall_ms: h * 3_600_000, boot: BootId(0), uptime_ms: 0 };
+        let hour =
+            |h: i64| Stamp { wall_ms: h * 3_600_000, manager: ManagerId(1), boot: BootId(0), uptime_ms: 0 };
         assert_eq!(policy.in_force(hour(7)), (&idle(1, 0.0, 0), None));
         assert_eq!(policy.in_force(hour(8)), (&idle(10, 0.0, 0), Some(0)));
         assert_eq!(policy.in_force(hour(12)), (&idle(20, 0.0, 0), Some(1)));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{AttemptName, TrustDomain};
 use super::job::JobFacts;
-use super::time::{Stamp, millis};
+use super::time::{ManagerId, Stamp, millis};
 
 /// A job's place in the queue. Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,6 +28,11 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// The manager whose attempt it is: the one that recorded the request.
+    pub fn manager(&self) -> ManagerId {
+        self.requested_at.manager
+    }
+
     pub fn deadline(&self) -> Stamp {
         self.requested_at.plus(self.remaining_timeout)
     }

@@ -98,11 +98,11 @@ impl From<Schedule> for ScheduleText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn at(utc: &str) -> Stamp {
         let wall: jiff::Timestamp = utc.parse().unwrap();
-        Stamp { wall_ms: wall.as_millisecond(), boot: BootId(1), uptime_ms: 0 }
+        Stamp { wall_ms: wall.as_millisecond(), manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
     }
 
     fn schedule(periods: &[&str], timezone: &str) -> Schedule {
@@ -178,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(minute.contains(at(utc)), inside, "{utc}");
         }
-        let never = Stamp { wall_ms: i64::MAX, boot: BootId(1), uptime_ms: 0 };
+        let never = Stamp { wall_ms: i64::MAX, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
         assert!(!schedule(&["* * * * *"], "UTC").contains(never), "no such date");
     }
 

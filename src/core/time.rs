@@ -13,26 +13,33 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct BootId(pub u64);
 
-/// A recorded moment. Serialised as `[wall, boot, uptime]`.
+/// Identifies a manager: a state directory with its keeper, on one runner host. 0: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ManagerId(pub u32);
+
+/// A recorded moment. Serialised as `[wall, manager, boot, uptime]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "(i64, u64, u64)", into = "(i64, u64, u64)")]
+#[serde(from = "(i64, u32, u64, u64)", into = "(i64, u32, u64, u64)")]
 pub struct Stamp {
     /// Milliseconds since 1970-01-01 UTC, by the wall clock.
     pub wall_ms: i64,
+    /// Whose clocks these are.
+    pub manager: ManagerId,
     pub boot: BootId,
     /// Milliseconds since boot, suspended time included (`CLOCK_BOOTTIME`).
     pub uptime_ms: u64,
 }
 
-impl From<(i64, u64, u64)> for Stamp {
-    fn from((wall_ms, boot, uptime_ms): (i64, u64, u64)) -> Self {
-        Self { wall_ms, boot: BootId(boot), uptime_ms }
+impl From<(i64, u32, u64, u64)> for Stamp {
+    fn from((wall_ms, manager, boot, uptime_ms): (i64, u32, u64, u64)) -> Self {
+        Self { wall_ms, manager: ManagerId(manager), boot: BootId(boot), uptime_ms }
     }
 }
 
-impl From<Stamp> for (i64, u64, u64) {
+impl From<Stamp> for (i64, u32, u64, u64) {
     fn from(stamp: Stamp) -> Self {
-        (stamp.wall_ms, stamp.boot.0, stamp.uptime_ms)
+        (stamp.wall_ms, stamp.manager.0, stamp.boot.0, stamp.uptime_ms)
     }
 }
 
@@ -46,11 +53,15 @@ impl Stamp {
         Duration::from_millis(gap.unsigned_abs())
     }
 
-    /// This moment on the boot clock of `now`: a moment of another boot maps to the boot's start, whatever the wall clock
-    /// did. For pauses that must not last a day because the clock was set back before a reboot.
+    /// This moment on the boot clock of `now`: a moment of the same manager's earlier boot maps to the boot's start,
+    /// whatever the wall clock did. For pauses that must not last a day because the clock was set back before a reboot.
+    /// Another manager's moment stays as it is: that its boot is another one says nothing about time.
     #[must_use]
     pub fn seen_from(self, now: Stamp) -> Stamp {
-        if self.boot == now.boot { self } else { Stamp { boot: now.boot, uptime_ms: 0, ..self } }
+        if self.boot == now.boot || self.manager != now.manager {
+            return self;
+        }
+        Stamp { boot: now.boot, uptime_ms: 0, ..self }
     }
 
     /// The moment `after` later, on both clocks.
@@ -59,6 +70,7 @@ impl Stamp {
         let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         Stamp {
             wall_ms: self.wall_ms.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)),
+            manager: self.manager,
             boot: self.boot,
             uptime_ms: self.uptime_ms.saturating_add(ms),
         }
@@ -138,7 +150,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
 
     fn at(wall_ms: i64, boot: u64, uptime_ms: u64) -> Stamp {
-        Stamp { wall_ms, boot: BootId(boot), uptime_ms }
+        Stamp { wall_ms, manager: ManagerId(1), boot: BootId(boot), uptime_ms }
     }
 
     #[test]
@@ -161,6 +173,17 @@ mod tests {
         let then = at(1_000_000, 1, 900_000);
         assert_eq!(at(900_000, 2, 7).since(then.seen_from(at(900_000, 2, 7))), Duration::from_millis(7));
         assert_eq!(then.seen_from(at(0, 1, 9)), then);
+    }
+
+    #[test]
+    fn another_managers_boot_says_nothing_about_time() {
+        let there = Stamp { manager: ManagerId(2), ..at(1_000_000, 5, 900_000) };
+        let now = at(1_030_000, 1, 7);
+        assert_eq!(there.seen_from(now), there);
+        assert_eq!(now.since(there.seen_from(now)), Duration::from_secs(30));
+        assert!(now.is_after(there) && !at(999_999, 1, 7).is_after(there));
+        let beside = Stamp { manager: ManagerId(2), ..at(0, 1, 5) };
+        assert_eq!(now.since(beside), Duration::from_millis(2), "managers of one host share its clocks");
     }
 
     #[test]
@@ -197,10 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_three_numbers_in_the_journal() {
+    fn a_stamp_is_four_numbers_in_the_journal() {
         let stamp = at(-5, 7, 9);
         let text = serde_json::to_string(&stamp).unwrap();
-        assert_eq!(text, "[-5,7,9]");
+        assert_eq!(text, "[-5,1,7,9]");
         assert_eq!(serde_json::from_str::<Stamp>(&text).unwrap(), stamp);
         assert_eq!(stamp.wall_seconds(), -1);
     }

@@ -375,13 +375,14 @@ mod tests {
     use crate::core::execution::{Execution, Shell};
     use crate::core::ids::JobKey;
     use crate::core::job::JobFacts;
+    use crate::core::time::ManagerId;
     use std::time::Duration;
 
     const ONE: Caller = Caller { runner: 1, pid: 11 };
     const TWO: Caller = Caller { runner: 1, pid: 12 };
 
     fn at(uptime_ms: u64) -> Stamp {
-        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms }
+        Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms }
     }
 
     fn directory() -> (SharedDirectory, AttemptName, AttemptRecord) {

@@ -13,7 +13,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::Clock;
-    use crate::core::time::{BootId, Stamp};
+    use crate::core::time::{BootId, ManagerId, Stamp};
 
     /// Time passes only where a test advances it.
     #[derive(Debug, Default)]
@@ -28,7 +28,12 @@ pub(crate) mod tests {
     impl Clock for ManualClock {
         fn now(&self) -> Stamp {
             let ms = self.0.get();
-            Stamp { wall_ms: i64::try_from(ms).unwrap(), boot: BootId(1), uptime_ms: ms }
+            Stamp {
+                wall_ms: i64::try_from(ms).unwrap(),
+                manager: ManagerId(1),
+                boot: BootId(1),
+                uptime_ms: ms,
+            }
         }
     }
 }

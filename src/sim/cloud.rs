@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Fixed, Listed, Status, Tags};
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::provider::LaunchRequest;
 
 /// The fate of a launched instance.
@@ -88,6 +88,7 @@ pub struct Cloud {
 pub fn cloud_time(ms: u64) -> Stamp {
     Stamp {
         wall_ms: super::world::EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX),
+        manager: ManagerId(1),
         boot: BootId(0),
         uptime_ms: 0,
     }

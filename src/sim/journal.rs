@@ -93,10 +93,10 @@ mod tests {
     use super::*;
     use crate::core::event::Change;
     use crate::core::ids::Generation;
-    use crate::core::time::{BootId, Stamp};
+    use crate::core::time::{BootId, ManagerId, Stamp};
 
     fn events(names: &[&str]) -> Vec<Event> {
-        let at = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 };
+        let at = Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
         names.iter().map(|n| Change::GenerationBegun { generation: Generation::new(n) }.at(at)).collect()
     }
 

@@ -17,7 +17,7 @@ use super::world::{Manager, World};
 use super::{fate, workload};
 use crate::core::ids::OwnerId;
 use crate::core::instance::Phase;
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::host::memory::Directory;
 
 /// The result of a seed.
@@ -115,7 +115,8 @@ pub fn run(seed: u64, product: Rc<dyn Product>, keep: bool) -> SeedResult {
 /// The machine, the static hosts, and an instance of another owner.
 fn furnish(world: &Shared, scenario: &Scenario) {
     let mut world = world.borrow_mut();
-    let start = Stamp { wall_ms: super::world::EPOCH_MS, boot: BootId(1), uptime_ms: 0 };
+    let start =
+        Stamp { wall_ms: super::world::EPOCH_MS, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
     let owner = OwnerId::new("owner-1");
     let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
     world.managers.push(Manager::new(directory, 1, 0));

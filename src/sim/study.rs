@@ -23,7 +23,7 @@ use crate::core::plan::request::{self, Ask};
 use crate::core::plan::{Effect, Fresh, Observed, View, plan};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 
 /// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -350,7 +350,12 @@ impl Study {
 }
 
 fn stamp(ms: u64) -> Stamp {
-    Stamp { wall_ms: EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX), boot: BootId(1), uptime_ms: ms }
+    Stamp {
+        wall_ms: EPOCH_MS + i64::try_from(ms).unwrap_or(i64::MAX),
+        manager: ManagerId(1),
+        boot: BootId(1),
+        uptime_ms: ms,
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::steps::{Channel, Pid, Steps};
 use super::trace::Trace;
 use super::truth::Truth;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::host::memory::{News, SharedDirectory};
 use crate::port::provider::{InstanceKeys, LaunchRequest};
 
@@ -72,6 +72,7 @@ impl Manager {
         let wall = i64::try_from(now).unwrap_or(i64::MAX);
         Stamp {
             wall_ms: EPOCH_MS + wall + self.wall_offset,
+            manager: ManagerId(1),
             boot: BootId(self.boot),
             uptime_ms: now.saturating_sub(self.boot_began) + 20_000,
         }

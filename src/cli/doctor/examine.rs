@@ -30,7 +30,7 @@ use crate::core::instance::Instance;
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
-use crate::core::time::Stamp;
+use crate::core::time::{ManagerId, Stamp};
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, SystemClock};
 use crate::port::attempts::Attempts as _;
 use crate::port::clock::Clock;
@@ -87,7 +87,7 @@ pub(super) async fn examine(
     if let Some(state) = &state {
         examined.add("state directory", trial::check(state.root()));
     }
-    let machine = SystemClock::new();
+    let machine = SystemClock::new(ManagerId::default());
     let (policies, built) = match &machine {
         Ok(clock) => providers(ground, config.as_ref(), &state_path, *clock, &mut examined),
         Err(_) => Default::default(),

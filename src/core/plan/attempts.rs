@@ -181,5 +181,5 @@ fn closing(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed, poli
 
 /// RACE: an attempt whose request came after the directories were read is not missing from them.
 fn was_read_after(observed: &Observed, requested_at: Stamp) -> bool {
-    requested_at.boot != observed.attempts_at.boot || requested_at.uptime_ms < observed.attempts_at.uptime_ms
+    observed.attempts_at.is_after(requested_at)
 }

@@ -6,25 +6,27 @@ use std::path::Path;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::error::{cannot, io};
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::clock::Clock;
 use crate::port::host::HostError;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Wall clock and boot clock; the boot id is read once.
+/// Wall clock and boot clock of a manager; the boot id is read once.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
+    manager: ManagerId,
     boot: BootId,
 }
 
 impl SystemClock {
-    pub fn new() -> Result<Self, HostError> {
+    /// `manager` may be 0 where nothing is recorded.
+    pub fn new(manager: ManagerId) -> Result<Self, HostError> {
         let path = Path::new(BOOT_ID);
         let text = fs::read_to_string(path).map_err(|e| cannot("read", path, e))?;
         let boot = parse_boot_id(&text)
             .ok_or_else(|| io(format_args!("`{BOOT_ID}` holds `{}`, expected a UUID", text.trim())))?;
-        Ok(Self { boot })
+        Ok(Self { manager, boot })
     }
 
     pub fn boot(&self) -> BootId {
@@ -38,7 +40,12 @@ impl Clock for SystemClock {
         let up = clock_gettime(ClockId::Boottime);
         let wall_ms = wall.tv_sec.saturating_mul(1000).saturating_add(wall.tv_nsec / 1_000_000);
         let uptime_ms = up.tv_sec.saturating_mul(1000).saturating_add(up.tv_nsec / 1_000_000);
-        Stamp { wall_ms, boot: self.boot, uptime_ms: u64::try_from(uptime_ms).unwrap_or(0) }
+        Stamp {
+            wall_ms,
+            manager: self.manager,
+            boot: self.boot,
+            uptime_ms: u64::try_from(uptime_ms).unwrap_or(0),
+        }
     }
 }
 
@@ -64,9 +71,9 @@ mod tests {
 
     #[test]
     fn the_boot_clock_runs_forward_within_one_boot() {
-        let clock = SystemClock::new().unwrap();
+        let clock = SystemClock::new(ManagerId(7)).unwrap();
         let (one, two) = (clock.now(), clock.now());
-        assert_eq!(one.boot, two.boot);
+        assert_eq!((one.manager, one.boot), (ManagerId(7), two.boot));
         assert!(two.uptime_ms >= one.uptime_ms && one.uptime_ms > 0);
         assert!(one.wall_ms > 1_700_000_000_000);
     }

@@ -78,12 +78,13 @@ impl LocalHost {
         keeper_command: KeeperCommand,
         signals: Signals,
     ) -> Result<Self, HostError> {
+        let clock = SystemClock::new(state.manager())?;
         Ok(Self {
             state,
             role,
             keeper_command,
             signals,
-            clock: SystemClock::new()?,
+            clock,
             times: Times::default(),
             runner: OnceCell::new(),
             boxes: Mailboxes::default(),

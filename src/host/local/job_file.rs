@@ -144,7 +144,7 @@ mod tests {
     use crate::core::golden;
     use crate::core::ids::{InstanceId, JobKey};
     use crate::core::job::JobFacts;
-    use crate::core::time::{BootId, Stamp};
+    use crate::core::time::{BootId, ManagerId, Stamp};
     use crate::port::attempts::StageTimeouts;
 
     #[test]
@@ -166,7 +166,12 @@ mod tests {
 
     #[test]
     fn files_of_format_2_are_read() {
-        let at = Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 864_000_000 };
+        let at = Stamp {
+            wall_ms: 1_781_524_800_000,
+            manager: ManagerId(1),
+            boot: BootId(7),
+            uptime_ms: 864_000_000,
+        };
         let record = |builds_dir: Option<&str>| AttemptRecord {
             job: golden::job(),
             pool: PoolName::new("linux"),
@@ -206,7 +211,7 @@ mod tests {
             pool: PoolName::new("linux"),
             execution: Execution::Machine { shell: Shell::Bash },
             builds_dir: None,
-            begun: Stamp { wall_ms: 1, boot: BootId(1), uptime_ms: 1 },
+            begun: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 },
             assignment: None,
         };
         let origin = Origin { runner: None, tmpdir: None, namespaces: None };

@@ -13,7 +13,7 @@ use super::error::cannot;
 use super::files;
 use super::flock::{self, Kind};
 use super::times::Times;
-use crate::core::time::{BootId, Stamp};
+use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::clock::Clock;
 use crate::port::host::{Held, HostError};
 
@@ -50,11 +50,8 @@ impl Lease {
     /// Writes the time. One write of fixed length in place: a reader sees the old time or the new one.
     pub(super) fn touch(&self) {
         if self.kind == Kind::Shared {
-            let (wall, BootId(boot), up) = {
-                let now = self.clock.now();
-                (now.wall_ms, now.boot, now.uptime_ms)
-            };
-            let line = format!("{wall:>20} {boot:016x} {up:>20}\n");
+            let (wall, manager, boot, up) = self.clock.now().into();
+            let line = format!("{wall:>20} {manager:08x} {boot:016x} {up:>20}\n");
             // On a full disk, the previous time stays; the lock itself needs no space.
             self.file.write_all_at(line.as_bytes(), 0).ok();
         }
@@ -69,7 +66,7 @@ impl Drop for Lease {
 
 /// The time in a lease; the file's own time if none could be written.
 pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
-    let mut line = [0_u8; 59];
+    let mut line = [0_u8; 68];
     let written = file.read_exact_at(&mut line, 0).ok().and_then(|()| parse(&line));
     written.map_or_else(|| file.metadata().map(|known| modified(&known)), Ok)
 }
@@ -77,14 +74,15 @@ pub(super) fn read_time(file: &File) -> io::Result<Stamp> {
 fn parse(line: &[u8]) -> Option<Stamp> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let wall_ms = fields.next()?.parse().ok()?;
+    let manager = ManagerId(u32::from_str_radix(fields.next()?, 16).ok()?);
     let boot = BootId(u64::from_str_radix(fields.next()?, 16).ok()?);
-    Some(Stamp { wall_ms, boot, uptime_ms: fields.next()?.parse().ok()? })
+    Some(Stamp { wall_ms, manager, boot, uptime_ms: fields.next()?.parse().ok()? })
 }
 
 /// The modification time of a file, by the wall clock alone.
 pub(super) fn modified(known: &std::fs::Metadata) -> Stamp {
     let wall_ms = known.mtime().saturating_mul(1000).saturating_add(known.mtime_nsec() / 1_000_000);
-    Stamp { wall_ms, boot: BootId(0), uptime_ms: 0 }
+    Stamp { wall_ms, manager: ManagerId::default(), boot: BootId(0), uptime_ms: 0 }
 }
 
 /// Locks `dir/lease` shared and makes sure that it is still the file of that name. `None` if there is none.
@@ -142,7 +140,7 @@ mod tests {
     fn made() -> (tempfile::TempDir, SystemClock) {
         let home = tempfile::tempdir().unwrap();
         files::create_new(&home.path().join(LEASE)).unwrap();
-        (home, SystemClock::new().unwrap())
+        (home, SystemClock::new(ManagerId(1)).unwrap())
     }
 
     #[tokio::test]

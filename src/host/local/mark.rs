@@ -57,12 +57,12 @@ mod tests {
     use super::*;
     use crate::core::attempt::End;
     use crate::core::golden;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     #[test]
     fn a_mark_keeps_its_first_time_and_reason_and_an_empty_one_counts_too() {
         let home = tempfile::tempdir().unwrap();
-        let at = |uptime_ms| Stamp { wall_ms: 1, boot: BootId(1), uptime_ms };
+        let at = |uptime_ms| Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(1), uptime_ms };
         assert_eq!(closed(home.path()).unwrap(), None);
         let first = Closed::new(at(5), End::Superseded);
         set_closed(home.path(), first).unwrap();
@@ -86,7 +86,12 @@ mod tests {
             .into_iter()
             .chain([None])
             .map(|how| Closed {
-                at: Stamp { wall_ms: 1_781_524_800_000, boot: BootId(7), uptime_ms: 9 },
+                at: Stamp {
+                    wall_ms: 1_781_524_800_000,
+                    manager: ManagerId(1),
+                    boot: BootId(7),
+                    uptime_ms: 9,
+                },
                 how,
             })
             .collect();

@@ -15,6 +15,7 @@ use super::files::{self, Durable};
 use super::location::DirLocation;
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
+use crate::core::time::ManagerId;
 use crate::port::host::HostError;
 use crate::port::leadership::Identity;
 
@@ -81,6 +82,11 @@ impl StateDir {
         serde_json::from_slice::<OwnerFile>(&text).ok().map(|file| file.owner)
     }
 
+    /// The manager that works in this directory, by its owner; 0 if the owner cannot be read, which `identity` reports.
+    pub fn manager(&self) -> ManagerId {
+        load(self).map(|file| manager_of(&file.owner)).unwrap_or_default()
+    }
+
     /// Records the directory's current location and keeps the owner. Only if the original is gone.
     pub fn take_over(&self) -> Result<OwnerId, HostError> {
         let file = OwnerFile { owner: load(self)?.owner, place: place(self)? };
@@ -100,6 +106,12 @@ impl StateDir {
             text.as_ref().map_err(|e| cannot("make", &path, io::Error::new(e.kind(), e.to_string())))?;
         files::replace(self.root(), OWNER, text, Durable::Yes).map_err(|e| cannot("write", &path, e))
     }
+}
+
+/// The first 32 bits of the owner's random ID: few managers ever share a pool.
+fn manager_of(owner: &OwnerId) -> ManagerId {
+    let digits = owner.as_str().get(..8).unwrap_or_default();
+    ManagerId(u32::from_str_radix(digits, 16).unwrap_or_default())
 }
 
 fn generations(state: &StateDir) -> Result<BTreeSet<Generation>, HostError> {

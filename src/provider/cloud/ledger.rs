@@ -147,14 +147,14 @@ mod tests {
 
     use super::*;
     use crate::core::golden;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn entry(token: &str) -> Entry<Vec<u8>> {
         Entry {
             format: FORMAT,
             token: token.to_owned(),
             host_key: "ssh-ed25519 AAAA".to_owned(),
-            requested_at: Stamp { wall_ms: 1, boot: BootId(2), uptime_ms: 3 },
+            requested_at: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(2), uptime_ms: 3 },
             spec: Some(vec![1, 2]),
             made: None,
         }

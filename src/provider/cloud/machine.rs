@@ -95,7 +95,7 @@ pub fn moment(at_ms: i64, now: Stamp) -> Stamp {
 pub(super) mod tests {
     use super::*;
     use crate::core::ids::{Generation, OwnerId, PoolName};
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     pub(in crate::provider::cloud) fn machine(id: &str, state: MachineState) -> Machine {
         let tags = Tags {
@@ -127,7 +127,7 @@ pub(super) mod tests {
 
     #[test]
     fn an_age_survives_a_clock_that_is_ahead() {
-        let now = Stamp { wall_ms: 10_000, boot: BootId(1), uptime_ms: 5_000 };
+        let now = Stamp { wall_ms: 10_000, manager: ManagerId(1), boot: BootId(1), uptime_ms: 5_000 };
         let mut one = machine("a", MachineState::Running);
         assert_eq!(one.created(now).map(|at| (at.wall_ms, at.uptime_ms)), Some((9_000, 4_000)));
         one.created_ms = Some(99_000);

@@ -35,11 +35,11 @@ impl MachineList {
 mod tests {
     use super::super::machine::tests::machine;
     use super::*;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     #[test]
     fn what_was_asked_to_end_counts_as_ending() {
-        let begun = Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 1 };
+        let begun = Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 };
         let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
         let mut list = MachineList { begun, complete: true, machines };
         list.mark_ending(&machine("a", MachineState::Running).handle);

@@ -97,10 +97,10 @@ impl AccountThrottle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn at(ms: u64) -> Stamp {
-        Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: ms }
+        Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: ms }
     }
 
     fn throttled() -> Result<(), ProviderError> {

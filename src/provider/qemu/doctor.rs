@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::core::ids::PoolName;
-    use crate::core::time::{BootId, Stamp};
+    use crate::core::time::{BootId, ManagerId, Stamp};
     use crate::port::clock::Clock;
 
     #[derive(Debug)]
@@ -191,7 +191,7 @@ mod tests {
 
     impl Clock for Fixed {
         fn now(&self) -> Stamp {
-            Stamp { wall_ms: 0, boot: BootId(1), uptime_ms: 0 }
+            Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 }
         }
     }
 

@@ -149,10 +149,11 @@ mod tests {
 
     use super::*;
     use crate::core::event::Change;
-    use crate::core::time::{BootId, Stamp};
+    use crate::core::time::{BootId, ManagerId, Stamp};
 
     fn events() -> Vec<Event> {
-        let at = Stamp { wall_ms: 1_700_000_000_000, boot: BootId(u64::MAX), uptime_ms: 5 };
+        let at =
+            Stamp { wall_ms: 1_700_000_000_000, manager: ManagerId(1), boot: BootId(u64::MAX), uptime_ms: 5 };
         vec![Change::PoolDrained.at(at), Change::PoolResumed.at(at)]
     }
 

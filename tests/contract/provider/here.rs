@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use greenroom::core::time::{BootId, Stamp};
+use greenroom::core::time::{BootId, ManagerId, Stamp};
 use greenroom::port::clock::Clock;
 use greenroom::port::provider::InstanceKeys;
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,7 +23,8 @@ impl Clock for HereAndNow {
         let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let ms = |at: rustix::time::Timespec| at.tv_sec * 1000 + at.tv_nsec / 1_000_000;
-        Stamp { wall_ms: ms(wall), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }.plus(self.ahead)
+        Stamp { wall_ms: ms(wall), manager: ManagerId(1), boot: BootId(1), uptime_ms: ms(up).unsigned_abs() }
+            .plus(self.ahead)
     }
 }
 

@@ -9,7 +9,7 @@ use greenroom::core::event::{Change, Event};
 use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, PoolName, TrustDomain};
 use greenroom::core::job::JobFacts;
 use greenroom::core::pool::PoolState;
-use greenroom::core::time::{BootId, Stamp};
+use greenroom::core::time::{BootId, ManagerId, Stamp};
 use greenroom::port::store::{Committed, OperatorStore as _, RecordedEvent, Store, StoreError};
 use greenroom::store::file::{FileStore, Options, open_dir};
 
@@ -37,7 +37,7 @@ pub(super) fn file(dir: &Path, name: &str) -> PathBuf {
 
 pub(super) fn at(ms: u64) -> Stamp {
     let wall_ms = 1_700_000_000_000 + i64::try_from(ms).unwrap();
-    Stamp { wall_ms, boot: BootId(7), uptime_ms: ms }
+    Stamp { wall_ms, manager: ManagerId(1), boot: BootId(7), uptime_ms: ms }
 }
 
 pub(super) fn request(name: &str, ms: u64) -> Event {

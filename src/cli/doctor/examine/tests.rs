@@ -51,7 +51,7 @@ impl Bench {
         let stores = stores::open(&self.path("state"), StoreOptions::default()).unwrap();
         let store = stores.store(&pool()).unwrap();
         let policy = Policy { max_instances: 4, ..Policy::default() };
-        let now = SystemClock::new().unwrap().now();
+        let now = SystemClock::new(ManagerId::default()).unwrap().now();
         for event in EventFixture::of(policy).ready(1, 1.0).events.clone() {
             let event = event.change.at(now);
             store.transact(&mut |_| vec![event.clone()]).await.unwrap();

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
     use crate::core::policy::{IdlePolicy, ScheduledIdle};
     use crate::core::schedule::{Schedule, ScheduleText};
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     fn policy(periods: &[&str]) -> Policy {
         let periods = periods.iter().map(|p| (*p).to_owned()).collect();
@@ -36,7 +36,7 @@ mod tests {
 
     fn at(utc: &str) -> Stamp {
         let wall: jiff::Timestamp = utc.parse().unwrap();
-        Stamp { wall_ms: wall.as_millisecond(), boot: BootId(1), uptime_ms: 1_000_000 }
+        Stamp { wall_ms: wall.as_millisecond(), manager: ManagerId(1), boot: BootId(1), uptime_ms: 1_000_000 }
     }
 
     fn until_utc(periods: &[&str], now: &str) -> Option<String> {

@@ -73,7 +73,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::core::time::BootId;
+    use crate::core::time::{BootId, ManagerId};
 
     #[test]
     fn a_disk_is_named_with_its_zone_and_knows_its_instance() {
@@ -87,7 +87,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let now = Stamp { wall_ms: 10_000, boot: BootId(1), uptime_ms: 5_000 };
+        let now = Stamp { wall_ms: 10_000, manager: ManagerId(1), boot: BootId(1), uptime_ms: 5_000 };
         let resource = read(&disk, now).unwrap();
         assert_eq!(resource.created.map(|at| at.uptime_ms), Some(4_000));
         assert_eq!(resource.name, "us-east1-b/linux-c0ffee-7");
