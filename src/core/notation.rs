@@ -230,6 +230,7 @@ impl World {
                 self.observed.capabilities.offerings = (1..=count()).map(offering).collect();
             }
             "reap" => self.observed.launching = None,
+            "durable" => self.state.survives_reboot = true,
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,
             "drained" | "failures" | "recent" | "unlisted" | "list" | "out" | "quota" => {}

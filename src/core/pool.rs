@@ -40,6 +40,9 @@ pub struct PoolState {
     pub availability: Availability,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
+    /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.
+    #[serde(skip)]
+    pub survives_reboot: bool,
 }
 
 /// A slot given to an attempt.
@@ -71,6 +74,12 @@ impl LaunchHealth {
 }
 
 impl PoolState {
+    /// True if a grant after `recorded` may be missing: the runner host was rebooted since then, and the store may have
+    /// lost its last transactions.
+    pub fn may_have_forgotten(&self, recorded: Stamp, now: Stamp) -> bool {
+        !self.survives_reboot && recorded.boot != now.boot
+    }
+
     pub fn instance(&self, id: &InstanceId) -> Option<&Instance> {
         self.instances.get(id).map(AsRef::as_ref)
     }

@@ -86,7 +86,8 @@ pub struct Repaired {
 /// The state of one pool.
 #[async_trait(?Send)]
 pub trait Store: fmt::Debug {
-    /// The state as it stands, without a lock.
+    /// The state as it stands, without a lock. A store that loses nothing in a reboot sets `survives_reboot` in it, here
+    /// and for `transact`; otherwise nothing that was recorded before the last reboot is handed out.
     async fn load(&self) -> Result<PoolState, StoreError>;
 
     /// Locks, reads, decides, appends all events or none, unlocks. Without events, nothing is written.

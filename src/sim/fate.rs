@@ -306,7 +306,8 @@ async fn copied(proc: &Proc, starter: &Starter) {
         let journals = world.managers[0].journals.clone();
         let keys = world.managers[0].keys.clone();
         let began = world.now;
-        let mut manager = Manager::new(Rc::new(RefCell::new(copy)), boot, began);
+        let mut manager =
+            Manager::new(Rc::new(RefCell::new(copy)), world.scenario.durable_store, boot, began);
         manager.journals = journals;
         manager.keys = keys;
         world.managers.push(manager);

@@ -21,6 +21,13 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// An empty journal. One that survives a reboot writes each record to the disk at once.
+    pub fn new(survives_reboot: bool) -> Self {
+        let mut journal = Self::default();
+        journal.state.survives_reboot = survives_reboot;
+        journal
+    }
+
     pub fn state(&self) -> &PoolState {
         &self.state
     }
@@ -38,6 +45,9 @@ impl Journal {
         }
         self.state = next;
         self.tail.extend(events.iter().map(|event| (now, event.clone())));
+        if self.state.survives_reboot {
+            self.sync_to(self.mark());
+        }
         Ok(())
     }
 

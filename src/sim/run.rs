@@ -119,7 +119,7 @@ fn furnish(world: &Shared, scenario: &Scenario) {
         Stamp { wall_ms: super::world::EPOCH_MS, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
     let owner = OwnerId::new("owner-1");
     let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
-    world.managers.push(Manager::new(directory, 1, 0));
+    world.managers.push(Manager::new(directory, scenario.durable_store, 1, 0));
     let plan = BootPlan { takes: Some(0), passes: true, goes: 0 };
     for pool in scenario.pools.values() {
         for number in 1..=pool.hosts {

@@ -66,6 +66,8 @@ pub struct Scenario {
     pub runners: u32,
     pub concurrent: u32,
     pub opaque: bool,
+    /// The store loses nothing in a power cut.
+    pub durable_store: bool,
     /// The keeper is a service that is restarted when it exits.
     pub service: bool,
     /// No fault occurs after this moment.
@@ -100,6 +102,7 @@ impl Scenario {
             runners: 3,
             concurrent: u32::try_from(rng.within(3..7)).unwrap_or(3),
             opaque: rng.chance(500),
+            durable_store: Rng::new(seed, "store").chance(200),
             service: rng.chance(500),
             calm,
             // The rest of the queue, the longest timeout of a policy, the grace and some passes.

@@ -46,6 +46,8 @@ pub struct Manager {
     pub runners: BTreeMap<u32, Runner>,
     /// The TMPDIRs that exist.
     pub tmpdirs: BTreeSet<AttemptName>,
+    /// Its store loses nothing in a power cut.
+    durable_store: bool,
     boot: u64,
     boot_began: u64,
     wall_offset: i64,
@@ -54,13 +56,14 @@ pub struct Manager {
 }
 
 impl Manager {
-    pub fn new(directory: SharedDirectory, boot: u64, now: u64) -> Self {
+    pub fn new(directory: SharedDirectory, durable_store: bool, boot: u64, now: u64) -> Self {
         Self {
             directory,
             journals: BTreeMap::new(),
             keys: BTreeMap::new(),
             runners: BTreeMap::new(),
             tmpdirs: BTreeSet::new(),
+            durable_store,
             boot,
             boot_began: now,
             wall_offset: 0,
@@ -80,7 +83,7 @@ impl Manager {
 
     /// A pool's journal; a new one if there is none.
     pub fn journal(&mut self, pool: &PoolName) -> &mut Journal {
-        self.journals.entry(pool.clone()).or_default()
+        self.journals.entry(pool.clone()).or_insert_with(|| Journal::new(self.durable_store))
     }
 
     pub fn boot(&self) -> BootId {

@@ -37,6 +37,13 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// One that loses nothing in a power cut.
+    pub fn durable() -> Self {
+        let store = Self::default();
+        store.shared.borrow_mut().state.survives_reboot = true;
+        store
+    }
+
     /// A power cut: removes the last `at_most` transactions, but none that `sync` has covered. Returns how many it
     /// removed.
     pub fn lose_last(&self, at_most: usize) -> usize {
@@ -74,6 +81,11 @@ impl MemoryStore {
 }
 
 impl Shared {
+    fn sync(&mut self) {
+        self.synced = self.records.len();
+        self.safe = self.state.clone();
+    }
+
     fn commit(&mut self, events: &[Event]) {
         for event in events {
             if self.state.apply(event).is_err() {
@@ -82,6 +94,9 @@ impl Shared {
         }
         if !events.is_empty() {
             self.records.push(events.to_vec());
+        }
+        if self.state.survives_reboot {
+            self.sync();
         }
     }
 }
@@ -100,9 +115,7 @@ impl Store for MemoryStore {
     }
 
     async fn sync(&self) -> Result<(), StoreError> {
-        let mut shared = self.shared.borrow_mut();
-        shared.synced = shared.records.len();
-        shared.safe = shared.state.clone();
+        self.shared.borrow_mut().sync();
         Ok(())
     }
 

@@ -41,10 +41,11 @@ fn suite(fresh: &dyn Fn() -> (Box<dyn OperatorStore>, Box<dyn OperatorStore>)) {
 type Pair = (Box<dyn OperatorStore>, Box<dyn OperatorStore>);
 
 async fn an_empty_store_holds_the_empty_state((one, other): Pair) {
-    assert_eq!(one.load().await.unwrap(), PoolState::default());
+    let empty = one.load().await.unwrap();
+    assert_eq!(empty, PoolState { survives_reboot: empty.survives_reboot, ..PoolState::default() });
     one.sync().await.unwrap();
     one.compact().await.unwrap();
-    assert_eq!(other.load().await.unwrap(), PoolState::default());
+    assert_eq!(other.load().await.unwrap(), empty);
 }
 
 async fn what_was_committed_is_loaded_by_everybody((one, other): Pair) {
@@ -143,6 +144,21 @@ fn the_reference_in_memory_keeps_the_contract() {
     suite(&|| {
         let store = MemoryStore::new();
         (Box::new(store.clone()), Box::new(store))
+    });
+}
+
+#[test]
+fn a_durable_store_in_memory_keeps_the_contract_and_loses_nothing() {
+    suite(&|| {
+        let store = MemoryStore::durable();
+        (Box::new(store.clone()), Box::new(store))
+    });
+    block_on(async {
+        let store = MemoryStore::durable();
+        let state = commit(&store, vec![request("a", 1)]).await.unwrap().state;
+        assert!(state.survives_reboot);
+        assert_eq!((store.unsynced(), store.lose_last(100)), (0, 0));
+        assert_eq!(store.load().await.unwrap(), state);
     });
 }
 

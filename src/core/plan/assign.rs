@@ -11,6 +11,7 @@ use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
 use crate::core::reservation::{Reservation, Ticket};
 use crate::core::time::Stamp;
 
@@ -23,7 +24,7 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
         .state()
         .instances
         .values()
-        .filter(|i| is_offered(i, now) && !held_back.contains(&i.id))
+        .filter(|i| is_offered(i, draft.state(), now) && !held_back.contains(&i.id))
         .cloned()
         .collect();
     if offerings.is_empty() {
@@ -51,9 +52,9 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, policy: &Policy, held_back: &BTr
     }
 }
 
-/// Ready in this boot, with room. An instance recorded as idle in an earlier boot may have been granted.
-pub(super) fn is_offered(instance: &Instance, now: Stamp) -> bool {
-    instance.usable() > 0 && instance.ready.is_some_and(|ready| ready.boot == now.boot)
+/// Ready, with room. An instance that was recorded as idle before a reboot may have been granted.
+pub(super) fn is_offered(instance: &Instance, state: &PoolState, now: Stamp) -> bool {
+    instance.usable() > 0 && instance.ready.is_some_and(|ready| !state.may_have_forgotten(ready, now))
 }
 
 /// True if this job may run there: its trust domain fits, and the instance lives long enough.

@@ -28,7 +28,9 @@ impl InstanceCounts {
                 }
                 Phase::Launching | Phase::Checking => counts.under_way += 1,
                 Phase::Ready => {
-                    if is_spare(instance, input.policy) && assign::is_offered(instance, draft.now) {
+                    if is_spare(instance, input.policy)
+                        && assign::is_offered(instance, draft.state(), draft.now)
+                    {
                         counts.spare = counts.spare.saturating_add(instance.usable());
                     }
                 }

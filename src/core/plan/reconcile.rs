@@ -14,6 +14,7 @@ use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
 use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::policy::Policy;
+use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
 use crate::core::time::Stamp;
 
@@ -55,7 +56,7 @@ pub(super) fn step(
         }
         let own = listed.next_if(|l| l.id == *id);
         let (observation, noted) = observe(draft, observed, policy, instance, own);
-        let (recorded, age) = describe(instance, observed, policy, ungranted, draft.now);
+        let (recorded, age) = describe(instance, draft.state(), observed, policy, ungranted, draft.now);
         let row = table::recorded(recorded, observation, age);
         report.rows.push((id.clone(), row.number));
         if row.verdict == Verdict::HoldBack || ungranted.names(id) {
@@ -183,12 +184,14 @@ pub fn unconfirmed_absences(
 
 fn describe(
     instance: &Instance,
+    state: &PoolState,
     observed: &Observed,
     policy: &Policy,
     ungranted: &UngrantedAttempts,
     now: Stamp,
 ) -> (Recorded, Age) {
     let named = ungranted.names(&instance.id);
+    let forgotten = |at: Stamp| state.may_have_forgotten(at, now);
     let recorded = match &instance.phase {
         Phase::Draining { .. } if named || !super::counts::is_left(instance) => Recorded::Draining,
         Phase::Draining { .. } => Recorded::Terminating,
@@ -206,8 +209,8 @@ fn describe(
         Phase::OutOfService { .. } => Recorded::OutOfService,
         Phase::Launching if instance.is_refused() => Recorded::Refused,
         // The record may lack the last events before the reboot, such as a grant.
-        Phase::Launching | Phase::Checking if instance.since.boot != now.boot => Recorded::Stale,
-        Phase::Ready if instance.ready.is_none_or(|ready| ready.boot != now.boot) => Recorded::Stale,
+        Phase::Launching | Phase::Checking if forgotten(instance.since) => Recorded::Stale,
+        Phase::Ready if instance.ready.is_none_or(forgotten) => Recorded::Stale,
         Phase::Launching if is_accepted(instance) => Recorded::Booting,
         Phase::Launching => Recorded::Requested,
         Phase::Checking => Recorded::Checking,

@@ -78,6 +78,20 @@ fn what_an_earlier_boot_recorded_as_ready_is_not_handed_out() {
 }
 
 #[test]
+fn what_a_store_that_forgets_nothing_recorded_is_handed_out_after_a_reboot_too() {
+    table(
+        does,
+        &[
+            ("max 1, durable | idle 5m old; waits 8", "a8 gets i1"),
+            ("max 1, hosts, durable | fixed idle 5m old; waits 8", "a8 gets h1"),
+            ("max 1, cap 2, durable | held 5m by 7 old; waits 8", "a8 gets i1"),
+            // It booted for ten minutes, which is too long with or without a reboot.
+            ("durable | booting 10s old", "i1 drains: neverready; terminate i1"),
+        ],
+    );
+}
+
+#[test]
 fn an_instance_that_something_is_wrong_with_is_held_back() {
     table(
         does,
