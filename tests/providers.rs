@@ -38,3 +38,18 @@ fn a_provider_in_one_place_is_found_everywhere() {
     let page = page::render(&[], &[provider::KEYS, &[(PAPER.kind, KEYS)]].concat());
     assert!(page.contains("## Provider `paper`") && page.contains("| `sheets` |"), "{page}");
 }
+
+#[test]
+fn the_released_backends_have_every_provider_that_comes_with_an_sdk() {
+    let manifest = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let features = manifest["features"].as_table().unwrap();
+    let enables = |feature: &toml::Value, name: &str| {
+        feature.as_array().unwrap().iter().any(|other| other.as_str() == Some(name))
+    };
+    let with_sdk: Vec<_> = features.iter().filter(|(_, feature)| enables(feature, "backends")).collect();
+    assert!(!with_sdk.is_empty());
+    for (name, _) in with_sdk {
+        assert!(enables(&features["all-backends"], name), "`all-backends` lacks `{name}`");
+    }
+}

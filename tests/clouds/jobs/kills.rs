@@ -14,7 +14,7 @@ on_both_clouds![a_keeper_killed_at_any_moment_leaks_nothing_and_loses_no_job];
 fn a_keeper_killed_at_any_moment_leaks_nothing_and_loses_no_job(cloud: Cloud) {
     let site = Site::open(cloud, pool().pool("max_instances", 3).pool("idle_count", 1), Buy::OnDemand);
     let onslaught = Onslaught {
-        test: "--features aws-ec2,gce --test clouds kills",
+        test: "--features all-backends --test clouds kills",
         kills: 12,
         kinds: &[Kind::Keeper],
         script: "for i in 1 2 3; do sleep 0.05; done",
