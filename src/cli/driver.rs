@@ -114,6 +114,10 @@ pub(super) async fn run(
             ui::tell(&messages::killed(&stage, &signal));
             Outcome::of_signal(&signal)
         }
+        Ok(StageEnd::Impossible(why)) => {
+            ui::tell(&why);
+            Outcome::IMPOSSIBLE
+        }
         Ok(StageEnd::Stopped) => {
             ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
             Outcome::System

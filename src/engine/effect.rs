@@ -273,6 +273,7 @@ impl Engine {
             StageEnd::Exited(status) => format!("exit status {status}"),
             StageEnd::Signalled(signal) => format!("killed by {signal}"),
             StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
+            StageEnd::Impossible(why) => why,
         };
         let output = clean_line(tail.as_bytes(), LINE);
         Ok(CommandResult::Failed(if output.is_empty() { how } else { format!("{how}: {output}") }))

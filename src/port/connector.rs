@@ -89,6 +89,8 @@ pub enum StageEnd {
     Signalled(String),
     /// Stopped on request: its session is gone.
     Stopped,
+    /// The job asked for what cannot be had there, such as an image that does not exist: why. Its script has not begun.
+    Impossible(String),
 }
 
 /// Why an instance could not be reached or was lost.

@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 use super::check;
 use super::fault::Fault;
 use super::process::Proc;
+use super::scenario::IMPOSSIBLE;
 use super::steps::Channel;
 use super::truth::Session;
 use super::world::World;
@@ -129,6 +130,9 @@ impl Connector for SimConnector {
         let Some(plan) = &self.stage else {
             return Err(ConnectError::Local { what: "no script".to_owned() });
         };
+        if plan.exit == IMPOSSIBLE {
+            return Ok(StageEnd::Impossible("there is no such image".to_owned()));
+        }
         let session = Session { instance: id.clone(), attempt: Some(plan.attempt.clone()) };
         let _session = Open::new(&self.proc, session);
         let half = plan.takes / 2;

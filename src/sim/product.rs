@@ -87,7 +87,7 @@ async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
     let Ok(script) = std::fs::File::open("/dev/null") else { return SYSTEM_FAILURE };
     match engine(ports, pool).stage(attempt, script, &mut Nowhere).await {
         Ok(StageEnd::Exited(0)) => OK,
-        Ok(StageEnd::Exited(_) | StageEnd::Signalled(_)) => SCRIPT_FAILED,
+        Ok(StageEnd::Exited(_) | StageEnd::Signalled(_) | StageEnd::Impossible(_)) => SCRIPT_FAILED,
         Ok(StageEnd::Stopped) | Err(_) => SYSTEM_FAILURE,
     }
 }

@@ -20,6 +20,9 @@ use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, Timing};
 /// How many jobs come, at least.
 pub const JOBS: u64 = 200;
 
+/// The exit code of a stage that asks for what cannot be had, so that its script does not begin.
+pub const IMPOSSIBLE: u32 = 255;
+
 /// A pool as the operator's configuration describes it.
 #[derive(Debug, Clone)]
 pub struct PoolPlan {
@@ -213,7 +216,7 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
             (0..rng.within(2..6)).map(|_| (rng.within(500..20_000), 0)).collect();
         if rng.chance(150) {
             let place = rng.index(stages.len());
-            stages[place].1 = rng.pick(&[1, 2, 137, 255]);
+            stages[place].1 = rng.pick(&[1, 2, 137, IMPOSSIBLE]);
         }
         let pool = PoolName::new(if rng.chance(200) { "metal" } else { "cloud" });
         // The first jobs have one fault of each kind, so that no seed lacks one.

@@ -127,6 +127,7 @@ pub(super) fn ending(end: &StageEnd) -> String {
         StageEnd::Exited(code) => format!("exit code {code}"),
         StageEnd::Signalled(name) => format!("signal {name}"),
         StageEnd::Stopped => "a stop".to_owned(),
+        StageEnd::Impossible(why) => why.clone(),
     }
 }
 

@@ -169,7 +169,12 @@ mod tests {
             ConnectError::Lost { at: at(), problem: problem(), sent: true },
             ConnectError::Local { what: problem() },
         ];
-        let ends = [StageEnd::Exited(3), StageEnd::Signalled("TERM".to_owned()), StageEnd::Stopped];
+        let ends = [
+            StageEnd::Exited(3),
+            StageEnd::Signalled("TERM".to_owned()),
+            StageEnd::Stopped,
+            StageEnd::Impossible("there is no image `debain:13`".to_owned()),
+        ];
         let mut all = vec![
             Reply::Accepted,
             Reply::Busy,
