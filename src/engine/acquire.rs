@@ -21,7 +21,8 @@ use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::attempts::{Assignment, AttemptRecord, StageTimeouts};
 use crate::port::connector::ConnectError;
-use crate::port::host::{HostError, Lock};
+use crate::port::host_error::HostError;
+use crate::port::lock::Lock;
 use crate::port::store::StoreError;
 use crate::port::wakeups::{MailboxName, WakeReason};
 
@@ -132,7 +133,9 @@ impl Engine {
         }
         let known = self.store.load().await?;
         let policy = known.policy.clone().map_or_else(policy, Ok).map_err(AcquireError::NoPolicy)?;
-        possible(&record, &policy)?;
+        if let Some(why) = impossible(&record, &policy) {
+            return Err(AcquireError::Impossible(why));
+        }
         let ask = Ask { attempt: attempt.clone(), job: record.job.clone(), policy, superseded: Vec::new() };
         let state = self.request(&ask, &known).await?;
         let mut call = Call {
@@ -171,18 +174,16 @@ impl Engine {
     }
 }
 
-/// Rejects a job that the pool can never run, without waiting.
-fn possible(record: &AttemptRecord, policy: &Policy) -> Result<(), AcquireError> {
+/// Why the pool can never run a job, if it cannot.
+fn impossible(record: &AttemptRecord, policy: &Policy) -> Option<String> {
     let timeout = record.job.timeout;
-    match policy.max_lifetime {
-        Some(limit) if limit.0 < timeout => Err(AcquireError::Impossible(format!(
-            "the job's timeout of {} exceeds the lifetime of instances of pool `{}` ({}, `max_lifetime`)",
-            Pretty(timeout),
-            record.pool,
-            Pretty(limit.0),
-        ))),
-        _ => Ok(()),
-    }
+    let limit = policy.max_lifetime.filter(|limit| limit.0 < timeout)?;
+    Some(format!(
+        "the job's timeout of {} exceeds the lifetime of instances of pool `{}` ({}, `max_lifetime`)",
+        Pretty(timeout),
+        record.pool,
+        Pretty(limit.0),
+    ))
 }
 
 type Answering = (Assignment, Option<Duration>, Duration);

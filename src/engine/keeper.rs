@@ -319,7 +319,7 @@ async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Un
     (work.await, ended)
 }
 
-fn stop(woken: Result<WakeReason, crate::port::host::HostError>) -> Option<RoundEnd> {
+fn stop(woken: Result<WakeReason, crate::port::host_error::HostError>) -> Option<RoundEnd> {
     match woken {
         Ok(why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted)) => {
             Some(RoundEnd::Stopped(why))

@@ -23,7 +23,8 @@ use crate::core::pool::PoolState;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::connector::Connector;
-use crate::port::host::{Host, HostError};
+use crate::port::host::Host;
+use crate::port::host_error::HostError;
 use crate::port::store::{Committed, Store, StoreError};
 
 /// One pool and its ports.

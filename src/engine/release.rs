@@ -7,7 +7,7 @@ use crate::core::instance::Release;
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::port::attempts::Closing;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 impl Engine {
     /// Releases what a closed attempt held. Idempotent. Never waits for a provider.

@@ -10,7 +10,7 @@ use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 use crate::port::store::StoreError;
 use crate::port::wakeups::MailboxName;
 

@@ -12,8 +12,9 @@ use crate::core::ids::{AttemptName, Generation, OwnerId, PoolName};
 use crate::core::report::Report;
 use crate::core::time::{BootId, Stamp};
 use crate::port::attempts::{Assignment, AttemptRecord, Closing};
-use crate::port::host::{Held, HostError, Lock};
+use crate::port::host_error::HostError;
 use crate::port::leadership::Identity;
+use crate::port::lock::{Held, Lock};
 
 pub type SharedDirectory = Rc<RefCell<Directory>>;
 

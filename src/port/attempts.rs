@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::host::{HostError, Lock};
+use super::host_error::HostError;
+use super::lock::Lock;
 use crate::core::attempt::{AttemptSeen, Closed, End};
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Execution;

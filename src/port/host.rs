@@ -1,28 +1,11 @@
 //! The runner host: everything that is recorded and awaited beside the store.
 
-use std::fmt;
 use std::rc::Rc;
 
 use super::attempts::Attempts;
 use super::leadership::Leadership;
 use super::reports::Reports;
 use super::wakeups::WakeUps;
-use crate::core::attempt::Closed;
-use crate::core::ids::AttemptName;
-
-/// A kernel lock, released when it is dropped, also by kill -9.
-pub trait Held: fmt::Debug {}
-
-pub type Lock = Box<dyn Held>;
-
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum HostError {
-    /// The attempt was closed and accepts no more calls.
-    #[error("attempt `{attempt}` is closed: {closed}")]
-    Closed { attempt: AttemptName, closed: Closed },
-    #[error("{what}")]
-    Io { what: String },
-}
 
 /// The ports of a runner host. Each can be replaced without the others.
 #[derive(Debug, Clone)]

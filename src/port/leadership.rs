@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::host::{HostError, Lock};
+use super::host_error::HostError;
+use super::lock::Lock;
 use crate::core::ids::{Generation, OwnerId};
 
 /// The identity of a state directory.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::host::HostError;
+use super::host_error::HostError;
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::host::HostError;
+use super::host_error::HostError;
 use crate::core::ids::{AttemptName, PoolName};
 
 /// The mailbox in which a process waits for wake-ups.

@@ -18,8 +18,9 @@ use crate::core::ids::{AttemptName, Generation, PoolName};
 use crate::core::report::Report;
 use crate::host::memory::{self, AttemptDir, Caller, Mailbox, SharedDirectory};
 use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
-use crate::port::host::{HostError, Lock};
+use crate::port::host_error::HostError;
 use crate::port::leadership::{Identity, Leadership};
+use crate::port::lock::Lock;
 use crate::port::reports::Reports;
 use crate::port::wakeups::{MailboxName, WakeReason, WakeUps};
 

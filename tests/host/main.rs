@@ -24,7 +24,7 @@ use greenroom::core::report::Report;
 use greenroom::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detach};
 use greenroom::port::attempts::{Assignment, AttemptRecord, Attempts as _, StageTimeouts};
 use greenroom::port::clock::Clock;
-use greenroom::port::host::HostError;
+use greenroom::port::host_error::HostError;
 use greenroom::port::leadership::Leadership as _;
 use greenroom::port::reports::Reports as _;
 use greenroom::port::wakeups::{MailboxName, WakeReason, WakeUps as _};

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::code;
 use crate::host::local::{StateDir, StateDirError};
 use crate::port::finding::Finding;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 use crate::port::leadership::Identity;
 
 /// Opens the directory without making or changing anything. `None`: nothing further can be checked.

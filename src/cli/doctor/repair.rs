@@ -9,8 +9,8 @@ use crate::cli::error::CliError;
 use crate::cli::ui::plural;
 use crate::core::ids::PoolName;
 use crate::host::local::LocalHost;
-use crate::port::host::Lock;
 use crate::port::leadership::Leadership as _;
+use crate::port::lock::Lock;
 use crate::port::store::{OperatorStore, Repaired};
 
 /// The pools that have state.

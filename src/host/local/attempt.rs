@@ -22,7 +22,8 @@ use crate::core::attempt::{Closed, End};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::attempts::{Assignment, AttemptRecord, Closing};
 use crate::port::clock::Clock;
-use crate::port::host::{HostError, Lock};
+use crate::port::host_error::HostError;
+use crate::port::lock::Lock;
 
 /// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;

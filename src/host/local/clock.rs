@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::error::{cannot, io};
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::clock::Clock;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 

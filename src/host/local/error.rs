@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 /// `cannot WHAT PATH: WHY`, as an error of the port.
 pub(super) fn cannot(what: &str, path: &Path, error: impl Into<io::Error>) -> HostError {

@@ -27,8 +27,9 @@ use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::port::attempts::{Assignment, AttemptRecord, Attempts, Closing};
 use crate::port::clock::Clock;
-use crate::port::host::{HostError, Lock};
+use crate::port::host_error::HostError;
 use crate::port::leadership::{Identity, Leadership};
+use crate::port::lock::Lock;
 use crate::port::reports::Reports;
 use crate::port::wakeups::{MailboxName, WakeReason, WakeUps};
 

@@ -17,7 +17,7 @@ use super::process::{Namespaces, ProcessId};
 use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::PoolName;
 use crate::port::attempts::{Assignment, AttemptRecord};
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 const JOB: &str = "job";
 const ASSIGNMENT: &str = "assignment";

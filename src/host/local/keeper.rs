@@ -14,7 +14,8 @@ use super::files;
 use super::flock::{self, Kind};
 use super::host::LocalHost;
 use crate::core::ids::PoolName;
-use crate::port::host::{Held, HostError, Lock};
+use crate::port::host_error::HostError;
+use crate::port::lock::{Held, Lock};
 use crate::port::wakeups::WakeReason;
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";

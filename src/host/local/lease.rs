@@ -15,7 +15,8 @@ use super::flock::{self, Kind};
 use super::times::Times;
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::clock::Clock;
-use crate::port::host::{Held, HostError};
+use crate::port::host_error::HostError;
+use crate::port::lock::Held;
 
 pub(super) const LEASE: &str = "lease";
 

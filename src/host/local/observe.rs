@@ -20,7 +20,7 @@ use super::process::{Namespaces, RECHECK_DELAY, presence};
 use crate::core::attempt::{AttemptSeen, Closed, Presence};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::time::Stamp;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 /// Closed attempts with a free lease: they no longer change, so each is read only once.
 pub(super) type FinishedAttempts = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;

@@ -16,7 +16,7 @@ use super::location::DirLocation;
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
 use crate::core::time::ManagerId;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 use crate::port::leadership::Identity;
 
 const OWNER: &str = "owner";

@@ -5,7 +5,7 @@ use super::files;
 use super::host::LocalHost;
 use crate::core::ids::PoolName;
 use crate::core::report::Report;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 const REPORT: &str = "report.json";
 

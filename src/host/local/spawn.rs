@@ -24,7 +24,7 @@ use super::files;
 use super::flock::{self, Kind};
 use super::host::LocalHost;
 use crate::core::time::Pretty;
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 const SPAWN_LOCK: &str = "spawn.lock";
 /// In `/proc/self/fdinfo`.

@@ -13,7 +13,7 @@ use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 use super::error::{cannot, sentence};
 use super::{files, owner};
 use crate::core::ids::{AttemptName, PoolName};
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 
 /// Why a directory cannot be the state directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ use super::error::cannot;
 use super::host::LocalHost;
 use super::mailboxes::{Address, Bound};
 use crate::core::ids::{AttemptName, PoolName};
-use crate::port::host::HostError;
+use crate::port::host_error::HostError;
 use crate::port::wakeups::{MailboxName, WakeReason};
 
 /// How often a keeper that is to exit checks whether the last job has ended.
