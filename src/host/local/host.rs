@@ -11,13 +11,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::clock::SystemClock;
-use super::keeper::ReplacementWatch;
+use super::keeper_command::KeeperCommand;
 use super::lease::Lease;
 use super::mailboxes::Mailboxes;
-use super::observe::FinishedAttempts;
+use super::replacement::ReplacementWatch;
 use super::runner::Runner;
 use super::signals::Signals;
-use super::spawn::KeeperCommand;
 use super::state_dir::StateDir;
 use super::times::Times;
 use super::{owner, socket};
@@ -52,6 +51,9 @@ impl Role {
         }
     }
 }
+
+/// Closed attempts with a free lease: they no longer change, so each is read only once.
+pub(super) type FinishedAttempts = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;
 
 /// The state directory of the runner host. Files are opened only when they are needed.
 #[derive(Debug)]

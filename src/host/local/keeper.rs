@@ -2,21 +2,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::error::cannot;
 use super::files;
 use super::flock::{self, Kind};
 use super::host::LocalHost;
+use super::replacement::ReplacementWatch;
 use crate::core::ids::PoolName;
 use crate::port::host_error::HostError;
 use crate::port::lock::{Held, Lock};
-use crate::port::wakeups::WakeReason;
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";
 
@@ -30,50 +26,6 @@ struct KeeperGuard {
 }
 
 impl Held for KeeperGuard {}
-
-/// Files that a keeper compares every few seconds.
-#[derive(Debug)]
-pub(super) struct ReplacementWatch {
-    lock: PathBuf,
-    lock_inode: (u64, u64),
-    /// This program's file at the time the keeper began.
-    program: Option<(PathBuf, (u64, u64))>,
-    next_check: std::cell::Cell<Instant>,
-}
-
-impl ReplacementWatch {
-    fn open(lock: PathBuf, file: &File) -> io::Result<Self> {
-        let known = file.metadata()?;
-        let program = std::env::current_exe().ok().and_then(|path| inode(&path).map(|found| (path, found)));
-        let lock_inode = (known.dev(), known.ino());
-        Ok(Self { lock, lock_inode, program, next_check: std::cell::Cell::new(Instant::now()) })
-    }
-
-    /// Returns whether the state directory is gone or replaced, or the program was replaced.
-    pub(super) fn notice(&self) -> Option<WakeReason> {
-        if inode(&self.lock) != Some(self.lock_inode) {
-            return Some(WakeReason::Evicted);
-        }
-        // A program that was removed and not replaced has no successor to hand over to.
-        let other = |(path, then): &(PathBuf, (u64, u64))| inode(path).is_some_and(|now| now != *then);
-        self.program.as_ref().is_some_and(other).then_some(WakeReason::Replaced)
-    }
-
-    /// Resolves when something was replaced. Checks every `interval`, also across waits that end sooner.
-    pub(super) async fn noticed(&self, interval: Duration) -> WakeReason {
-        loop {
-            tokio::time::sleep_until(self.next_check.get()).await;
-            if let Some(notice) = self.notice() {
-                return notice;
-            }
-            self.next_check.set(Instant::now() + interval);
-        }
-    }
-}
-
-fn inode(path: &std::path::Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|known| (known.dev(), known.ino()))
-}
 
 impl LocalHost {
     pub(super) async fn become_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {

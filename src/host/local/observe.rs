@@ -2,7 +2,6 @@
 //!
 //! Facts only: `core::attempt` decides whether an attempt has ended. Facts that cannot be determined are `Unknown`.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -21,9 +20,6 @@ use crate::core::attempt::{AttemptSeen, Closed, Presence};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::time::Stamp;
 use crate::port::host_error::HostError;
-
-/// Closed attempts with a free lease: they no longer change, so each is read only once.
-pub(super) type FinishedAttempts = RefCell<BTreeMap<AttemptName, (u64, PoolName, AttemptSeen)>>;
 
 /// One attempt as it was found.
 struct Found {

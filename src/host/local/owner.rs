@@ -8,42 +8,17 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::error::{cannot, io as broken};
 use super::files::{self, Durable};
 use super::location::DirLocation;
+use super::owner_file::{OWNER, OwnerFile, encode, fresh};
 use super::state_dir::StateDir;
 use crate::core::ids::{Generation, OwnerId};
 use crate::core::time::ManagerId;
 use crate::port::host_error::HostError;
 use crate::port::leadership::Identity;
 
-const OWNER: &str = "owner";
 const GENERATIONS: &str = "generations";
-
-/// The file `owner`.
-#[derive(Debug, Serialize, Deserialize)]
-struct OwnerFile {
-    owner: OwnerId,
-    place: DirLocation,
-}
-
-/// Creates the owner of a new directory. Of several concurrent processes one wins, and all read its id.
-pub(super) fn make(root: &Path) -> io::Result<()> {
-    files::put_first(root, OWNER, &fresh(root)?)?;
-    Ok(())
-}
-
-fn fresh(root: &Path) -> io::Result<Vec<u8>> {
-    encode(&OwnerFile { owner: OwnerId::new(files::random_hex(8)?), place: DirLocation::of(root)? })
-}
-
-fn encode(file: &OwnerFile) -> io::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(file)?;
-    text.push(b'\n');
-    Ok(text)
-}
 
 fn load(state: &StateDir) -> Result<OwnerFile, HostError> {
     let path = state.root().join(OWNER);

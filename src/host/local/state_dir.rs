@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 use super::error::{cannot, sentence};
-use super::{files, owner};
+use super::{files, owner_file};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::port::host_error::HostError;
 
@@ -71,7 +71,7 @@ impl StateDir {
         // A directory without an owner may come from a package or a checkout, with a looser mode.
         let tight = fs::Permissions::from_mode(0o700);
         fs::set_permissions(&state.root, tight).map_err(|e| io_at("chmod", &state.root, e))?;
-        owner::make(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
+        owner_file::make(&state.root).map_err(|e| io_at("write `owner` in", &state.root, e))?;
         Ok(state)
     }
 
