@@ -8,26 +8,20 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
+use super::super::Ssh;
 use super::super::remote::sweep;
-use super::super::session::{Session, is_refusal};
-use super::super::{Ssh, passed};
-use super::figures;
+use super::super::session::Session;
 use super::line::Line;
-use super::message::{Ask, LinkSpec, PROTOCOL, Reply, Request};
-use super::shells::{REFUSED_AGAIN, REFUSED_FOR, Shells, StandbyLoop};
+use super::message::LinkSpec;
+use super::shells::{Shells, StandbyLoop};
 use super::slot::SlotLock;
-use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
 
-/// Limit for a call's request, which calls send immediately.
-const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// For processes that a dead link's stage left running: the time from TERM to KILL, and from KILL to giving up.
 const SWEEP_GRACE: Duration = Duration::from_millis(200);
 const SWEEP_KILLING: Duration = Duration::from_secs(5);
@@ -134,6 +128,10 @@ impl<'a> Hub<'a> {
         self.changed.notify_waiters();
     }
 
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.shells.stage_runs.get()
     }
@@ -145,77 +143,6 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Serves one call, from its request to its end.
-    pub(super) async fn converse(&self, stream: UnixStream) {
-        let mut line = Line::new(stream);
-        let received = timeout(REQUEST_WITHIN, line.receive::<Value>()).await;
-        let Ok(Ok(Some(request))) = received else { return };
-        // The only part of a request that every version understands.
-        let protocol =
-            request.get("protocol").and_then(Value::as_u64).and_then(|number| number.try_into().ok());
-        let Some::<u32>(protocol) = protocol else { return };
-        let request = match serde_json::from_value::<Request>(request) {
-            Ok(request) if protocol == PROTOCOL => request,
-            _ => return self.turn_away(&line).await,
-        };
-        // A call that has exited gets no reply.
-        let _sent = match request.ask {
-            Ask::End => {
-                // No other link follows this one.
-                let _noted = self.slot_lock.note(None);
-                self.close();
-                let sent = line.send(&Reply::Closing, &[]).await;
-                self.over().await;
-                sent
-            }
-            Ask::Show => line.send(&Reply::Shown(figures::of(self).await), &[]).await,
-            Ask::Check { at, .. } | Ask::Stage { at, .. } if self.closing.get() || at != self.spec.at => {
-                return self.turn_away(&line).await;
-            }
-            Ask::Check { .. } | Ask::Stage { .. } if self.is_busy() => line.send(&Reply::Busy, &[]).await,
-            Ask::Check { at, within } => {
-                self.watch_runner(&mut line, request.wake, 0);
-                self.answer_check(&line, &at, within).await
-            }
-            Ask::Stage { interpreter, start_within, stop_grace, .. } => {
-                self.watch_runner(&mut line, request.wake, super::stage::DESCRIPTORS);
-                self.run_stage(line, interpreter, start_within, stop_grace).await
-            }
-        };
-    }
-
-    /// Refuses a call that needs another link, and makes room for that link as soon as possible.
-    async fn turn_away(&self, line: &Line) {
-        let reply = if self.is_busy() { Reply::Busy } else { Reply::Closing };
-        self.close();
-        let _sent = line.send(&reply, &[]).await;
-    }
-
-    async fn answer_check(&self, line: &Line, at: &Endpoint, within: Duration) -> std::io::Result<()> {
-        line.send(&Reply::Accepted, &[]).await?;
-        let answer = timeout(within, self.check(at)).await.unwrap_or_else(|_| {
-            // The next call gets a new connection.
-            self.close();
-            Err(self.late(within))
-        });
-        let reply = answer.map_or_else(Reply::Failed, |()| Reply::Answers);
-        line.send(&reply, &[]).await
-    }
-
-    /// A standby shell shows that the guest can start processes; a ping shows that it responds now.
-    async fn check(&self, at: &Endpoint) -> Result<(), ConnectError> {
-        let session = self.session().await?;
-        let patience = Instant::now() + REFUSED_FOR;
-        while !self.shells.settled().await {
-            match session.brief("true").await {
-                // A shell that has started meanwhile may have the only session.
-                Err(error) if is_refusal(&error) && Instant::now() < patience => sleep(REFUSED_AGAIN).await,
-                answer => return passed(session, &at.user, answer?),
-            }
-        }
-        self.ping(session).await
-    }
-
     pub(super) async fn ping(&self, session: &Session<'_>) -> Result<(), ConnectError> {
         let begun = Instant::now();
         session.ping().await?;
@@ -224,7 +151,7 @@ impl<'a> Hub<'a> {
     }
 
     /// Takes the runner's pidfd, which follows `others` other descriptors, and watches the runner.
-    fn watch_runner(&self, line: &mut Line, wake: Option<PathBuf>, others: usize) {
+    pub(super) fn watch_runner(&self, line: &mut Line, wake: Option<PathBuf>, others: usize) {
         let (Some(wake), Some(pidfd)) = (wake, line.take_descriptor(others)) else { return };
         let same_service = line.peer().ok().and_then(|peer| peer.pid()).is_some_and(same_control_group);
         let Ok(pidfd) = watchable(pidfd) else { return };

@@ -18,6 +18,7 @@ mod linked;
 mod message;
 pub mod process;
 mod pump;
+mod requests;
 mod shells;
 mod slot;
 mod stage;
