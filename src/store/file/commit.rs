@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::crash::crash_point;
 use super::dir::{NOFOLLOW, io_error, list};
+use super::files::{Files, Identity, identify};
 use super::format::{self, FORMAT, Header, Record};
-use super::view::{Files, Identity, Journal, View, identify};
+use super::view::{Journal, View};
 use crate::core::event::Event;
 use crate::port::store::StoreError;
 

@@ -12,9 +12,10 @@ use std::time::{Duration, SystemTime};
 
 use super::crash::crash_point;
 use super::dir::{NOFOLLOW, io_error, make};
+use super::files::{Files, Identity, identify};
 use super::format::{self, FORMAT, Header};
 use super::history::{segment_name, segments};
-use super::view::{Files, Identity, View, identify};
+use super::view::View;
 use crate::port::store::StoreError;
 
 /// New files, written and synced, but not yet active.

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::dir::{io_error, list};
+use super::files::{Files, damaged};
 use super::format::{Lines, Record, number};
-use super::view::{Files, damaged};
 use crate::port::store::{RecordedEvent, StoreError};
 
 /// A journal that was folded into a snapshot and kept.

@@ -9,6 +9,7 @@ mod commit;
 mod compact;
 mod crash;
 mod dir;
+mod files;
 mod format;
 mod history;
 mod lock;
@@ -31,8 +32,9 @@ use crate::port::store::{
     Committed, Decide, Diagnosis, History, OperatorStore, Repaired, Store, StoreError, Stores,
 };
 use compact::{CommitResult, Contents};
+use files::{Files, Identity};
 use history::HistoryReader;
-use view::{Files, Identity, View};
+use view::View;
 
 /// Settings of the store.
 #[derive(Debug, Clone)]
@@ -96,7 +98,7 @@ impl FileStore {
         let nothing = view.journal.is_none() && view.snapshot.is_none();
         if nothing && self.begun.get() {
             // An empty state would be trusted: instances would appear to have no record.
-            return Err(view::damaged(&self.files.journal, 1, "the file has disappeared".to_owned()));
+            return Err(files::damaged(&self.files.journal, 1, "the file has disappeared".to_owned()));
         }
         self.begun.set(!nothing);
         Ok(view)
@@ -167,7 +169,7 @@ impl Store for FileStore {
         crash::crash_point("store.locked");
         let mut view = self.read()?;
         if let Some((file, found)) = &view.newer {
-            return Err(view::newer(file, *found));
+            return Err(files::newer(file, *found));
         }
         let events = decide(&view.state);
         if !events.is_empty() {
@@ -198,7 +200,7 @@ impl Store for FileStore {
         for round in 0..COMPACT_ROUNDS {
             let view = self.current().await?;
             if let Some((file, found)) = &view.newer {
-                return Err(view::newer(file, *found));
+                return Err(files::newer(file, *found));
             }
             if round == 0 && !self.worth_compacting(&view) {
                 self.remember(view);

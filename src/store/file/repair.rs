@@ -9,9 +9,10 @@ use super::commit::save_aside;
 use super::compact::{self, Contents, PendingCompaction};
 use super::crash::crash_point;
 use super::dir::{io_error, list, make};
+use super::files::{Files, Identity, damaged};
 use super::format::{Lines, number};
 use super::history::{segment_name, segments};
-use super::view::{Files, Identity, Journal, View, damaged};
+use super::view::{Journal, View};
 use crate::port::store::{Diagnosis, Repaired, StoreError};
 
 /// A repair, prepared and synced, to be activated under the lock.
@@ -60,7 +61,7 @@ pub(super) fn prepare(files: &Files) -> Result<Option<PreparedRepair>, StoreErro
     let (snapshot, journal) = (Identity::at(&files.snapshot)?, Identity::at(&files.journal)?);
     let view = View::salvage(files)?;
     if let Some((file, found)) = &view.newer {
-        return Err(super::view::newer(file, *found));
+        return Err(super::files::newer(file, *found));
     }
     let bytes = match journal {
         Some(_) => std::fs::read(&files.journal).map_err(|e| io_error("read", &files.journal, &e))?,

@@ -6,71 +6,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::dir::{NOFOLLOW, check_owner, io_error};
+use super::dir::{NOFOLLOW, io_error};
+use super::files::{Files, Identity, damaged, identify, newer, outdated};
 use super::format::{FORMAT, Header, Lines, Record, Snapshot, is_sealed, is_sound, number, version};
 use super::history::segments;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::store::StoreError;
-
-/// The files of one pool.
-#[derive(Debug, Clone)]
-pub(super) struct Files {
-    pub(super) pool: PoolName,
-    pub(super) dir: PathBuf,
-    pub(super) snapshot: PathBuf,
-    pub(super) previous: PathBuf,
-    pub(super) journal: PathBuf,
-    pub(super) history: PathBuf,
-    pub(super) lock: PathBuf,
-}
-
-impl Files {
-    pub(super) fn new(dir: PathBuf, pool: PoolName) -> Self {
-        Self {
-            snapshot: dir.join("snapshot.json"),
-            previous: dir.join("snapshot.previous.json"),
-            journal: dir.join("journal.jsonl"),
-            history: dir.join("history"),
-            lock: dir.join("lock"),
-            dir,
-            pool,
-        }
-    }
-}
-
-/// The identity of a file and of its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity {
-    device: u64,
-    inode: u64,
-    pub(super) size: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(meta: &std::fs::Metadata) -> Self {
-        let modified = (meta.mtime(), meta.mtime_nsec());
-        Self { device: meta.dev(), inode: meta.ino(), size: meta.size(), modified }
-    }
-
-    /// The identity of the file at a path, if there is one.
-    pub(super) fn at(path: &Path) -> Result<Option<Self>, StoreError> {
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) => Ok(Some(Self::of(&meta))),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(io_error("stat", path, &e)),
-        }
-    }
-
-    /// True for the same file, which may have grown.
-    pub(super) fn same_file(self, other: Self) -> bool {
-        (self.device, self.inode) == (other.device, other.inode)
-    }
-}
 
 /// The state, as read from the files.
 #[derive(Debug)]
@@ -368,18 +313,6 @@ fn check_pool(files: &Files, path: &Path, found: &PoolName) -> Result<(), StoreE
     Err(damaged(path, 1, format!("it belongs to pool `{found}`, not to `{}`", files.pool)))
 }
 
-pub(super) fn damaged(path: &Path, line: u64, problem: String) -> StoreError {
-    StoreError::Damaged { file: path.display().to_string(), line, problem }
-}
-
-pub(super) fn newer(path: &Path, found: u32) -> StoreError {
-    StoreError::Newer { file: path.display().to_string(), found }
-}
-
-fn outdated(path: &Path, found: u32) -> StoreError {
-    StoreError::Outdated { file: path.display().to_string(), found }
-}
-
 fn open_journal(path: &Path) -> Result<Option<Journal>, StoreError> {
     let Some(file) = open(path)? else { return Ok(None) };
     let identity = identify(&file, path)?;
@@ -393,10 +326,4 @@ fn open(path: &Path) -> Result<Option<File>, StoreError> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(io_error("open", path, &e)),
     }
-}
-
-pub(super) fn identify(file: &File, path: &Path) -> Result<Identity, StoreError> {
-    let meta = file.metadata().map_err(|e| io_error("stat", path, &e))?;
-    check_owner(path, meta.uid())?;
-    Ok(Identity::of(&meta))
 }
