@@ -3,9 +3,10 @@
 //! Promise 3: whatever was killed, after the grace period and the next pass nothing is leaked and nothing is lost.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::run::{living, policies};
+use super::process::Kind;
 use super::truth::JobResult;
 use super::world::World;
 use crate::core::ids::{InstanceId, PoolName};
@@ -141,4 +142,16 @@ fn surplus(world: &World, pool: &PoolName, policy: &Policy) -> Option<String> {
     }
     (count < needed && spare < target)
         .then(|| format!("only {count} instances idle in {pool}, {needed} are wanted"))
+}
+
+/// Greenroom's living processes, for messages.
+fn living(world: &World) -> Vec<String> {
+    let kinds = [Kind::Prepare, Kind::Run, Kind::Cleanup, Kind::Keep, Kind::Reap];
+    let pids = kinds.into_iter().flat_map(|kind| world.living(kind));
+    pids.filter_map(|pid| world.processes.get(&pid)).map(|p| p.name.clone()).collect()
+}
+
+/// One policy of every pool as it is at the end.
+fn policies(world: &World) -> Vec<(PoolName, Arc<Policy>)> {
+    world.config.values().map(|p| (p.name.clone(), Arc::clone(&p.policy))).collect()
 }

@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::cloud::BootPlan;
 use super::cover::Coverage;
 use super::exec::Executor;
-use super::process::{Kind, Shared};
+use super::process::Shared;
 use super::rest;
 use super::rig::{Command, Product, Starter};
 use super::scenario::Scenario;
@@ -179,16 +178,4 @@ fn service(world: &Shared, starter: &Starter) {
             proc.pause(5_000).await;
         }
     });
-}
-
-/// Greenroom's living processes, for messages.
-pub(super) fn living(world: &World) -> Vec<String> {
-    let kinds = [Kind::Prepare, Kind::Run, Kind::Cleanup, Kind::Keep, Kind::Reap];
-    let pids = kinds.into_iter().flat_map(|kind| world.living(kind));
-    pids.filter_map(|pid| world.processes.get(&pid)).map(|p| p.name.clone()).collect()
-}
-
-/// One policy of every pool as it is at the end.
-pub(super) fn policies(world: &World) -> Vec<(crate::core::ids::PoolName, Arc<crate::core::policy::Policy>)> {
-    world.config.values().map(|p| (p.name.clone(), Arc::clone(&p.policy))).collect()
 }
