@@ -57,13 +57,7 @@ impl When {
 
     /// The moment this long ago.
     pub fn before(&self, age: Duration) -> Stamp {
-        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        Stamp {
-            wall_ms: self.now.wall_ms.saturating_sub_unsigned(ms),
-            manager: self.now.manager,
-            boot: self.now.boot,
-            uptime_ms: self.now.uptime_ms.saturating_sub(ms),
-        }
+        self.now.minus(age)
     }
 
     /// How long ago, in whole seconds.

@@ -144,13 +144,7 @@ pub(crate) fn span(text: &str) -> Duration {
 
 /// The moment `age` before `NOW`.
 pub(crate) fn ago(age: Duration) -> Stamp {
-    let ms = u64::try_from(age.as_millis()).unwrap();
-    Stamp {
-        wall_ms: NOW.wall_ms - i64::try_from(ms).unwrap(),
-        manager: NOW.manager,
-        boot: NOW.boot,
-        uptime_ms: NOW.uptime_ms.saturating_sub(ms),
-    }
+    NOW.minus(age)
 }
 
 impl World {

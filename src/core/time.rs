@@ -70,9 +70,19 @@ impl Stamp {
         let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         Stamp {
             wall_ms: self.wall_ms.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)),
-            manager: self.manager,
-            boot: self.boot,
             uptime_ms: self.uptime_ms.saturating_add(ms),
+            ..self
+        }
+    }
+
+    /// The moment `before` earlier, on both clocks; not before the boot.
+    #[must_use]
+    pub fn minus(self, before: Duration) -> Stamp {
+        let ms = u64::try_from(before.as_millis()).unwrap_or(u64::MAX);
+        Stamp {
+            wall_ms: self.wall_ms.saturating_sub_unsigned(ms),
+            uptime_ms: self.uptime_ms.saturating_sub(ms),
+            ..self
         }
     }
 
@@ -194,6 +204,13 @@ mod tests {
         assert!(at(0, 1, 100 + 3_600_000).reached(due));
         assert!(at(3_600_000, 2, 0).reached(due));
         assert!(!at(3_599_999, 2, u64::MAX).reached(due));
+    }
+
+    #[test]
+    fn minus_takes_both_clocks_back_and_stops_at_the_boot() {
+        assert_eq!(at(0, 1, 7_200_000).minus(HOUR), at(-3_600_000, 1, 3_600_000));
+        assert_eq!(at(0, 1, 5).minus(HOUR), at(-3_600_000, 1, 0));
+        assert_eq!(at(i64::MIN, 1, 5).minus(Duration::MAX), at(i64::MIN, 1, 0));
     }
 
     #[test]

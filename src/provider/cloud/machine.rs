@@ -1,5 +1,7 @@
 //! A machine as a cloud reports it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::settings::AddressKind;
@@ -87,8 +89,7 @@ impl Machine {
 /// ahead of the runner host's.
 pub fn moment(at_ms: i64, now: Stamp) -> Stamp {
     let ago = u64::try_from(now.wall_ms.saturating_sub(at_ms)).unwrap_or(0);
-    let uptime_ms = now.uptime_ms.saturating_sub(ago);
-    Stamp { wall_ms: now.wall_ms.saturating_sub_unsigned(ago), uptime_ms, ..now }
+    now.minus(Duration::from_millis(ago))
 }
 
 #[cfg(test)]
