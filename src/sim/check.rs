@@ -15,7 +15,6 @@ use crate::core::invariants;
 use crate::core::job::JobFacts;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
-use crate::core::time::Stamp;
 use crate::port::provider::LaunchRequest;
 
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
@@ -204,9 +203,6 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         return;
     }
     let state = world.managers[machine].journal(pool).state().clone();
-    let boot = world.managers[machine].boot();
-    let durable = world.scenario.durable_store;
-    let stale = |ready: Stamp| ready.boot != boot && !durable;
     for event in events {
         choosing::committed(world, machine, pool, event);
         match &event.change {
@@ -223,7 +219,8 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
                     world.broken(format!("promise 4: a copied state directory grants {instance}"));
                 }
                 let ready = state.instance(instance).and_then(|i| i.ready);
-                if state.granted.contains_key(attempt) && ready.is_none_or(stale) {
+                let trusted = ready.is_some_and(|ready| world.managers[machine].trusts(ready));
+                if state.granted.contains_key(attempt) && !trusted {
                     world.broken(format!("promise 1: {instance} of an earlier boot is granted to {attempt}"));
                 }
             }
@@ -269,8 +266,7 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
         }
         for instance in state.instances.values().filter(|i| i.phase == Phase::Ready) {
             let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
-            let durable = world.scenario.durable_store;
-            let here = instance.ready.is_some_and(|ready| durable || ready.boot == manager.boot());
+            let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
             let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);
             let lifetime = policy.max_lifetime.is_none_or(|most| {
                 now.since(instance.created).saturating_add(reservation.job.timeout) <= most.0

@@ -90,6 +90,11 @@ impl Manager {
         BootId(self.boot)
     }
 
+    /// True if nothing that followed a record of this moment can be lost.
+    pub fn trusts(&self, recorded: Stamp) -> bool {
+        self.durable_store || recorded.boot == self.boot()
+    }
+
     /// A new boot.
     pub fn reboot(&mut self, now: u64) {
         self.boot += 1;

@@ -121,9 +121,9 @@ fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
     let availability = world("offerings 1, out c1 1s |").state.availability;
     let rebooted = Stamp {
         wall_ms: NOW.wall_ms - 86_400_000,
-        manager: NOW.manager,
         boot: crate::core::time::BootId(8),
         uptime_ms: 90_000,
+        ..NOW
     };
     let passed = availability.unavailable(&Timing::default(), rebooted).next().unwrap();
     assert_eq!(rebooted.until(passed.until), Duration::from_secs(30));

@@ -8,7 +8,7 @@ use super::*;
 use crate::core::event::Event;
 use crate::core::ids::JobKey;
 use crate::core::invariants::check;
-use crate::core::time::{BootId, ManagerId, Stamp};
+use crate::core::time::{BootId, Stamp};
 
 /// Small sets of names, so that events concern the same ones.
 fn an_instance() -> impl Strategy<Value = InstanceId> {
@@ -120,9 +120,9 @@ fn of_the_pool() -> impl Strategy<Value = Change> {
 fn a_moment() -> impl Strategy<Value = Stamp> {
     (-100_000_i64..100_000, 7..9_u64, 0..1_000_000_u64).prop_map(|(wall, boot, uptime_ms)| Stamp {
         wall_ms: NOW.wall_ms + wall * 1000,
-        manager: ManagerId(1),
         boot: BootId(boot),
         uptime_ms,
+        ..NOW
     })
 }
 

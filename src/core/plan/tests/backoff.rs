@@ -7,7 +7,7 @@ use crate::core::notation::{NOW, ago, does, failure, table, waits};
 use crate::core::plan::backoff::{LaunchGate, judge, retry_at};
 use crate::core::policy::Timing;
 use crate::core::pool::LaunchHealth;
-use crate::core::time::{BootId, ManagerId, Stamp};
+use crate::core::time::{BootId, Stamp};
 
 #[test]
 fn the_class_of_a_failure_says_how_long_to_wait() {
@@ -91,9 +91,9 @@ fn a_clock_that_was_set_back_before_a_reboot_makes_no_pause_of_a_day() {
     let health = LaunchHealth { failures: 1, last, ..LaunchHealth::default() };
     let rebooted = |uptime_ms| Stamp {
         wall_ms: NOW.wall_ms - 86_400_000,
-        manager: ManagerId(1),
         boot: BootId(NOW.boot.0 + 1),
         uptime_ms,
+        ..NOW
     };
     assert!(matches!(judge(&health, &Timing::default(), rebooted(4_999)), LaunchGate::Backoff { .. }));
     assert_eq!(judge(&health, &Timing::default(), rebooted(5_000)), LaunchGate::Open);

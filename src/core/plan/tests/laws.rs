@@ -18,7 +18,7 @@ use crate::core::plan::{Effect, Plan};
 use crate::core::policy::Reuse;
 use crate::core::report::WaitingOn;
 use crate::core::reservation::Reservation;
-use crate::core::time::{BootId, ManagerId, Stamp};
+use crate::core::time::{BootId, Stamp};
 
 /// A world, its plan, and the world as the plan's events leave it.
 fn planned(line: &str) -> (World, Plan, World) {
@@ -332,7 +332,7 @@ proptest! {
     fn after_a_reboot_nothing_recorded_before_is_handed_out(line in a_world()) {
         let mut rebooted = world(&line);
         rebooted.observed.busy.clear();
-        rebooted.now = Stamp { wall_ms: NOW.wall_ms + 60_000, manager: ManagerId(1), boot: BootId(8), uptime_ms: 1_000 };
+        rebooted.now = Stamp { wall_ms: NOW.wall_ms + 60_000, boot: BootId(8), uptime_ms: 1_000, ..NOW };
         let plan = rebooted.plan();
         let gets = |e: &crate::core::event::Event| matches!(e.change, Change::Granted { .. });
         prop_assert!(!plan.events.iter().any(gets), "{}", render(&plan));

@@ -6,7 +6,7 @@ use crate::core::inventory::Fixed;
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
 use crate::core::plan::unconfirmed_absences;
 use crate::core::report::Note;
-use crate::core::time::{BootId, ManagerId};
+use crate::core::time::BootId;
 
 #[test]
 fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
@@ -213,12 +213,8 @@ fn an_unrecorded_instance_without_a_birthday_is_as_old_as_we_know_it() {
 #[test]
 fn a_birthday_that_lies_ahead_of_our_clock_keeps_nothing_alive() {
     let mut world = world("orphan 1s");
-    let tomorrow = crate::core::time::Stamp {
-        wall_ms: NOW.wall_ms + 86_400_000,
-        manager: ManagerId(1),
-        boot: BootId(0),
-        uptime_ms: 0,
-    };
+    let tomorrow =
+        crate::core::time::Stamp { wall_ms: NOW.wall_ms + 86_400_000, boot: BootId(0), uptime_ms: 0, ..NOW };
     world.listing().instances[0].created = Some(tomorrow);
     let due = world.plan().report.next.map(|at| NOW.until(at));
     assert_eq!((render(&world.plan()), due), (String::new(), Some(Duration::from_mins(5))));
