@@ -18,7 +18,7 @@ use crate::core::ids::PoolName;
 use crate::engine::Engine;
 use crate::engine::keeper::Pool;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir, Times, detached_command};
-use crate::keys::near::{name_one_of, nearest_or_all};
+use crate::keys::near::name_one_of;
 use crate::port::host::Host;
 use crate::port::store::Stores;
 use crate::provider;
@@ -149,25 +149,15 @@ impl Context {
 
     /// The pool that a command applies to: the named one, or the only one.
     pub(super) fn the_pool(&self, name: Option<&str>) -> Result<PoolName, CliError> {
-        if let Some(name) = name {
-            let name = PoolName::parse(name)?;
-            return Ok(self.config()?.pools.get(&name).ok_or_else(|| self.no_such_pool(&name))?.name.clone());
-        }
+        let name = name.map(PoolName::parse).transpose()?;
         let pools = &self.config()?.pools;
-        match (pools.keys().next(), pools.len()) {
-            (Some(only), 1) => Ok(only.clone()),
-            _ => Err(CliError::say("several pools are configured, but none is named")
-                .help(name_one_of(self.pool_names()))),
+        match (name, pools.keys().next(), pools.len()) {
+            (Some(name), _, _) if pools.contains_key(&name) => Ok(name),
+            (Some(name), _, _) => Err(CliError::no_such_pool(name.as_str(), pools.keys())),
+            (None, Some(only), 1) => Ok(only.clone()),
+            (None, _, _) => Err(CliError::say("several pools are configured, but none is named")
+                .help(name_one_of(pools.keys().map(PoolName::as_str)))),
         }
-    }
-
-    fn no_such_pool(&self, name: &PoolName) -> CliError {
-        CliError::say(format!("there is no pool `{name}`"))
-            .help(nearest_or_all(name.as_str(), self.pool_names()))
-    }
-
-    fn pool_names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.config.get().into_iter().flat_map(|config| config.pools.keys().map(PoolName::as_str))
     }
 }
 

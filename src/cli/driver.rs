@@ -19,8 +19,7 @@ use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
 use crate::gitlab::response::JobResponse;
 use crate::gitlab::stage::Stage;
-use crate::port::attempts::AttemptRecord;
-use crate::port::attempts::Attempts as _;
+use crate::port::attempts::{AttemptRecord, Attempts as _};
 use crate::port::clock::Clock as _;
 use crate::port::connector::StageEnd;
 

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use super::ui;
 use crate::config::ConfigError;
+use crate::core::ids::PoolName;
+use crate::keys::near::nearest_or_all;
 
 /// The cause of an error, which decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,12 @@ impl CliError {
     /// A plain sentence for an error that the job did not cause.
     pub fn say(text: impl Into<String>) -> Self {
         Self { blame: Blame::System, lines: vec![text.into()], remedies: Vec::new(), rendered: None }
+    }
+
+    /// There is no such pool; the nearest of those that there are, or all of them.
+    pub fn no_such_pool<'a>(name: &str, pools: impl Iterator<Item = &'a PoolName> + Clone) -> Self {
+        Self::say(format!("there is no pool `{name}`"))
+            .help(nearest_or_all(name, pools.map(PoolName::as_str)))
     }
 
     fn of(blame: Blame, error: impl Into<Box<dyn Error>>) -> Self {

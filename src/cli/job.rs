@@ -11,7 +11,6 @@ use crate::core::policy::Policy;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::response::JobResponse;
 use crate::host::local::Role;
-use crate::keys::near::nearest_or_all;
 
 /// One driver call.
 #[derive(Debug)]
@@ -85,10 +84,8 @@ pub(super) fn choose<'a>(
 ) -> Result<&'a PoolConfig, CliError> {
     if let Some(named) = named {
         let name = PoolName::parse(named)?;
-        return config.pools.get(&name).ok_or_else(|| {
-            let known = config.pools.keys().map(PoolName::as_str);
-            CliError::say(format!("there is no pool `{name}`")).help(nearest_or_all(name.as_str(), known))
-        });
+        let found = config.pools.get(&name);
+        return found.ok_or_else(|| CliError::no_such_pool(name.as_str(), config.pools.keys()));
     }
     let job = JobTraits {
         project: &response.facts.project,

@@ -11,7 +11,6 @@ use super::clock::ClockFacts;
 use super::keeper::KeeperFacts;
 use super::pools::PoolFacts;
 use super::provider::{CheckContext, Checked};
-use super::repair::PoolStores;
 use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
     Examination, clock, config, hosts, keeper, links, place, pools, provider, recorded, repair, runner, trial,
@@ -21,7 +20,7 @@ use crate::cli::context;
 use crate::cli::error::CliError;
 use crate::cli::pool::reader::LINKS_WITHIN;
 use crate::cli::pool::status::KeeperStatus;
-use crate::cli::stores::{self, StoreOptions};
+use crate::cli::stores::{self, PoolStore, StoreOptions};
 use crate::cli::when::When;
 use crate::config::{Config, PoolConfig};
 use crate::connector::ssh::link::Survey;
@@ -287,7 +286,7 @@ impl RecordedChecks<'_> {
 }
 
 /// The stores of pools that have state; none is made.
-async fn pool_stores(root: &Path) -> Result<PoolStores, StoreError> {
+async fn pool_stores(root: &Path) -> Result<Vec<PoolStore>, StoreError> {
     let stores = stores::open(root, StoreOptions { lock_timeout: LOCK_WAIT, ..StoreOptions::default() })?;
     stores.pools().await?.into_iter().map(|pool| Ok((pool.clone(), stores.store(&pool)?))).collect()
 }

@@ -1,20 +1,17 @@
 //! `--repair`, `--take-over`, `--new-owner`: repairs before the checks.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::Examination;
 use crate::cli::args::DoctorOptions;
 use crate::cli::error::CliError;
+use crate::cli::stores::PoolStore;
 use crate::cli::ui::plural;
 use crate::core::ids::PoolName;
 use crate::host::local::LocalHost;
 use crate::port::leadership::Leadership as _;
 use crate::port::lock::Lock;
-use crate::port::store::{OperatorStore, Repaired};
-
-/// The pools that have state.
-pub(super) type PoolStores = Vec<(PoolName, Rc<dyn OperatorStore>)>;
+use crate::port::store::Repaired;
 
 /// How long a keeper may take to exit.
 const KEEPER_GOES: Duration = Duration::from_secs(3);
@@ -23,7 +20,7 @@ const KEEPER_GOES: Duration = Duration::from_secs(3);
 pub(super) async fn repair(
     options: &DoctorOptions,
     host: &LocalHost,
-    stores: &PoolStores,
+    stores: &[PoolStore],
     examined: &mut Examination,
 ) -> Result<(), CliError> {
     if options.take_over || options.new_owner {
@@ -118,7 +115,7 @@ mod tests {
 
     async fn repaired(options: &DoctorOptions, host: &LocalHost) -> Result<Vec<String>, CliError> {
         let mut examined = Examination::default();
-        repair(options, host, &Vec::new(), &mut examined).await?;
+        repair(options, host, &[], &mut examined).await?;
         Ok(examined.repaired)
     }
 
@@ -170,7 +167,7 @@ mod tests {
         std::fs::write(&journal, text.replacen("launch-answered", "launch-ansWered", 1)).unwrap();
 
         let mut examined = Examination::default();
-        let stores = vec![(pool(), open())];
+        let stores = [(pool(), open())];
         repair(&options(true, false, false), &host(&path), &stores, &mut examined).await.unwrap();
         let output = examined.repaired.join("\n");
         assert!(

@@ -1,7 +1,6 @@
 //! Reads the recorded state of pools, for commands that show it.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,12 +8,12 @@ use futures_util::future::join_all;
 use crate::cli::context::{Context, links_dir};
 use crate::cli::error::CliError;
 use crate::cli::pool::status::KeeperStatus;
+use crate::cli::stores::PoolStore;
 use crate::cli::ui;
 use crate::connector::ssh::link::Survey;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::core::report::Report;
-use crate::keys::near::nearest_or_all;
 use crate::port::leadership::Leadership as _;
 use crate::port::reports::Reports as _;
 use crate::port::store::{OperatorStore, StoreError};
@@ -26,7 +25,7 @@ pub(in crate::cli) const LINKS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::cli) struct PoolReader<'a> {
     context: &'a Context,
-    stores: Vec<(PoolName, Rc<dyn OperatorStore>)>,
+    stores: Vec<PoolStore>,
 }
 
 /// One pool, as it is recorded now.
@@ -56,7 +55,7 @@ impl<'a> PoolReader<'a> {
             let known: Vec<PoolName> = names.iter().cloned().collect();
             names.retain(|name| name.as_str() == only);
             if names.is_empty() {
-                return Err(no_such_pool(only, &known));
+                return Err(CliError::no_such_pool(only, known.iter()));
             }
         }
         let open = |name: PoolName| stores.store(&name).map(|store| (name, store));
@@ -89,9 +88,4 @@ impl<'a> PoolReader<'a> {
         });
         join_all(queries).await;
     }
-}
-
-fn no_such_pool(name: &str, known: &[PoolName]) -> CliError {
-    let help = nearest_or_all(name, known.iter().map(PoolName::as_str));
-    CliError::say(format!("there is no pool `{name}`")).help(help)
 }
