@@ -185,7 +185,7 @@ impl Guest {
                 }
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
                     let passed = self.sift.feed(&data);
-                    if self.sift.session().is_some() || !passed.is_empty() {
+                    if self.sift.handle().is_some() || !passed.is_empty() {
                         self.start_by = None;
                     }
                     if !passed.is_empty() {

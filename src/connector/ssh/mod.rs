@@ -10,6 +10,7 @@
 mod algorithms;
 mod dial;
 mod guest;
+mod handle;
 mod handler;
 mod hop;
 mod inspect;

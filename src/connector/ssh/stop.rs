@@ -11,12 +11,12 @@ use russh::client::Msg;
 use tokio::time::Instant;
 
 use super::guest::Guest;
-use super::remote::{SessionId, sweep};
+use super::handle::StopHandle;
 use super::session::Session;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 
-/// A stage that has just started may not have printed its session yet.
+/// A stage that has just started may not have given its handle yet.
 const NAMING: Duration = Duration::from_secs(2);
 /// KILL usually takes effect immediately. A process that waits for a disk takes longer, and a guest with a hundred busy
 /// processes needs seconds to start the command that sends the signal.
@@ -27,10 +27,10 @@ const SIGNALLING: Duration = Duration::from_secs(5);
 pub(super) const MARGIN: Duration = NAMING.saturating_add(KILLING);
 /// Time that a stop takes at most beyond twice the grace, whatever the guest does.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
-/// Delay before a sweep that the guest could not start is retried.
+/// Delay before a command that the guest could not start is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// State of the stage's session after a stop.
+/// What is left of the stage after a stop.
 enum StopResult {
     Gone,
     Left,
@@ -38,7 +38,7 @@ enum StopResult {
     Unknown,
 }
 
-/// Sends TERM and, after `grace`, KILL to the stage's whole session. Returns `Stopped` only if nothing of it is left.
+/// Sends TERM and, after `grace`, KILL to everything that the stage started. Returns `Stopped` only if nothing of it is left.
 /// Takes at most `grace` plus `MARGIN`, or twice `grace` plus 27 s if the connection has no second channel.
 pub(super) async fn stop(
     session: &Session<'_>,
@@ -46,17 +46,17 @@ pub(super) async fn stop(
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,
 ) -> Result<StageEnd, ConnectError> {
-    let naming = async { while guest.sift.session().is_none() && guest.discard_one().await {} };
+    let naming = async { while guest.sift.handle().is_none() && guest.discard_one().await {} };
     let _named = tokio::time::timeout(NAMING, naming).await;
-    let result = match guest.sift.session() {
-        Some(id) => {
+    let result = match guest.sift.handle().cloned() {
+        Some(handle) => {
             let discarding = async {
                 while guest.discard_one().await {}
                 pending().await
             };
             tokio::select! {
                 biased;
-                result = by_session(session, id, grace) => result,
+                result = by_handle(session, &handle, grace) => result,
                 result = discarding => result,
             }
         }
@@ -77,25 +77,25 @@ pub(super) async fn stop(
     Err(session.lost_because(format!("the stage did not stop within {waited}"), true))
 }
 
-async fn by_session(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
-    match sweeps(session, id, grace).await {
+async fn by_handle(session: &Session<'_>, handle: &StopHandle, grace: Duration) -> StopResult {
+    match send(session, handle, grace).await {
         StopResult::Unknown => {}
         result => return result,
     }
-    // The server refused the session (`MaxSessions`), or the connection is broken: sweep on a new connection.
+    // The server refused the session (`MaxSessions`), or the connection is broken: stop it on a new connection.
     let Ok(other) = session.another(KILLING).await else { return StopResult::Unknown };
-    let result = sweeps(&other, id, grace).await;
+    let result = send(&other, handle, grace).await;
     other.close().await;
     result
 }
 
 /// One command does everything, so that the guest starts only one process, and starts it during the grace.
-async fn sweeps(session: &Session<'_>, id: SessionId, grace: Duration) -> StopResult {
+async fn send(session: &Session<'_>, handle: &StopHandle, grace: Duration) -> StopResult {
     let kill_at = Instant::now() + grace;
     let until = kill_at + KILLING;
     loop {
         let now = Instant::now();
-        let command = sweep(id, kill_at.saturating_duration_since(now), KILLING);
+        let command = handle.command(kill_at.saturating_duration_since(now), KILLING);
         match tokio::time::timeout_at(until, session.brief(&command)).await {
             Ok(Ok((StageEnd::Exited(0), _))) => return StopResult::Gone,
             Ok(Err(_)) => return StopResult::Unknown,

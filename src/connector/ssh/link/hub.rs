@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::super::Ssh;
-use super::super::remote::sweep;
 use super::super::session::Session;
 use super::line::Line;
 use super::message::LinkSpec;
@@ -23,8 +22,8 @@ use crate::core::ids::InstanceId;
 use crate::port::connector::ConnectError;
 
 /// For processes that a dead link's stage left running: the time from TERM to KILL, and from KILL to giving up.
-const SWEEP_GRACE: Duration = Duration::from_millis(200);
-const SWEEP_KILLING: Duration = Duration::from_secs(5);
+const LEFT_GRACE: Duration = Duration::from_millis(200);
+const LEFT_KILLING: Duration = Duration::from_secs(5);
 
 /// The runner of the current job.
 #[derive(Debug)]
@@ -77,7 +76,7 @@ impl<'a> Hub<'a> {
         let id = InstanceId::new(self.spec.instance.as_str());
         let connection = ssh.connect(&id, &self.spec.at, self.spec.within).await;
         if let Ok(session) = &connection {
-            self.sweep(session).await;
+            self.stop_left_running(session).await;
         }
         self.connected_at.set(Some(Instant::now()));
         let connection = self.connection.get_or_init(|| connection);
@@ -96,10 +95,10 @@ impl<'a> Hub<'a> {
         self.close();
     }
 
-    async fn sweep(&self, session: &Session<'_>) {
+    async fn stop_left_running(&self, session: &Session<'_>) {
         let Some(left) = self.slot_lock.left_running() else { return };
-        let command = sweep(left, SWEEP_GRACE, SWEEP_KILLING);
-        let within = SWEEP_GRACE + SWEEP_KILLING * 2;
+        let command = left.command(LEFT_GRACE, LEFT_KILLING);
+        let within = LEFT_GRACE + LEFT_KILLING * 2;
         // If the connection broke meanwhile, nothing was stopped, and the next link tries again. Processes that survive
         // end with the instance at the latest.
         if !matches!(timeout(within, session.brief(&command)).await, Ok(Err(_))) {

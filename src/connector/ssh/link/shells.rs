@@ -13,7 +13,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::guest::Noise;
-use super::super::remote::{Marked, SessionId};
+use super::super::handle::StopHandle;
+use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
 use super::message::Interpreter;
@@ -79,9 +80,9 @@ impl StandbyShell {
         }
     }
 
-    /// The session in the guest, if the shell printed it.
-    pub(super) fn session(&self) -> Option<SessionId> {
-        self.begun.guest.sift.session()
+    /// What stops it in the guest, if the shell gave it.
+    pub(super) fn handle(&self) -> Option<&StopHandle> {
+        self.begun.guest.sift.handle()
     }
 
     /// Resolves when the shell is unusable.

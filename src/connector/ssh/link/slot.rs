@@ -1,7 +1,7 @@
 //! The directory of an instance's links, with a lock and a socket for each slot.
 //!
-//! The process that holds the lock is the slot's only link. The lock's file names the guest session of the running
-//! stage, so that the next link can stop what a dead link left running.
+//! The process that holds the lock is the slot's only link. The lock's file holds the stop handle of the running stage,
+//! so that the next link can stop what a dead link left running.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::super::remote::SessionId;
+use super::super::handle::StopHandle;
 
 /// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
 /// reused.
 const STALE: Duration = Duration::from_mins(10);
-/// Length of a note of a session: ten digits and a newline.
-const NOTE: usize = 11;
+/// Length of a note: a handle and a newline.
+const NOTE: usize = StopHandle::LONGEST + 1;
 
 /// Room for one job on an instance.
 #[derive(Debug, Clone)]
@@ -145,10 +145,10 @@ impl SlotLock {
         named.is_some() && named == self.lock.metadata().map(inode).ok()
     }
 
-    /// Notes the session of the running stage, or that there is none.
-    pub(super) fn note(&self, session: Option<SessionId>) -> io::Result<()> {
-        let number = session.map(|id| id.to_string()).unwrap_or_default();
-        self.lock.write_all_at(format!("{number:<10}\n").as_bytes(), 0)
+    /// Notes the handle of the running stage, or that there is none.
+    pub(super) fn note(&self, handle: Option<&StopHandle>) -> io::Result<()> {
+        let word = handle.map(ToString::to_string).unwrap_or_default();
+        self.lock.write_all_at(format!("{word:<width$}\n", width = StopHandle::LONGEST).as_bytes(), 0)
     }
 
     /// Keeps the note of a running stage from going stale.
@@ -159,15 +159,15 @@ impl SlotLock {
         }
     }
 
-    /// The session of the previous, dead link, if its stage may still be running there.
-    pub(super) fn left_running(&self) -> Option<SessionId> {
+    /// What stops the stage of the previous, dead link, if it may still be running there.
+    pub(super) fn left_running(&self) -> Option<StopHandle> {
         let mut text = [0; NOTE];
         let length = self.lock.read_at(&mut text, 0).ok()?;
         let written = self.lock.metadata().and_then(|found| found.modified()).ok()?;
         // A clock that was set back makes the note recent.
         let age = SystemTime::now().duration_since(written).unwrap_or_default();
         let text = std::str::from_utf8(&text[..length]).ok()?;
-        SessionId::parse(text.trim().as_bytes()).filter(|_| age < STALE)
+        StopHandle::parse(text.trim().as_bytes()).filter(|_| age < STALE)
     }
 }
 

@@ -102,9 +102,9 @@ impl Hub<'_> {
         let input = Input::File(script.into());
         let linger = self.spec.settings.linger;
         let run = Run { input, grace, start_within, linger };
-        // The note that is removed below is this stage's own: a dead link's note stays until its session has been
+        // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
-        let _noted = self.slot_lock.note(waiting.session());
+        let _noted = self.slot_lock.note(waiting.handle());
         let end = in_shell(session, line, waiting, &run, &mut output).await;
         if !matches!(end, Err(ConnectError::Lost { sent: true, .. })) {
             let _noted = self.slot_lock.note(None);

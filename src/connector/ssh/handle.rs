@@ -1,0 +1,148 @@
+//! What stops a stage in its guest.
+//!
+//! sshd starts each command in a session of its own, so the number of a stage's first process is its session's number.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::remote::shell;
+
+/// Stops one stage, and everything that it started.
+///
+/// The guest gives it as its first word, before it reads the script. A link notes it for the link after it. Only this
+/// file knows what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StopHandle {
+    /// The stage's session in the guest.
+    session: u32,
+}
+
+impl StopHandle {
+    /// The length of the longest handle as a word.
+    pub(super) const LONGEST: usize = 10;
+
+    /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
+    pub(super) fn parse(word: &[u8]) -> Option<Self> {
+        let word = word.strip_suffix(b"\r").unwrap_or(word);
+        let digits = std::str::from_utf8(word).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
+        digits.parse().ok().filter(|session| *session > 1).map(|session| Self { session })
+    }
+
+    /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until none
+    /// is left. Gives up `killing` later, so that the command itself does not stay behind.
+    ///
+    /// Prefers `/proc`, which shows zombies: where no init reaps orphans they stay forever, and `pkill` counts them.
+    /// The process group of that number is included for servers that create no session. Time comes from the guest's own
+    /// clock, in hundredths of a second, because rounds take longer on a busy guest.
+    pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
+        let Self { session } = self;
+        let kill_at = grace.as_millis() / 10;
+        let over_at = (grace + killing).as_millis() / 10;
+        shell(&format!(
+            "exec 2>/dev/null; s={session}; \
+             if [ -r /proc/self/stat ]; then \
+               sweep() {{ k=$1; n=1; \
+                 for f in /proc/[0-9]*/stat; do \
+                   read -r x <\"$f\" || continue; p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
+                   case $1 in Z|X) continue;; esac; \
+                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
+                 done; return $n; }}; \
+             else \
+               sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
+             fi; \
+             if [ -r /proc/uptime ]; then \
+               now() {{ read -r u x </proc/uptime; t=$((${{u%.*}} * 100 + 1${{u#*.}})); }}; \
+             else \
+               now() {{ t=$(($(date +%s) * 100)); }}; \
+             fi; \
+             now; b=$t; sweep TERM; w=0; \
+             while sweep $w; do \
+               sleep 0.02 || sleep 1; now; \
+               [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \
+             done; exit 0"
+        ))
+    }
+}
+
+impl fmt::Display for StopHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.session.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, ExitStatus, Stdio};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// The `/proc` entries of a session's processes that are not zombies.
+    fn living_of(session: u32) -> Vec<String> {
+        let stats = std::fs::read_dir("/proc").unwrap().flatten();
+        let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        let of_session = stats.filter(|stat| {
+            let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+            fields.len() > 4 && fields[0] != "Z" && fields[3] == session.to_string()
+        });
+        of_session.collect()
+    }
+
+    /// A process in a session of its own that first prints its number.
+    fn victim(script: &str) -> (Child, StopHandle) {
+        let mut victim = Command::new("setsid")
+            .args(["sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("setsid of util-linux starts the victim");
+        let mut line = String::new();
+        let stdout = victim.stdout.as_mut().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let handle = StopHandle::parse(line.trim().as_bytes()).unwrap();
+        (victim, handle)
+    }
+
+    /// Stops a victim as a guest whose `/bin/sh` is `sh`; returns the victim's exit status.
+    fn stopped(sh: &[&str], proc: &str, script: &str, grace: Duration) -> ExitStatus {
+        let (mut victim, handle) = victim(script);
+        let command = handle
+            .command(grace, Duration::from_secs(20))
+            .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")))
+            .replace("/proc/", proc);
+        let mut stopping = Command::new("/bin/sh").arg("-c").arg(command).spawn().unwrap();
+        let end = victim.wait().unwrap();
+        assert!(stopping.wait().unwrap().success(), "{sh:?} {proc}");
+        assert_eq!(living_of(handle.session), Vec::<String>::new(), "{sh:?} {proc}");
+        end
+    }
+
+    const SHELLS: [&[&str]; 3] = [&["sh"], &["bash"], &["busybox", "ash"]];
+
+    #[test]
+    fn the_command_kills_what_ignores_term_after_the_grace_in_every_shell_here() {
+        let grace = Duration::from_millis(300);
+        for sh in SHELLS {
+            let begun = Instant::now();
+            let script = "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300";
+            assert_eq!(stopped(sh, "/proc/", script, grace).signal(), Some(9), "{sh:?}");
+            assert!(begun.elapsed() >= grace, "{sh:?}");
+            // A guest without `/proc`. Only one process, because `pkill` counts unreaped orphans.
+            let script = "trap '' TERM; echo $$; exec sleep 300";
+            assert_eq!(stopped(sh, "/nowhere/", script, grace).signal(), Some(9), "{sh:?}, no /proc");
+        }
+    }
+
+    #[test]
+    fn the_command_lets_what_heeds_term_end_in_its_own_way() {
+        for sh in SHELLS {
+            for proc in ["/proc/", "/nowhere/"] {
+                // A second TERM would kill it in the middle of its work.
+                let script = "trap 'trap - TERM; while [ $((n+=1)) -lt 100000 ]; do :; done; exit 7' TERM; echo $$; \
+                     while :; do :; done";
+                let end = stopped(sh, proc, script, Duration::from_mins(1));
+                assert_eq!(end.code(), Some(7), "{sh:?} {proc}");
+            }
+        }
+    }
+}
