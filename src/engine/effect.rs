@@ -15,9 +15,10 @@ use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Mark, StageEnd};
+use crate::port::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::port::setup::PoolSetup;
+use crate::port::tail::Tail;
 
 /// The longest output of a command that is reported in one line, in characters.
 const LINE: usize = 300;
@@ -264,18 +265,18 @@ impl Engine {
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
             return Ok(CommandResult::Failed("the instance has no address".to_owned()));
         };
-        let (end, tail) = match self.connector.command(id, &endpoint, command, input, within).await {
-            Ok(ended) => ended,
+        let mut tail = Tail::default();
+        let command = RemoteCommand { text: command, input, within };
+        let end = match self.connector.command(id, &endpoint, command, &mut tail).await {
+            Ok(end) => end,
             Err(problem) => return Ok(CommandResult::Cut(problem.to_string())),
         };
         let how = match end {
             StageEnd::Exited(0) => return Ok(CommandResult::Passed),
-            StageEnd::Exited(status) => format!("exit status {status}"),
-            StageEnd::Signalled(signal) => format!("killed by {signal}"),
             StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
-            StageEnd::Impossible(why) => why,
+            other => other.to_string(),
         };
-        let output = clean_line(tail.as_bytes(), LINE);
+        let output = clean_line(tail.text().as_bytes(), LINE);
         Ok(CommandResult::Failed(if output.is_empty() { how } else { format!("{how}: {output}") }))
     }
 

@@ -3,6 +3,7 @@
 //! The host key is verified from the first byte. A script is passed by standard input, never as an argument. The
 //! guest's exit status is reported separately from transport errors.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -81,6 +82,17 @@ impl Mark {
     }
 }
 
+/// A command of the operator's or Greenroom's own, such as `ready_command`.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteCommand<'a> {
+    /// In the syntax of `/bin/sh`.
+    pub text: &'a str,
+    /// Its standard input.
+    pub input: &'a str,
+    /// Limit for the connection and the command together.
+    pub within: Duration,
+}
+
 /// How a stage ended. Every variant means that the transport held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StageEnd {
@@ -91,6 +103,18 @@ pub enum StageEnd {
     Stopped,
     /// The job asked for what cannot be had there, such as an image that does not exist: why. Its script has not begun.
     Impossible(String),
+}
+
+/// What a message calls the end: *exit status 3*, *signal TERM*.
+impl fmt::Display for StageEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(status) => write!(f, "exit status {status}"),
+            Self::Signalled(name) => write!(f, "signal {name}"),
+            Self::Stopped => f.write_str("a stop"),
+            Self::Impossible(why) => f.write_str(why),
+        }
+    }
 }
 
 /// Why an instance could not be reached or was lost.
@@ -141,13 +165,15 @@ pub trait Connector {
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
 
-    /// Runs a short command (ready or clean) with `input`; returns how it ended and the last part of its output.
+    /// Runs a command to its end. Its output streams to `output`; a [`Tail`](super::tail::Tail) keeps the last part.
+    ///
+    /// Stops a command that runs longer than its limit; its end is then `Stopped`. An instance that is not reached in
+    /// that time is an error.
     async fn command(
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        command: &str,
-        input: &str,
-        within: Duration,
-    ) -> Result<(StageEnd, String), ConnectError>;
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError>;
 }

@@ -15,4 +15,5 @@ pub mod provider;
 pub mod reports;
 pub mod setup;
 pub mod store;
+pub mod tail;
 pub mod wakeups;

@@ -14,7 +14,7 @@ use super::truth::Session;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop, Stream};
+use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop, Stream};
 use crate::port::provider::InstanceKeys;
 
 /// What the script of this process does on the instance.
@@ -166,10 +166,9 @@ impl Connector for SimConnector {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        command: &str,
-        _input: &str,
-        within: Duration,
-    ) -> Result<(StageEnd, String), ConnectError> {
+        RemoteCommand { text: command, input: _, within }: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
         self.handshake("connector.command", id, at, within).await?;
         let _session = Open::new(&self.proc, Session { instance: id.clone(), attempt: None });
         check::command_begun(&mut self.proc.world.borrow_mut(), id, command);
@@ -183,10 +182,14 @@ impl Connector for SimConnector {
         };
         let answer = match (self.work(id, takes).await, passes) {
             (false, _) => Err(lost(at, true)),
-            (true, true) => Ok((StageEnd::Exited(0), String::new())),
-            (true, false) => Ok((StageEnd::Exited(1), "it does not want to".to_owned())),
+            (true, true) => Ok(StageEnd::Exited(0)),
+            (true, false) => {
+                // What reads a command's output keeps it in memory: that does not fail.
+                let _kept = output.write(Stream::Stderr, b"it does not want to").await;
+                Ok(StageEnd::Exited(1))
+            }
         };
-        if matches!(answer, Ok((StageEnd::Exited(0), _))) && command == "clean" {
+        if matches!(answer, Ok(StageEnd::Exited(0))) && command == "clean" {
             check::cleaned(&mut self.proc.world.borrow_mut(), id);
         }
         self.proc.log(format_args!(

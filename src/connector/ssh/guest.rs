@@ -39,7 +39,7 @@ const NO_STATUS: &str = "the instance ended the stage without an exit status";
 
 /// The guest, or a user in it, ended the session before the shell started, so the script is not the cause.
 fn too_early(end: &StageEnd) -> String {
-    format!("the session ended with {} before the script began", remote::ending(end))
+    format!("the session ended with {end} before the script began")
 }
 
 /// The guest's output before its script was sent, in order.

@@ -22,7 +22,6 @@ mod remote;
 mod session;
 mod stage;
 mod stop;
-mod tail;
 mod trace;
 
 use std::path::PathBuf;
@@ -39,12 +38,11 @@ use self::keys::KeyStore;
 use self::login::Credential;
 use self::session::Session;
 use self::stage::Work;
-use self::tail::Tail;
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::core::time::millis;
-use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
 /// Settings of the connector; `SshSettings::new` returns the defaults.
@@ -126,8 +124,7 @@ fn passed(session: &Session<'_>, user: &str, answer: (StageEnd, Vec<u8>)) -> Res
     if end == StageEnd::Exited(0) {
         return Ok(());
     }
-    let problem =
-        format!("the command `true` failed with {}: {}", remote::ending(&end), clean_line(&output, 200));
+    let problem = format!("the command `true` failed with {end}: {}", clean_line(&output, 200));
     Err(ConnectError::Refused { at: session.at().to_owned(), user: user.to_owned(), problem })
 }
 
@@ -189,23 +186,19 @@ impl Connector for Ssh {
         result
     }
 
-    /// Stops a command that runs longer than `within`; its end is then `Stopped`. An instance that is not reached in
-    /// that time is an error.
     async fn command(
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        command: &str,
-        input: &str,
-        within: Duration,
-    ) -> Result<(StageEnd, String), ConnectError> {
-        let deadline = Instant::now() + within;
-        let session = self.connect(id, at, within.min(self.settings.connect_timeout)).await?;
-        let mut tail = Tail::default();
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
+        let deadline = Instant::now() + command.within;
+        let session = self.connect(id, at, command.within.min(self.settings.connect_timeout)).await?;
         let mut stop: Stop<'_> = Box::pin(tokio::time::sleep_until(deadline));
-        let work = Work::command(command, input, COMMAND_GRACE, &self.settings)?;
-        let result = stage::run(&session, work, &mut tail, &mut stop).await;
+        let work = Work::command(command, COMMAND_GRACE, &self.settings)?;
+        let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
-        result.map(|end| (end, tail.text()))
+        result
     }
 }

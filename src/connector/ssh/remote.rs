@@ -65,16 +65,6 @@ pub(super) fn signalled(signal: &Sig) -> StageEnd {
     })
 }
 
-/// The end as text, for messages.
-pub(super) fn ending(end: &StageEnd) -> String {
-    match end {
-        StageEnd::Exited(code) => format!("exit code {code}"),
-        StageEnd::Signalled(name) => format!("signal {name}"),
-        StageEnd::Stopped => "a stop".to_owned(),
-        StageEnd::Impossible(why) => why.clone(),
-    }
-}
-
 /// Removes the line with the mark from the guest's standard error and passes on the rest.
 #[derive(Debug)]
 pub(super) struct Sift {

@@ -19,7 +19,7 @@ use super::remote::Marked;
 use super::session::Session;
 use super::stop;
 use super::trace::prelude;
-use crate::port::connector::{ConnectError, Output, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Output, RemoteCommand, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
@@ -49,13 +49,12 @@ impl Work {
     }
 
     pub(super) fn command(
-        command: &str,
-        input: &str,
+        command: RemoteCommand<'_>,
         grace: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::command(command)?;
-        let input = Input::Text(input.as_bytes().into());
+        let marked = Marked::command(command.text)?;
+        let input = Input::Text(command.input.as_bytes().into());
         Ok(Self::new(marked, input, grace, settings.connect_timeout, settings))
     }
 

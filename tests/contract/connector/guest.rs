@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use greenroom::connector::ssh::Ssh;
 use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Connector, Stage, StageEnd};
+use greenroom::port::connector::{Connector, Output, RemoteCommand, Stage, StageEnd, Stream};
+use greenroom::port::tail::Tail;
 
 use crate::pace::Pace;
 
@@ -194,11 +196,7 @@ async fn output_that_nobody_takes_holds_the_guest() {
     struct Slow(u64);
     #[async_trait::async_trait(?Send)]
     impl greenroom::port::connector::Output for Slow {
-        async fn write(
-            &mut self,
-            _: greenroom::port::connector::Stream,
-            bytes: &[u8],
-        ) -> std::io::Result<()> {
+        async fn write(&mut self, _: Stream, bytes: &[u8]) -> std::io::Result<()> {
             self.0 += bytes.len() as u64;
             if self.0 > 1 << 20 {
                 std::future::pending::<()>().await;
@@ -243,23 +241,47 @@ async fn a_check_is_passed_by_a_guest_that_runs_commands_and_by_no_other() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(text.contains("exit code 1") && text.contains("not available"), "{text}");
+    assert!(text.contains("exit status 1") && text.contains("not available"), "{text}");
+}
+
+/// Runs a command; returns its end, and the last part of its output.
+async fn command(sshd: &Sshd, text: &str, within: Duration) -> (StageEnd, String) {
+    let mut tail = Tail::default();
+    let command = RemoteCommand { text, input: "", within };
+    let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut tail).await.unwrap();
+    (end, tail.text())
+}
+
+#[tokio::test]
+async fn a_commands_output_arrives_while_it_runs() {
+    /// Lets the command go on once its first line has arrived.
+    struct Answering(PathBuf);
+    #[async_trait::async_trait(?Send)]
+    impl Output for Answering {
+        async fn write(&mut self, _: Stream, bytes: &[u8]) -> std::io::Result<()> {
+            assert_eq!(bytes, b"a line\n");
+            std::fs::write(&self.0, "")
+        }
+    }
+    let sshd = Sshd::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let seen = home.path().join("seen");
+    let text = format!("echo a line; until [ -e {} ]; do sleep 0.05; done; exit 3", seen.display());
+    let command = RemoteCommand { text: &text, input: "", within: Duration::from_secs(30) };
+    let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut Answering(seen)).await.unwrap();
+    assert_eq!(end, StageEnd::Exited(3));
 }
 
 #[tokio::test]
 async fn an_operators_command_returns_its_end_and_what_it_said_last() {
     for login in LOGIN_SHELLS {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
-        let command = |text: &'static str| {
-            sshd.connector().command(&sshd.id, &sshd.at, text, "", Duration::from_secs(10))
-        };
+        let command = |text: &'static str| command(&sshd, text, Duration::from_secs(10));
         let (end, said) =
-            command("echo one; printf '\\033[31mtwo\\033[0m\\n' >&2; test \"it's\" = x || exit 9")
-                .await
-                .unwrap();
+            command("echo one; printf '\\033[31mtwo\\033[0m\\n' >&2; test \"it's\" = x || exit 9").await;
         assert_eq!(end, StageEnd::Exited(9), "{login:?}");
         assert!(said == "one\ntwo\n" || said == "two\none\n", "{said:?}");
-        let (end, said) = command("seq 1 100000").await.unwrap();
+        let (end, said) = command("seq 1 100000").await;
         assert_eq!(end, StageEnd::Exited(0));
         assert!(said.ends_with("99999\n100000\n") && said.len() <= 8192, "{}", said.len());
     }
@@ -272,8 +294,7 @@ async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     // Enough for its first output.
     let within = pace.stretched(Duration::from_millis(600));
     let begun = Instant::now();
-    let command = "sleep 600 & echo pid=$!; wait";
-    let (end, said) = sshd.connector().command(&sshd.id, &sshd.at, command, "", within).await.unwrap();
+    let (end, said) = command(&sshd, "sleep 600 & echo pid=$!; wait", within).await;
     assert_eq!(end, StageEnd::Stopped);
     let took = begun.elapsed();
     assert!(took < within + pace.stretched(Duration::from_millis(2400)), "{took:?}");
@@ -293,8 +314,8 @@ async fn output_without_end_needs_no_memory() {
 async fn a_failing_output_stops_the_stage_and_is_our_own_fault() {
     struct Full;
     #[async_trait::async_trait(?Send)]
-    impl greenroom::port::connector::Output for Full {
-        async fn write(&mut self, _: greenroom::port::connector::Stream, _: &[u8]) -> std::io::Result<()> {
+    impl Output for Full {
+        async fn write(&mut self, _: Stream, _: &[u8]) -> std::io::Result<()> {
             Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
         }
     }

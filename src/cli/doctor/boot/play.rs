@@ -25,10 +25,11 @@ use crate::engine::keeper::{self, KeeperMode, Pool};
 use crate::engine::leaks::Deleted;
 use crate::engine::operate::Target;
 use crate::host::local::Role;
-use crate::port::connector::StageEnd;
+use crate::port::connector::{RemoteCommand, StageEnd};
 use crate::port::host::Host;
 use crate::port::setup::{PoolSetup, Setup};
 use crate::port::store::OperatorStore;
+use crate::port::tail::Tail;
 
 /// The interval at which the journal is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -181,13 +182,16 @@ impl<'a> Boot<'a> {
             return Ok(BootResult::Failed("the instance has no address".to_owned()));
         };
         let within = self.setup.policy.timing.connect_timeout;
-        let failed = match engine.connector.command(id, &endpoint, COMMAND, "", within).await {
-            Ok((StageEnd::Exited(0), output)) => {
-                let output = clean_line(output.as_bytes(), ANSWER);
+        let mut tail = Tail::default();
+        let command = RemoteCommand { text: COMMAND, input: "", within };
+        let end = engine.connector.command(id, &endpoint, command, &mut tail).await;
+        let output = clean_line(tail.text().as_bytes(), ANSWER);
+        let failed = match end {
+            Ok(StageEnd::Exited(0)) => {
                 say(&course.row(engine.clock.now(), &format!("a command ran: {output}")));
                 return Ok(BootResult::Up);
             }
-            Ok((end, output)) => format!("{end:?} {}", clean_line(output.as_bytes(), ANSWER)),
+            Ok(end) => format!("{end}: {output}"),
             Err(problem) => problem.to_string(),
         };
         Ok(BootResult::Failed(format!("`{COMMAND}` failed on the instance: {failed}")))

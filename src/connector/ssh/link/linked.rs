@@ -20,7 +20,7 @@ use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
-use crate::port::connector::{ConnectError, Connector, Output, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
 /// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
@@ -143,11 +143,10 @@ impl Connector for Linked {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        command: &str,
-        input: &str,
-        within: Duration,
-    ) -> Result<(StageEnd, String), ConnectError> {
-        self.ssh.command(id, at, command, input, within).await
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Result<StageEnd, ConnectError> {
+        self.ssh.command(id, at, command, output).await
     }
 }
 

@@ -5,22 +5,22 @@ use std::io;
 
 use async_trait::async_trait;
 
+use super::connector::{Output, Stream};
 use crate::core::text::clean_text;
-use crate::port::connector::{Output, Stream};
 
 /// Bytes that are kept of a command's output.
 const KEPT: usize = 8 << 10;
 
 /// The last 8 KiB of both streams, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub struct Tail {
     kept: VecDeque<u8>,
     cut: bool,
 }
 
 impl Tail {
     /// The cleaned text, from the start of a line if the output was truncated.
-    pub(super) fn text(mut self) -> String {
+    pub fn text(mut self) -> String {
         let kept = self.kept.make_contiguous();
         let begin = match kept.iter().position(|b| *b == b'\n') {
             Some(newline) if self.cut => newline + 1,
