@@ -6,6 +6,7 @@ pub mod doctor;
 mod driver;
 pub mod error;
 pub mod explain;
+mod fields;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod image;

@@ -44,6 +44,11 @@ impl Report {
         self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
     }
 
+    /// Why a waiting job waits.
+    pub fn waiting_on(&self, attempt: &AttemptName) -> Option<&WaitingOn> {
+        self.waiting.iter().find(|(waits, _)| waits == attempt).map(|(_, on)| on)
+    }
+
     /// An empty report.
     pub fn new(at: Stamp, revision: u64) -> Self {
         Self {

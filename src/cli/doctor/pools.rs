@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::code;
-use crate::cli::pool::status::{Suspension, halts};
+use crate::cli::pool::status::LaunchBackoff;
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::attempt::{AttemptSeen, End, over};
@@ -13,6 +13,7 @@ use crate::core::instance::{Instance, Phase};
 use crate::core::policy::{Policy, Timing};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
+use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 
 /// One pool.
@@ -38,7 +39,10 @@ pub(super) fn check(facts: &PoolFacts<'_>, when: &When) -> Vec<Finding> {
         None if facts.config_read => found.extend(unconfigured(facts)),
         None => {}
     }
-    found.extend(halts(facts.state, when.now()).iter().map(|halt| halted(facts.pool, halt, when)));
+    found.extend(facts.state.drained.map(|since| drained(facts.pool, since, when)));
+    found.extend(
+        LaunchBackoff::of(facts.state, when.now()).map(|backoff| delayed(facts.pool, &backoff, when)),
+    );
     found.extend(out_of_service(facts));
     found.extend(facts.report.into_iter().flat_map(|r| &r.notes).filter_map(|note| noted(facts.pool, note)));
     found.extend(orphaned_attempts(facts, when));
@@ -81,25 +85,24 @@ fn unconfigured(facts: &PoolFacts<'_>) -> Option<Finding> {
     Some(code::POOL_UNCONFIGURED.found(what, remedy))
 }
 
-fn halted(pool: &PoolName, halt: &Suspension, when: &When) -> Finding {
-    let resume = format!("`greenroom pool resume {pool}`");
-    match halt {
-        Suspension::Drained { since } => {
-            let what = format!("pool `{pool}` was drained by the operator {} ago", when.age(*since));
-            code::POOL_DRAINED.found(what, format!("run {resume} when it should accept jobs again"))
-        }
-        Suspension::Paused { until, failures, failure } => {
-            let what = format!(
-                "pool `{pool}` is paused {} after {failures} failed launches in a row (last: {failure})",
-                when.until(*until)
-            );
-            code::POOL_PAUSED.found(what, format!("correct the cause, then run {resume}"))
-        }
-        Suspension::Backoff { until, failure } => {
-            let what = format!("the last launch of pool `{pool}` failed ({failure})");
-            code::POOL_LAUNCHES_FAIL.found(what, format!("wait for the next try ({})", when.left(*until)))
-        }
+fn drained(pool: &PoolName, since: Stamp, when: &When) -> Finding {
+    let what = format!("pool `{pool}` was drained by the operator {} ago", when.age(since));
+    let remedy = format!("run `greenroom pool resume {pool}` when it should accept jobs again");
+    code::POOL_DRAINED.found(what, remedy)
+}
+
+fn delayed(pool: &PoolName, backoff: &LaunchBackoff, when: &When) -> Finding {
+    let LaunchBackoff { until, paused, failure, failures } = backoff;
+    if *paused {
+        let until = when.until(*until);
+        let what = format!(
+            "pool `{pool}` is paused {until} after {failures} failed launches in a row (last: {failure})"
+        );
+        let remedy = format!("correct the cause, then run `greenroom pool resume {pool}`");
+        return code::POOL_PAUSED.found(what, remedy);
     }
+    let what = format!("the last launch of pool `{pool}` failed ({failure})");
+    code::POOL_LAUNCHES_FAIL.found(what, format!("wait for the next try ({})", when.left(*until)))
 }
 
 fn out_of_service(facts: &PoolFacts<'_>) -> Vec<Finding> {

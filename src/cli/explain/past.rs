@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::sentence::{instance_of, request, sentence};
-use crate::cli::pool::status::tag;
+use crate::cli::fields::tag;
 use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};

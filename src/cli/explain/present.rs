@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::Chapter;
-use crate::cli::pool::status::{KeeperStatus, Suspension, halts, on_what, passed_over, until_tried, view};
+use crate::cli::pool::status::{
+    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, is_suspended, offerings, on_what,
+};
 use crate::cli::ui::plural;
 use crate::cli::when::When;
 use crate::core::ids::JobKey;
@@ -16,8 +18,7 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
     let state = chapter.state;
     let mut now = Vec::new();
     for (at, reservation) in state.waiting.values().enumerate().filter(|(_, r)| r.job.key == *job) {
-        let waiting = chapter.report.into_iter().flat_map(|r| &r.waiting);
-        let on = waiting.filter(|(attempt, _)| *attempt == reservation.attempt).map(|(_, on)| on).next();
+        let on = chapter.report.and_then(|report| report.waiting_on(&reservation.attempt));
         now.push(format!(
             "waiting for {} at place {}, times out {}: {}",
             when.age(reservation.requested_at),
@@ -54,7 +55,8 @@ pub(super) fn job(chapter: &Chapter<'_>, job: &JobKey, when: &When) -> Vec<Strin
 
 /// The state of a recorded instance.
 pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> Vec<String> {
-    let view = view(chapter.pool, known, chapter.state, chapter.report, when);
+    let Chapter { pool, state, report, keeper, .. } = *chapter;
+    let view = InstanceView::of(known, &StatusInput { pool, state, report, keeper, links: None }, when);
     let jobs: Vec<String> = known.holders.values().map(|h| h.job.to_string()).collect();
     let with = match jobs.len() {
         0 => String::new(),
@@ -106,18 +108,20 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         plural(usize::try_from(state.in_use()).unwrap_or(usize::MAX), "job slot"),
         plural(state.waiting.len(), "job"),
     )];
-    let mut obstacles: Vec<String> =
-        halts(state, when.now()).iter().map(|halt| halted(chapter, halt, when)).collect();
-    let passed = passed_over(state, when.now());
-    obstacles.extend(passed.iter().map(|passed| until_tried(passed, when)));
+    let resume = format!("`greenroom pool resume {}`", chapter.pool);
+    let mut obstacles: Vec<String> = Vec::new();
+    if let Some(since) = state.drained {
+        obstacles.push(format!("drained by the operator {} ago; resume with {resume}", when.age(since)));
+    }
+    obstacles.extend(LaunchBackoff::of(state, when.now()).map(|backoff| delayed(&backoff, &resume, when)));
+    let unavailable = offerings(state, when.now()).into_iter().filter_map(|each| each.unavailable);
+    obstacles.extend(unavailable.map(|unavailable| unavailable.until_tried(when)));
     if *chapter.keeper == KeeperStatus::Absent && !state.waiting.is_empty() {
         obstacles.push("no keeper is running; start one with `greenroom reap`".to_owned());
     }
     if let Some(report) = chapter.report {
-        let unlisted = |on: &&WaitingOn| {
-            !matches!(on, WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. })
-        };
-        obstacles.extend(report.launches.as_ref().filter(unlisted).map(|on| on_what(on, state, when)));
+        let launches = report.launches.as_ref().filter(|on| !is_suspended(on));
+        obstacles.extend(launches.map(|on| on_what(on, state, when)));
         obstacles.extend(report.notes.iter().map(ToString::to_string));
     }
     if obstacles.is_empty() {
@@ -127,18 +131,13 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
     now
 }
 
-fn halted(chapter: &Chapter<'_>, halt: &Suspension, when: &When) -> String {
-    let resume = format!("`greenroom pool resume {}`", chapter.pool);
-    match halt {
-        Suspension::Drained { since } => {
-            format!("drained by the operator {} ago; resume with {resume}", when.age(*since))
-        }
-        Suspension::Paused { until, failures, failure } => format!(
-            "launches are paused {} after {failures} failures in a row (last: {failure}); resume now with {resume}",
-            when.until(*until)
-        ),
-        Suspension::Backoff { until, failure } => {
-            format!("no launch {}, the last one failed ({failure})", when.until(*until))
-        }
+fn delayed(backoff: &LaunchBackoff, resume: &str, when: &When) -> String {
+    let LaunchBackoff { until, paused, failure, failures } = backoff;
+    let until = when.until(*until);
+    if *paused {
+        return format!(
+            "launches are paused {until} after {failures} failures in a row (last: {failure}); resume now with {resume}"
+        );
     }
+    format!("no launch {until}, the last one failed ({failure})")
 }

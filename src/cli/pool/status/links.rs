@@ -2,37 +2,57 @@
 
 use std::time::Duration;
 
-use super::model::InstanceView;
+use serde::Serialize;
+
+use super::view::InstanceView;
+use crate::cli::fields;
 use crate::cli::rows::Rows;
 use crate::cli::when::{When, whole};
-use crate::connector::ssh::link::{Figures, Found, LinkStatus, Survey};
+use crate::connector::ssh::link::{Figures, Found, LinkStatus};
+use crate::core::time::Stamp;
 
 /// At this width, in columns, the time and the process are shown, too.
 const ROOMY: usize = 100;
 
-/// The view of a link.
-#[derive(Debug)]
-pub(in crate::cli) struct LinkView<'a> {
-    /// From 1.
-    pub(in crate::cli) slot: u32,
-    pub(in crate::cli) pid: Option<u32>,
-    /// In a word or two.
-    pub(in crate::cli) state: &'static str,
-    /// `None`: it reports none.
-    pub(in crate::cli) figures: Option<&'a Figures>,
-    /// For how long its connection has stood.
-    pub(in crate::cli) connected: Option<Duration>,
+/// The process that holds the connection of a job slot.
+#[derive(Debug, Serialize)]
+pub(super) struct LinkView {
+    /// Which job slot of the instance, from 1.
+    slot: u32,
+    pid: Option<u32>,
+    /// `connecting`, `idle`, `shell-waits`, `busy`, `closing` or `unresponsive`; figures are null in the last two.
+    #[serde(serialize_with = "fields::word")]
+    state: &'static str,
+    #[serde(serialize_with = "fields::moment")]
+    connected: Option<Stamp>,
+    #[serde(serialize_with = "fields::seconds")]
+    connected_for_s: Option<Duration>,
+    /// In microseconds.
+    round_trip_us: Option<u64>,
+    /// Memory of its own, in bytes.
+    memory_bytes: Option<u64>,
+    /// Number of stages that it has run.
+    stages: Option<u64>,
 }
 
-impl<'a> LinkView<'a> {
-    pub(in crate::cli) fn of(found: &'a Found) -> Self {
+impl LinkView {
+    pub(super) fn of(found: &Found, when: &When) -> Self {
         let (state, figures) = match &found.answer {
             LinkStatus::Figures(figures) => (state(figures), Some(figures)),
             LinkStatus::Closing => ("closing", None),
             LinkStatus::Unresponsive => ("unresponsive", None),
         };
-        let connected = figures.and_then(|figures| figures.connected_ms).map(Duration::from_millis);
-        Self { slot: found.slot + 1, pid: found.pid, state, figures, connected }
+        let connected_for = figures.and_then(connected_for);
+        Self {
+            slot: found.slot + 1,
+            pid: found.pid,
+            state,
+            connected: connected_for.map(|age| when.before(age)),
+            connected_for_s: connected_for,
+            round_trip_us: figures.and_then(|figures| figures.round_trip_us),
+            memory_bytes: figures.and_then(|figures| figures.memory),
+            stages: figures.map(|figures| figures.stages),
+        }
     }
 }
 
@@ -45,6 +65,10 @@ fn state(figures: &Figures) -> &'static str {
     }
 }
 
+fn connected_for(figures: &Figures) -> Option<Duration> {
+    figures.connected_ms.map(Duration::from_millis)
+}
+
 /// The command that kills a link that does not respond.
 pub(in crate::cli) fn end(pid: u32) -> String {
     format!("kill -9 {pid}")
@@ -52,17 +76,22 @@ pub(in crate::cli) fn end(pid: u32) -> String {
 
 /// Their number, their memory, and how many do not respond.
 pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> String {
-    let views: Vec<LinkView<'_>> = links.map(LinkView::of).collect();
-    if views.is_empty() {
+    let answers: Vec<&LinkStatus> = links.map(|link| &link.answer).collect();
+    if answers.is_empty() {
         return "none".to_owned();
     }
-    let figures = || views.iter().filter_map(|link| link.figures);
-    let mut parts = vec![views.len().to_string()];
+    let figures = || {
+        answers.iter().filter_map(|answer| match answer {
+            LinkStatus::Figures(figures) => Some(figures),
+            LinkStatus::Closing | LinkStatus::Unresponsive => None,
+        })
+    };
+    let mut parts = vec![answers.len().to_string()];
     let taken: u64 = figures().filter_map(|figures| figures.memory).sum();
     if taken > 0 {
         parts.push(format!("{} of memory", memory(taken)));
     }
-    if let Some(longest) = views.iter().filter_map(|link| link.connected).max() {
+    if let Some(longest) = figures().filter_map(connected_for).max() {
         parts.push(format!("the oldest connected for {}", whole(longest)));
     }
     let trips: Vec<u64> = figures().filter_map(|figures| figures.round_trip_us).collect();
@@ -74,7 +103,7 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> Str
             format!("round trips of {least} to {most}")
         });
     }
-    match views.iter().filter(|link| link.state == "unresponsive").count() {
+    match answers.iter().filter(|answer| matches!(answer, LinkStatus::Unresponsive)).count() {
         0 => {}
         1 => parts.push("1 does not respond".to_owned()),
         silent => parts.push(format!("{silent} do not respond")),
@@ -83,7 +112,7 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> Str
 }
 
 /// A row for each link, and one with dashes for each instance that has none.
-pub(super) fn table(instances: &[InstanceView<'_>], survey: &Survey, when: &When, width: usize) -> String {
+pub(super) fn table(instances: &[InstanceView<'_>], when: &When, width: usize) -> String {
     let is_roomy = width >= ROOMY;
     let mut header = vec!["LINK OF", "SLOT", "FOR", "ROUND TRIP", "MEMORY", "STAGES", "STATE"];
     if is_roomy {
@@ -92,38 +121,32 @@ pub(super) fn table(instances: &[InstanceView<'_>], survey: &Survey, when: &When
     }
     let mut rows = Rows::new(&header);
     for each in instances {
-        let id = &each.instance.id;
-        let links = survey.of(id);
+        let links = each.links.as_deref().unwrap_or_default();
         if links.is_empty() {
             let dashes = std::iter::repeat_n("-".to_owned(), header.len() - 1);
-            rows.row(std::iter::once(id.to_string()).chain(dashes).collect(), Vec::new());
+            rows.row(std::iter::once(each.instance.to_string()).chain(dashes).collect(), Vec::new());
         }
-        for link in links.iter().map(LinkView::of) {
-            let mut cells = cells(&link);
-            cells.insert(0, id.to_string());
+        for link in links {
+            let mut cells = vec![
+                each.instance.to_string(),
+                link.slot.to_string(),
+                or_dash(link.connected_for_s.map(whole)),
+                or_dash(link.round_trip_us.map(round_trip)),
+                or_dash(link.memory_bytes.map(memory)),
+                or_dash(link.stages),
+                link.state.to_owned(),
+            ];
             if is_roomy {
                 cells.insert(2, or_dash(link.pid));
-                cells.insert(3, or_dash(link.connected.map(|age| when.clock(when.before(age)))));
+                cells.insert(3, or_dash(link.connected.map(|since| when.clock(since))));
             }
-            rows.row(cells, beneath(&link));
+            rows.row(cells, beneath(link));
         }
     }
     rows.render(width)
 }
 
-fn cells(link: &LinkView<'_>) -> Vec<String> {
-    let of = |figure: fn(&Figures) -> Option<u64>| link.figures.and_then(figure);
-    vec![
-        link.slot.to_string(),
-        or_dash(link.connected.map(whole)),
-        or_dash(of(|figures| figures.round_trip_us).map(round_trip)),
-        or_dash(of(|figures| figures.memory).map(memory)),
-        or_dash(of(|figures| Some(figures.stages))),
-        link.state.to_owned(),
-    ]
-}
-
-fn beneath(link: &LinkView<'_>) -> Vec<String> {
+fn beneath(link: &LinkView) -> Vec<String> {
     match (link.state, link.pid) {
         ("unresponsive", Some(pid)) => {
             vec![format!("does not respond; the next stage kills it, or run `{}`", end(pid))]
@@ -162,6 +185,7 @@ pub(in crate::cli) mod tests {
     use super::*;
     use crate::cli::fixture::{EventFixture, id, pool, when};
     use crate::cli::pool::status::{KeeperStatus, StatusInput, as_json, render};
+    use crate::connector::ssh::link::Survey;
     use crate::core::ids::PoolName;
     use crate::core::policy::Policy;
 

@@ -2,31 +2,28 @@
 
 use std::fmt::Write as _;
 
-use super::links;
-use super::model::{ActivePolicy, KeeperStatus, Overview, Suspension, until_tried};
+use super::view::{InstanceView, JobView, KeeperStatus, LaunchBackoff, NoteView, PolicyView, PoolView};
+use super::{is_suspended, links};
 use crate::cli::rows::{Rows, shortened, wrapped};
 use crate::cli::ui::plural;
 use crate::cli::when::{When, whole};
 use crate::core::ids::TrustDomain;
-use crate::core::instance::Instance;
-use crate::core::report::{Note, WaitingOn};
+use crate::core::report::Note;
 
 /// The widest name of a project.
 const NAME_COLUMNS: usize = 24;
 /// How many jobs of an instance are named at most.
 const JOBS_NAMED: usize = 3;
 
-pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
+pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     let mut text = head(seen, when, width);
     if !seen.instances.is_empty() {
         text.push('\n');
-        text.push_str(&instances(seen, when, width));
+        text.push_str(&instances(seen, width));
     }
-    if let Some(survey) = seen.links
-        && !seen.instances.is_empty()
-    {
+    if seen.links.is_some() && !seen.instances.is_empty() {
         text.push('\n');
-        text.push_str(&links::table(&seen.instances, survey, when, width));
+        text.push_str(&links::table(&seen.instances, when, width));
     }
     if !seen.waiting.is_empty() {
         text.push('\n');
@@ -36,16 +33,16 @@ pub(super) fn text(seen: &Overview<'_>, when: &When, width: usize) -> String {
 }
 
 /// All lines about the pool as a whole: `  word: sentence`.
-fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
+fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     let mut text = String::new();
-    let most = seen.policy.as_ref().map_or(0, |p| p.policy.max_instances);
+    let most = seen.policy.as_ref().map_or(0, |policy| policy.max_instances);
     // Writing to a string cannot fail.
     writeln!(
         text,
         "pool {}: {} of {most} instances, {} of {} job slots in use, {} waiting",
         seen.pool,
-        seen.state.alive(),
-        seen.in_use,
+        seen.instance_count,
+        seen.slots_in_use,
         seen.slots,
         plural(seen.waiting.len(), "job"),
     )
@@ -53,8 +50,18 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
     let mut line = |word: &str, sentence: &str| {
         text.push_str(&wrapped(&format!("{word}: {sentence}"), width, "  ", "    "));
     };
-    for halt in &seen.suspensions {
-        let (word, sentence) = halted(seen, halt, when);
+    if let Some(since) = seen.drained_since {
+        let sentence = format!(
+            "by the operator since {} ({} ago), no grants and no launches; resume with \
+             `greenroom pool resume {}`",
+            when.clock(since),
+            when.age(since),
+            seen.pool,
+        );
+        line("DRAINED", &sentence);
+    }
+    if let Some(backoff) = &seen.launch_backoff {
+        let (word, sentence) = delayed(seen, backoff, when);
         line(word, &sentence);
     }
     match &seen.policy {
@@ -62,79 +69,73 @@ fn head(seen: &Overview<'_>, when: &When, width: usize) -> String {
         None => line("policy", "none, no keeper has read the configuration yet"),
     }
     line("idle", &format!("{} of {} wanted slots", seen.idle, seen.idle_target));
-    let phases: Vec<String> = seen.phases().iter().map(|(word, count)| format!("{count} {word}")).collect();
-    if !phases.is_empty() {
-        line("phases", &phases.join(", "));
+    if !seen.instances.is_empty() {
+        line("phases", &phases(&seen.instances));
     }
     line("keeper", &keeper(seen, when));
-    if let Some(survey) = seen.links {
-        let ids = seen.instances.iter().map(|each| &each.instance.id);
-        line("links", &links::summary(ids.flat_map(|id| survey.of(id))));
+    if let Some(links) = &seen.links {
+        line("links", links);
     }
-    for passed in seen.offerings.iter().filter_map(|each| each.unavailable.as_ref()) {
-        line("offering", &until_tried(passed, when));
+    for unavailable in seen.offerings.iter().filter_map(|each| each.unavailable.as_ref()) {
+        line("offering", &unavailable.until_tried(when));
     }
-    if let Some(launches) = launches(seen, when) {
-        line("launches", &launches);
+    if let Some(on) = seen.launch_blocked_by.as_ref().filter(|on| !is_suspended(on.kind)) {
+        line("launches", &on.text);
     }
-    for note in seen.report.into_iter().flat_map(|r| &r.notes) {
+    for note in &seen.notes {
         line("note", &noted(note, when));
     }
     text
 }
 
-fn halted(seen: &Overview<'_>, halt: &Suspension, when: &When) -> (&'static str, String) {
-    let pool = seen.pool;
-    match halt {
-        Suspension::Drained { since } => (
-            "DRAINED",
-            format!(
-                "by the operator since {} ({} ago), no grants and no launches; resume with \
-                 `greenroom pool resume {pool}`",
-                when.clock(*since),
-                when.age(*since),
-            ),
-        ),
-        Suspension::Paused { until, failures, failure } => (
-            "PAUSED",
-            format!(
-                "{} after {failures} failed launches in a row (last: {failure}); \
-                 resume now with `greenroom pool resume {pool}`",
-                when.until(*until)
-            ),
-        ),
-        Suspension::Backoff { until, failure } => {
-            ("launches", format!("none {}, the last one failed ({failure})", when.until(*until)))
-        }
+fn delayed(seen: &PoolView<'_>, backoff: &LaunchBackoff, when: &When) -> (&'static str, String) {
+    let LaunchBackoff { until, paused, failure, failures } = backoff;
+    let until = when.until(*until);
+    if *paused {
+        let sentence = format!(
+            "{until} after {failures} failed launches in a row (last: {failure}); resume now with \
+             `greenroom pool resume {}`",
+            seen.pool,
+        );
+        return ("PAUSED", sentence);
     }
+    ("launches", format!("none {until}, the last one failed ({failure})"))
 }
 
-fn in_force(force: &ActivePolicy<'_>, when: &When) -> String {
-    let idle = force.idle;
-    let mut text = match force.entry {
-        Some((index, schedule)) => {
-            let periods: Vec<String> = schedule.periods.iter().map(|p| format!("`{p}`")).collect();
-            format!("entry {} ({} {})", index + 1, periods.join(", "), schedule.timezone)
+fn in_force(policy: &PolicyView<'_>, when: &When) -> String {
+    let mut text = match (policy.entry, policy.timezone) {
+        (Some(entry), Some(timezone)) => {
+            let periods: Vec<String> = policy.periods.iter().map(|p| format!("`{p}`")).collect();
+            format!("entry {entry} ({} {timezone})", periods.join(", "))
         }
-        None => "the default".to_owned(),
+        _ => "the default".to_owned(),
     };
-    if let Some(until) = force.until {
+    if let Some(until) = policy.until {
         write!(text, " until {}", when.minute(until)).ok();
     }
-    write!(text, ": `idle_count = {}`, `idle_time = {}`", idle.idle_count, whole(idle.idle_time)).ok();
-    if idle.scale_factor > 0.0 {
-        write!(text, ", `scale_factor = {}`", idle.scale_factor).ok();
+    let idle_time = whole(policy.idle_time_s);
+    write!(text, ": `idle_count = {}`, `idle_time = {idle_time}`", policy.idle_count).ok();
+    if policy.scale_factor > 0.0 {
+        write!(text, ", `scale_factor = {}`", policy.scale_factor).ok();
     }
     text
 }
 
-fn keeper(seen: &Overview<'_>, when: &When) -> String {
-    let last_pass = match seen.report {
-        Some(report) => format!("last pass {} ago", when.age(report.at)),
+/// How many instances are in each phase, in the order of the table.
+fn phases(instances: &[InstanceView<'_>]) -> String {
+    let groups = instances.chunk_by(|one, next| one.phase == next.phase);
+    let counts: Vec<String> = groups.map(|group| format!("{} {}", group.len(), group[0].phase)).collect();
+    counts.join(", ")
+}
+
+fn keeper(seen: &PoolView<'_>, when: &When) -> String {
+    let keeper = &seen.keeper;
+    let last_pass = match keeper.last_pass {
+        Some(at) => format!("last pass {} ago", when.age(at)),
         None => "no pass yet".to_owned(),
     };
-    match seen.keeper {
-        KeeperStatus::Runs => match seen.report.and_then(|r| r.next) {
+    match keeper.runs {
+        KeeperStatus::Runs => match keeper.next_pass {
             Some(next) if !when.now().reached(next) => {
                 format!("running, {last_pass}, next pass {}", when.left(next))
             }
@@ -147,51 +148,38 @@ fn keeper(seen: &Overview<'_>, when: &When) -> String {
     }
 }
 
-/// What blocks launches, unless another line contains it.
-fn launches(seen: &Overview<'_>, when: &When) -> Option<String> {
-    let on = seen.report?.launches.as_ref()?;
-    match on {
-        WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. } => None,
-        _ => Some(super::model::on_what(on, seen.state, when)),
-    }
-}
-
 /// A note, and when the next try is due.
-fn noted(note: &Note, when: &When) -> String {
-    match note {
-        Note::CallsFailing { until, .. } => format!("{note}, next try {}", when.left(*until)),
-        _ => note.to_string(),
+fn noted(note: &NoteView<'_>, when: &When) -> String {
+    match note.kind {
+        Note::CallsFailing { until, .. } => format!("{}, next try {}", note.text, when.left(*until)),
+        _ => note.text.clone(),
     }
 }
 
-fn instances(seen: &Overview<'_>, when: &When, width: usize) -> String {
+fn instances(seen: &PoolView<'_>, width: usize) -> String {
     let mut rows = Rows::new(&["INSTANCE", "PHASE", "FOR", "JOBS", "SERVED", "USES LEFT", "BOUND TO"]);
     for each in &seen.instances {
-        let instance = each.instance;
         let cells = vec![
-            instance.id.to_string(),
-            instance.phase.word().to_owned(),
-            when.age(instance.since).to_string(),
-            jobs(instance),
-            instance.uses.to_string(),
-            instance.uses_left.map_or("any".to_owned(), |left| left.to_string()),
-            instance.domain.as_ref().map_or("-".to_owned(), bound_to),
+            each.instance.to_string(),
+            each.phase.to_owned(),
+            whole(each.for_s).to_string(),
+            jobs(&each.jobs),
+            each.served.to_string(),
+            each.uses_left.map_or("any".to_owned(), |left| left.to_string()),
+            each.bound_to.map_or("-".to_owned(), bound_to),
         ];
         let mut beneath: Vec<String> = each.reason.iter().cloned().collect();
-        beneath.extend(instance.offering().map(|offering| format!("launched as {offering}")));
+        beneath.extend(each.offering.map(|offering| format!("launched as {offering}")));
         beneath.extend(each.detail.map(str::to_owned));
-        if let Some(remedy) = &each.remedy {
-            beneath.push(format!("return it to service with `{remedy}`"));
-        }
+        beneath.extend(each.remedy.iter().map(|remedy| format!("return it to service with `{remedy}`")));
         rows.row(cells, beneath);
     }
     rows.render(width)
 }
 
-fn jobs(instance: &Instance) -> String {
-    let mut ids: Vec<String> =
-        instance.holders.values().take(JOBS_NAMED).map(|holder| holder.job.to_string()).collect();
-    match instance.holders.len() {
+fn jobs(jobs: &[JobView<'_>]) -> String {
+    let mut ids: Vec<String> = jobs.iter().take(JOBS_NAMED).map(|each| each.job.to_string()).collect();
+    match jobs.len() {
         0 => return "-".to_owned(),
         all if all > JOBS_NAMED => ids.push(format!("+{}", all - JOBS_NAMED)),
         _ => {}
@@ -205,18 +193,17 @@ fn bound_to(domain: &TrustDomain) -> String {
     shortened(name, NAME_COLUMNS)
 }
 
-fn waiting(seen: &Overview<'_>, when: &When, width: usize) -> String {
+fn waiting(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     let mut rows = Rows::new(&["WAITING", "JOB", "PROJECT", "FOR", "TIMES OUT"]);
     for each in &seen.waiting {
-        let reservation = each.reservation;
         let cells = vec![
             each.position.to_string(),
-            reservation.job.key.to_string(),
-            shortened(&reservation.job.project, NAME_COLUMNS),
-            when.age(reservation.requested_at).to_string(),
-            when.left(reservation.deadline()),
+            each.job.to_string(),
+            shortened(each.project, NAME_COLUMNS),
+            whole(each.for_s).to_string(),
+            when.left(each.deadline),
         ];
-        rows.row(cells, vec![each.text.clone()]);
+        rows.row(cells, vec![each.waiting_for.text.clone()]);
     }
     rows.render(width)
 }

@@ -1,0 +1,74 @@
+//! Why an instance is as it is, and what a job waits for, in sentences.
+
+use crate::cli::when::When;
+use crate::core::ids::{InstanceId, PoolName};
+use crate::core::instance::{Answer, Instance, Phase};
+use crate::core::pool::PoolState;
+use crate::core::report::WaitingOn;
+use crate::core::time::Pretty;
+
+/// Why an instance is in its phase, if there is more to say.
+pub(super) fn reason(instance: &Instance, state: &PoolState, when: &When) -> Option<String> {
+    match &instance.phase {
+        Phase::Launching => Some(launching(instance, state)),
+        Phase::Checking => Some("reachable, not yet ready".to_owned()),
+        Phase::Ready => ready(instance, when),
+        Phase::Cleaning => Some("being cleaned between jobs".to_owned()),
+        Phase::OutOfService { reason: why } => Some(why.clone()),
+        Phase::Draining { reason: why } if instance.holders.is_empty() => Some(why.to_string()),
+        Phase::Draining { reason: why } => Some(format!("{why}; waiting for its jobs to finish")),
+    }
+}
+
+fn launching(instance: &Instance, state: &PoolState) -> String {
+    let Some(launch) = &instance.launch else { return "adopted, not yet reached".to_owned() };
+    match &launch.answer {
+        Answer::Pending => "launch requested, the provider has not answered yet".to_owned(),
+        Answer::Accepted { .. } => match state.launches.usual_boot() {
+            Some(usual) => format!("booting, usually {}", Pretty(usual)),
+            None => "booting".to_owned(),
+        },
+        Answer::Unknown { .. } => "the launch got no answer: the instance may or may not exist".to_owned(),
+        Answer::Refused { failure, .. } => format!("launch {} refused: {failure}", launch.attempt),
+    }
+}
+
+fn ready(instance: &Instance, when: &When) -> Option<String> {
+    if let Some(since) = instance.missing {
+        let age = when.age(since);
+        return Some(format!("missing from the provider's list for {age}"));
+    }
+    let closing: Vec<String> =
+        instance.holders.values().filter(|h| h.closing.is_some()).map(|h| h.job.to_string()).collect();
+    if !closing.is_empty() {
+        return Some(format!("closing, the last call is still running: job {}", closing.join(", ")));
+    }
+    // Longer in its phase than idle: it has served a job in between.
+    (instance.is_idle() && instance.idle_since() != instance.since)
+        .then(|| format!("idle for {}", when.age(instance.idle_since())))
+}
+
+/// The command that returns an instance to service.
+pub(super) fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
+    format!("greenroom pool resume {pool} --instance {instance}")
+}
+
+/// What a job waits for, and until when or how long that usually takes.
+pub(crate) fn on_what(on: &WaitingOn, state: &PoolState, when: &When) -> String {
+    match on {
+        WaitingOn::Boot { .. } => match state.launches.usual_boot() {
+            Some(usual) => format!("{on}, usually {}", Pretty(usual)),
+            None => on.to_string(),
+        },
+        WaitingOn::Rate { until } | WaitingOn::Backoff { until, .. } | WaitingOn::Paused { until, .. } => {
+            format!("{on}, {}", when.until(*until))
+        }
+        WaitingOn::NoOffering { until, .. } => format!("{on}, next try {}", when.left(*until)),
+        _ => on.to_string(),
+    }
+}
+
+/// True if an operator's drain or a launch back-off is the reason, which the commands show separately.
+pub(crate) fn is_suspended(on: &WaitingOn) -> bool {
+    matches!(on, WaitingOn::Drained { .. } | WaitingOn::Paused { .. } | WaitingOn::Backoff { .. })
+}
