@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::ids::InstanceId;
 use super::instance::Phase;
 use super::inventory::{Resource, ResourceKind, Status, Tags};
@@ -14,13 +16,15 @@ use super::plan::table::{self, Age, Unrecorded, Verdict};
 use super::pool::PoolState;
 use super::time::Stamp;
 
-/// A resource's relation to the record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A resource's relation to the record. Serialised as one word, for scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Ownership {
     /// Orphaned: it costs money, and no keeper manages it.
-    Orphaned(OrphanReason),
+    Orphaned(#[serde(skip)] OrphanReason),
     /// Of this owner, but of a generation or number that is unknown here: another keeper works with a copy of this state,
     /// or part of the state is lost. Must not be touched.
+    #[serde(rename = "unknown-generation")]
     Stranger,
     /// Orphaned once it is older than `reap_grace`.
     Young,
@@ -29,8 +33,10 @@ pub enum Ownership {
     /// Of a recorded instance, which the keeper manages.
     Recorded,
     /// Another owner's.
+    #[serde(rename = "another-owner")]
     Foreign,
     /// Without tags: its owner is unknown.
+    #[serde(rename = "no-tags")]
     Untagged,
 }
 
@@ -116,21 +122,6 @@ fn may_be_gone(phase: &Phase) -> bool {
 pub fn instance_of(resource: &Resource) -> Option<InstanceId> {
     let launched = |tags: &Tags| InstanceId::launched(&tags.pool, &tags.generation, tags.number);
     resource.instance.clone().or_else(|| resource.tags.as_ref().map(launched))
-}
-
-impl Ownership {
-    /// Its name for scripts.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Orphaned(_) => "orphaned",
-            Self::Stranger => "unknown-generation",
-            Self::Young => "young",
-            Self::Held => "held",
-            Self::Recorded => "recorded",
-            Self::Foreign => "another-owner",
-            Self::Untagged => "no-tags",
-        }
-    }
 }
 
 impl fmt::Display for Ownership {

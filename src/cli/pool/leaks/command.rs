@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::json::{BootJson, json as as_json};
 use super::text::{self, named};
-use super::{Deletion, Seen};
+use super::view::{BootView, DeletionView, PoolView, StaysView};
 use crate::cli::args::{GlobalOptions, LeaksOptions};
 use crate::cli::context::Context;
 use crate::cli::doctor::boot;
 use crate::cli::error::CliError;
 use crate::cli::ui;
-use crate::cli::when::When;
 use crate::config::PoolConfig;
 use crate::core::ids::{OwnerId, PoolName};
+use crate::core::inventory::Resource;
+use crate::core::orphan::Ownership;
 use crate::engine::Engine;
 use crate::engine::leaks::{Deleted, LookError};
 use crate::host::local::Role;
@@ -27,9 +27,7 @@ const DELETED_WITHIN: Duration = Duration::from_mins(10);
 /// What was found in one pool, and deleted there.
 #[derive(Debug)]
 pub(super) struct LeakCheck {
-    pub(super) seen: Seen,
-    /// `None`: not requested.
-    pub(super) deletion: Option<Deletion>,
+    pub(super) view: PoolView,
     /// No orphaned resources (any more).
     pub(super) is_clean: bool,
 }
@@ -47,7 +45,7 @@ pub(in crate::cli) async fn leaks(place: &GlobalOptions, options: &LeaksOptions)
         match of_pool(&context, pool, options).await {
             Ok(checked) => {
                 is_clean &= checked.is_clean;
-                documents.push(json!(as_json(&checked.seen, checked.deletion.as_ref())));
+                documents.push(json!(checked.view));
             }
             Err(error) => {
                 documents.push(json!({ "pool": pool.name.as_str(), "error": error.in_a_line() }));
@@ -80,13 +78,14 @@ async fn unfinished(
     context: &Context,
     only: Option<&PoolName>,
     options: &LeaksOptions,
-) -> Result<(bool, Vec<BootJson>), CliError> {
+) -> Result<(bool, Vec<Value>), CliError> {
     let (mut is_clean, mut documents) = (true, Vec::new());
     for left in boot::scratch::unfinished(&context.state_path).await? {
         if only.is_some() && left.pool.as_ref() != only {
             continue;
         }
-        documents.push(BootJson::of(&left));
+        let (pool, instances) = (left.pool.as_ref(), &left.instances);
+        documents.push(json!(BootView { directory: left.path().display(), pool, instances }));
         is_clean &= match (options.terminate, options.dry_run) {
             (true, false) => boot::finish(context, &left, &|text| options.say(text)).await?,
             (is_wanted, _) => {
@@ -128,35 +127,36 @@ pub(super) async fn check(
     boots: BTreeSet<OwnerId>,
     say: &dyn Fn(&str),
 ) -> Result<LeakCheck, LookError> {
-    let seen = see(engine, setup, boots).await?;
-    say(&text::found(&seen, &When::local(seen.at), ui::width()));
-    let orphans = seen.orphans();
-    let (is_clean, wanted) = (seen.is_clean(), options.terminate && !seen.has_strangers());
-    if !wanted {
-        return Ok(LeakCheck { seen, deletion: None, is_clean });
+    let (mut view, orphans) = see(engine, setup, &boots).await?;
+    say(&text::found(&view, ui::width()));
+    let is_clean = view.is_clean();
+    if !options.terminate || view.unknown_generation > 0 {
+        return Ok(LeakCheck { view, is_clean });
     }
-    let mut deletion = Deletion { dry: options.dry_run, ..Deletion::default() };
+    let deletion = view.deletion.insert(DeletionView { dry_run: options.dry_run, ..DeletionView::default() });
     if options.dry_run || orphans.is_empty() {
-        deletion.gone = orphans;
-        say(&text::plan(&deletion));
-        return Ok(LeakCheck { seen, deletion: Some(deletion), is_clean });
+        for orphan in orphans {
+            say(&format!("would delete {}\n", named(&orphan)));
+            deletion.gone.push(orphan.name);
+        }
+        return Ok(LeakCheck { view, is_clean });
     }
     engine
         .delete(setup, orphans, DELETED_WITHIN, &mut |resource, end| match end {
             Deleted::Gone => {
                 say(&format!("deleted {}\n", named(resource)));
-                deletion.gone.push(resource.clone());
+                deletion.gone.push(resource.name.clone());
             }
             Deleted::Stays(why) => {
                 say(&format!("not deleted: {}: {why}\n", named(resource)));
-                deletion.stays.push((resource.clone(), why.clone()));
+                deletion.stays.push(StaysView { name: resource.name.clone(), reason: why.clone() });
             }
         })
         .await;
     // List again: a volume may have appeared when its instance was gone.
-    let after = see(engine, setup, seen.boots.clone()).await?;
+    let (after, _) = see(engine, setup, &boots).await?;
     say(&text::head(&after));
-    Ok(LeakCheck { seen, deletion: Some(deletion), is_clean: after.is_clean() })
+    Ok(LeakCheck { view, is_clean: after.is_clean() })
 }
 
 impl LeaksOptions {
@@ -168,7 +168,14 @@ impl LeaksOptions {
     }
 }
 
-async fn see(engine: &Engine, setup: &PoolSetup, boots: BTreeSet<OwnerId>) -> Result<Seen, LookError> {
+/// All resources, and the orphans among them.
+async fn see(
+    engine: &Engine,
+    setup: &PoolSetup,
+    boots: &BTreeSet<OwnerId>,
+) -> Result<(PoolView, Vec<Resource>), LookError> {
     let found = engine.resources(setup).await?;
-    Ok(Seen { pool: engine.pool.clone(), at: engine.clock.now(), found, boots })
+    let orphans = found.iter().filter(|(_, ownership)| matches!(ownership, Ownership::Orphaned(_)));
+    let orphans = orphans.map(|(resource, _)| resource.clone()).collect();
+    Ok((PoolView::of(engine.pool.clone(), engine.clock.now(), found, boots), orphans))
 }

@@ -1,6 +1,7 @@
 //! The whole command over a provider with given resources.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,18 +10,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::command::{LeakCheck, check};
-use super::*;
+use super::text;
+use super::view::PoolView;
 use crate::cli::args::LeaksOptions;
 use crate::cli::context;
 use crate::cli::fixture::{EventFixture, id, pool};
 use crate::cli::when::When;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{Generation, InstanceId, OwnerId};
-use crate::core::inventory::{Capabilities, Listing, ResourceKind, Resources, Tags};
-use crate::core::orphan::OrphanReason;
+use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
+use crate::core::inventory::{Capabilities, Listing, Resource, ResourceKind, Resources, Tags};
+use crate::core::orphan::{OrphanReason, Ownership};
 use crate::core::policy::{Policy, Timing};
-use crate::core::time::BootId;
+use crate::core::time::{BootId, Stamp};
 use crate::engine::Engine;
 use crate::engine::leaks::LookError;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
@@ -202,8 +204,9 @@ fn terminate() -> LeaksOptions {
     LeaksOptions { terminate: true, ..LeaksOptions::default() }
 }
 
-fn names<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Vec<&'a str> {
-    resources.into_iter().map(|resource| resource.name.as_str()).collect()
+fn orphans(view: &PoolView) -> Vec<&str> {
+    let orphans = view.resources.iter().filter(|one| matches!(one.ownership, Ownership::Orphaned(_)));
+    orphans.map(|one| one.name.as_str()).collect()
 }
 
 #[tokio::test]
@@ -211,10 +214,9 @@ async fn leftovers_are_told_from_what_is_recorded_young_or_somebody_elses() {
     let bench = Bench::new().await;
     let cloud = Rc::new(bench.cloud());
     let checked = bench.check(&cloud, &LeaksOptions::default()).await.unwrap();
-    assert!(!checked.is_clean && checked.deletion.is_none());
-    assert_eq!(names(&checked.seen.orphans()), ["vol-2", "i-2", "vol-4"]);
+    assert!(!checked.is_clean && checked.view.deletion.is_none());
+    assert_eq!(orphans(&checked.view), ["vol-2", "i-2", "vol-4"]);
     assert!(cloud.deletions.borrow().is_empty());
-    let when = When::in_zone(checked.seen.at, jiff::tz::TimeZone::UTC);
     let somebody = "`somebody`";
     let expected = format!(
         "\
@@ -237,14 +239,14 @@ address   ip-7  -             1h
     it has no tags of Greenroom
 "
     );
-    assert_eq!(text::found(&checked.seen, &when, 80), expected);
+    assert_eq!(text::found(&checked.view, 80), expected);
 }
 
 #[tokio::test]
 async fn what_doctor_tries_out_is_named_as_that() {
     let bench = Bench { boots: BTreeSet::from([OwnerId::new("somebody")]), ..Bench::new().await };
     let checked = bench.check(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
-    assert_eq!(names(&checked.seen.orphans()), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
+    assert_eq!(orphans(&checked.view), ["vol-2", "i-2", "vol-4"], "that is not for us to end");
     assert!(
         bench.printed.borrow().contains("a `doctor --boot` launched it: that one or the next terminates it")
     );
@@ -254,7 +256,7 @@ async fn what_doctor_tries_out_is_named_as_that() {
 async fn json_names_every_thing_and_how_it_stands() {
     let bench = Bench::new().await;
     let checked = bench.check(&Rc::new(bench.cloud()), &LeaksOptions::default()).await.unwrap();
-    let json = serde_json::to_value(json::json(&checked.seen, checked.deletion.as_ref())).unwrap();
+    let json = serde_json::to_value(checked.view).unwrap();
     assert_eq!(
         (&json["pool"], &json["orphaned"], &json["unknown_generation"]),
         (&"linux".into(), &3.into(), &0.into())
@@ -273,19 +275,18 @@ async fn what_is_left_over_is_deleted_and_nothing_else() {
     let cloud = Rc::new(bench.cloud());
     let dry = LeaksOptions { dry_run: true, ..terminate() };
     let checked = bench.check(&cloud, &dry).await.unwrap();
-    let planned = checked.deletion.unwrap();
-    assert!(!checked.is_clean && planned.dry && cloud.deletions.borrow().is_empty());
-    assert_eq!(
-        text::plan(&planned),
-        "would delete volume vol-2 (linux-7f3a-2)\nwould delete instance i-2 (linux-7f3a-2)\nwould delete volume vol-4 \
-         (linux-7f3a-4)\n"
-    );
+    let planned = checked.view.deletion.unwrap();
+    assert!(!checked.is_clean && planned.dry_run && cloud.deletions.borrow().is_empty());
+    assert_eq!(planned.gone, ["vol-2", "i-2", "vol-4"]);
+    let lines = "would delete volume vol-2 (linux-7f3a-2)\nwould delete instance i-2 (linux-7f3a-2)\nwould delete volume \
+                 vol-4 (linux-7f3a-4)\n";
+    assert!(bench.printed.borrow().ends_with(&format!("\n{lines}")), "{}", bench.printed.borrow());
 
     let checked = bench.check(&cloud, &terminate()).await.unwrap();
     assert!(checked.is_clean);
-    let deletion = checked.deletion.unwrap();
-    assert_eq!(deletion.stays, []);
-    let mut gone = names(&deletion.gone);
+    let deletion = checked.view.deletion.unwrap();
+    assert!(deletion.stays.is_empty());
+    let mut gone = deletion.gone;
     gone.sort_unstable();
     assert_eq!(gone, ["i-2", "vol-2", "vol-4"]);
     let printed = bench.printed.borrow();
@@ -305,10 +306,10 @@ async fn what_the_provider_does_not_delete_is_named_with_its_words() {
     let cloud = Rc::new(Cloud { keeps: Some(("vol-4", ErrorClass::Denied)), ..bench.cloud() });
     let checked = bench.check(&cloud, &terminate()).await.unwrap();
     assert!(!checked.is_clean);
-    let deletion = checked.deletion.unwrap();
+    let deletion = checked.view.deletion.unwrap();
     assert_eq!(deletion.gone.len(), 2);
     assert_eq!(
-        (deletion.stays[0].0.name.as_str(), deletion.stays[0].1.as_str()),
+        (deletion.stays[0].name.as_str(), deletion.stays[0].reason.as_str()),
         ("vol-4", "denied: said the cloud")
     );
     let printed = bench.printed.borrow();
@@ -325,9 +326,8 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     cloud.has.get_mut().push((bench.resource(ResourceKind::Instance, "i-10", 10, Duration::from_secs(1)), 0));
     let cloud = Rc::new(cloud);
     let checked = bench.check(&cloud, &terminate()).await.unwrap();
-    assert!(!checked.is_clean && checked.deletion.is_none() && cloud.deletions.borrow().is_empty());
-    let when = When::in_zone(checked.seen.at, jiff::tz::TimeZone::UTC);
-    let printed = text::found(&checked.seen, &when, 80);
+    assert!(!checked.is_clean && checked.view.deletion.is_none() && cloud.deletions.borrow().is_empty());
+    let printed = text::found(&checked.view, 80);
     assert!(
         printed.contains("it has this owner's tag, but was never launched from this state directory"),
         "{printed}"
@@ -337,7 +337,7 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     cloud.has.borrow_mut().retain(|(resource, _)| resource.name == "i-10");
     let checked = bench.check(&cloud, &LeaksOptions::default()).await.unwrap();
     assert!(!checked.is_clean, "what cannot be told is no good answer");
-    assert_eq!(checked.seen.found[0].1, Ownership::Stranger);
+    assert_eq!(checked.view.resources[0].ownership, Ownership::Stranger);
 }
 
 #[tokio::test]
@@ -355,5 +355,5 @@ async fn a_volume_whose_instance_is_recorded_and_gone_is_left_over() {
     let cloud = bench.cloud();
     cloud.has.borrow_mut().retain(|(resource, _)| resource.name == "vol-1");
     let checked = bench.check(&Rc::new(cloud), &LeaksOptions::default()).await.unwrap();
-    assert_eq!(checked.seen.found[0].1, Ownership::Orphaned(OrphanReason::InstanceGone));
+    assert_eq!(checked.view.resources[0].ownership, Ownership::Orphaned(OrphanReason::InstanceGone));
 }

@@ -1,24 +1,23 @@
 //! Orphaned resources, for a terminal.
 
-use super::{Deletion, Seen};
+use super::view::{PoolView, ResourceView};
 use crate::cli::rows::{Rows, wrapped};
 use crate::cli::ui::plural;
-use crate::cli::when::When;
+use crate::cli::when::whole;
 use crate::core::inventory::Resource;
 use crate::core::orphan::{Ownership, instance_of};
 
 /// All resources: orphaned ones first, then those that are not counted; recorded ones as a number.
-pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
+pub(super) fn found(seen: &PoolView, width: usize) -> String {
     let mut text = head(seen);
-    text.push_str(&table(seen, when, width, |ownership| matches!(ownership, Ownership::Orphaned(_))));
-    let others = table(seen, when, width, |ownership| {
-        !matches!(ownership, Ownership::Orphaned(_) | Ownership::Recorded)
-    });
+    text.push_str(&table(seen, width, |ownership| matches!(ownership, Ownership::Orphaned(_))));
+    let others =
+        table(seen, width, |ownership| !matches!(ownership, Ownership::Orphaned(_) | Ownership::Recorded));
     if !others.is_empty() {
         text.push_str("\nnot counted, and left alone:\n");
         text.push_str(&others);
     }
-    if seen.has_strangers() {
+    if seen.unknown_generation > 0 {
         let error = "error: a copy of this state directory is in use, or a part of the directory is lost: nothing of this \
                      pool is deleted while such resources exist";
         let help =
@@ -31,32 +30,30 @@ pub(super) fn found(seen: &Seen, when: &When, width: usize) -> String {
 }
 
 /// The result in one line.
-pub(super) fn head(seen: &Seen) -> String {
-    let recorded = seen.that_are(|ownership| ownership == Ownership::Recorded).count();
-    let left = match seen.orphans().len() {
+pub(super) fn head(seen: &PoolView) -> String {
+    let recorded = seen.resources.iter().filter(|one| one.ownership == Ownership::Recorded).count();
+    let left = match seen.orphaned {
         0 => "no orphaned resources".to_owned(),
         count => plural(count, "orphaned resource"),
     };
     format!("pool {}: {left}, {recorded} recorded\n", seen.pool)
 }
 
-fn table(seen: &Seen, when: &When, width: usize, is: impl Fn(Ownership) -> bool) -> String {
+fn table(seen: &PoolView, width: usize, is: impl Fn(Ownership) -> bool) -> String {
     let mut rows = Rows::new(&["KIND", "NAME", "INSTANCE", "AGE"]);
-    for (resource, ownership) in seen.that_are(is) {
-        let instance = instance_of(resource).map_or("-".to_owned(), |id| id.to_string());
-        let age = resource.created.map_or("-".to_owned(), |at| when.age(at).to_string());
-        let cells = vec![resource.kind.to_string(), resource.name.clone(), instance, age];
-        rows.row(cells, vec![sentence(seen, resource, *ownership)]);
+    for one in seen.resources.iter().filter(|one| is(one.ownership)) {
+        let instance = one.instance.as_ref().map_or("-".to_owned(), ToString::to_string);
+        let age = one.age_s.map_or("-".to_owned(), |age| whole(age).to_string());
+        rows.row(vec![one.kind.to_string(), one.name.clone(), instance, age], vec![sentence(one)]);
     }
     if rows.is_empty() { String::new() } else { rows.render(width) }
 }
 
 /// With the provider's detail.
-fn sentence(seen: &Seen, resource: &Resource, ownership: Ownership) -> String {
-    let why = seen.why(resource, ownership);
-    match &resource.detail {
-        Some(detail) => format!("{why} ({detail})"),
-        None => why,
+fn sentence(one: &ResourceView) -> String {
+    match &one.detail {
+        Some(detail) => format!("{} ({detail})", one.reason),
+        None => one.reason.clone(),
     }
 }
 
@@ -67,12 +64,4 @@ pub(super) fn named(resource: &Resource) -> String {
         Some(id) if id.as_str() != name => format!("{kind} {name} ({id})"),
         _ => format!("{kind} {name}"),
     }
-}
-
-/// The plan of a dry run.
-pub(super) fn plan(deletion: &Deletion) -> String {
-    deletion
-        .gone
-        .iter()
-        .fold(String::new(), |text, resource| text + "would delete " + &named(resource) + "\n")
 }
