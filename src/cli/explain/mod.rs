@@ -6,13 +6,15 @@ pub(in crate::cli) mod command;
 mod past;
 mod present;
 mod sentence;
-mod show;
+mod text;
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
+use crate::cli::fields;
 use crate::cli::pool::status::KeeperStatus;
 use crate::cli::ui::plural;
-use crate::cli::when::When;
+use crate::cli::when::{When, rfc3339};
 use crate::core::event::Event;
 use crate::core::ids::PoolName;
 use crate::core::job::JobFacts;
@@ -46,19 +48,28 @@ pub struct Explanation {
     parts: Vec<Explained>,
 }
 
-/// One subject in one pool.
-#[derive(Debug)]
+/// One subject in one pool, as text and as JSON. Field names are stable; moments are RFC 3339 in UTC; fields that end in
+/// `_s` are whole seconds.
+#[derive(Debug, Serialize)]
 struct Explained {
+    /// `job`, `instance` or `pool`.
     kind: &'static str,
     name: String,
     pool: PoolName,
+    #[serde(skip)]
     title: String,
-    /// Further facts about a job.
+    /// Of a job: its name, stage, pipeline and ref, in a sentence.
     about: Option<String>,
-    begins: Option<Stamp>,
-    lines: Vec<Line>,
-    counted: Vec<String>,
+    /// The first event that is kept of this pool.
+    #[serde(serialize_with = "fields::moment")]
+    history_begins: Option<Stamp>,
+    events: Vec<Line>,
+    /// Of a pool: how many jobs and launches its history has.
+    #[serde(skip)]
+    counted: Option<String>,
+    /// Sentences: the present state, and what blocks it.
     now: Vec<String>,
+    /// Lines of the history that could not be read.
     unreadable: Vec<String>,
 }
 
@@ -78,7 +89,7 @@ pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Ex
     let mut known = Known::default();
     for mut chapter in chapters {
         let history = std::mem::replace(&mut chapter.history, Box::new(std::iter::empty()));
-        let mut past = Past::read(&question, history);
+        let mut past = Past::read(&question, history, when.now());
         known.learn(&chapter, &past);
         let before = parts.len();
         parts.extend(jobs(&question, &chapter, &mut past, when));
@@ -97,11 +108,12 @@ pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Ex
 impl Explanation {
     /// For a terminal of `width` columns.
     pub fn text(&self, when: &When, width: usize) -> String {
-        show::text(self, when, width)
+        let parts: Vec<String> = self.parts.iter().map(|part| text::part(part, when, width)).collect();
+        parts.join("\n")
     }
 
     pub fn json(&self, when: &When) -> Value {
-        show::as_json(self, when)
+        json!({ "at": rfc3339(when.now()), "explained": self.parts })
     }
 }
 
@@ -117,23 +129,23 @@ fn jobs(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When
     }
     events
         .into_iter()
-        .map(|(job, lines)| {
+        .map(|(job, events)| {
             let facts = past.facts(&job).or_else(|| recorded.iter().copied().find(|facts| facts.key == job));
             let project = facts.map_or(String::new(), |facts| format!(" of {}", facts.project));
             let title = format!("job {job}{project} on {}, pool {}", job.server, chapter.pool);
             let about = facts.and_then(about);
             let now = present::job(chapter, &job, when);
-            Explained { about, lines, now, ..part("job", job.to_string(), title, chapter, past) }
+            Explained { about, events, now, ..part("job", job.to_string(), title, chapter, past) }
         })
         .collect()
 }
 
 fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Option<Explained> {
     let known = chapter.state.instances.values().find(|i| i.id.as_str() == question.name);
-    let lines = std::mem::take(&mut past.instance);
+    let events = std::mem::take(&mut past.instance);
     let now = match known {
         Some(known) => present::instance(chapter, known, when),
-        None if lines.is_empty() => return None,
+        None if events.is_empty() => return None,
         None => {
             let mut now = vec!["gone".to_owned()];
             now.extend(present::console(chapter, &question.name));
@@ -141,22 +153,19 @@ fn instance(question: &Question, chapter: &Chapter<'_>, past: &mut Past, when: &
         }
     };
     let title = format!("instance {}, pool {}", question.name, chapter.pool);
-    Some(Explained { lines, now, ..part("instance", question.name.clone(), title, chapter, past) })
+    Some(Explained { events, now, ..part("instance", question.name.clone(), title, chapter, past) })
 }
 
 fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
-    let lines: Vec<Line> = std::mem::take(&mut past.notable).into();
-    let title = match lines.len() {
+    let events: Vec<Line> = std::mem::take(&mut past.notable).into();
+    let title = match events.len() {
         0 => format!("pool {}, no notable events", chapter.pool),
         1 => format!("pool {}, the last notable event", chapter.pool),
         n => format!("pool {}, the last {n} notable events", chapter.pool),
     };
-    let name = chapter.pool.to_string();
-    let now = present::pool(chapter, when);
-    let mut part = Explained { lines, now, ..part("pool", name, title, chapter, past) };
-    if let Some(begins) = past.begins {
-        let tally = past.tally;
-        part.counted.push(format!(
+    let tally = past.tally;
+    let counted = past.begins.map(|begins| {
+        format!(
             "since {}: {} ({} served), {} ({} refused, {} ready)",
             when.clock(begins),
             plural(tally.jobs_asked, "job"),
@@ -167,9 +176,10 @@ fn pool(chapter: &Chapter<'_>, past: &mut Past, when: &When) -> Explained {
             },
             tally.launches_refused,
             tally.became_ready,
-        ));
-    }
-    part
+        )
+    });
+    let now = present::pool(chapter, when);
+    Explained { events, counted, now, ..part("pool", chapter.pool.to_string(), title, chapter, past) }
 }
 
 /// A subject without any sentence yet.
@@ -180,9 +190,9 @@ fn part(kind: &'static str, name: String, title: String, chapter: &Chapter<'_>, 
         pool: chapter.pool.clone(),
         title,
         about: None,
-        begins: past.begins,
-        lines: Vec::new(),
-        counted: Vec::new(),
+        history_begins: past.begins,
+        events: Vec::new(),
+        counted: None,
         now: Vec::new(),
         unreadable: Vec::new(),
     }

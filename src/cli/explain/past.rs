@@ -1,9 +1,12 @@
 //! Reads a pool's history once and keeps what concerns the question.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
 
 use super::sentence::{instance_of, request, sentence};
-use crate::cli::fields::tag;
+use crate::cli::fields::{self, tag};
 use crate::core::attempt::End;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, JobKey, PoolName};
@@ -39,9 +42,12 @@ impl Question {
 }
 
 /// One event as a sentence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
+    #[serde(serialize_with = "fields::moment")]
     pub(super) at: Stamp,
+    #[serde(serialize_with = "fields::seconds")]
+    pub(super) age_s: Duration,
     /// The event's name in the journal.
     pub(super) event: String,
     pub(super) instance: Option<InstanceId>,
@@ -84,11 +90,15 @@ pub(super) struct Past {
 }
 
 impl Past {
-    pub(super) fn read(question: &Question, history: impl Iterator<Item = Result<Event, String>>) -> Self {
+    pub(super) fn read(
+        question: &Question,
+        history: impl Iterator<Item = Result<Event, String>>,
+        now: Stamp,
+    ) -> Self {
         let mut past = Self::default();
         for event in history {
             match event {
-                Ok(event) => past.take(question, &event),
+                Ok(event) => past.take(question, &event, now),
                 Err(problem) => past.unreadable.push(problem),
             }
         }
@@ -99,9 +109,9 @@ impl Past {
         self.facts.get(job)
     }
 
-    fn take(&mut self, question: &Question, event: &Event) {
+    fn take(&mut self, question: &Question, event: &Event, now: Stamp) {
         self.begins.get_or_insert(event.at);
-        let line = self.line(event);
+        let line = self.line(event, now);
         self.count(&event.change);
         if let Some(id) = &line.instance {
             self.known_instances.insert(id.clone());
@@ -133,7 +143,7 @@ impl Past {
         self.state.apply(event).ok();
     }
 
-    fn line(&mut self, event: &Event) -> Line {
+    fn line(&mut self, event: &Event, now: Stamp) -> Line {
         let attempt = attempt_of(&event.change).cloned();
         let on = attempt.as_ref().and_then(|a| instance_of(&self.state, a)).map(|i| i.id.clone());
         let job = self.job_of(event);
@@ -142,6 +152,7 @@ impl Past {
         }
         Line {
             at: event.at,
+            age_s: now.since(event.at),
             event: tag(&event.change, "event"),
             instance: named(&event.change).cloned().or(on),
             job: job.map(|key| key.id),
