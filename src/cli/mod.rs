@@ -5,7 +5,7 @@ mod context;
 pub mod doctor;
 mod driver;
 pub mod error;
-pub mod explain;
+mod explain;
 mod fields;
 #[cfg(test)]
 pub(crate) mod fixture;

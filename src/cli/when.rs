@@ -28,11 +28,6 @@ impl When {
         self.now
     }
 
-    /// The zone's name, for a line that names the zone of its times.
-    pub fn zone(&self) -> String {
-        self.zone.iana_name().unwrap_or("local time").to_owned()
-    }
-
     /// `14:03:07`, preceded by the date on any other day than today.
     pub fn clock(&self, at: Stamp) -> String {
         self.written(at, "%H:%M:%S")
@@ -118,7 +113,6 @@ mod tests {
         let when = when();
         assert_eq!(when.clock(at("2026-11-20T13:03:07Z")), "14:03:07");
         assert_eq!(when.minute(at("2026-11-20T23:03:07Z")), "2026-11-21 00:03");
-        assert_eq!(when.zone(), "Europe/Berlin");
     }
 
     #[test]

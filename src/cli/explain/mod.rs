@@ -27,24 +27,18 @@ use past::{Line, Past, Question};
 use sentence::about;
 
 /// One pool's past and present.
-pub struct Chapter<'a> {
-    pub pool: &'a PoolName,
-    pub state: &'a PoolState,
-    pub report: Option<&'a Report>,
-    pub keeper: &'a KeeperStatus,
+struct Chapter<'a> {
+    pool: &'a PoolName,
+    state: &'a PoolState,
+    report: Option<&'a Report>,
+    keeper: &'a KeeperStatus,
     /// All kept events, oldest first; an error is a line that cannot be read.
-    pub history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
-}
-
-impl std::fmt::Debug for Chapter<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chapter").field("pool", &self.pool).finish_non_exhaustive()
-    }
+    history: Box<dyn Iterator<Item = Result<Event, String>> + 'a>,
 }
 
 /// The answer: at least one part.
 #[derive(Debug)]
-pub struct Explanation {
+struct Explanation {
     parts: Vec<Explained>,
 }
 
@@ -76,14 +70,14 @@ struct Explained {
 /// No subject has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no job, instance or pool `{what}` found")]
-pub struct Unknown {
-    pub what: String,
+struct Unknown {
+    what: String,
     /// The nearest name, and an example of each kind.
-    pub help: String,
+    help: String,
 }
 
 /// Explains `what` from the pools given.
-pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explanation, Unknown> {
+fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Explanation, Unknown> {
     let question = Question::of(what);
     let mut parts = Vec::new();
     let mut known = Known::default();
@@ -107,12 +101,12 @@ pub fn explain(what: &str, chapters: Vec<Chapter<'_>>, when: &When) -> Result<Ex
 
 impl Explanation {
     /// For a terminal of `width` columns.
-    pub fn text(&self, when: &When, width: usize) -> String {
+    fn text(&self, when: &When, width: usize) -> String {
         let parts: Vec<String> = self.parts.iter().map(|part| text::part(part, when, width)).collect();
         parts.join("\n")
     }
 
-    pub fn json(&self, when: &When) -> Value {
+    fn json(&self, when: &When) -> Value {
         json!({ "at": rfc3339(when.now()), "explained": self.parts })
     }
 }

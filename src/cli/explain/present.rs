@@ -70,10 +70,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
         when.age(known.since),
         plural(usize::try_from(known.uses).unwrap_or(usize::MAX), "job"),
     )];
-    now.extend(view.reason);
-    now.extend(known.offering().map(|offering| format!("launched as {offering}")));
-    now.extend(view.detail.map(str::to_owned));
-    now.extend(view.remedy.map(|command| format!("return it to service with `{command}`")));
+    now.extend(view.sentences());
     let Some(report) = chapter.report else { return now };
     if let Some((_, number)) = report.rows.iter().find(|(id, _)| *id == known.id)
         && let Some((_, recorded, _, _, verdict)) = ROWS.iter().find(|row| row.0 == *number)

@@ -168,11 +168,7 @@ fn instances(seen: &PoolView<'_>, width: usize) -> String {
             each.uses_left.map_or("any".to_owned(), |left| left.to_string()),
             each.bound_to.map_or("-".to_owned(), bound_to),
         ];
-        let mut beneath: Vec<String> = each.reason.iter().cloned().collect();
-        beneath.extend(each.offering.map(|offering| format!("launched as {offering}")));
-        beneath.extend(each.detail.map(str::to_owned));
-        beneath.extend(each.remedy.iter().map(|remedy| format!("return it to service with `{remedy}`")));
-        rows.row(cells, beneath);
+        rows.row(cells, each.sentences());
     }
     rows.render(width)
 }

@@ -165,13 +165,13 @@ pub(crate) struct InstanceView<'a> {
     pub(super) uses_left: Option<u32>,
     capacity: u32,
     pub(super) bound_to: Option<&'a TrustDomain>,
-    pub(crate) reason: Option<String>,
+    reason: Option<String>,
     /// What the provider reports beyond its status.
-    pub(crate) detail: Option<&'a str>,
+    detail: Option<&'a str>,
     /// The offering it was launched from, if the provider names any.
-    pub(super) offering: Option<&'a OfferingName>,
+    offering: Option<&'a OfferingName>,
     /// The command that returns it to service.
-    pub(crate) remedy: Option<String>,
+    remedy: Option<String>,
     /// Only with `--wide`: its links, by slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) links: Option<Vec<LinkView>>,
@@ -377,6 +377,15 @@ impl<'a> InstanceView<'a> {
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
             links: links.map(link_views),
         }
+    }
+
+    /// What is shown of it in sentences.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let reason = self.reason.clone();
+        let offering = self.offering.map(|offering| format!("launched as {offering}"));
+        let detail = self.detail.map(str::to_owned);
+        let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
+        [reason, offering, detail, remedy].into_iter().flatten().collect()
     }
 }
 
