@@ -16,3 +16,17 @@ pub fn outdated(file: &str, found: u32) -> String {
 pub fn newer(file: &str, found: u32) -> String {
     format!("{file} was written by a newer version (format {found}, this one knows {FORMAT})")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_file_is_named_with_both_formats() {
+        for (sentence, number) in [(outdated("`job`", 1), "1"), (newer("`job`", 7), "7")] {
+            let words: Vec<&str> = sentence.split([' ', ',', ')']).collect();
+            assert!(words.contains(&"`job`") && words.contains(&number), "{sentence}");
+            assert!(words.contains(&FORMAT.to_string().as_str()), "{sentence}");
+        }
+    }
+}

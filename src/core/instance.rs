@@ -413,6 +413,18 @@ mod tests {
     }
 
     #[test]
+    fn a_boot_failed_if_it_never_became_ready_and_nothing_else_ended_it() {
+        let drained = |ready, reason: &DrainReason| {
+            let phase = Phase::Draining { reason: reason.clone() };
+            Instance { phase, ready, ..known("booting 5m") }.failed_boot() == Some(reason)
+        };
+        assert!(drained(None, &DrainReason::NeverReady));
+        assert!(!drained(Some(NOW), &DrainReason::Vanished));
+        assert!(!drained(None, &DrainReason::ByOperator));
+        assert_eq!(known("booting 5m").failed_boot(), None);
+    }
+
+    #[test]
     fn each_reason_to_drain_is_said_in_words_of_its_own() {
         let reasons = golden::drain_reasons();
         let sentences: std::collections::BTreeSet<String> =

@@ -180,6 +180,9 @@ fn an_attempt_that_left_after_the_directories_were_read_claims_nothing() {
     assert_eq!(render(&world.plan()), "");
     world.observed.attempts_at = ago(Duration::from_millis(299_999));
     assert_eq!(render(&world.plan()), "i1 drains: unaccounted");
+    let mut booting = crate::core::notation::world("booting 5m user 9");
+    booting.observed.attempts_at = ago(Duration::from_mins(5));
+    assert_eq!(render(&booting.plan()), "", "launched after the directories were read");
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn each_reason_is_given_where_it_is_the_reason() {
                 "lifetime 59m | waits 8 timeout 1h",
                 "a8: the job's timeout of 1h exceeds the lifetime of an instance (59m, `max_lifetime`)",
             ),
+            ("lifetime 1h, launching 0 | waits 8 timeout 1h", "a8: 0 launches in progress, limit 0"),
             ("idle 5m; waits 8", ""),
         ],
     );
