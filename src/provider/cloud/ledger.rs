@@ -29,6 +29,12 @@ pub(super) struct Entry<O> {
     pub(super) host_key: String,
     /// When the launch was first requested.
     pub(super) requested_at: Stamp,
+    /// When the last call for it ended, with or without an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) answered_at: Option<Stamp>,
+    /// True once the cloud has listed it as running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) seen: bool,
     /// The launch spec; `None` once the cloud has confirmed the launch.
     pub(super) spec: Option<O>,
     /// The machine, once confirmed.
@@ -49,9 +55,16 @@ impl<O> Entry<O> {
             token: request.token.clone(),
             host_key,
             requested_at,
+            answered_at: None,
+            seen: false,
             spec: Some(spec),
             made: None,
         }
+    }
+
+    /// The last moment at which a call may have created it, as far as is known.
+    pub(super) fn last_try(&self) -> Stamp {
+        self.answered_at.unwrap_or(self.requested_at)
     }
 }
 
@@ -155,6 +168,8 @@ mod tests {
             token: token.to_owned(),
             host_key: "ssh-ed25519 AAAA".to_owned(),
             requested_at: Stamp { wall_ms: 1, manager: ManagerId(1), boot: BootId(2), uptime_ms: 3 },
+            answered_at: None,
+            seen: false,
             spec: Some(vec![1, 2]),
             made: None,
         }
@@ -182,7 +197,9 @@ mod tests {
     fn specs_of_format_2_are_read() {
         let made = Handle { name: "i-0123".to_owned(), zone: "us-east1-b".to_owned() };
         let done = Entry { spec: None, made: Some(made), ..entry("b") };
-        golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done]);
+        let later = Stamp { uptime_ms: 900, ..entry("b").requested_at };
+        let seen = Entry { answered_at: Some(later), seen: true, ..done.clone() };
+        golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done, seen]);
     }
 
     #[test]

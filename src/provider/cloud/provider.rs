@@ -32,6 +32,12 @@ const WAIT_AGE: Duration = Duration::from_secs(1);
 const ADDRESS_AGE: Duration = Duration::from_secs(10);
 /// How long a list may lack a new machine: clouds usually list new machines seconds late.
 const LIST_LAG: Duration = Duration::from_secs(20);
+/// How long after the last call for a launch neither lists nor other calls prove that its machine does not exist. A
+/// minute costs little: it counts only for machines that were never seen running.
+const VISIBILITY: Duration = Duration::from_mins(1);
+/// How long a cloud may look for the capacity of an accepted launch. Then the call ends, and the machine may be
+/// terminated.
+const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
 /// The interval between polls for the capacity of an accepted launch.
 const CAPACITY_POLL: Duration = Duration::from_millis(500);
 /// The machine of an accepted launch is gone, or neither lists nor its status show it in time.
@@ -130,7 +136,8 @@ impl<A: Api> Cloud<A> {
 
     /// Waits until the machine has capacity: some clouds accept a launch before they look for it.
     async fn wait_for_capacity(&self, id: &InstanceId, spec: &A::LaunchSpec) -> Result<(), ProviderError> {
-        let mut last_report = self.now();
+        let begun = self.now();
+        let mut last_report = begun;
         loop {
             tokio::time::sleep(CAPACITY_POLL).await;
             // A failed list proves nothing about the machine, nor does a list that lacks so new a machine.
@@ -153,6 +160,7 @@ impl<A: Api> Cloud<A> {
                 (LaunchStatus::Refused(error), _) => return Err(error),
                 (LaunchStatus::Confirmed, Ok(MachineState::Gone | MachineState::Ending)) => DISAPPEARED,
                 (LaunchStatus::Confirmed, _) => return Ok(()),
+                (LaunchStatus::Pending, _) if now.since(begun) > CAPACITY_WITHIN => UNCONFIRMED,
                 (LaunchStatus::Pending, _) => {
                     last_report = now;
                     continue;
@@ -173,9 +181,17 @@ impl<A: Api> Cloud<A> {
         seen.map_or_else(answered, |seen| Ok(Some(seen)))?.ok_or_else(|| not_found(id))
     }
 
-    /// True if the launch is so recent that a list may still lack the instance.
-    fn is_recent(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
-        self.now().since(entry.requested_at) < LIST_LAG && !self.ended.borrow().contains(id)
+    /// True if the cloud may not show the instance yet.
+    fn may_appear(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
+        self.now().since(entry.last_try()) < VISIBILITY && !entry.seen && !self.ended.borrow().contains(id)
+    }
+
+    /// Notes that the cloud has shown the machine: a later list without it proves something.
+    fn note_seen(&self, id: &InstanceId, entry: Entry<A::LaunchSpec>) {
+        if !entry.seen {
+            // On failure, its absence is believed a minute later.
+            let _noted = self.ledger.write(id, &Entry { seen: true, ..entry });
+        }
     }
 
     fn endpoint_of(&self, machine: &Machine, host_key: String) -> Result<Endpoint, ProviderError> {
@@ -242,12 +258,17 @@ impl<A: Api> Provider for Cloud<A> {
                 // Stored here, because the engine may have given up this call.
                 entry.made = Some(made);
                 entry.spec = None;
+                entry.answered_at = Some(self.now());
                 self.ledger.write(id, &entry).map_err(|error| store_error(id, &error))
             }
+            Err(error) if error.class().is_definite() => {
+                self.ledger.forget(id);
+                Err(error)
+            }
             Err(error) => {
-                if error.class().is_definite() {
-                    self.ledger.forget(id);
-                }
+                entry.answered_at = Some(self.now());
+                // On failure, the time of the request counts.
+                let _noted = self.ledger.write(id, &entry);
                 Err(error)
             }
         }
@@ -264,12 +285,14 @@ impl<A: Api> Provider for Cloud<A> {
             return Ok(());
         }
         let entry = self.entry(id)?;
-        if let Some(recent) = entry.filter(|entry| self.is_recent(id, entry) && list.of(id).next().is_none())
+        if let Some(young) = entry.filter(|entry| self.may_appear(id, entry) && list.of(id).next().is_none())
         {
-            // No list has it yet. The engine repeats the call until one has it, or the launch is no longer recent.
-            return match &recent.made {
-                Some(handle) => self.call(self.api.delete(handle)).await,
-                None => Ok(()),
+            // No list has it yet. The engine repeats the call until one has it, or none can show it any more.
+            let Some(handle) = &young.made else { return Ok(()) };
+            return match self.call(self.api.delete(handle)).await {
+                // EC2 denies the ID of a machine that it is only about to show.
+                Err(error) if *error.class() == ErrorClass::NotFound => Ok(()),
+                answer => answer,
             };
         }
         if !list.complete {
@@ -315,8 +338,12 @@ impl<A: Api> Provider for Cloud<A> {
         let entry = self.entry(id)?;
         let machine = list.best(id).filter(|machine| machine.state != MachineState::Gone);
         match (machine, entry) {
-            (Some(machine), Some(entry)) => self.endpoint_of(machine, entry.host_key),
-            (None, Some(entry)) if self.is_recent(id, &entry) && list.best(id).is_none() => {
+            (Some(machine), Some(entry)) => {
+                let endpoint = self.endpoint_of(machine, entry.host_key.clone())?;
+                self.note_seen(id, entry);
+                Ok(endpoint)
+            }
+            (None, Some(entry)) if self.may_appear(id, &entry) && list.best(id).is_none() => {
                 Err(ProviderError::new(ErrorClass::Transient, "the cloud does not list the instance yet"))
             }
             (None, _) if !list.complete => Err(ProviderError::new(

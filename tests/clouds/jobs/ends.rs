@@ -1,7 +1,9 @@
 //! Instances that end during a job, and some that never boot: the reported cause.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use greenroom::core::instance::{Answer, Instance};
 use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
@@ -15,6 +17,7 @@ on_both_clouds![
     an_instance_that_its_cloud_loses_is_the_clouds_fault,
     a_failed_boot_shows_its_console,
     an_instance_whose_manager_is_gone_for_good_ends_by_itself,
+    a_drain_waits_for_an_instance_that_the_cloud_does_not_show_yet,
 ];
 
 /// Ends the instance of a job during its script; returns the instance and the message in the job log.
@@ -66,6 +69,26 @@ fn a_failed_boot_shows_its_console(cloud: Cloud) {
     assert!(!text.contains("PRIVATE"), "no secret is: {text}");
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
+    site.expect_nothing_left(0);
+}
+
+/// EC2 denies the ID of a machine that is seconds old, and no list has it.
+fn a_drain_waits_for_an_instance_that_the_cloud_does_not_show_yet(cloud: Cloud) {
+    let site = Site::open(cloud, pool(), Buy::OnDemand);
+    site.lab.set(&json!({ "visible": 4.0 }));
+    let mut handle = site.runner().start(&Job::new(1));
+    let is_accepted = |instance: &Instance| {
+        instance.launch.as_ref().is_some_and(|launch| matches!(launch.answer, Answer::Accepted { .. }))
+    };
+    wait_for("an accepted launch", PATIENCE, || {
+        site.state().instances.values().any(|instance| is_accepted(instance)).then_some(())
+    });
+    assert_eq!(site.recorded().len(), 1, "it is not ready yet");
+    let said = site.order(&["pool", "drain", "--wait"]);
+    assert!(said.contains("drained in "), "{said}");
+    assert_eq!((site.living(), site.recorded()), (Vec::new(), BTreeSet::new()), "{said}");
+    handle.abort();
+    handle.finish();
     site.expect_nothing_left(0);
 }
 

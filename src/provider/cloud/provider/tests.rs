@@ -72,7 +72,7 @@ impl Api for Rc<World> {
     async fn delete(&self, handle: &Handle) -> Result<(), ProviderError> {
         self.deletes.set(self.deletes.get() + 1);
         let mut machines = self.machines.borrow_mut();
-        let found = machines.iter_mut().find(|machine| machine.handle == *handle);
+        let found = machines.iter_mut().find(|machine| machine.handle == *handle && !self.hidden.get());
         found
             .map(|machine| machine.state = MachineState::Ending)
             .ok_or_else(|| not_found(&InstanceId::new("?")))
@@ -178,6 +178,19 @@ async fn accepted(
     *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.clock), LIST_LAG / 2));
     let answer = stage.cloud("i").launch(&request("x", 1)).await;
     (answer.err().map(|error| error.class().clone()), stage.world.lists.get())
+}
+
+#[tokio::test]
+async fn a_search_for_capacity_without_end_is_given_up() {
+    let stage = Stage::new();
+    stage.world.accepted.set(Some(MachineState::Accepted));
+    *stage.world.passing.borrow_mut() = Some((Rc::clone(&stage.clock), CAPACITY_WITHIN / 2));
+    let cloud = stage.cloud("i");
+    assert_eq!(class(cloud.launch(&request("x", 1)).await), ErrorClass::Unknown);
+    // It may still get its place: it is terminated like any other.
+    *stage.world.passing.borrow_mut() = None;
+    cloud.terminate(&InstanceId::new("x")).await.unwrap();
+    assert_eq!(stage.world.deletes.get(), 1);
 }
 
 #[tokio::test]
@@ -291,8 +304,53 @@ async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::Transient);
     cloud.terminate(&id).await.unwrap();
     assert_eq!(stage.world.deletes.get(), 1, "it is known by its answer");
-    stage.pass(LIST_LAG);
+    stage.pass(VISIBILITY);
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn a_hidden_machine_is_terminated_when_it_appears() {
+    let stage = Stage::new();
+    stage.world.hidden.set(true);
+    stage.cloud("i").launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    // A keeper that has just started knows no more than the ledger does.
+    let cloud = stage.cloud("i");
+    for _ in 0..5 {
+        cloud.terminate(&id).await.unwrap();
+        stage.pass(VISIBILITY / 6);
+    }
+    stage.world.hidden.set(false);
+    cloud.terminate(&id).await.unwrap();
+    assert_eq!(stage.world.machines.borrow()[0].state, MachineState::Ending);
+}
+
+#[tokio::test]
+async fn an_answer_that_never_came_counts_from_the_end_of_its_call() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    stage.world.hidden.set(true);
+    stage.fail_next(ErrorClass::Unknown);
+    assert_eq!(class(cloud.launch(&request("x", 1)).await), ErrorClass::Unknown);
+    let id = InstanceId::new("x");
+    stage.pass(VISIBILITY / 10 * 9);
+    assert!(cloud.launch(&request("x", 1)).await.is_ok(), "the same call again");
+    stage.pass(VISIBILITY / 10 * 9);
+    cloud.terminate(&id).await.unwrap();
+    stage.pass(VISIBILITY / 5);
+    assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn a_machine_that_ran_once_is_gone_with_the_first_list_without_it() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    cloud.endpoint(&id).await.unwrap();
+    stage.world.machines.borrow_mut().clear();
+    let restarted = stage.cloud("i");
+    assert_eq!(class(restarted.terminate(&id).await), ErrorClass::NotFound);
 }
 
 #[tokio::test]
