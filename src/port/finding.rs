@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Worth knowing; everything works.
     Note,
@@ -23,8 +26,8 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One finding of `doctor`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One finding of `doctor`, as text and as JSON. Field names are stable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Stable and short, for scripts and searches: `local-no-isolation`.
     pub code: &'static str,

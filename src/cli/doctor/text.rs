@@ -1,8 +1,6 @@
-//! Findings as text and as JSON.
+//! Findings as text.
 
 use anstyle::AnsiColor;
-use serde::Serialize;
-use serde_json::Value;
 
 use super::Examination;
 use crate::cli::rows::wrapped;
@@ -65,42 +63,4 @@ fn summary(examined: &Examination) -> String {
         plural(count(Severity::Warning), "warning"),
         plural(count(Severity::Note), "note"),
     )
-}
-
-/// Field names are stable.
-#[derive(Debug, Serialize)]
-struct ExaminationJson<'a> {
-    findings: Vec<FindingJson<'a>>,
-    /// Information that is not a finding.
-    seen: &'a [String],
-    /// What was checked.
-    checked: &'a [&'static str],
-    /// What `--repair`, `--take-over` or `--new-owner` did.
-    repaired: &'a [String],
-}
-
-#[derive(Debug, Serialize)]
-struct FindingJson<'a> {
-    code: &'a str,
-    /// `error`, `warning` or `note`.
-    severity: String,
-    message: &'a str,
-    remedy: Option<&'a str>,
-}
-
-pub(super) fn as_json(examined: &Examination) -> Value {
-    let findings = examined.findings.iter().map(|finding| FindingJson {
-        code: finding.code,
-        severity: finding.severity.to_string(),
-        message: &finding.message,
-        remedy: finding.remedy.as_deref(),
-    });
-    let json = ExaminationJson {
-        findings: findings.collect(),
-        seen: &examined.seen,
-        checked: &examined.checked,
-        repaired: &examined.repaired,
-    };
-    // Texts only: nothing in it can fail to be JSON.
-    serde_json::to_value(json).unwrap_or_default()
 }
