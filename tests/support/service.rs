@@ -38,7 +38,7 @@ trap "" QUIT
 "#;
 
 const CONFIG: &str =
-    "[pool.pool]\nmax_instances = 2\nidle_count = 1\nidle_time = '1h'\n[pool.pool.provider]\n";
+    "[pool.pool]\nmax_instances = 2\nidle_count = 2\nidle_time = '1h'\n[pool.pool.provider]\n";
 
 /// Stops the service in the middle of a job on a pool of this provider, given as the lines of its table.
 pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider: &str) {
@@ -49,6 +49,16 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
     std::fs::write(at("greenroom.toml"), config).expect("a file");
     let unit = unit(home.path());
     let Some(systemd) = Systemd::start(home.path(), &[("gitlab-runner.service", &unit)]) else { return };
+    let config = at("greenroom.toml").display().to_string();
+    let call = |args: &[&str]| systemd.run(&[&[GREENROOM, "--config", &config], args].concat());
+    // The job takes one of two idle instances, and its own calls start the keeper.
+    assert!(call(&["try", "true"]).status.success());
+    wait_for("two idle instances and no keeper", || {
+        let status: serde_json::Value =
+            serde_json::from_slice(&call(&["pool", "status", "--json"]).stdout).expect("it is JSON");
+        let pool = &status["pools"][0];
+        pool["idle"] == 2 && pool["keeper"]["runs"] == false
+    });
     systemd.systemctl(&["start", "gitlab-runner"]);
     let log = || std::fs::read_to_string(at("job.log")).unwrap_or_default();
     wait_for("the job's beginning", || log().contains("its beginning"));
@@ -61,8 +71,7 @@ pub(crate) fn a_graceful_stop_waits_for_the_job_and_for_nothing_of_ours(provider
     assert!(log().contains("its end") && log().contains("job succeeded"), "{}", log());
 
     // The warm instance lived on; the next call's keeper manages it.
-    let config = at("greenroom.toml").display().to_string();
-    let next = systemd.run(&[GREENROOM, "--config", &config, "try", "true"]);
+    let next = call(&["try", "true"]);
     let stderr = String::from_utf8_lossy(&next.stderr).into_owned();
     assert!(next.status.success() && stderr.contains("(warm, idle for "), "{stderr}");
     drop(systemd);
