@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use greenroom::config::Section;
+use greenroom::config;
 use greenroom::core::plan::table::ROWS;
+use greenroom::keys::Applies;
 use greenroom::keys::page;
-use greenroom::keys::{Applies, KeyTable};
 use greenroom::provider;
 
 fn path(name: &str) -> String {
@@ -57,14 +57,10 @@ fn every_promise_in_the_readme_names_a_test_that_exists() {
     }
 }
 
-fn tables_of_the_file() -> Vec<&'static KeyTable> {
-    Section::ALL.into_iter().map(Section::table).collect()
-}
-
 #[test]
 fn the_page_of_the_configuration_is_made_from_the_tables_of_keys() {
     let name = "docs/configuration.md";
-    let page = page::render(&tables_of_the_file(), provider::KEYS);
+    let page = page::render(config::KEYS, provider::KEYS);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(path(name), &page).expect("the document can be written");
     }
@@ -81,7 +77,7 @@ fn the_page_of_the_configuration_is_made_from_the_tables_of_keys() {
 #[test]
 fn every_key_is_explained_in_short_sentences() {
     let of_providers = provider::KEYS.iter().flat_map(|(_, tables)| *tables);
-    for table in tables_of_the_file().into_iter().chain(of_providers) {
+    for table in config::KEYS.iter().chain(of_providers) {
         assert!(table.about.ends_with('.') && !table.keys.is_empty(), "{}", table.header);
         for key in table.keys {
             let at = format!("`{}` of {}", key.name, table.header);

@@ -1,6 +1,7 @@
 //! A provider that exists in this file only: everything that reads providers finds it, and no other file names it.
 
-use greenroom::keys::{Applies, Key, KeyTable, Takes, Unset, key, page};
+use greenroom::keys::problem::Problem;
+use greenroom::keys::{Applies, Key, KeyTable, Takes, Unset, key, page, table};
 use greenroom::provider::{self, BuildContext, Built, Calls, Registration, WITHOUT_BACKENDS};
 
 /// The keys of the table.
@@ -20,8 +21,11 @@ const PAPER: Registration = Registration {
     doctor: |_, _| Vec::new(),
 };
 
-fn build(_context: &BuildContext, _table: &toml::Table) -> Built {
-    Err(provider::keys::KeyError::choice("size", "a7", &["a4", "a5"]))
+fn build(context: &BuildContext, table: &toml::Table) -> Built {
+    let help = "set the number of sheets";
+    let sheets = |table: &table::Table<'_>| table.required("sheets", table.count("sheets"), help).or(1);
+    let sheets: u32 = table::read(KEYS, context.pool.as_str(), table, sheets)?;
+    Err(Problem::new(format!("{sheets} sheets are not enough")).into())
 }
 
 #[test]
@@ -32,7 +36,7 @@ fn a_provider_in_one_place_is_found_everywhere() {
 
     assert_eq!(provider::find("paper").unwrap().example, PAPER.example);
     let error = provider::find("papre").unwrap_err().to_string();
-    assert!(error.ends_with("or \"paper\": did you mean \"paper\"?"), "{error}");
+    assert_eq!(error, "there is no provider `papre` (did you mean `paper`?)");
     assert!(provider::needs_variable("PAPER_HOME") && !provider::needs_variable("PAPER_SECRET"));
 
     let page = page::render(&[], &[provider::KEYS, &[(PAPER.kind, KEYS)]].concat());

@@ -12,6 +12,7 @@ use super::job_dirs::JobDirs;
 use super::program::calls;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
+use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
 use crate::port::setup::{PoolSetup, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs};
@@ -81,7 +82,7 @@ impl FileSetup {
                     self.pool
                 ));
             }
-            build(&config, pool, &self.around).map_err(|error| error.for_operator().trim_end().to_owned())
+            build(&config, pool, &self.around).map_err(|error| error.in_a_line())
         });
         Some((bytes, setup))
     }
@@ -116,14 +117,12 @@ pub(super) fn build(
         program: around.program.clone(),
         clock: Rc::clone(&around.clock),
     };
-    let complain = |key: &str, problem: String| {
-        let path = format!("{}.{key}", pool.provider.path);
-        CliError::config(config.complain(&path, problem).into())
-    };
-    let registration =
-        provider::find(&pool.provider.kind).map_err(|error| complain("kind", error.to_string()))?;
-    let provider = (registration.build)(&context, &pool.provider.table)
-        .map_err(|error| complain(&error.key, error.to_string()))?;
+    let invalid = |problems: Problems| CliError::config(config.diagnostics(problems).into());
+    let registration = provider::find(&pool.provider.kind).map_err(|unknown| {
+        let kind = Place::value_of(format!("{}.kind", pool.provider.path));
+        invalid(unknown.at(kind, "not defined").into())
+    })?;
+    let provider = (registration.build)(&context, &pool.provider.table).map_err(invalid)?;
     let launches = provider.capabilities().launches;
     if let Some(objection) = config.objection(pool, launches) {
         return Err(CliError::config(objection.into()));
@@ -134,8 +133,8 @@ pub(super) fn build(
             let dirs = JobDirs::of(pool, &around.state_dir)?;
             // A host that all domains may use must not keep what one domain has cached.
             let cache = policy.clean_unbinds.then_some(dirs.cache.as_str());
-            let script = (fixed.clean)(&pool.provider.table, &CleanDirs { builds: &dirs.builds, cache });
-            script.map_err(|error| complain(&error.key, error.to_string()))?.map(Rc::from)
+            let dirs = CleanDirs { builds: &dirs.builds, cache };
+            (fixed.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)?.map(Rc::from)
         }
         None => None,
     };
@@ -151,4 +150,37 @@ pub(super) fn build(
 fn one_line(error: &ConfigError) -> String {
     // Diagnostics fit in one line, without any line of the file.
     CliError::message(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::clock::tests::ManualClock;
+
+    #[tokio::test]
+    async fn a_mistake_that_comes_later_is_reported_in_one_line_without_a_line_of_the_file() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("greenroom.toml");
+        let write = |table: &str| {
+            let pool = "[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\nkind = \"local\"\nallow_root = true\n";
+            std::fs::write(&path, format!("{pool}{table}")).unwrap();
+            Config::read(&path).unwrap().0
+        };
+        let config = write("");
+        let program = std::env::current_exe().unwrap();
+        let state_dir = home.path().to_owned();
+        let around = ProviderContext { state_dir, program, clock: Rc::new(ManualClock::default()) };
+        let pool = config.pools.values().next().unwrap();
+        let setup = FileSetup::new(&path, &config, pool, around).unwrap();
+        assert_eq!(setup.current().await.1, None);
+
+        write("list_lags = \"1s\"\nsshd = \"hunter2\"\n");
+        let problem = setup.current().await.1.unwrap();
+        let (_, problem) = problem.split_once("greenroom.toml:").unwrap();
+        let expected =
+            "6:1: `list_lags` is not a key of `[pool.linux.provider]` (did you mean `list_lag`?), and 1 more";
+        assert_eq!(problem, expected);
+        write("");
+        assert_eq!(setup.current().await.1, None);
+    }
 }

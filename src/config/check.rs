@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::core::policy::IdlePolicy;
 use crate::core::time::Pretty;
-
-use super::diagnostic::Diagnostic;
-use super::table::{Got, Sink};
+use crate::keys::got::Got;
+use crate::keys::problem::Problem;
+use crate::keys::table::Table;
 
 /// The keys of a pool that are checked together.
 pub(super) struct PoolDraft {
@@ -41,21 +41,21 @@ impl IdleDraft {
     }
 }
 
-/// Checks a pool by itself.
-pub(super) fn pool(draft: &PoolDraft, sink: &mut Sink) {
-    uses(draft, sink);
-    idle(draft, &draft.idle, sink);
+/// Checks a pool by itself. `table` takes the mistakes, here and below.
+pub(super) fn pool(draft: &PoolDraft, table: &Table<'_>) {
+    uses(draft, table);
+    idle(draft, &draft.idle, table);
     if let (Got::Good(builds, at), Got::Good(cache, other)) = (&draft.builds_dir, &draft.cache_dir)
         && builds == cache
     {
         let title = "`builds_dir` and `cache_dir` must be different directories";
-        sink.push(Diagnostic::new(title).at(other.clone(), "the same directory").at(at.clone(), "as here"));
+        table.report(Problem::new(title).at(other.clone(), "the same directory").at(at.clone(), "as here"));
     }
 }
 
 /// An instance that is terminated before all its slots are used. If `max_use_count` is missing, its default depends on
 /// the provider, so `Config::objection` checks that.
-fn uses(draft: &PoolDraft, sink: &mut Sink) {
+fn uses(draft: &PoolDraft, table: &Table<'_>) {
     if let (Got::Good(served, at), Got::Good(jobs, other)) =
         (&draft.max_use_count, &draft.capacity_per_instance)
         && *served != 0
@@ -65,17 +65,16 @@ fn uses(draft: &PoolDraft, sink: &mut Sink) {
             "`max_use_count` = {served} is less than `capacity_per_instance` = {jobs}: no instance would \
              ever be full"
         );
-        let diagnostic = Diagnostic::new(title).at(at.clone(), "jobs that an instance runs in its life");
-        let diagnostic = diagnostic.at(other.clone(), "jobs that an instance runs concurrently");
-        sink.push(
-            diagnostic
-                .help(format!("set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit")),
+        let problem = Problem::new(title).at(at.clone(), "jobs that an instance runs in its life");
+        let problem = problem.at(other.clone(), "jobs that an instance runs concurrently");
+        table.report(
+            problem.help(format!("set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit")),
         );
     }
 }
 
 /// Checks the idle keys of a pool, or of an entry on top of it, against the pool's limits.
-pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
+pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, table: &Table<'_>) {
     let count = entry.idle_count.over(&pool.idle.idle_count);
     let factor = entry.scale_factor.over(&pool.idle.scale_factor);
     let limit = entry.scale_factor_limit.over(&pool.idle.scale_factor_limit);
@@ -92,7 +91,7 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
             let title =
                 format!("`idle_count` = {wanted} job slots can never be idle: this pool has at most {slots}");
             let label = format!("{most} × `capacity_per_instance` = {capacity} makes {slots}");
-            sink.push(Diagnostic::new(title).at(at.clone(), "wanted").at(limit_at.clone(), label));
+            table.report(Problem::new(title).at(at.clone(), "wanted").at(limit_at.clone(), label));
         }
     }
     if let (Got::Good(floor, at), Got::Good(ceiling, limit_at)) = (count, limit)
@@ -102,10 +101,9 @@ pub(super) fn idle(pool: &PoolDraft, entry: &IdleDraft, sink: &mut Sink) {
         && ceiling < floor
     {
         let title = format!("`scale_factor_limit` = {ceiling} is below `idle_count` = {floor}");
-        let diagnostic = Diagnostic::new(title).at(limit_at.clone(), "the maximum of idle job slots");
-        sink.push(
-            diagnostic.at(at.clone(), "the minimum of idle job slots").help("set it to 0 for no limit"),
-        );
+        let problem = Problem::new(title).at(limit_at.clone(), "the maximum of idle job slots");
+        table
+            .report(problem.at(at.clone(), "the minimum of idle job slots").help("set it to 0 for no limit"));
     }
 }
 
@@ -123,14 +121,14 @@ const ORDERED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-pub(super) fn timing(given: &[(&str, Got<Duration>)], sink: &mut Sink) {
+pub(super) fn timing(given: &[(&str, Got<Duration>)], table: &Table<'_>) {
     let find = |name: &str| given.iter().find(|(known, _)| *known == name).map(|(_, got)| got);
     for (short, long, why) in ORDERED {
         if let (Some(Got::Good(a, at)), Some(Got::Good(b, other))) = (find(short), find(long))
             && a > b
         {
             let title = format!("`{short}` = {} is longer than `{long}` = {}", Pretty(*a), Pretty(*b));
-            sink.push(Diagnostic::new(title).at(at.clone(), *why).at(other.clone(), "shorter"));
+            table.report(Problem::new(title).at(at.clone(), *why).at(other.clone(), "shorter"));
         }
     }
 }

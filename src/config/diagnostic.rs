@@ -6,41 +6,16 @@ use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use crate::keys::problem::{Problem, printable};
+
 /// Shows at most this many diagnostics; a binary file would have thousands.
 const SHOWN: usize = 10;
 
 /// A position in the text: byte offsets.
 pub(super) type Span = Range<usize>;
 
-/// One diagnostic.
-#[derive(Debug, Clone)]
-pub(super) struct Diagnostic {
-    title: String,
-    /// The first one is the position of the mistake; the others are what it contradicts.
-    marks: Vec<(Span, String)>,
-    help: Vec<String>,
-}
-
-impl Diagnostic {
-    pub(super) fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), marks: Vec::new(), help: Vec::new() }
-    }
-
-    /// Adds a label. The first one marks the mistake itself, further ones what belongs to it.
-    pub(super) fn at(mut self, span: Span, label: impl Into<String>) -> Self {
-        self.marks.push((span, label.into()));
-        self
-    }
-
-    pub(super) fn help(mut self, text: impl Into<String>) -> Self {
-        self.help.push(text.into());
-        self
-    }
-
-    fn first_offset(&self) -> usize {
-        self.marks.first().map_or(0, |(span, _)| span.start)
-    }
-}
+/// A mistake whose places are known.
+pub(super) type Diagnostic = Problem<Span>;
 
 /// Everything that is wrong with one configuration, in the order of the file.
 ///
@@ -55,7 +30,7 @@ pub struct Diagnostics {
 
 impl Diagnostics {
     pub(super) fn new(file: &str, source: Arc<str>, mut found: Vec<Diagnostic>) -> Self {
-        found.sort_by_key(Diagnostic::first_offset);
+        found.sort_by_key(|one| one.marks.first().map_or(0, |(span, _)| span.start));
         Self { file: file.to_owned(), source, found }
     }
 
@@ -85,11 +60,9 @@ impl Diagnostics {
             }
             None => self.file.clone(),
         };
-        let help = first.help.first().filter(|help| !help.contains('\n'));
-        let help = help.map_or(String::new(), |help| format!(" ({help})"));
         match self.found.len() - 1 {
-            0 => format!("{place}: {}{help}", first.title),
-            more => format!("{place}: {}{help}, and {more} more", first.title),
+            0 => format!("{place}: {first}"),
+            more => format!("{place}: {first}, and {more} more"),
         }
     }
 
@@ -104,7 +77,7 @@ impl Diagnostics {
             });
             title.element(Snippet::source(&*self.source).path(self.file.as_str()).annotations(marks))
         };
-        for help in &one.help {
+        if let Some(help) = &one.help {
             group = group.element(Level::HELP.message(help.as_str()));
         }
         group
@@ -113,9 +86,7 @@ impl Diagnostics {
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name in the file may contain terminal control characters; the renderer escapes those itself.
-        let text: String = self.summary().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        f.write_str(&text)
+        f.write_str(&printable(&self.summary()))
     }
 }
 

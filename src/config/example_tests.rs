@@ -1,38 +1,43 @@
 //! The example is valid and shows true defaults, and the tables of keys are complete.
 
-use super::keys::all;
+use super::keys::{POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
 use super::*;
-use crate::keys::{Key, Takes, Unset};
+use crate::keys::{Key, KeyTable, Takes, Unset};
 
 const EXAMPLE: &str = include_str!("../../examples/config.toml");
 
+/// Every key with the kind of table that it belongs to.
+fn all() -> impl Iterator<Item = (&'static KeyTable, &'static Key)> {
+    KEYS.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
+}
+
 /// A configuration with one more line in one kind of table.
-fn with(section: Section, line: &str) -> String {
-    let line_in = |place: Section| if place == section { line } else { "" };
+fn with(section: &KeyTable, line: &str) -> String {
+    let line_in = |place: KeyTable| if place == *section { line } else { "" };
     let max_instances = if line.starts_with("max_instances") { "" } else { "max_instances = 9" };
     let kind = if line.starts_with("kind") { "" } else { "kind = 'local'" };
     let periods = if line.starts_with("periods") { "" } else { "periods = ['* * * * *']" };
     let pool = if line.starts_with("pool") { "" } else { "pool = 'a'" };
-    let policy = if section == Section::Policy { "[[pool.a.policy]]" } else { "#" };
-    let rule = if section == Section::Rule { "[[rule]]" } else { "#" };
-    let periods = if section == Section::Policy { periods } else { "" };
-    let pool = if section == Section::Rule { pool } else { "" };
+    let policy = if *section == POLICY { "[[pool.a.policy]]" } else { "#" };
+    let rule = if *section == RULE { "[[rule]]" } else { "#" };
+    let periods = if *section == POLICY { periods } else { "" };
+    let pool = if *section == RULE { pool } else { "" };
     [
-        line_in(Section::Top),
+        line_in(TOP),
         "[pool.a]",
         max_instances,
-        line_in(Section::Pool),
+        line_in(POOL),
         "[pool.a.provider]",
         kind,
-        line_in(Section::Provider),
+        line_in(PROVIDER),
         policy,
-        line_in(Section::Policy),
+        line_in(POLICY),
         periods,
         rule,
-        line_in(Section::Rule),
+        line_in(RULE),
         pool,
-        if section == Section::Timing { "[timing]" } else { "" },
-        line_in(Section::Timing),
+        if *section == TIMING { "[timing]" } else { "" },
+        line_in(TIMING),
     ]
     .join("\n")
 }
@@ -61,19 +66,19 @@ fn the_example_stays_valid_when_every_comment_that_is_a_key_is_taken_in() {
 }
 
 /// The keys that a text contains, commented out or not, with the kind of table of each.
-fn mentioned(text: &str) -> Vec<(Section, String)> {
-    let mut section = Section::Top;
+fn mentioned(text: &str) -> Vec<(KeyTable, String)> {
+    let mut section = TOP;
     let mut found = Vec::new();
     for line in text.lines() {
         let line = line.strip_prefix('#').unwrap_or(line);
         let parts: Vec<&str> = line.trim_matches(['[', ']']).split('.').collect();
         if line.starts_with('[') && line.ends_with(']') {
             let (next, key) = match parts.as_slice() {
-                ["timing"] => (Section::Timing, (Section::Top, "timing")),
-                ["rule"] => (Section::Rule, (Section::Top, "rule")),
-                ["pool", _] => (Section::Pool, (Section::Top, "pool")),
-                ["pool", _, "policy"] => (Section::Policy, (Section::Pool, "policy")),
-                ["pool", _, "provider"] => (Section::Provider, (Section::Pool, "provider")),
+                ["timing"] => (TIMING, (TOP, "timing")),
+                ["rule"] => (RULE, (TOP, "rule")),
+                ["pool", _] => (POOL, (TOP, "pool")),
+                ["pool", _, "policy"] => (POLICY, (POOL, "policy")),
+                ["pool", _, "provider"] => (PROVIDER, (POOL, "provider")),
                 other => panic!("unknown table {other:?}"),
             };
             section = next;
@@ -88,28 +93,28 @@ fn mentioned(text: &str) -> Vec<(Section, String)> {
 #[test]
 fn the_example_mentions_every_key_but_most_of_timing() {
     let mentioned = mentioned(EXAMPLE);
-    let is_there = |place: Section, key: &Key| {
-        mentioned.iter().any(|(section, name)| *section == place && name == key.name)
+    let is_there = |place: &KeyTable, key: &Key| {
+        mentioned.iter().any(|(section, name)| section == place && name == key.name)
     };
-    for (section, key) in all().filter(|(section, _)| *section != Section::Timing) {
+    for (section, key) in all().filter(|(section, _)| **section != TIMING) {
         let there = is_there(section, key);
-        assert!(there, "`{}` of {} is missing in examples/config.toml", key.name, section.header());
+        assert!(there, "`{}` of {} is missing in examples/config.toml", key.name, section.header);
     }
-    let timing = Section::Timing.keys().filter(|key| is_there(Section::Timing, key)).count();
+    let timing = TIMING.keys.iter().filter(|key| is_there(&TIMING, key)).count();
     assert_eq!(timing, 12, "the dozen that operators change; docs/configuration.md has the others");
 }
 
 #[test]
 fn the_commented_defaults_of_the_example_are_the_true_ones() {
     // A key that is commented out and has no default shows a sensible value, and its comment describes it.
-    let shown = |place: Section, key: &Key| {
-        let mut section = Section::Top;
+    let shown = |place: &KeyTable, key: &Key| {
+        let mut section = TOP;
         EXAMPLE.lines().find_map(|line| {
             if line.starts_with('[') {
                 section = mentioned(line).first().map_or(section, |_| section_of(line));
             }
             let (name, value) = line.strip_prefix('#')?.split_once(" = ")?;
-            (section == place && name == key.name).then(|| value.to_owned())
+            (section == *place && name == key.name).then(|| value.to_owned())
         })
     };
     let mut compared = 0;
@@ -122,14 +127,14 @@ fn the_commented_defaults_of_the_example_are_the_true_ones() {
     assert!(compared > 20, "{compared}");
 }
 
-fn section_of(header: &str) -> Section {
+fn section_of(header: &str) -> KeyTable {
     let parts: Vec<&str> = header.trim_matches(['[', ']']).split('.').collect();
     match parts.as_slice() {
-        ["timing"] => Section::Timing,
-        ["rule"] => Section::Rule,
-        [_, _, "policy"] => Section::Policy,
-        [_, _, "provider"] => Section::Provider,
-        _ => Section::Pool,
+        ["timing"] => TIMING,
+        ["rule"] => RULE,
+        [_, _, "policy"] => POLICY,
+        [_, _, "provider"] => PROVIDER,
+        _ => POOL,
     }
 }
 
@@ -199,6 +204,6 @@ fn every_key_changes_something() {
 fn every_field_of_the_core_timing_is_a_key() {
     let fields = serde_json::to_value(Timing::default()).unwrap();
     for field in fields.as_object().unwrap().keys() {
-        assert!(Section::Timing.keys().any(|key| key.name == *field), "`{field}` is no key of [timing]");
+        assert!(TIMING.keys.iter().any(|key| key.name == *field), "`{field}` is no key of [timing]");
     }
 }

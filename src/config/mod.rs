@@ -1,18 +1,16 @@
 //! `greenroom.toml`: from text to checked settings.
 //!
-//! The text is read key by key against the tables of all keys (keys/). All mistakes are collected and shown together,
-//! each with its line. `Config` has no spans; it keeps them apart for messages that name where a limit is set.
+//! The tables are read key by key against the declared keys (keys/). All mistakes are collected and shown together, each
+//! with its line. Values have no spans; `Config` keeps those apart, for mistakes and for messages that name a line.
 
 mod check;
 mod diagnostic;
 mod glob;
 mod keys;
-mod near;
 mod origin;
 mod pool;
 mod rule;
 mod syntax;
-mod table;
 mod timing;
 
 use std::collections::BTreeMap;
@@ -23,14 +21,15 @@ use std::sync::Arc;
 
 use crate::core::ids::PoolName;
 use crate::core::policy::Timing;
+use crate::keys::problem::{Place, Problem, Problems, join};
+use crate::keys::table;
 
 use diagnostic::Diagnostic;
 use origin::Origins;
 use rule::{Named, Rules};
-use table::{Got, Table};
 
 pub use diagnostic::Diagnostics;
-pub use keys::Section;
+pub use keys::TABLES as KEYS;
 pub use pool::{PoolConfig, ProviderTable};
 pub use rule::{JobTraits, PoolChoice};
 pub use timing::HostTiming;
@@ -76,30 +75,22 @@ impl Config {
     /// Checks a text; messages call it `file_name`.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Diagnostics> {
         let source: Arc<str> = Arc::from(text);
-        let invalid = |found| Diagnostics::new(file_name, Arc::clone(&source), found);
-        let values = syntax::parse(text).map_err(invalid)?;
-        let mut sink = Vec::new();
-        let top = Table::open(Section::Top, String::new(), 0..0, &values, &mut sink);
-        let state_dir = top.host_path("state_dir", &mut sink).or("/var/lib/greenroom".to_owned());
-        let history_days = top.count("history_days", &mut sink).or(30);
-        let (timing, host_timing) = match top.table("timing", &mut sink) {
-            Got::Good(values, span) => {
-                let table = Table::open(Section::Timing, "[timing]".to_owned(), span, values, &mut sink);
-                timing::read(&table, &mut sink)
+        let parsed = syntax::parse(text);
+        let parsed = parsed.map_err(|found| Diagnostics::new(file_name, Arc::clone(&source), found))?;
+        let (origins, values) = Origins::of(file_name, source, &parsed);
+        let read = table::read(KEYS, "", &values, |top| {
+            let timing = top.table("timing").value().map(timing::read).unwrap_or_default();
+            let pools = pool::read_all(top, &timing.0);
+            let named = named(&values);
+            if named.0.is_empty() && !matches!(values.get("pool"), Some(value) if !value.is_table()) {
+                top.report(no_pool());
             }
-            Got::Absent | Got::Bad => Default::default(),
-        };
-        let pools = pool::read_all(&top, &timing, &mut sink);
-        let named = named(&values);
-        if named.0.is_empty() && !matches!(values.get("pool"), Some(value) if !value.get_ref().is_table()) {
-            sink.push(no_pool());
-        }
-        let rules = rule::read(&top, &named, &mut sink);
-        let origins = Origins::of(file_name, Arc::clone(&source), &values);
-        if !sink.is_empty() {
-            return Err(invalid(sink));
-        }
-        let state_dir = PathBuf::from(state_dir);
+            let rules = rule::read(top, &named);
+            let state_dir = top.text("state_dir").or("/var/lib/greenroom".to_owned());
+            (PathBuf::from(state_dir), top.count("history_days").or(30), timing, pools, rules)
+        });
+        let (state_dir, history_days, (timing, host_timing), pools, rules) =
+            read.map_err(|problems| origins.diagnostics(problems))?;
         Ok(Self { state_dir, history_days, timing, host_timing, pools, rules, origins })
     }
 
@@ -137,17 +128,17 @@ impl Config {
         if served >= jobs {
             return None;
         }
-        let problem = format!(
+        let title = format!(
             "`capacity_per_instance` = {jobs}, but an instance is terminated after {served} (the default of \
              `max_use_count`); set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit"
         );
-        Some(self.complain(&format!("pool.{}.capacity_per_instance", pool.name), problem))
+        let key = join(&format!("pool.{}", pool.name), "capacity_per_instance");
+        Some(self.diagnostics(Problem::new(title).at(Place::name_of(key), "here")))
     }
 
-    /// A diagnostic for a key that the caller reads (a provider's table), at its line, or at the nearest table around
-    /// it if the key is not set.
-    pub fn complain(&self, key: &str, problem: impl Into<String>) -> Diagnostics {
-        self.origins.complain(key, problem.into())
+    /// Mistakes that the caller has found in a table of the file (a provider's), with their lines.
+    pub fn diagnostics(&self, problems: impl Into<Problems>) -> Diagnostics {
+        self.origins.diagnostics(problems.into())
     }
 }
 
@@ -174,13 +165,14 @@ fn text_of<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, Diagnostics> {
 }
 
 /// The pools by name, including those with mistakes: a rule that names one of these is itself correct.
-fn named(values: &toml::de::DeTable<'_>) -> Named {
-    let tables = values.get("pool").and_then(|value| value.get_ref().as_table());
-    Named(tables.into_iter().flatten().map(|(key, _)| (key.get_ref().to_string(), key.span())).collect())
+fn named(values: &toml::Table) -> Named {
+    let tables = values.get("pool").and_then(toml::Value::as_table);
+    let place = |name: &String| (name.clone(), Place::name_of(join("pool", name)));
+    Named(tables.into_iter().flat_map(toml::Table::keys).map(place).collect())
 }
 
-fn no_pool() -> Diagnostic {
-    Diagnostic::new("no pool is defined").help(
+fn no_pool() -> Problem {
+    Problem::new("no pool is defined").help(
         "add a pool, for example:\n[pool.linux]\nmax_instances = 4\n[pool.linux.provider]\nkind = \"local\"",
     )
 }

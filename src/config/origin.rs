@@ -1,18 +1,27 @@
-//! The position of each key, for messages after the check.
+//! The positions of all keys, and the file's values without them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
+use toml::{Table, Value};
 
-use super::diagnostic::{Diagnostic, Diagnostics, Span, line_and_column};
+use super::diagnostic::{Diagnostics, Span, line_and_column};
+use crate::keys::problem::{Part, Place, Problems, join};
 
 /// The positions of all keys of one file.
 #[derive(Clone)]
 pub(super) struct Origins {
     file: String,
     source: Arc<str>,
-    spans: BTreeMap<String, Span>,
+    spans: BTreeMap<String, Spans>,
+}
+
+/// The positions of a key and of its value; of an entry of a list, both are the value's.
+#[derive(Clone)]
+struct Spans {
+    name: Span,
+    value: Span,
 }
 
 impl PartialEq for Origins {
@@ -23,60 +32,70 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    pub(super) fn of(file: &str, source: Arc<str>, values: &DeTable<'_>) -> Self {
-        let mut spans = BTreeMap::new();
-        collect(values, "", &mut spans);
-        Self { file: file.to_owned(), source, spans }
+    /// Takes a file apart into positions and values.
+    pub(super) fn of(file: &str, source: Arc<str>, values: &DeTable<'_>) -> (Self, Table) {
+        let mut origins = Self { file: file.to_owned(), source, spans: BTreeMap::new() };
+        let values = origins.table(values, "");
+        (origins, values)
     }
 
     pub(super) fn line(&self, key: &str) -> Option<String> {
-        let span = self.spans.get(key)?;
-        Some(format!("{}:{}", self.file, line_and_column(&self.source, span.start).0))
+        let start = self.spans.get(key)?.name.start;
+        Some(format!("{}:{}", self.file, line_and_column(&self.source, start).0))
     }
 
-    pub(super) fn complain(&self, key: &str, problem: String) -> Diagnostics {
-        let mut nearest = Some(key);
-        let span = loop {
-            match nearest {
-                Some(path) => match self.spans.get(path) {
-                    Some(span) => break Some(span.clone()),
-                    None => nearest = path.rsplit_once('.').map(|(parent, _)| parent),
-                },
-                None => break None,
-            }
-        };
-        let diagnostic = Diagnostic::new(problem);
-        let diagnostic = match span {
-            Some(span) => diagnostic.at(span, if nearest == Some(key) { "here" } else { "in this table" }),
-            None => diagnostic,
-        };
-        Diagnostics::new(&self.file, Arc::clone(&self.source), vec![diagnostic])
+    pub(super) fn diagnostics(&self, problems: Problems) -> Diagnostics {
+        let found = problems.0.into_iter().map(|problem| problem.located(|place| self.span(place)));
+        Diagnostics::new(&self.file, Arc::clone(&self.source), found.collect())
     }
-}
 
-fn collect(values: &DeTable<'_>, above: &str, spans: &mut BTreeMap<String, Span>) {
-    for (key, value) in values {
-        let path =
-            if above.is_empty() { key.get_ref().to_string() } else { format!("{above}.{}", key.get_ref()) };
-        spans.insert(path.clone(), key.span());
-        descend(value.get_ref(), &path, spans);
-    }
-}
-
-fn descend(value: &DeValue<'_>, path: &str, spans: &mut BTreeMap<String, Span>) {
-    match value {
-        DeValue::Table(table) => collect(table, path, spans),
-        DeValue::Array(list) => {
-            for (index, one) in list.iter().enumerate() {
-                let path = format!("{path}.{index}");
-                spans.insert(path.clone(), one.span());
-                descend(one.get_ref(), &path, spans);
+    /// The position of a place; of one that the file lacks, the table around it.
+    fn span(&self, place: &Place) -> Span {
+        let mut path = place.path.as_str();
+        loop {
+            match (self.spans.get(path), path.rsplit_once('.')) {
+                (Some(spans), _) if place.part == Part::Name && path == place.path => {
+                    return spans.name.clone();
+                }
+                (Some(spans), _) => return spans.value.clone(),
+                (None, Some((around, _))) => path = around,
+                (None, None) => return 0..0,
             }
         }
-        DeValue::String(_)
-        | DeValue::Integer(_)
-        | DeValue::Float(_)
-        | DeValue::Boolean(_)
-        | DeValue::Datetime(_) => {}
     }
+
+    fn table(&mut self, values: &DeTable<'_>, path: &str) -> Table {
+        let entry = |(key, value): (&toml::Spanned<toml::de::DeString<'_>>, &toml::Spanned<DeValue<'_>>)| {
+            let path = join(path, key.get_ref());
+            self.spans.insert(path.clone(), Spans { name: key.span(), value: value.span() });
+            (key.get_ref().to_string(), self.value(value.get_ref(), &path))
+        };
+        values.iter().map(entry).collect()
+    }
+
+    fn value(&mut self, value: &DeValue<'_>, path: &str) -> Value {
+        match value {
+            DeValue::Table(table) => Value::Table(self.table(table, path)),
+            DeValue::Array(list) => {
+                let entry = |(at, one): (usize, &toml::Spanned<DeValue<'_>>)| {
+                    let path = join(path, &at.to_string());
+                    self.spans.insert(path.clone(), Spans { name: one.span(), value: one.span() });
+                    self.value(one.get_ref(), &path)
+                };
+                Value::Array(list.iter().enumerate().map(entry).collect())
+            }
+            DeValue::String(text) => Value::String(text.to_string()),
+            DeValue::Integer(number) => Value::Integer(integer(number)),
+            // The parser has checked the form, and a number that is too large becomes infinite.
+            DeValue::Float(number) => Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+            DeValue::Boolean(flag) => Value::Boolean(*flag),
+            DeValue::Datetime(time) => Value::Datetime(*time),
+        }
+    }
+}
+
+/// A number beyond 64 bits becomes the largest or the smallest one; no key takes those.
+fn integer(number: &DeInteger<'_>) -> i64 {
+    let limit = if number.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
+    i64::from_str_radix(number.as_str(), number.radix()).unwrap_or(limit)
 }

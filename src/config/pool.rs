@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use toml::Spanned;
-
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
 use crate::core::schedule::{Schedule, ScheduleText};
+use crate::keys::got::Got;
+use crate::keys::problem::{Place, Problem, join};
+use crate::keys::table::Table;
 
 use super::check::{self, IdleDraft, PoolDraft};
-use super::diagnostic::{Diagnostic, Span};
-use super::keys::Section;
-use super::table::{Got, Sink, Table};
 
 /// One pool, as the operator configured it.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,14 +48,14 @@ impl PoolConfig {
     }
 }
 
-/// A provider's own table. The provider reads it, and points at lines with `Config::complain`.
+/// A provider's own table. The provider reads it; `Config::diagnostics` finds the lines of its mistakes.
 #[derive(Clone, PartialEq)]
 pub struct ProviderTable {
     /// The provider's name.
     pub kind: String,
     /// Everything in the table but `kind`.
     pub table: toml::Table,
-    /// The path of this table in the file, for `Config::origin` and `Config::complain`: `pool.linux.provider`.
+    /// The path of this table in the file: `pool.linux.provider`.
     pub path: String,
 }
 
@@ -70,63 +68,63 @@ impl fmt::Debug for ProviderTable {
 }
 
 /// Reads every pool.
-pub(super) fn read_all(top: &Table<'_>, timing: &Timing, sink: &mut Sink) -> BTreeMap<PoolName, PoolConfig> {
+pub(super) fn read_all(top: &Table<'_>, timing: &Timing) -> BTreeMap<PoolName, PoolConfig> {
     let mut pools = BTreeMap::new();
-    let Got::Good(tables, _) = top.table("pool", sink) else { return pools };
-    for (key, value) in tables {
-        let text: &str = key.get_ref();
-        let Some(values) = value.get_ref().as_table() else {
-            let title = format!("`{text}` is not a pool");
-            let help = "define a pool as a table: `[pool.NAME]`";
-            sink.push(Diagnostic::new(title).at(value.span(), "not a table").help(help));
+    for (text, value) in top.names("pool").into_value().into_iter().flatten() {
+        let path = join(&top.path("pool"), text);
+        let Some(values) = value.as_table() else {
+            let problem = Problem::new(format!("`{text}` is not a pool"));
+            let problem = problem.at(Place::value_of(path), "not a table");
+            top.report(problem.help("define a pool as a table: `[pool.NAME]`"));
             continue;
         };
-        let name = match PoolName::parse(text) {
-            Ok(name) => name,
-            Err(problem) => {
-                let title = format!("`{text}` cannot be the name of a pool");
-                sink.push(Diagnostic::new(title).at(key.span(), problem.rule));
-                PoolName::new(text)
-            }
-        };
-        let header = format!("[pool.{text}]");
-        let table = Table::open(Section::Pool, header, value.span(), values, sink);
-        if let Some(pool) = read(&table, name, timing, sink) {
+        let name = PoolName::parse(text).unwrap_or_else(|problem| {
+            let title = format!("`{text}` cannot be the name of a pool");
+            top.report(Problem::new(title).at(Place::name_of(path), problem.rule));
+            PoolName::new(text)
+        });
+        if let Some(pool) = read(&top.named_table("pool", text, values), name, timing) {
             pools.insert(pool.name.clone(), pool);
         }
     }
     pools
 }
 
-fn read(table: &Table<'_>, name: PoolName, timing: &Timing, sink: &mut Sink) -> Option<PoolConfig> {
+fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig> {
     let default = Policy::default();
     let draft = PoolDraft {
-        max_instances: table.count("max_instances", sink),
-        capacity_per_instance: table.count("capacity_per_instance", sink),
-        max_use_count: table.count("max_use_count", sink),
-        idle: idle(table, sink),
-        builds_dir: table.guest_path("builds_dir", sink),
-        cache_dir: table.guest_path("cache_dir", sink),
+        max_instances: table.required(
+            "max_instances",
+            table.count("max_instances"),
+            "set the maximum number of instances, whatever their phase",
+        ),
+        capacity_per_instance: table.count("capacity_per_instance"),
+        max_use_count: table.count("max_use_count"),
+        idle: idle(table),
+        builds_dir: table.text("builds_dir"),
+        cache_dir: table.text("cache_dir"),
     };
-    if !table.has("max_instances") {
-        table.missing("max_instances", sink, "set the maximum number of instances, whatever their phase");
-    }
-    check::pool(&draft, sink);
+    check::pool(&draft, table);
     let idle_policy = draft.idle.over(&default.idle);
     let mut timing = timing.clone();
-    timing.acquire_timeout = table.duration("acquire_timeout", sink).or(timing.acquire_timeout);
-    let reuse = [Reuse::Project, Reuse::Namespace, Reuse::Any];
+    timing.acquire_timeout = table.duration("acquire_timeout").or(timing.acquire_timeout);
+    let reuse = match table.word("reuse").or("project") {
+        "namespace" => Reuse::Namespace,
+        "any" => Reuse::Any,
+        _ => Reuse::Project,
+    };
+    let shell = table.word("shell").or(Shell::Bash.as_str());
     let uses = draft.max_use_count.value().copied();
     let policy = Policy {
         max_instances: draft.max_instances.or(default.max_instances),
         capacity_per_instance: draft.capacity_per_instance.or(default.capacity_per_instance),
         max_use_count: uses.map_or(default.max_use_count, |count| (count > 0).then_some(count)),
-        max_launching: table.count("max_launching", sink).or(default.max_launching),
-        launches_per_minute: table.count("launches_per_minute", sink).or(default.launches_per_minute),
-        max_lifetime: table.duration("max_lifetime", sink).value().map(|age| Lifetime(*age)),
-        reuse: table.word("reuse", sink).value().map_or(default.reuse, |index| reuse[*index]),
-        clean_unbinds: table.flag("clean_unbinds", sink).or(default.clean_unbinds),
-        schedules: schedules(table, &draft, &idle_policy, sink),
+        max_launching: table.count("max_launching").or(default.max_launching),
+        launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
+        max_lifetime: table.duration("max_lifetime").into_value().map(Lifetime),
+        reuse,
+        clean_unbinds: table.flag("clean_unbinds").or(default.clean_unbinds),
+        schedules: schedules(table, &draft, &idle_policy),
         idle: idle_policy,
         timing,
     };
@@ -135,103 +133,82 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing, sink: &mut Sink) -> 
         policy,
         dirs_given: table.has("builds_dir") || table.has("cache_dir"),
         uses_given: uses.is_some(),
-        shell: table.word("shell", sink).value().map_or(Shell::Bash, |index| Shell::ALL[*index]),
+        shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
         builds_dir: draft.builds_dir.or("/builds".to_owned()),
         cache_dir: draft.cache_dir.or("/cache".to_owned()),
-        ready_command: table.text("ready_command", sink).value().cloned(),
-        clean_command: table.text("clean_command", sink).value().cloned(),
-        provider: provider(table, sink)?,
+        ready_command: table.text("ready_command").into_value(),
+        clean_command: table.text("clean_command").into_value(),
+        provider: provider(table)?,
     })
 }
 
-fn idle(table: &Table<'_>, sink: &mut Sink) -> IdleDraft {
+fn idle(table: &Table<'_>) -> IdleDraft {
     IdleDraft {
-        idle_count: table.count("idle_count", sink),
-        idle_time: table.duration("idle_time", sink),
-        scale_factor: table.factor("scale_factor", sink),
-        scale_factor_limit: table.count("scale_factor_limit", sink),
+        idle_count: table.count("idle_count"),
+        idle_time: table.duration("idle_time"),
+        scale_factor: table.factor("scale_factor"),
+        scale_factor_limit: table.count("scale_factor_limit"),
     }
 }
 
-fn schedules(table: &Table<'_>, pool: &PoolDraft, below: &IdlePolicy, sink: &mut Sink) -> Vec<ScheduledIdle> {
+fn schedules(table: &Table<'_>, pool: &PoolDraft, below: &IdlePolicy) -> Vec<ScheduledIdle> {
     let mut schedules = Vec::new();
-    let header = format!("[{}.policy]]", table.header.trim_end_matches(']'));
-    for (span, values) in table.tables("policy", sink) {
-        let entry = Table::open(Section::Policy, header.clone(), span, values, sink);
-        let draft = idle(&entry, sink);
-        check::idle(pool, &draft, sink);
-        if let Some(when) = schedule(&entry, sink) {
+    for entry in table.tables("policy").or(Vec::new()) {
+        let draft = idle(&entry);
+        check::idle(pool, &draft, table);
+        if let Some(when) = schedule(&entry) {
             schedules.push(ScheduledIdle { when, idle: draft.over(below) });
         }
     }
     schedules
 }
 
-fn schedule(entry: &Table<'_>, sink: &mut Sink) -> Option<Schedule> {
-    let zone = entry.text("timezone", sink);
-    if !entry.has("periods") {
-        let help = "set `periods`, such as `[\"* 9-17 * * mon-fri\"]` (minute, hour, day, month, weekday)";
-        entry.missing("periods", sink, help);
-    }
-    let periods = entry.texts("periods", sink);
+fn schedule(entry: &Table<'_>) -> Option<Schedule> {
+    let zone = entry.text("timezone");
+    let help = "set `periods`, such as `[\"* 9-17 * * mon-fri\"]` (minute, hour, day, month, weekday)";
+    let periods = entry.required("periods", entry.texts("periods"), help);
     let mut timezone = zone.or("UTC".to_owned());
     let mut readable = !zone.is_bad();
-    if let Some(span) = zone.span() {
+    if let Got::Good(_, place) = zone {
         // Checked separately, so that a wrong time zone is not reported as a wrong period.
         let text = ScheduleText { periods: vec!["* * * * *".to_owned()], timezone: timezone.clone() };
         if Schedule::parse(text).is_err() {
             let title = format!("unknown time zone `{timezone}`");
             let help = "use a name of the IANA time zone database, such as \"Europe/Berlin\" or \"UTC\"";
-            sink.push(Diagnostic::new(title).at(span, "unknown").help(help));
+            entry.report(Problem::new(title).at(place, "unknown").help(help));
             "UTC".clone_into(&mut timezone);
             readable = false;
         }
     }
-    let periods = periods.value()?;
-    for period in periods {
-        let text = ScheduleText { periods: vec![period.get_ref().clone()], timezone: timezone.clone() };
+    let periods = periods.into_value()?;
+    for (period, place) in &periods {
+        let text = ScheduleText { periods: vec![period.clone()], timezone: timezone.clone() };
         if let Err(wrong) = Schedule::parse(text) {
             let title = format!("the period `{}` is invalid", wrong.period);
             // The parser adds a caret of its own under its last line.
             let problem = wrong.problem.lines().next_back().unwrap_or_default();
             let problem = problem.trim_start_matches([' ', '^']).to_owned();
             let help = "use five fields (minute, hour, day, month, weekday), such as \"* 9-17 * * mon-fri\"";
-            sink.push(Diagnostic::new(title).at(period.span(), problem).help(help));
+            entry.report(Problem::new(title).at(place.clone(), problem).help(help));
             readable = false;
         }
     }
-    let periods = periods.iter().cloned().map(Spanned::into_inner).collect();
+    let periods = periods.into_iter().map(|(period, _)| period).collect();
     readable.then(|| Schedule::parse(ScheduleText { periods, timezone }).ok()).flatten()
 }
 
-fn provider(pool: &Table<'_>, sink: &mut Sink) -> Option<ProviderTable> {
-    let path = format!("{}.provider", pool.header.trim_matches(['[', ']']));
+fn provider(pool: &Table<'_>) -> Option<ProviderTable> {
+    let path = pool.path("provider");
     if !pool.has("provider") {
         let help = format!("name the provider of its instances, for example:\n[{path}]\nkind = \"local\"");
-        let title = format!("`{}` has no provider", pool.header);
-        sink.push(Diagnostic::new(title).at(pool.span.clone(), "this pool").help(help));
+        let problem = Problem::new(format!("`{}` has no provider", pool.header()));
+        pool.report(problem.at(pool.place(), "this pool").help(help));
         return None;
     }
-    let Got::Good(values, span) = pool.table("provider", sink) else { return None };
-    let table = Table::open(Section::Provider, format!("[{path}]"), span.clone(), values, sink);
-    if !table.has("kind") {
-        table.missing("kind", sink, "name the provider, for example `kind = \"local\"`");
-        return None;
-    }
-    let kind = table.text("kind", sink).value()?.clone();
-    let mut table = unparsed(values, &span, sink)?;
+    let table = pool.open_table("provider").into_value()?;
+    let help = "name the provider, for example `kind = \"local\"`";
+    let kind = table.required("kind", table.text("kind"), help).into_value()?;
+    let mut table = table.values().clone();
     table.remove("kind");
     Some(ProviderTable { kind, table, path })
-}
-
-fn unparsed(values: &toml::de::DeTable<'_>, span: &Span, sink: &mut Sink) -> Option<toml::Table> {
-    let whole = Spanned::new(span.clone(), values.clone());
-    match <toml::Table as serde::Deserialize>::deserialize(toml::de::Deserializer::from(whole)) {
-        Ok(table) => Some(table),
-        Err(error) => {
-            let title = format!("this value cannot be used: {}", error.message());
-            sink.push(Diagnostic::new(title).at(error.span().unwrap_or(span.clone()), "here"));
-            None
-        }
-    }
 }

@@ -5,16 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use toml::Spanned;
-
 use crate::core::ids::PoolName;
+use crate::keys::got::Got;
 use crate::keys::near::nearest;
+use crate::keys::problem::{Place, Problem, printable};
+use crate::keys::table::Table;
 
-use super::diagnostic::{Diagnostic, Span};
 use super::glob::Glob;
-use super::keys::Section;
 use super::pool::PoolConfig;
-use super::table::{Got, Sink, Table};
 
 /// The facts of a job from its response, none from its variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,42 +133,36 @@ fn nothing_fits(job: &JobTraits<'_>) -> String {
     )
 }
 
-/// A name for the job log, with `?` in place of control characters.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 /// Reads the rules and `default_pool`, and checks that every pool they name exists.
-pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
-    let default = top.text("default_pool", sink);
+pub(super) fn read(top: &Table<'_>, pools: &Named) -> Rules {
+    let default = top.text("default_pool");
     let mut rules = Rules::default();
-    let mut greedy: Option<Span> = None;
-    for (span, values) in top.tables("rule", sink) {
+    let mut greedy: Option<Place> = None;
+    for table in top.tables("rule").or(Vec::new()) {
         if let Some(greedy) = &greedy {
-            let diagnostic = Diagnostic::new("this rule is never reached").at(span.clone(), "never reached");
-            sink.push(diagnostic.at(greedy.clone(), "this rule matches every job"));
+            let problem = Problem::new("this rule is never reached").at(table.place(), "never reached");
+            top.report(problem.at(greedy.clone(), "this rule matches every job"));
         }
-        let table = Table::open(Section::Rule, "[[rule]]".to_owned(), span.clone(), values, sink);
-        if let Some(rule) = read_one(&table, pools, sink) {
+        if let Some(rule) = read_one(&table, pools) {
             if rule.takes_everything() {
-                greedy.get_or_insert(span);
+                greedy.get_or_insert(table.place());
             }
             rules.list.push(rule);
         }
     }
     rules.default = match default {
-        Got::Good(name, span) => pools.find(&name, &span, sink),
+        Got::Good(name, place) => pools.find(&name, place, top),
         Got::Bad => None,
         Got::Absent if top.has("rule") => None,
         Got::Absent => {
             if pools.0.len() > 1 {
-                let title = "there are several pools, but neither rules nor a default pool";
-                let help = "set `default_pool` at the top of the file, or add `[[rule]]` entries";
-                let mut diagnostic = Diagnostic::new(title);
-                for (name, span) in &pools.0 {
-                    diagnostic = diagnostic.at(span.clone(), format!("pool `{name}`"));
+                let mut problem =
+                    Problem::new("there are several pools, but neither rules nor a default pool");
+                for (name, place) in &pools.0 {
+                    problem = problem.at(place.clone(), format!("pool `{name}`"));
                 }
-                sink.push(diagnostic.help(help));
+                let help = "set `default_pool` at the top of the file, or add `[[rule]]` entries";
+                top.report(problem.help(help));
             }
             pools.0.keys().next().map(PoolName::new)
         }
@@ -178,40 +170,38 @@ pub(super) fn read(top: &Table<'_>, pools: &Named, sink: &mut Sink) -> Rules {
     rules
 }
 
-fn read_one(table: &Table<'_>, pools: &Named, sink: &mut Sink) -> Option<Rule> {
-    let mut globs = |name: &str| {
-        let texts = table.texts(name, sink).or(Vec::new());
-        if let Some(empty) = texts.iter().find(|text| text.get_ref().is_empty() && name != "image") {
-            let title = format!("an empty pattern for `{name}` matches no job");
-            sink.push(Diagnostic::new(title).at(empty.span(), "remove the key to match every job"));
+fn read_one(table: &Table<'_>, pools: &Named) -> Option<Rule> {
+    let globs = |name: &str| {
+        let texts = table.texts(name).or(Vec::new());
+        if let Some((_, place)) = texts.iter().find(|(text, _)| text.is_empty() && name != "image") {
+            let problem = Problem::new(format!("an empty pattern for `{name}` matches no job"));
+            table.report(problem.at(place.clone(), "remove the key to match every job"));
         }
-        texts.iter().map(|text: &Spanned<String>| Glob::new(text.get_ref())).collect()
+        texts.iter().map(|(text, _)| Glob::new(text)).collect()
     };
     let (project, namespace, git_ref) = (globs("project"), globs("namespace"), globs("ref"));
     let (job, image) = (globs("job"), globs("image"));
-    let protected = table.flag("protected", sink).value().copied();
-    if !table.has("pool") {
-        table.missing("pool", sink, "name the pool of the matching jobs: `pool = \"NAME\"`");
-    }
-    let Got::Good(name, span) = table.text("pool", sink) else { return None };
-    let pool = pools.find(&name, &span, sink)?;
+    let protected = table.flag("protected").into_value();
+    let help = "name the pool of the matching jobs: `pool = \"NAME\"`";
+    let Got::Good(name, place) = table.required("pool", table.text("pool"), help) else { return None };
+    let pool = pools.find(&name, place, table)?;
     Some(Rule { project, namespace, git_ref, protected, job, image, pool })
 }
 
-/// The pools that the file names, including those with mistakes, with the positions of their headers.
-pub(super) struct Named(pub(super) BTreeMap<String, Span>);
+/// The pools that the file names, including those with mistakes, with the places of their names.
+pub(super) struct Named(pub(super) BTreeMap<String, Place>);
 
 impl Named {
-    fn find(&self, name: &str, at: &Span, sink: &mut Sink) -> Option<PoolName> {
+    fn find(&self, name: &str, place: Place, table: &Table<'_>) -> Option<PoolName> {
         if self.0.contains_key(name) {
             return Some(PoolName::new(name));
         }
-        let diagnostic = Diagnostic::new(format!("there is no pool `{name}`")).at(at.clone(), "not defined");
+        let problem = Problem::new(format!("there is no pool `{name}`")).at(place, "not defined");
         let known: Vec<String> = self.0.keys().map(|known| format!("`{known}`")).collect();
-        sink.push(match nearest(name, self.0.keys().map(String::as_str)) {
-            Some(meant) => diagnostic.help(format!("did you mean `{meant}`?")),
-            None if known.is_empty() => diagnostic.help(format!("define it: `[pool.{name}]`")),
-            None => diagnostic.help(format!("defined pools: {}", known.join(", "))),
+        table.report(match nearest(name, self.0.keys().map(String::as_str)) {
+            Some(meant) => problem.help(format!("did you mean `{meant}`?")),
+            None if known.is_empty() => problem.help(format!("define it: `[pool.{name}]`")),
+            None => problem.help(format!("defined pools: {}", known.join(", "))),
         });
         None
     }

@@ -514,12 +514,71 @@ fn limits_say_where_they_are_set_and_defaults_say_nothing() {
 fn a_provider_can_complain_about_its_own_lines() {
     let config = good("[pool.a]\nmax_instances = 1\n[pool.a.provider]\nkind = \"x\"\nzone = \"mars-1\"\n");
     let path = &config.pools[&PoolName::new("a")].provider.path;
+    let complain = |title: &str, place: Place| config.diagnostics(Problem::new(title).at(place, "here"));
+    let (name, value) = (Place::name_of(format!("{path}.zone")), Place::value_of(format!("{path}.zone")));
     assert_eq!(
-        config.complain(&format!("{path}.zone"), "there is no zone `mars-1`").render(false),
+        complain("there is no zone `mars-1`", name).render(false),
         "error: there is no zone `mars-1`\n --> greenroom.toml:5:1\n  |\n5 | zone = \"mars-1\"\n  | ^^^^ here"
     );
-    let absent = config.complain(&format!("{path}.image"), "`image` is missing").to_string();
-    assert_eq!(absent, "greenroom.toml:3:9: `image` is missing");
+    assert_eq!(complain("there is no zone", value).to_string(), "greenroom.toml:5:8: there is no zone");
+    for absent in ["image", "image.a.b"] {
+        let absent = complain("`image` is missing", Place::name_of(format!("{path}.{absent}"))).to_string();
+        assert_eq!(absent, "greenroom.toml:3:1: `image` is missing");
+    }
+}
+
+#[test]
+fn numbers_that_do_not_fit_are_shown_like_those_that_are_too_large() {
+    fails_with(
+        "history_days = 99999999999999999999\n[pool.linux]\nmax_instances = 0xffffffffffffffffff\n\
+         idle_time = 99999999999999999999\nscale_factor = 1e999\n[pool.linux.provider]\nkind = \"local\"\n",
+        r#"
+error: `history_days` must be a whole number, 0 or more
+ --> greenroom.toml:1:16
+  |
+1 | history_days = 99999999999999999999
+  |                ^^^^^^^^^^^^^^^^^^^^ more than 1000000
+
+error: `max_instances` in `[pool.linux]` must be a whole number, 1 or more
+ --> greenroom.toml:3:17
+  |
+3 | max_instances = 0xffffffffffffffffff
+  |                 ^^^^^^^^^^^^^^^^^^^^ more than 1000000
+
+error: `idle_time` in `[pool.linux]` must be a duration like "30s", "20m" or "1h 30m"
+ --> greenroom.toml:4:13
+  |
+4 | idle_time = 99999999999999999999
+  |             ^^^^^^^^^^^^^^^^^^^^ found a whole number
+
+error: `scale_factor` in `[pool.linux]` must be a number, 0 or more
+ --> greenroom.toml:5:16
+  |
+5 | scale_factor = 1e999
+  |                ^^^^^ more than 1000000
+"#,
+    );
+}
+
+#[test]
+fn the_wrong_entry_of_a_list_is_pointed_at() {
+    fails_with(
+        "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n[[rule]]\npool = \"a\"\nproject = [\"b\", 3]\n",
+        r#"
+error: `project` in `[[rule]]` must be a pattern or a list of patterns
+ --> greenroom.toml:6:17
+  |
+6 | project = ["b", 3]
+  |                 ^ found a whole number
+"#,
+    );
+}
+
+#[test]
+fn a_key_with_a_dot_is_not_taken_for_a_table() {
+    let wrong = message("\"pool.a\" = 1\n[pool.a]\nmax_instances = 0\n[pool.a.provider]\nkind = \"x\"\n");
+    assert!(wrong.contains("1 | \"pool.a\" = 1\n  | ^^^^^^^^ unknown key"), "{wrong}");
+    assert!(wrong.contains("3 | max_instances = 0\n  |                 ^ found 0"), "{wrong}");
 }
 
 #[test]

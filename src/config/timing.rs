@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::core::policy::Timing;
+use crate::keys::got::Got;
+use crate::keys::table::Table;
 
 use super::check;
-use super::table::{Got, Sink, Table};
 
 /// Durations that no decision depends on: how long processes on the runner host wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Default for HostTiming {
 }
 
 /// Reads the table; missing keys keep their defaults.
-pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
+pub(super) fn read(table: &Table<'_>) -> (Timing, HostTiming) {
     let mut timing = Timing::default();
     let mut host = HostTiming::default();
     let fields: [(&str, &mut Duration); 33] = [
@@ -82,11 +83,11 @@ pub(super) fn read(table: &Table<'_>, sink: &mut Sink) -> (Timing, HostTiming) {
     ];
     let mut given: Vec<(&str, Got<Duration>)> = Vec::with_capacity(fields.len());
     for (name, field) in fields {
-        let got = table.duration(name, sink);
+        let got = table.duration(name);
         *field = got.or(*field);
         given.push((name, got));
     }
-    timing.breaker_failures = table.count("breaker_failures", sink).or(timing.breaker_failures);
-    check::timing(&given, sink);
+    timing.breaker_failures = table.count("breaker_failures").or(timing.breaker_failures);
+    check::timing(&given, table);
     (timing, host)
 }

@@ -3,7 +3,7 @@
 use super::{Applies, Key, KeyTable, Takes, Unset};
 
 /// The whole page: the tables of the file, then those of the providers by their kinds.
-pub fn render(file: &[&KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
+pub fn render(file: &[KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
     let mut page = vec![include_str!("page.md").trim_end().to_owned()];
     page.push(contents(file, providers));
     page.extend(file.iter().map(|table| section(&format!("## {}", title(table.header)), table)));
@@ -29,7 +29,7 @@ fn capital(text: &str) -> String {
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
-fn contents(file: &[&KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
+fn contents(file: &[KeyTable], providers: &[(&str, &[KeyTable])]) -> String {
     let line = |text: String| format!("- [{text}](#{})", anchor(&text));
     let tables = file.iter().map(|table| line(title(table.header)));
     let providers = providers.iter().map(|(kind, _)| line(format!("Provider `{kind}`")));
@@ -57,7 +57,8 @@ fn row(key: &Key) -> String {
 
 fn takes(key: &Key) -> String {
     let kind = match key.takes {
-        Takes::Count(least) => format!("integer ≥ {least}"),
+        Takes::Count(least) | Takes::Range(least, u32::MAX) => format!("integer ≥ {least}"),
+        Takes::Range(least, most) => format!("integer, {least} to {most}"),
         Takes::Factor => "number ≥ 0".to_owned(),
         Takes::Duration(0 | 1) => "duration".to_owned(),
         Takes::Duration(ms) if ms.is_multiple_of(1000) => format!("duration ≥ {} s", ms / 1000),

@@ -1,49 +1,47 @@
 //! Checks a provider's tables of keys against the code that reads them; for the tests of each provider's settings.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use toml::{Table, Value};
 
-use super::keys::KeyError;
+use crate::keys::problem::{Place, Problem, Problems, join};
+use crate::keys::table::opened_by;
 use crate::keys::{Key, KeyTable, Takes, Unset};
 
 /// A name that no key has or resembles.
 const UNKNOWN: &str = "0000";
 
-/// `least` is a minimal valid provider table, with an entry for each inner table. Panics if the code reads a key that
-/// the tables lack, or the reverse, or if they differ in its type, choices or default.
+/// `least` is a minimal valid provider table, with an entry for each inner table. Panics if the code does not read a
+/// declared key, does not check its type and limits, accepts another key, or has other choices or another default.
 pub(crate) fn hold<T: Debug + PartialEq>(
-    tables: &[KeyTable],
+    tables: &'static [KeyTable],
     least: &str,
-    read: impl Fn(&Table) -> Result<T, KeyError>,
+    read: impl Fn(&Table) -> Result<T, Problems>,
 ) {
     let least: Table = least.parse().unwrap();
     let plain = read(&least).unwrap_or_else(|wrong| panic!("{wrong}"));
     for table in tables {
-        let place = Place::of(table);
-        assert_eq!(names_read(&place, &least, &read), names_of(table), "{}", table.header);
-        for key in table.keys {
-            let what = format!("{} of {}", key.name, table.header);
-            let wrong = read(&place.with(&least, key.name, date())).expect_err(&what);
-            assert_eq!(wrong.key, place.name(key.name), "{what}: {wrong}");
-            assert!(wrong.problem.ends_with(expected(key.takes)), "{what}: {wrong}");
-            if let Takes::Word(choices) | Takes::Words(choices) = key.takes {
-                let wrong = read(&place.with(&least, key.name, UNKNOWN.into())).expect_err(&what);
-                let choices: Vec<String> = choices.iter().map(|choice| format!("{choice:?}")).collect();
-                assert!(
-                    wrong.problem.ends_with(&format!("expected {}", choices.join(" or "))),
-                    "{what}: {wrong}"
-                );
+        let at = Position::of(table);
+        let unknown = at.with(&least, UNKNOWN, Value::Boolean(true));
+        let problem = mistake(&read, &unknown, &Place::name_of(at.path(UNKNOWN)));
+        assert!(problem.title.ends_with(&format!("is not a key of `{}`", at.header)), "{problem}");
+        for (index, key) in table.keys.iter().enumerate() {
+            let what = format!("`{}` of {}", key.name, table.header);
+            assert!(table.keys[..index].iter().all(|other| other.name != key.name), "{what} stands twice");
+            assert_eq!(opened_by(tables, table, key).is_some(), key.opens_table(), "{what}");
+            for value in refused(key.takes) {
+                let place = Place::value_of(at.path(key.name));
+                let problem = mistake(&read, &at.with(&least, key.name, value), &place);
+                let title = format!("`{}` in `{}` must be {}", key.name, at.header, key.takes);
+                assert_eq!(problem.title, title, "{what}");
             }
             match key.unset {
                 Unset::Required => {
-                    let wrong = read(&place.without(&least, key.name)).expect_err(&what);
-                    assert!(wrong.key.ends_with(key.name), "{what}: {wrong}");
+                    let wrong = read(&at.without(&least, key.name)).expect_err(&what).to_string();
+                    assert!(wrong.contains(&format!("`{}` is missing in `", key.name)), "{what}: {wrong}");
                 }
                 Unset::Value(default) => {
-                    let default = format!("it = {default}").parse::<Table>().unwrap().remove("it").unwrap();
-                    let given = read(&place.with(&least, key.name, default));
+                    let given = read(&at.with(&least, key.name, value(default)));
                     assert_eq!(given.as_ref(), Ok(&plain), "{what}");
                 }
                 Unset::Words(_) => {}
@@ -52,38 +50,75 @@ pub(crate) fn hold<T: Debug + PartialEq>(
     }
 }
 
+/// The mistake at a place, or in an entry of the list there.
+fn mistake<T: Debug>(read: impl Fn(&Table) -> Result<T, Problems>, table: &Table, at: &Place) -> Problem {
+    let wrong = read(table).expect_err(&at.path);
+    let is_at = |place: &Place| {
+        let entry = place.path.strip_prefix(&at.path);
+        place.part == at.part && entry.is_some_and(|entry| entry.is_empty() || entry.starts_with('.'))
+    };
+    let there = wrong.0.iter().find(|problem| problem.marks.first().is_some_and(|(place, _)| is_at(place)));
+    there.unwrap_or_else(|| panic!("no mistake at {}: {wrong}", at.path)).clone()
+}
+
+/// Values that a key refuses: one of another type, and those beyond its limits.
+fn refused(takes: Takes) -> Vec<Value> {
+    let beyond = match takes {
+        Takes::Count(least) => vec![(i64::from(least) - 1).into(), value("1000001")],
+        Takes::Range(least, most) => vec![(i64::from(least) - 1).into(), (i64::from(most) + 1).into()],
+        Takes::Factor => vec![value("-1"), value("1000000.5")],
+        Takes::Duration(0) => vec![value("\"soon\""), value("5"), value("\"-1s\"")],
+        Takes::Duration(least) => vec![format!("{}ms", least - 1).into()],
+        Takes::Size => vec![value("\"0G\""), value("\"8\""), value("8")],
+        Takes::Text => vec![value("\" \"")],
+        Takes::Word(_) => vec![value("\"0000\"")],
+        Takes::Words(_) => vec![value("\"0000\""), value("[]"), value("[\"0000\"]")],
+        Takes::Texts | Takes::Globs => vec![value("[]"), value("[1]")],
+        Takes::TextOrTexts => vec![value("[]"), value("[1]"), value("\"\""), value("[\"a\", \" \"]")],
+        Takes::HostPath | Takes::GuestPath => vec![value("\"a/b\"")],
+        Takes::Map => vec![value("{ a = 1 }")],
+        Takes::Flag | Takes::Table => vec![value("\"true\"")],
+        Takes::Tables => vec![value("{}"), value("[1]")],
+    };
+    [value("1979-05-27")].into_iter().chain(beyond).collect()
+}
+
+fn value(text: &str) -> Value {
+    format!("it = {text}").parse::<Table>().unwrap().remove("it").unwrap()
+}
+
 /// Checks that an example of the file shows each key, commented or not.
 pub(crate) fn shown(tables: &[KeyTable], example: &str) {
     let lines = || example.lines().map(|line| line.trim_start_matches(['#', ' ']));
     let opens = |line: &str, name: &str| {
         line.starts_with('[') && line.trim_matches(['[', ']']).rsplit('.').next() == Some(name)
     };
-    for key in tables.iter().flat_map(|table| table.keys) {
+    let keys: Vec<&Key> = tables.iter().flat_map(|table| table.keys).collect();
+    for key in keys {
         let set = format!("{} = ", key.name);
         assert!(lines().any(|line| line.starts_with(&set) || opens(line, key.name)), "{}", key.name);
     }
 }
 
-/// The path of a table in the provider's table; for a list, that of its first entry.
-struct Place {
+/// Where a table of keys is in the table of pool `linux`; for a list, its first entry.
+struct Position {
     inner: Option<&'static str>,
     is_list: bool,
+    header: String,
 }
 
-impl Place {
+impl Position {
     fn of(table: &KeyTable) -> Self {
-        let header = table.header;
-        let path = header.trim_matches(['[', ']']).strip_prefix("pool.NAME.provider").expect(header);
-        Self { inner: path.strip_prefix('.'), is_list: header.starts_with("[[") }
+        let path = table.path().strip_prefix("pool.NAME.provider").expect(table.header);
+        let header = table.header.replace("NAME", "linux");
+        Self { inner: path.strip_prefix('.'), is_list: table.header.starts_with("[["), header }
     }
 
-    /// The name of a key of this table in errors.
-    fn name(&self, key: &str) -> String {
-        match (self.inner, self.is_list) {
-            (None, _) => key.to_owned(),
-            (Some(inner), false) => format!("{inner}.{key}"),
-            (Some(inner), true) => format!("{inner}.0.{key}"),
-        }
+    /// The path of a key of this table.
+    fn path(&self, key: &str) -> String {
+        let inner = self.inner.map_or(String::new(), |inner| format!(".{inner}"));
+        let entry = if self.is_list { ".0" } else { "" };
+        join(&format!("pool.linux.provider{inner}{entry}"), key)
     }
 
     fn with(&self, whole: &Table, key: &str, value: Value) -> Table {
@@ -109,47 +144,5 @@ impl Place {
         };
         change(table.expect("it is a table"));
         whole
-    }
-}
-
-fn names_of(table: &KeyTable) -> BTreeSet<String> {
-    let names: BTreeSet<String> = table.keys.iter().map(|key: &Key| key.name.to_owned()).collect();
-    assert_eq!(names.len(), table.keys.len(), "a key stands twice in {}", table.header);
-    names
-}
-
-/// The known names, as the code lists them for an unknown key.
-fn names_read<T: Debug>(
-    place: &Place,
-    least: &Table,
-    read: impl Fn(&Table) -> Result<T, KeyError>,
-) -> BTreeSet<String> {
-    let wrong =
-        read(&place.with(least, UNKNOWN, Value::Boolean(true))).expect_err("an unknown key is refused");
-    assert_eq!(wrong.key, place.name(UNKNOWN), "{wrong}");
-    let (_, known) = wrong.problem.split_once("known keys: ").expect("all keys are listed");
-    known.split(", ").map(|name| name.trim_matches('`').to_owned()).collect()
-}
-
-/// A value that no key accepts.
-fn date() -> Value {
-    Value::Datetime("1979-05-27".parse().unwrap())
-}
-
-/// The expected value, as `Keys` names it in errors.
-fn expected(takes: Takes) -> &'static str {
-    match takes {
-        Takes::Count(_) => "expected a whole number from 0",
-        Takes::Duration(_) => "expected a duration such as \"1m 30s\"",
-        Takes::Size => "expected a size such as \"512M\" or \"8G\"",
-        Takes::Text | Takes::Word(_) | Takes::HostPath => "expected a string",
-        Takes::Flag => "expected `true` or `false`",
-        Takes::Words(_) | Takes::TextOrTexts => "expected a string or a list of strings",
-        Takes::Map => "expected a table of strings",
-        Takes::Table => "expected a table",
-        Takes::Tables => "expected a list of tables",
-        Takes::Factor | Takes::Texts | Takes::Globs | Takes::GuestPath => {
-            panic!("providers read no {takes}")
-        }
     }
 }

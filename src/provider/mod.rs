@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::keys::KeyTable;
+use crate::keys::near::nearest_or_all;
+use crate::keys::problem::{Problem, Problems};
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
@@ -23,9 +25,9 @@ pub mod halt;
 pub mod instance_dir;
 #[cfg(test)]
 mod key_tables;
-pub mod keys;
 pub mod launch;
 pub mod local;
+pub mod mistakes;
 pub mod process;
 pub mod qemu;
 pub mod remove;
@@ -33,8 +35,6 @@ pub mod scope;
 pub mod static_hosts;
 pub mod supervised;
 pub mod supervisor;
-
-use keys::KeyError;
 
 macro_rules! providers {
     ($($folder:ident),*) => {
@@ -45,9 +45,8 @@ macro_rules! providers {
         #[cfg(feature = "backends")]
         pub const WITH_BACKENDS: &[Registration] = &[$($folder::WITH_CALLS),*];
 
-        /// The keys of every provider: first those of its table, then those of inner tables. They are not in
-        /// `Registration`, because only docs/configuration.md uses them: a program does not contain constants that it
-        /// does not refer to.
+        /// The keys of every provider: first those of its table, then those of inner tables. For docs/configuration.md;
+        /// each provider reads its table by its own.
         pub const KEYS: &[(&str, &[KeyTable])] = &[$(($folder::REGISTRATION.kind, $folder::KEYS)),*];
     };
 }
@@ -81,8 +80,8 @@ pub enum Calls {
     Delegated,
 }
 
-/// A provider, or the key that is wrong.
-pub type Built = Result<Rc<dyn Provider>, KeyError>;
+/// A provider, or everything that is wrong with its table.
+pub type Built = Result<Rc<dyn Provider>, Problems>;
 
 /// A provider as the rest of the program sees it.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +102,7 @@ pub struct Registration {
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub fixed: Option<FixedHosts>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
-    /// the error in it.
+    /// its mistakes.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
 }
 
@@ -111,9 +110,9 @@ pub struct Registration {
 #[derive(Debug, Clone, Copy)]
 pub struct FixedHosts {
     /// Every host of the table, the jump host first.
-    pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, KeyError>,
+    pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, Problems>,
     /// Greenroom's own part of cleaning, as a script for `/bin/sh`; `None`: the table turns it off.
-    pub clean: fn(&toml::Table, &CleanDirs<'_>) -> Result<Option<String>, KeyError>,
+    pub clean: fn(&PoolName, &toml::Table, &CleanDirs<'_>) -> Result<Option<String>, Problems>,
 }
 
 /// Directories that cleaning may touch in addition to those that each job recorded.
@@ -175,10 +174,10 @@ pub fn instance(arguments: &[OsString]) -> ExitCode {
 }
 
 /// The provider of a kind; the error suggests the most similar one.
-pub fn find(kind: &str) -> Result<&'static Registration, KeyError> {
+pub fn find(kind: &str) -> Result<&'static Registration, Problem> {
     all().iter().find(|known| known.kind == kind).ok_or_else(|| {
-        let kinds: Vec<&str> = all().iter().map(|known| known.kind).collect();
-        KeyError::choice("provider", kind, &kinds)
+        let kinds = all().iter().map(|known| known.kind);
+        Problem::new(format!("there is no provider `{kind}`")).help(nearest_or_all(kind, kinds))
     })
 }
 
@@ -189,9 +188,10 @@ mod tests {
     #[test]
     fn an_unknown_kind_names_the_nearest_one() {
         assert_eq!(find("local").unwrap().kind, "local");
-        let error = find("locla").unwrap_err().to_string();
-        let expected = "`provider` is \"locla\", expected \"local\" or \"qemu\" or \"static\" or \"aws-ec2\" or \"gce\": did you mean \"local\"?";
-        assert_eq!(error, expected);
+        let error = |kind| find(kind).unwrap_err().to_string();
+        assert_eq!(error("locla"), "there is no provider `locla` (did you mean `local`?)");
+        let all = "there is no provider `0` (name one of `local`, `qemu`, `static`, `aws-ec2`, `gce`)";
+        assert_eq!(error("0"), all);
     }
 
     #[test]

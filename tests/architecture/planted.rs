@@ -71,7 +71,7 @@ fn right_arrows_are_left_alone() {
         ("src/port/a.rs", "use crate::core::ids::PoolName;"),
         (
             "src/provider/local/a.rs",
-            "use super::b::X; use crate::provider::keys::Keys; use crate::port::provider;",
+            "use super::b::X; use crate::provider::launch::Server; use crate::port::provider;",
         ),
         ("src/provider/mod.rs", "pub mod local; use local::X; use crate::provider::local::Y;"),
         (
@@ -96,7 +96,7 @@ fn right_arrows_are_left_alone() {
 #[test]
 fn a_folder_is_an_adapter_and_a_file_belongs_to_the_family() {
     let files =
-        ["src/provider/mod.rs", "src/provider/keys.rs", "src/provider/local/mod.rs", "src/store/memory.rs"];
+        ["src/provider/mod.rs", "src/provider/launch.rs", "src/provider/local/mod.rs", "src/store/memory.rs"];
     let adapters: Vec<String> = layers::adapters(files.into_iter()).into_iter().collect();
     assert_eq!(adapters, ["provider/local", "store/memory"]);
 }

@@ -96,6 +96,68 @@ fn a_misspelt_key_is_shown_with_its_line_and_what_was_meant() {
 }
 
 #[test]
+fn all_mistakes_of_a_providers_table_are_shown_together_with_their_lines() {
+    let place = Place::new();
+    let file = place.path().join("greenroom.toml");
+    let state = place.path().join("state");
+    let text = format!(
+        r#"state_dir = {state:?}
+[pool.linux]
+max_instances = 1
+[pool.linux.provider]
+kind = "local"
+allow_root = true
+boot_dealy = "5s"
+die_after = 30
+sshd = "bin/sshd"
+[pool.linux.provider.fail_launch]
+class = "quta"
+"#
+    );
+    std::fs::write(&file, text).expect("written");
+    let output = place.call(&["reap"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = err(&output).replace(&file.display().to_string(), "FILE");
+    let expected = r#"error: `boot_dealy` is not a key of `[pool.linux.provider]`
+ --> FILE:7:1
+  |
+7 | boot_dealy = "5s"
+  | ^^^^^^^^^^ unknown key
+  |
+  = help: did you mean `boot_delay`?
+
+error: `die_after` in `[pool.linux.provider]` must be a duration like "30s", "20m" or "1h 30m"
+ --> FILE:8:13
+  |
+8 | die_after = 30
+  |             ^^ a number needs its unit: "30s", "30m" or "30h"
+
+error: `sshd` in `[pool.linux.provider]` must be an absolute path
+ --> FILE:9:8
+  |
+9 | sshd = "bin/sshd"
+  |        ^^^^^^^^^^ a relative path: GitLab Runner starts each call in a new directory
+
+error: `first` is missing in `[pool.linux.provider.fail_launch]`
+  --> FILE:10:1
+   |
+10 | [pool.linux.provider.fail_launch]
+   | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ in this table
+   |
+   = help: set it to the number of launches that fail
+
+error: `class` in `[pool.linux.provider.fail_launch]` must be one of "no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"
+  --> FILE:11:9
+   |
+11 | class = "quta"
+   |         ^^^^^^ found "quta"
+   |
+   = help: did you mean "quota"?"#;
+    assert!(said.contains(expected), "{said}");
+    std::fs::write(&file, "").expect("written");
+}
+
+#[test]
 fn a_dry_run_prints_the_plan_and_changes_nothing() {
     let place = Place::new();
     assert!(place.call(&["try", "true"]).status.success());

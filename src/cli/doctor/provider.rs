@@ -187,6 +187,6 @@ pub(super) mod tests {
     fn an_unknown_kind_is_told_the_nearest() {
         let found = unknown();
         assert_eq!(found[0].code, "provider-unknown");
-        assert!(found[0].message.contains("did you mean \"local\"?"), "{}", found[0].message);
+        assert!(found[0].message.contains("did you mean `local`?"), "{}", found[0].message);
     }
 }

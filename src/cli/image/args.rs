@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::provider::keys;
+use crate::keys::size as sizes;
 use crate::provider::qemu::image::{DEFAULT_NAME, Flavour, SshServer};
 
 #[derive(Debug, Subcommand)]
@@ -127,7 +127,7 @@ impl From<SshOption> for SshServer {
 
 /// `8G`, `900M`: bytes, in powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
-    let read = keys::size(text).filter(|_| text.ends_with(['M', 'G', 'T']));
+    let read = sizes::parse(text).filter(|_| text.ends_with(['M', 'G', 'T']));
     read.ok_or_else(|| "expected a number with M, G or T, such as 8G".to_owned())
 }
 

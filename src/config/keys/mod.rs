@@ -8,87 +8,58 @@ mod rule;
 mod timing;
 mod top;
 
-use crate::keys::{Key, KeyTable};
+use crate::keys::KeyTable;
 
-/// A kind of table in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Section {
-    Top,
-    Pool,
-    Policy,
-    Provider,
-    Rule,
-    Timing,
-}
+pub(super) use pool::{POLICY, POOL, PROVIDER};
+pub(super) use rule::RULE;
+pub(super) use timing::TIMING;
+pub(super) use top::TOP;
 
 /// The values of `reuse`, in the order of `core::policy::Reuse`.
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
 
-impl Section {
-    /// All of them, in the order of the documentation.
-    pub const ALL: [Self; 6] =
-        [Self::Top, Self::Pool, Self::Policy, Self::Provider, Self::Rule, Self::Timing];
-
-    /// Its keys, and its purpose.
-    pub fn table(self) -> &'static KeyTable {
-        match self {
-            Self::Top => &top::TOP,
-            Self::Pool => &pool::POOL,
-            Self::Policy => &pool::POLICY,
-            Self::Provider => &pool::PROVIDER,
-            Self::Rule => &rule::RULE,
-            Self::Timing => &timing::TIMING,
-        }
-    }
-
-    /// The keys of this kind of table.
-    pub fn keys(self) -> impl Iterator<Item = &'static Key> {
-        self.table().keys.iter()
-    }
-
-    /// Its header in the file.
-    pub fn header(self) -> &'static str {
-        self.table().header
-    }
-
-    /// The header of the table behind one of its keys, if it is one.
-    pub(super) fn opened_by(self, key: &Key) -> Option<&'static str> {
-        let inner = match (self, key.name) {
-            (Self::Top, "timing") => Self::Timing,
-            (Self::Top, "pool") => Self::Pool,
-            (Self::Top, "rule") => Self::Rule,
-            (Self::Pool, "provider") => Self::Provider,
-            (Self::Pool, "policy") => Self::Policy,
-            _ => return None,
-        };
-        Some(inner.header())
-    }
-}
-
-/// Every key with the section that it belongs to.
-pub(super) fn all() -> impl Iterator<Item = (Section, &'static Key)> {
-    Section::ALL.into_iter().flat_map(|section| section.keys().map(move |key| (section, key)))
-}
+/// All kinds of tables but the providers', in the order of the documentation.
+pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, RULE, TIMING];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::table::opened_by;
+    use crate::keys::unknown;
 
     #[test]
-    fn no_key_stands_twice_in_a_section() {
-        for section in Section::ALL {
-            let keys = section.table().keys;
-            for (index, key) in keys.iter().enumerate() {
-                let again = keys[index + 1..].iter().any(|other| other.name == key.name);
-                assert!(!again, "{section:?} {}", key.name);
+    fn no_key_stands_twice_in_a_table() {
+        for table in TABLES {
+            for (index, key) in table.keys.iter().enumerate() {
+                let again = table.keys[index + 1..].iter().any(|other| other.name == key.name);
+                assert!(!again, "{} {}", table.header, key.name);
             }
         }
     }
 
     #[test]
     fn each_key_that_is_a_table_says_how_it_is_opened() {
-        for (section, key) in all() {
-            assert_eq!(section.opened_by(key).is_some(), key.opens_table(), "{section:?} {}", key.name);
+        for (table, key) in TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key))) {
+            let opened = opened_by(TABLES, table, key);
+            assert_eq!(opened.is_some(), key.opens_table(), "{} {}", table.header, key.name);
         }
+    }
+
+    #[test]
+    fn help_names_what_was_probably_meant() {
+        for (table, name, help) in [
+            (POOL, "idle_cuont", "did you mean `idle_count`?"),
+            (POOL, "IdleCount", "did you mean `idle_count`?"),
+            (POOL, "max-instances", "did you mean `max_instances`?"),
+            (POOL, "MaxBuilds", "the name of this key is `max_use_count`"),
+            (POOL, "periods", "`periods` is a key of `[[pool.NAME.policy]]`"),
+            (POOL, "state_dir", "move `state_dir` to the top of the file, before the first table"),
+            (RULE, "branch", "the name of this key is `ref`"),
+            (POLICY, "max_instances", "`max_instances` is a key of `[pool.NAME]`"),
+            (RULE, "projetc", "did you mean `project`?"),
+        ] {
+            assert_eq!(unknown::help(TABLES, &table, name), help, "{name}");
+        }
+        assert!(unknown::help(TABLES, &RULE, "zzz").starts_with("known keys: `project`, `namespace`"));
     }
 }

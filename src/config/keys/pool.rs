@@ -7,7 +7,7 @@ use crate::keys::Takes::{Count, Duration, Factor, Flag, GuestPath, Table, Tables
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{Key, KeyTable, Unset, key};
 
-pub(super) static POOL: KeyTable = KeyTable {
+pub(in crate::config) const POOL: KeyTable = KeyTable {
     header: "[pool.NAME]",
     about: "A pool is a set of instances of one provider under one policy. Its name consists of lower-case \
             letters, digits and hyphens, at most 32. Keys with the names of GitLab Runner's own autoscaler have \
@@ -38,7 +38,7 @@ pub(super) static POOL: KeyTable = KeyTable {
     ],
 };
 
-pub(super) static POLICY: KeyTable = KeyTable {
+pub(in crate::config) const POLICY: KeyTable = KeyTable {
     header: "[[pool.NAME.policy]]",
     about: "Each entry sets other idle targets for some periods. The last entry whose periods contain the present \
             minute is active; outside all periods the pool's own keys are.",
@@ -56,7 +56,7 @@ pub(super) static POLICY: KeyTable = KeyTable {
 
 const OF_POOL: Unset = Words("the pool's");
 
-pub(super) static PROVIDER: KeyTable = KeyTable {
+pub(in crate::config) const PROVIDER: KeyTable = KeyTable {
     header: "[pool.NAME.provider]",
     about: "Where the instances of the pool come from. Every key but `kind` is the provider's own; the sections \
             below have them.",

@@ -5,7 +5,7 @@ use crate::keys::Takes::{Flag, Globs, Text};
 use crate::keys::Unset::{Required, Words};
 use crate::keys::{KeyTable, key};
 
-pub(super) static RULE: KeyTable = KeyTable {
+pub(in crate::config) const RULE: KeyTable = KeyTable {
     header: "[[rule]]",
     about: "Each entry assigns jobs to a pool. The first rule that matches decides; every key of a rule must \
             match; a rule without conditions matches every job, so it comes last. Only GitLab's own data about a \

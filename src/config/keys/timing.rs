@@ -5,7 +5,7 @@ use crate::keys::Takes::{Count, Duration};
 use crate::keys::Unset::Value;
 use crate::keys::{KeyTable, key};
 
-pub(super) static TIMING: KeyTable = KeyTable {
+pub(in crate::config) const TIMING: KeyTable = KeyTable {
     header: "[timing]",
     about: "Timeouts, intervals, retentions and back-off of all pools. The defaults suit most installations; \
             [examples/config.toml](../examples/config.toml) shows the dozen that operators change.",

@@ -5,7 +5,7 @@ use crate::keys::Takes::{Count, HostPath, Table, Tables, Text};
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{KeyTable, key};
 
-pub(super) static TOP: KeyTable = KeyTable {
+pub(in crate::config) const TOP: KeyTable = KeyTable {
     header: "the top of the file",
     about: "These keys stand before the first table.",
     keys: &[

@@ -56,6 +56,6 @@ pub const WITH_CALLS: Registration =
 #[cfg(not(feature = "aws-ec2"))]
 pub const WITH_CALLS: Registration = REGISTRATION;
 
-fn build_without_calls(_context: &BuildContext, table: &toml::Table) -> Built {
-    Ok(Rc::new(DelegatedCloud::new(&Settings::read(table)?.common.offerings)))
+fn build_without_calls(context: &BuildContext, table: &toml::Table) -> Built {
+    Ok(Rc::new(DelegatedCloud::new(&Settings::read(&context.pool, table)?.common.offerings)))
 }

@@ -1,10 +1,13 @@
 //! The table of a pool on EC2.
 
-use crate::provider::cloud::offerings::{KeyNames, Market};
+use super::keys::TABLES;
+use crate::core::ids::PoolName;
+use crate::keys::problem::Problems;
+use crate::keys::table::{self, Table};
+use crate::provider::cloud::offerings::{KeyNames, Market, Offering};
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
-use crate::provider::keys::{KeyError, Keys};
 
-const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"] };
+const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"], check };
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,55 +28,51 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
-        let mut keys = Keys::of(table);
-        let common = Common::read(&mut keys, &KEY_NAMES, UserData::CloudInit)?;
-        let texts =
-            |list: Option<Vec<&str>>| list.unwrap_or_default().into_iter().map(str::to_owned).collect();
-        let settings = Self {
-            common,
-            region: keys.text("region")?.map(str::to_owned),
-            profile: keys.text("profile")?.map(str::to_owned),
-            security_groups: texts(keys.texts("security_groups")?),
-            instance_profile: keys.text("instance_profile")?.map(str::to_owned),
-            public_ip: keys.flag("public_ip")?,
-            spot_price: keys.text("spot_price")?.map(str::to_owned),
-        };
-        keys.finish()?;
-        settings.check()?;
-        Ok(settings)
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
     }
 
-    fn check(&self) -> Result<(), KeyError> {
-        for offering in &self.common.offerings {
-            if !is_id(&offering.image, "ami-") {
-                let why =
-                    format!("is {:?}, expected the ID of an image (`ami-0123456789abcdef0`)", offering.image);
-                return Err(KeyError::new("image", why));
-            }
+    fn of(table: &Table<'_>) -> Self {
+        let common = Common::read(table, &KEY_NAMES, UserData::CloudInit);
+        let text = |name: &str| table.text(name).into_value();
+        let groups = table.texts("security_groups").or_default();
+        table.check_each("security_groups", &groups, |group| {
+            let wrong = || format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
+            is_id(group, "sg-").then_some(()).ok_or_else(wrong)
+        });
+        let public_ip = table.flag("public_ip").into_value();
+        if common.address == AddressKind::Public && public_ip == Some(false) {
+            table.refuse("public_ip", "is false, but `address` requires a public one");
         }
-        for group in &self.security_groups {
-            if !is_id(group, "sg-") {
-                let why = format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
-                return Err(KeyError::new("security_groups", why));
-            }
+        Self {
+            region: text("region"),
+            profile: text("profile"),
+            security_groups: groups.into_iter().map(|(group, _)| group).collect(),
+            instance_profile: text("instance_profile"),
+            public_ip,
+            spot_price: spot_price(table, &common.offerings),
+            common,
         }
-        if self.common.address == AddressKind::Public && self.public_ip == Some(false) {
-            return Err(KeyError::new("public_ip", "is false, but `address` requires a public one"));
-        }
-        if let Some(price) = &self.spot_price {
-            if !price.parse::<f64>().is_ok_and(|dollars| dollars > 0.0) {
-                return Err(KeyError::new(
-                    "spot_price",
-                    format!("is {price:?}, expected dollars such as \"0.05\""),
-                ));
-            }
-            if self.common.offerings.iter().all(|offering| offering.market == Market::OnDemand) {
-                return Err(KeyError::new("spot_price", "has no effect without `market = \"spot\"`"));
-            }
-        }
-        Ok(())
     }
+}
+
+fn check(key: &str, text: &str) -> Result<(), String> {
+    if key != "image" || is_id(text, "ami-") {
+        return Ok(());
+    }
+    Err(format!("is {text:?}, expected the ID of an image (`ami-0123456789abcdef0`)"))
+}
+
+fn spot_price(table: &Table<'_>, offerings: &[Offering]) -> Option<String> {
+    let price = table.parsed("spot_price", table.text("spot_price"), |price| match price.parse::<f64>() {
+        Ok(dollars) if dollars > 0.0 => Ok(price),
+        _ => Err(format!("is {price:?}, expected dollars such as \"0.05\"")),
+    });
+    let on_demand = |offering: &Offering| offering.market == Market::OnDemand;
+    if price.value().is_some() && !offerings.is_empty() && offerings.iter().all(on_demand) {
+        table.refuse("spot_price", "has no effect without `market = \"spot\"`");
+    }
+    price.into_value()
 }
 
 fn is_id(text: &str, prefix: &str) -> bool {
@@ -89,8 +88,12 @@ mod tests {
     const MINIMAL: &str =
         "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n";
 
-    fn read(text: &str) -> Result<Settings, String> {
-        Settings::read(&format!("{MINIMAL}{text}").parse().unwrap()).map_err(|error| error.to_string())
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
+    fn read(text: &str) -> Result<Settings, Problems> {
+        settings(&format!("{MINIMAL}{text}").parse().unwrap())
     }
 
     #[test]
@@ -112,28 +115,36 @@ mod tests {
             ("spot_price = \"0.1\"", "has no effect without `market = \"spot\"`"),
             (
                 "machine_types = \"x\"",
-                "`machine_types` is not a key of this table: did you mean `instance_types`?",
+                "`machine_types` is not a key of `[pool.linux.provider]` (did you mean `instance_types`?)",
             ),
         ] {
-            let error = read(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.to_string().contains(expected) && wrong.0.len() == 1, "{text}: {wrong}");
         }
-        let image =
-            Settings::read(&"image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap());
-        assert!(
-            image.unwrap_err().to_string().contains("`image` is \"debian\", expected the ID of an image")
-        );
+        let image = "image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap();
+        let wrong = settings(&image).unwrap_err().to_string();
+        assert!(wrong.starts_with("`image` is \"debian\", expected the ID of an image"), "{wrong}");
+    }
+
+    #[test]
+    fn all_mistakes_are_found_together() {
+        let text = "image = \"debian\"\ninstance_types = [\"t\", 3]\nsecurity_groups = [\"sg-01234567\", \"b\"]\n\
+                    address = \"public\"\npublic_ip = false\nprofil = \"x\"\nspot_price = \"0.1\"\n";
+        let problems = settings(&text.parse().unwrap()).unwrap_err();
+        let found: Vec<&str> = problems.0.iter().map(|problem| problem.marks[0].0.path.as_str()).collect();
+        let wanted = [".profil", ".instance_types.1", ".image", "", ".security_groups.1", ".public_ip"];
+        assert_eq!(found, wanted.map(|path| format!("pool.linux.provider{path}")), "{problems}");
     }
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
-        key_tables::hold(super::super::keys::TABLES, &format!("{MINIMAL}[[offering]]\n"), Settings::read);
+        key_tables::hold(TABLES, &format!("{MINIMAL}[[offering]]\n"), settings);
     }
 
     #[test]
     fn the_example_shows_every_key() {
-        key_tables::shown(super::super::keys::TABLES, super::super::REGISTRATION.example);
+        key_tables::shown(TABLES, super::super::REGISTRATION.example);
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
-        assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
+        assert_eq!(settings(&table).unwrap().common.offerings.len(), 8);
     }
 }

@@ -2,37 +2,13 @@
 
 use crate::port::finding::{Finding, Severity};
 use crate::provider::BuildContext;
-use crate::provider::keys::KeyError;
-
-/// The codes of one provider.
-#[derive(Debug, Clone, Copy)]
-pub struct Codes {
-    /// The table has an error.
-    pub table: &'static str,
-    /// The program that makes the calls is missing.
-    pub program: &'static str,
-}
-
-/// `wrong`: the error in its table, if any.
-pub fn of_table(codes: Codes, context: &BuildContext, wrong: Option<&KeyError>) -> Vec<Finding> {
-    let finding = |error: &KeyError| {
-        let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
-        Finding {
-            code: codes.table,
-            severity: Severity::Error,
-            message: error.to_string(),
-            remedy: Some(remedy),
-        }
-    };
-    wrong.map(finding).into_iter().collect()
-}
 
 /// Adds the finding that the program with the calls is missing.
-pub fn without_calls(codes: Codes, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
+pub fn without_calls(code: &'static str, context: &BuildContext, mut found: Vec<Finding>) -> Vec<Finding> {
     let message = format!("pool `{}` cannot be served: `greenroom-backends` is missing", context.pool);
     let remedy =
         "install `greenroom-backends` of the same version in the directory of `greenroom`".to_owned();
-    found.push(Finding { code: codes.program, severity: Severity::Error, message, remedy: Some(remedy) });
+    found.push(Finding { code, severity: Severity::Error, message, remedy: Some(remedy) });
     found
 }
 

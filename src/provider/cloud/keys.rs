@@ -1,13 +1,13 @@
 //! The keys that every cloud's table has.
 
 use crate::keys::Applies::{Launch, Pass, Within};
-use crate::keys::Takes::{Count, HostPath, Map, Size, Tables, Text, Word};
+use crate::keys::Takes::{HostPath, Map, Range, Size, Tables, Text, Word};
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{Key, Takes, Unset, key};
 
 /// The values of `market`, `address` and `user_data`.
-pub const MARKETS: &[&str] = &["spot", "on-demand"];
-pub const ADDRESSES: &[&str] = &["private", "public", "ipv6"];
+const MARKETS: &[&str] = &["spot", "on-demand"];
+const ADDRESSES: &[&str] = &["private", "public", "ipv6"];
 pub const USER_DATA: &[&str] = &["cloud-init", "script"];
 
 /// Default in the tables of offerings.
@@ -39,8 +39,8 @@ pub const USER: Key = key("user", Text, Value("\"ci\""), Launch)
     .means("Linux user that logs in and runs jobs. The first boot creates a missing one, with `sudo`.")
     .interacts("Idle instances with the earlier user fail their next probe and are replaced.");
 
-pub const SSH_PORT: Key = key("ssh_port", Count(1), Value("22"), Pass)
-    .means("Port of the image's SSH server, at most 65535.")
+pub const SSH_PORT: Key = key("ssh_port", Range(1, 65535), Value("22"), Pass)
+    .means("Port of the image's SSH server.")
     .interacts("The network must allow it.");
 
 pub const DISK: Key = key("disk", Size, Words("the size of the image"), Launch)

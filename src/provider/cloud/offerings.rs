@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::MARKETS;
 use crate::core::ids::OfferingName;
 use crate::core::inventory::Capabilities;
-use crate::provider::keys::{KeyError, Keys};
+use crate::keys::got::Got;
+use crate::keys::table::{Table, Texts};
 
 /// Maximum number of offerings: more would not be tried in a day, and each refusal is recorded.
 const MAX_OFFERINGS: usize = 200;
@@ -41,108 +41,112 @@ pub struct KeyNames {
     pub types: &'static str,
     /// The keys of which one lists the places.
     pub places: &'static [&'static str],
+    /// What is wrong with a value of a key, as the end of a sentence; here for the lists and for `image`.
+    pub check: fn(&str, &str) -> Result<(), String>,
 }
 
 /// The content of one table, which may be incomplete.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Lists {
-    types: Option<Vec<String>>,
-    places: Option<Vec<String>>,
-    markets: Option<Vec<Market>>,
-    image: Option<String>,
+    types: Got<Texts>,
+    /// With the key that lists them.
+    places: Got<(&'static str, Texts)>,
+    markets: Got<Vec<&'static str>>,
+    image: Got<String>,
 }
 
-/// Reads all offerings of a provider's table, the preferred one first.
-pub fn read(keys: &mut Keys<'_>, key_names: &KeyNames) -> Result<Vec<Offering>, KeyError> {
-    let common = Lists::read(keys, key_names)?;
-    let mut groups = Vec::new();
-    for mut table in keys.tables("offering")? {
-        let group = Lists::read(&mut table, key_names)?.or(&common);
-        groups.push((group, table.name("")));
-        table.finish()?;
-    }
+/// Reads all offerings of a provider's table, the preferred one first; none if something is missing or wrong.
+pub fn read(table: &Table<'_>, key_names: &KeyNames) -> Vec<Offering> {
+    let common = Lists::read(table, key_names);
+    let tables = table.tables("offering").or(Vec::new());
+    let mut groups: Vec<_> =
+        tables.iter().map(|inner| (inner, Lists::read(inner, key_names).or(&common))).collect();
     if groups.is_empty() {
-        groups.push((common, String::new()));
+        groups.push((table, common));
     }
+    // Collected first, so that the mistakes of all groups are reported.
+    let groups: Vec<_> = groups.iter().map(|(table, lists)| lists.offerings(table, key_names)).collect();
+    let complete: Option<Vec<Vec<Offering>>> = groups.into_iter().collect();
     let mut offerings: Vec<Offering> = Vec::new();
-    for (group, name) in &groups {
-        for offering in group.offerings(name, key_names)? {
-            // The names are still empty, so that equal offerings compare equal.
-            if !offerings.contains(&offering) {
-                offerings.push(offering);
-            }
+    for offering in complete.into_iter().flatten().flatten() {
+        // The names are still empty, so that equal offerings compare equal.
+        if !offerings.contains(&offering) {
+            offerings.push(offering);
         }
     }
     if offerings.len() > MAX_OFFERINGS {
         let why = format!("and places make {} offerings, expected at most {MAX_OFFERINGS}", offerings.len());
-        return Err(KeyError::new(key_names.types, why));
+        table.refuse(key_names.types, why);
     }
     name(&mut offerings);
-    Ok(offerings)
+    offerings
 }
 
 impl Lists {
-    fn read(keys: &mut Keys<'_>, key_names: &KeyNames) -> Result<Self, KeyError> {
-        let types = keys.texts(key_names.types)?.map(owned);
-        let mut places: Option<(&str, Vec<String>)> = None;
+    fn read(table: &Table<'_>, key_names: &KeyNames) -> Self {
+        let mut places = Got::Absent;
         for key in key_names.places {
-            let Some(named) = keys.texts(key)? else { continue };
-            if let Some((other, _)) = &places {
-                let why = format!("conflicts with `{other}`: remove one of the two");
-                return Err(KeyError::new(keys.name(key), why));
+            let named = table.texts(key).map(|texts| (*key, texts));
+            match &places {
+                Got::Good((other, _), _) if !named.is_absent() => {
+                    table.refuse(key, format!("conflicts with `{other}`: remove one of the two"));
+                    places = Got::Bad;
+                }
+                Got::Absent => places = named,
+                Got::Good(..) | Got::Bad => {}
             }
-            places = Some((key, owned(named)));
         }
-        let markets = match keys.texts("market")? {
-            Some(texts) => Some(
-                texts.into_iter().map(|text| market(&keys.name("market"), text)).collect::<Result<_, _>>()?,
-            ),
-            None => None,
-        };
-        let image = keys.text("image")?.map(str::to_owned);
-        Ok(Self { types, places: places.map(|(_, named)| named), markets, image })
+        let (types, markets) = (table.texts(key_names.types), table.words("market"));
+        Self { types, places, markets, image: table.text("image") }
     }
 
-    fn or(self, other: &Self) -> Self {
+    fn or(&self, other: &Self) -> Self {
         Self {
-            types: self.types.or_else(|| other.types.clone()),
-            places: self.places.or_else(|| other.places.clone()),
-            markets: self.markets.or_else(|| other.markets.clone()),
-            image: self.image.or_else(|| other.image.clone()),
+            types: self.types.over(&other.types).clone(),
+            places: self.places.over(&other.places).clone(),
+            markets: self.markets.over(&other.markets).clone(),
+            image: self.image.over(&other.image).clone(),
         }
     }
 
-    /// All combinations. `table` is the name of the table with its dot, for messages.
-    fn offerings(&self, table: &str, key_names: &KeyNames) -> Result<Vec<Offering>, KeyError> {
-        let missing =
-            |key: &str, what: &str| KeyError::new(format!("{table}{key}"), format!("is missing: {what}"));
-        let image = self.image.as_deref().filter(|image| !image.trim().is_empty());
-        let image = image.ok_or_else(|| missing("image", "the image that instances boot from"))?;
-        let types =
-            self.types.as_ref().ok_or_else(|| missing(key_names.types, "a list, the preferred one first"))?;
-        let places = self.places.as_ref().ok_or_else(|| {
-            missing(
-                key_names.places[0],
-                &format!("where instances may run ({})", key_names.places.join(" or ")),
-            )
-        })?;
-        let markets = self.markets.clone().unwrap_or_else(|| vec![Market::OnDemand]);
+    /// All combinations. `table` takes the mistakes; values that no group uses are not checked.
+    fn offerings(&self, table: &Table<'_>, key_names: &KeyNames) -> Option<Vec<Offering>> {
+        let check = |key, text: &str| (key_names.check)(key, text);
+        let image = table.required("image", self.image.clone(), "name the image that instances boot from");
+        let image = table.parsed("image", image, |image| check("image", &image).map(|()| image));
+        let types = "list them, the preferred one first";
+        let types = table.required(key_names.types, self.types.clone(), types);
+        let places = format!("list where instances may run, by {}", either(key_names.places));
+        let places = table.required(key_names.places[0], self.places.clone(), places);
+        if let Some(types) = types.value() {
+            table.check_each(key_names.types, types, |text| check(key_names.types, text.trim()));
+        }
+        if let Some((key, places)) = places.value() {
+            table.check_each(key, places, |text| check(key, text.trim()));
+        }
+        let on_demand = vec!["on-demand"];
+        let markets = if self.markets.is_absent() { &on_demand } else { self.markets.value()? };
+        let (image, types, (_, places)) = (image.into_value()?, types.value()?, places.value()?);
         let mut offerings = Vec::new();
         for market in markets {
-            for machine_type in types {
-                for place in places {
+            for (machine_type, _) in types {
+                for (place, _) in places {
                     offerings.push(Offering {
                         name: OfferingName::new(""),
-                        machine_type: machine_type.clone(),
-                        place: place.clone(),
-                        market,
-                        image: image.to_owned(),
+                        machine_type: machine_type.trim().to_owned(),
+                        place: place.trim().to_owned(),
+                        market: if *market == "spot" { Market::Spot } else { Market::OnDemand },
+                        image: image.clone(),
                     });
                 }
             }
         }
-        Ok(offerings)
+        Some(offerings)
     }
+}
+
+fn either(keys: &[&str]) -> String {
+    keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" or ")
 }
 
 /// The capabilities of a provider with these offerings.
@@ -162,30 +166,47 @@ fn name(offerings: &mut [Offering]) {
     }
 }
 
-fn owned(texts: Vec<&str>) -> Vec<String> {
-    texts.into_iter().map(|text| text.trim().to_owned()).collect()
-}
-
-fn market(key: &str, text: &str) -> Result<Market, KeyError> {
-    match text {
-        "spot" => Ok(Market::Spot),
-        "on-demand" => Ok(Market::OnDemand),
-        other => Err(KeyError::choice(key, other, MARKETS)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::keys::{MARKET, OFFERING};
     use super::*;
+    use crate::keys::Applies::Launch;
+    use crate::keys::Unset::Required;
+    use crate::keys::problem::Problems;
+    use crate::keys::{Key, KeyTable, Takes, key, table};
 
-    const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones", "subnets"] };
+    const KEY_NAMES: KeyNames =
+        KeyNames { types: "machine_types", places: &["zones", "subnets"], check: not_x };
+
+    fn not_x(_key: &str, text: &str) -> Result<(), String> {
+        if text == "x" { Err("contains \"x\"".to_owned()) } else { Ok(()) }
+    }
+
+    const IMAGE: Key = key("image", Takes::Text, Required, Launch);
+    const TYPES: Key = key("machine_types", Takes::TextOrTexts, Required, Launch);
+    const ZONES: Key = key("zones", Takes::TextOrTexts, Required, Launch);
+    const SUBNETS: Key = key("subnets", Takes::TextOrTexts, Required, Launch);
+    const TABLES: &[KeyTable] = &[
+        KeyTable {
+            header: "[pool.NAME.provider]",
+            about: "",
+            keys: &[OFFERING, MARKET, IMAGE, TYPES, ZONES, SUBNETS],
+        },
+        KeyTable {
+            header: "[[pool.NAME.provider.offering]]",
+            about: "",
+            keys: &[MARKET, IMAGE, TYPES, ZONES, SUBNETS],
+        },
+    ];
+
+    fn read_all(text: &str) -> Result<Vec<Offering>, Problems> {
+        table::read(TABLES, "linux", &text.parse().unwrap(), |table| read(table, &KEY_NAMES))
+    }
 
     fn names(text: &str) -> Result<Vec<String>, String> {
-        let table: toml::Table = text.parse().unwrap();
-        let mut keys = Keys::of(&table);
-        let offerings = read(&mut keys, &KEY_NAMES).and_then(|offerings| keys.finish().map(|()| offerings));
         let name = |offering: &Offering| offering.name.to_string();
-        offerings.map(|offerings| offerings.iter().map(name).collect()).map_err(|error| error.to_string())
+        let read = read_all(text).map_err(|problems| problems.to_string());
+        read.map(|offerings| offerings.iter().map(name).collect())
     }
 
     #[test]
@@ -220,32 +241,68 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_named() {
+        let rest = "image = \"i\"\nzones = \"a\"\n";
         for (text, expected) in [
-            ("", "`image` is missing: the image that instances boot from"),
-            ("image = \"i\"", "`machine_types` is missing"),
+            (
+                "machine_types = \"a\"\nzones = \"a\"",
+                "`image` is missing in `[pool.linux.provider]` (name the image that instances boot from)",
+            ),
+            (rest, "`machine_types` is missing in `[pool.linux.provider]`"),
             (
                 "image = \"i\"\nmachine_types = \"a\"",
-                "`zones` is missing: where instances may run (zones or subnets)",
+                "`zones` is missing in `[pool.linux.provider]` (list where instances may run, by `zones` or `subnets`)",
             ),
-            ("zones = \"a\"\nsubnets = \"b\"", "`subnets` conflicts with `zones`"),
             (
-                "market = \"spto\"",
-                "`market` is \"spto\", expected \"spot\" or \"on-demand\": did you mean \"spot\"?",
+                "image = \"i\"\nmachine_types = \"a\"\nzones = \"a\"\nsubnets = \"b\"",
+                "`subnets` conflicts with `zones`: remove one of the two",
             ),
-            ("machine_types = []", "`machine_types` is empty"),
-            ("machine_types = [\"a\", \" \"]", "`machine_types` is empty"),
-            ("machine_types = [1]", "expected a string or a list of strings"),
-            ("image = \"i\"\n[[offering]]\nzones = \"a\"", "`offering.0.machine_types` is missing"),
             (
-                "[[offering]]\nzone = \"a\"",
-                "`offering.0.zone` is not a key of this table: did you mean `zones`?",
+                "image = \"i\"\nzones = \"a\"\nmachine_types = \"a\"\nmarket = \"spto\"",
+                "`market` in `[pool.linux.provider]` must be one of \"spot\", \"on-demand\", or a list of them \
+                 (did you mean \"spot\"?)",
+            ),
+            (
+                "image = \"i\"\nzones = \"a\"\nmachine_types = []",
+                "`machine_types` in `[pool.linux.provider]` must be a string or a list of strings",
+            ),
+            (
+                "image = \"i\"\nzones = \"a\"\nmachine_types = [\"a\", \" \"]",
+                "`machine_types` in `[pool.linux.provider]` must be a string or a list of strings",
+            ),
+            (
+                "image = \"i\"\n[[offering]]\nzones = \"a\"",
+                "`machine_types` is missing in `[[pool.linux.provider.offering]]`",
+            ),
+            (
+                "image = \"i\"\nmachine_types = \"a\"\nzones = \"a\"\n[[offering]]\nzone = \"a\"",
+                "`zone` is not a key of `[[pool.linux.provider.offering]]` (did you mean `zones`?)",
             ),
         ] {
             let error = names(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
+            assert!(error.starts_with(expected) && !error.contains("; "), "{text}: {error}");
         }
         let many: Vec<String> = (0..=MAX_OFFERINGS).map(|n| format!("\"t{n}\"")).collect();
         let text = format!("image = \"i\"\nzones = \"a\"\nmachine_types = [{}]", many.join(","));
         assert!(names(&text).unwrap_err().contains("expected at most 200"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_once_and_only_if_it_is_used() {
+        let groups = "[[offering]]\nmachine_types = \"a\"\n[[offering]]\nmachine_types = [\"b\", \" x \"]\n";
+        let problems = read_all(&format!("image = \"x\"\nzones = \"a\"\n{groups}")).unwrap_err();
+        let found: Vec<String> = problems
+            .0
+            .iter()
+            .map(|problem| format!("{} at {}", problem.title, problem.marks[0].0.path))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "`image` contains \"x\" at pool.linux.provider.image",
+                "`machine_types` contains \"x\" at pool.linux.provider.offering.1.machine_types.1",
+            ]
+        );
+        let unused = "image = \"x\"\nzones = \"a\"\n[[offering]]\nmachine_types = \"a\"\nimage = \"i\"";
+        assert_eq!(names(unused).unwrap(), ["a a"]);
     }
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{ADDRESSES, USER_DATA};
 use super::offerings::{self, KeyNames, Offering};
 use super::tags;
-use crate::provider::keys::{KeyError, Keys};
+use crate::keys::problem::{Place, Problem, join};
+use crate::keys::table::Table;
 
 /// The address of a machine that Greenroom connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,92 +50,79 @@ pub struct Common {
 }
 
 impl Common {
-    /// `user_data`: the default, which fits most images of this cloud.
-    pub fn read(keys: &mut Keys<'_>, key_names: &KeyNames, user_data: UserData) -> Result<Self, KeyError> {
-        let disk_gib = keys.size("disk")?.map(|bytes| gib(&keys.name("disk"), bytes)).transpose()?;
-        Ok(Self {
-            offerings: offerings::read(keys, key_names)?,
-            user: user(keys)?,
-            ssh_port: port(keys)?,
-            address: match keys.choice("address", ADDRESSES)? {
-                Some("public") => AddressKind::Public,
-                Some("ipv6") => AddressKind::Ipv6,
+    /// `user_data`: the default, which fits most images of this cloud. Without offerings, something is wrong and
+    /// reported.
+    pub fn read(table: &Table<'_>, key_names: &KeyNames, user_data: UserData) -> Self {
+        Self {
+            offerings: offerings::read(table, key_names),
+            user: table.parsed("user", table.text("user"), user).or("ci".to_owned()),
+            ssh_port: table.count("ssh_port").or(22),
+            address: match table.word("address").or("private") {
+                "public" => AddressKind::Public,
+                "ipv6" => AddressKind::Ipv6,
                 _ => AddressKind::Private,
             },
-            user_data: match keys.choice("user_data", USER_DATA)? {
-                Some("cloud-init") => UserData::CloudInit,
+            user_data: match table.word("user_data").value() {
+                Some(&"cloud-init") => UserData::CloudInit,
                 Some(_) => UserData::Script,
                 None => user_data,
             },
-            disk_gib,
-            disk_type: keys.text("disk_type")?.map(str::to_owned),
-            tags: own_tags(keys)?,
-            endpoint: endpoint(keys)?,
-            credentials_file: credentials(keys)?,
-        })
+            disk_gib: table.parsed("disk", table.size("disk"), gib).into_value(),
+            disk_type: table.text("disk_type").into_value(),
+            tags: own_tags(table),
+            endpoint: table.parsed("endpoint", table.text("endpoint"), |url| endpoint(&url)).into_value(),
+            credentials_file: table.text("credentials_file").into_value().map(PathBuf::from),
+        }
     }
 }
 
-fn gib(key: &str, bytes: u64) -> Result<u32, KeyError> {
+fn gib(bytes: u64) -> Result<u32, String> {
     let whole = bytes.is_multiple_of(1 << 30).then(|| u32::try_from(bytes >> 30).ok()).flatten();
-    whole.ok_or_else(|| KeyError::new(key, "must be in whole GiB, such as \"50G\""))
+    whole.ok_or_else(|| "must be in whole GiB, such as \"50G\"".to_owned())
 }
 
 /// A plain name, because it goes into a script and a configuration.
-fn user(keys: &mut Keys<'_>) -> Result<String, KeyError> {
-    let user = keys.text("user")?.unwrap_or("ci");
+fn user(user: String) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
     let fits = user.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && user.chars().all(plain);
     if fits && user.len() <= 32 {
-        return Ok(user.to_owned());
+        return Ok(user);
     }
-    Err(KeyError::new(keys.name("user"), format!("is {user:?}, expected the name of a Linux user")))
+    Err(format!("is {user:?}, expected the name of a Linux user"))
 }
 
-fn port(keys: &mut Keys<'_>) -> Result<u16, KeyError> {
-    let Some(number) = keys.count("ssh_port")? else { return Ok(22) };
-    let port = u16::try_from(number).ok().filter(|port| *port > 0);
-    port.ok_or_else(|| KeyError::new(keys.name("ssh_port"), format!("is {number}, expected 1 to 65535")))
-}
-
-fn own_tags(keys: &mut Keys<'_>) -> Result<Vec<(String, String)>, KeyError> {
-    let named = keys.map_of_texts("tags")?;
-    if let Some((reserved, _)) = named.iter().find(|(name, _)| name.starts_with(tags::PREFIX)) {
-        let why = format!("begins with `{}`, which is reserved for Greenroom", tags::PREFIX);
-        return Err(KeyError::new(keys.name(&format!("tags.{reserved}")), why));
+fn own_tags(table: &Table<'_>) -> Vec<(String, String)> {
+    let named = table.map("tags").or_default();
+    for (reserved, _) in named.iter().filter(|(name, _)| name.starts_with(tags::PREFIX)) {
+        let title =
+            format!("`tags.{reserved}` begins with `{}`, which is reserved for Greenroom", tags::PREFIX);
+        let place = Place::name_of(join(&table.path("tags"), reserved));
+        table.report(Problem::new(title).at(place, "here"));
     }
-    Ok(named)
+    named
 }
 
-fn endpoint(keys: &mut Keys<'_>) -> Result<Option<String>, KeyError> {
-    let Some(url) = keys.text("endpoint")? else { return Ok(None) };
+/// Does not repeat a wrong address, which may contain a password.
+fn endpoint(url: &str) -> Result<String, String> {
     if url.starts_with("https://") || url.starts_with("http://") {
-        return Ok(Some(url.trim_end_matches('/').to_owned()));
+        return Ok(url.trim_end_matches('/').to_owned());
     }
-    Err(KeyError::new(keys.name("endpoint"), format!("is {url:?}, expected `https://…`")))
-}
-
-fn credentials(keys: &mut Keys<'_>) -> Result<Option<PathBuf>, KeyError> {
-    let Some(text) = keys.text("credentials_file")? else { return Ok(None) };
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        return Ok(Some(path));
-    }
-    Err(KeyError::new(keys.name("credentials_file"), format!("is {text:?}, expected an absolute path")))
+    Err("is not an address, expected `https://…`".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::problem::Problems;
+    use crate::keys::table;
 
-    const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
+    const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
     const MINIMAL: &str = "image = \"i\"\nmachine_types = \"t\"\nzones = \"a\"\n";
 
-    fn read(text: &str) -> Result<Common, String> {
+    fn read(text: &str) -> Result<Common, Problems> {
         let table: toml::Table = format!("{MINIMAL}{text}").parse().unwrap();
-        let mut keys = Keys::of(&table);
-        let common = Common::read(&mut keys, &KEY_NAMES, UserData::CloudInit);
-        common.and_then(|common| keys.finish().map(|()| common)).map_err(|error| error.to_string())
+        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES, UserData::CloudInit);
+        table::read(crate::provider::gce::KEYS, "linux", &table, read)
     }
 
     #[test]
@@ -153,20 +140,28 @@ mod tests {
         for (text, expected) in [
             ("user = \"a b\"", "`user` is \"a b\", expected the name of a Linux user"),
             ("user = \"$(id)\"", "expected the name of a Linux user"),
-            ("ssh_port = 0", "`ssh_port` is 0, expected 1 to 65535"),
+            ("ssh_port = 0", "`ssh_port` in `[pool.linux.provider]` must be a whole number from 1 to 65535"),
+            (
+                "ssh_port = 65536",
+                "`ssh_port` in `[pool.linux.provider]` must be a whole number from 1 to 65535",
+            ),
             ("address = \"pubilc\"", "did you mean \"public\"?"),
             ("disk = \"1500M\"", "`disk` must be in whole GiB"),
-            ("endpoint = \"localhost\"", "`endpoint` is \"localhost\", expected `https://…`"),
-            ("credentials_file = \"aws\"", "expected an absolute path"),
+            ("endpoint = \"user:hunter2@a\"", "`endpoint` is not an address, expected `https://…`"),
+            (
+                "credentials_file = \"aws\"",
+                "`credentials_file` in `[pool.linux.provider]` must be an absolute path",
+            ),
             (
                 "tags = { greenroom-pool = \"x\" }",
                 "`tags.greenroom-pool` begins with `greenroom-`, which is reserved",
             ),
-            ("tags = { a = 1 }", "`tags.a` is 1, expected a string"),
+            ("tags = { a = 1 }", "`tags` in `[pool.linux.provider]` must be a table of strings"),
             ("usre = \"ci\"", "did you mean `user`?"),
         ] {
-            let error = read(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.to_string().contains(expected) && wrong.0.len() == 1, "{text}: {wrong}");
+            assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
         }
     }
 }

@@ -2,16 +2,15 @@
 
 use super::settings::Settings;
 use crate::port::finding::Finding;
-use crate::provider::BuildContext;
-use crate::provider::cloud::doctor::{self, Codes};
-
-const CODES: Codes = Codes { table: "gce-table", program: "gce-program" };
+use crate::provider::cloud::doctor;
+use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn of_table(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    doctor::of_table(CODES, context, Settings::read(table).err().as_ref())
+    let wrong = Settings::read(&context.pool, table).err();
+    wrong.map_or(Vec::new(), |problems| mistakes::findings("gce-table", &problems))
 }
 
 /// For a program without the calls.
 pub(super) fn without_calls(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    doctor::without_calls(CODES, context, of_table(context, table))
+    doctor::without_calls("gce-program", context, of_table(context, table))
 }

@@ -1,11 +1,14 @@
 //! The table of a pool on Compute Engine.
 
+use super::keys::TABLES;
 use super::resource::{Image, Net, is_name, is_project, region};
+use crate::core::ids::PoolName;
+use crate::keys::problem::{Place, Problem, Problems, join};
+use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::KeyNames;
 use crate::provider::cloud::settings::{AddressKind, Common, UserData};
-use crate::provider::keys::{KeyError, Keys};
 
-const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"] };
+const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check };
 /// The roles of a service account set its permissions; this scope does not limit them further.
 const ALL_THAT_ITS_ROLES_ALLOW: &str = "cloud-platform";
 const SCOPES: &str = "https://www.googleapis.com/auth/";
@@ -37,142 +40,135 @@ pub(super) struct ServiceAccount {
 }
 
 impl Settings {
-    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
-        let mut keys = Keys::of(table);
-        let common = Common::read(&mut keys, &KEY_NAMES, UserData::Script)?;
-        let subnetwork = net(&mut keys, "subnetwork", Net::subnetwork)?;
-        let network = net(&mut keys, "network", Net::network)?;
-        let settings = Self {
-            project: project(&mut keys)?,
-            network: network.or_else(|| subnetwork.is_none().then(|| Net::network("default")).flatten()),
-            subnetwork,
-            public_ip: public_ip(&mut keys, common.address)?,
-            service_account: service_account(&mut keys)?,
-            network_tags: network_tags(&mut keys)?,
-            common,
-        };
-        keys.finish()?;
-        settings.check()?;
-        Ok(settings)
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
     }
 
+    fn of(table: &Table<'_>) -> Self {
+        let common = Common::read(table, &KEY_NAMES, UserData::Script);
+        let subnetwork = subnetwork(table, &common);
+        let network = table.parsed("network", table.text("network"), |text| {
+            Net::network(&text).ok_or_else(|| not_a_net(&text, "global/networks"))
+        });
+        let default = || subnetwork.is_none().then(|| Net::network("default")).flatten();
+        if let Some(kind) = common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
+            table.refuse("disk_type", format!("is {kind:?}, expected one such as \"pd-balanced\""));
+        }
+        labels(table, &common.tags);
+        Self {
+            project: project(table),
+            network: network.into_value().or_else(default),
+            subnetwork,
+            public_ip: public_ip(table, common.address),
+            service_account: service_account(table),
+            network_tags: network_tags(table),
+            common,
+        }
+    }
+
+    #[cfg(feature = "gce")]
     pub(super) fn has_ipv6(&self) -> bool {
         self.common.address == AddressKind::Ipv6
     }
+}
 
-    /// The common keys, by Compute Engine's rules.
-    fn check(&self) -> Result<(), KeyError> {
-        for offering in &self.common.offerings {
-            if Image::parse(&offering.image).is_none() {
-                return Err(KeyError::new("image", format!("is {:?}, expected {IMAGE}", offering.image)));
-            }
-            if !is_name(&offering.machine_type) {
-                let why =
-                    format!("contains {:?}, expected types such as \"e2-standard-4\"", offering.machine_type);
-                return Err(KeyError::new(KEY_NAMES.types, why));
-            }
-            let Some(region) = region(&offering.place) else {
-                let why = format!("contains {:?}, expected zones such as \"us-east1-b\"", offering.place);
-                return Err(KeyError::new(KEY_NAMES.places[0], why));
-            };
-            let fixed = self.subnetwork.as_ref().and_then(|subnetwork| subnetwork.region.as_deref());
-            if let Some(fixed) = fixed.filter(|fixed| *fixed != region) {
-                let why = format!("is in {fixed}, but zone `{}` is not", offering.place);
-                return Err(KeyError::new("subnetwork", why));
-            }
+/// The keys of offerings, by Compute Engine's rules.
+fn check(key: &str, text: &str) -> Result<(), String> {
+    match key {
+        "image" if Image::parse(text).is_none() => Err(format!("is {text:?}, expected {IMAGE}")),
+        "machine_types" if !is_name(text) => {
+            Err(format!("contains {text:?}, expected types such as \"e2-standard-4\""))
         }
-        if self.has_ipv6() && self.subnetwork.is_none() {
-            let why = "is missing: `address` is \"ipv6\", and auto mode networks such as `default` have no \
-                       subnetworks with IPv6 addresses";
-            return Err(KeyError::new("subnetwork", why));
+        "zones" if region(text).is_none() => {
+            Err(format!("contains {text:?}, expected zones such as \"us-east1-b\""))
         }
-        if let Some(kind) = self.common.disk_type.as_deref().filter(|kind| !is_name(kind)) {
-            return Err(KeyError::new(
-                "disk_type",
-                format!("is {kind:?}, expected one such as \"pd-balanced\""),
-            ));
-        }
-        self.common.tags.iter().try_for_each(|(name, value)| label(name, value))
+        _ => Ok(()),
     }
 }
 
 const IMAGE: &str = "`projects/PROJECT/global/images/NAME` or `projects/PROJECT/global/images/family/FAMILY`; \
                      `NAME` or `family/FAMILY` for one of this project's";
 
-fn project(keys: &mut Keys<'_>) -> Result<String, KeyError> {
-    let missing = || {
-        KeyError::new("project", "is missing: the ID of the project that creates instances and pays for them")
-    };
-    let named = keys.text("project")?.ok_or_else(missing)?;
-    if is_project(named) {
-        return Ok(named.to_owned());
+fn project(table: &Table<'_>) -> String {
+    let help = "set it to the ID of the project that creates instances and pays for them";
+    let named = table.required("project", table.text("project"), help);
+    let wrong = |named| format!("is {named:?}, expected the ID of a project (not its name or number)");
+    let project = |named: String| if is_project(&named) { Ok(named) } else { Err(wrong(named)) };
+    table.parsed("project", named, project).or_default()
+}
+
+fn not_a_net(text: &str, whole: &str) -> String {
+    format!("is {text:?}, expected a name or `projects/PROJECT/{whole}/NAME`")
+}
+
+fn subnetwork(table: &Table<'_>, common: &Common) -> Option<Net> {
+    let subnetwork = table.parsed("subnetwork", table.text("subnetwork"), |text| {
+        Net::subnetwork(&text).ok_or_else(|| not_a_net(&text, "regions/REGION/subnetworks"))
+    });
+    if common.address == AddressKind::Ipv6 && subnetwork.is_absent() {
+        let why = "is missing: `address` is \"ipv6\", and auto mode networks such as `default` have no \
+                   subnetworks with IPv6 addresses";
+        table.refuse("subnetwork", why);
     }
-    Err(KeyError::new(
-        "project",
-        format!("is {named:?}, expected the ID of a project (not its name or number)"),
-    ))
-}
-
-fn net(
-    keys: &mut Keys<'_>,
-    key: &'static str,
-    parse: fn(&str) -> Option<Net>,
-) -> Result<Option<Net>, KeyError> {
-    let Some(text) = keys.text(key)? else { return Ok(None) };
-    let whole = if key == "network" { "global/networks" } else { "regions/REGION/subnetworks" };
-    let wrong =
-        || KeyError::new(key, format!("is {text:?}, expected a name or `projects/PROJECT/{whole}/NAME`"));
-    parse(text).ok_or_else(wrong).map(Some)
-}
-
-fn public_ip(keys: &mut Keys<'_>, address: AddressKind) -> Result<bool, KeyError> {
-    let wanted = address == AddressKind::Public;
-    match keys.flag("public_ip")? {
-        Some(false) if wanted => {
-            Err(KeyError::new("public_ip", "is false, but `address` requires a public one"))
+    let subnetwork = subnetwork.into_value()?;
+    if let Some(fixed) = &subnetwork.region {
+        let mut zones = common.offerings.iter().map(|offering| offering.place.as_str());
+        if let Some(zone) = zones.find(|zone| region(zone).is_some_and(|region| region != fixed)) {
+            table.refuse("subnetwork", format!("is in {fixed}, but zone `{zone}` is not"));
         }
-        configured => Ok(configured.unwrap_or(wanted)),
     }
+    Some(subnetwork)
 }
 
-fn service_account(keys: &mut Keys<'_>) -> Result<Option<ServiceAccount>, KeyError> {
-    let scopes = keys.texts("scopes")?;
-    let Some(email) = keys.text("service_account")? else {
-        let useless = KeyError::new("scopes", "has no effect without `service_account`");
-        return if scopes.is_some() { Err(useless) } else { Ok(None) };
-    };
-    if !email.contains('@') {
-        let why = format!("is {email:?}, expected its address (`NAME@PROJECT.iam.gserviceaccount.com`)");
-        return Err(KeyError::new("service_account", why));
+fn public_ip(table: &Table<'_>, address: AddressKind) -> bool {
+    let wanted = address == AddressKind::Public;
+    let configured = table.flag("public_ip").or(wanted);
+    if wanted && !configured {
+        table.refuse("public_ip", "is false, but `address` requires a public one");
     }
-    let whole =
-        |scope: &str| if scope.contains("://") { scope.to_owned() } else { format!("{SCOPES}{scope}") };
-    let scopes = scopes.unwrap_or_else(|| vec![ALL_THAT_ITS_ROLES_ALLOW]).into_iter().map(whole).collect();
-    Ok(Some(ServiceAccount { email: email.to_owned(), scopes }))
+    configured
 }
 
-fn network_tags(keys: &mut Keys<'_>) -> Result<Vec<String>, KeyError> {
-    let tags = keys.texts("network_tags")?.unwrap_or_default();
-    if let Some(wrong) = tags.iter().find(|tag| !is_name(tag)) {
-        let why = format!("contains {wrong:?}, expected lower-case letters, digits and hyphens");
-        return Err(KeyError::new("network_tags", why));
+fn service_account(table: &Table<'_>) -> Option<ServiceAccount> {
+    let (scopes, email) = (table.texts("scopes"), table.text("service_account"));
+    if scopes.value().is_some() && email.is_absent() {
+        table.refuse("scopes", "has no effect without `service_account`");
     }
-    Ok(tags.into_iter().map(str::to_owned).collect())
+    let wrong =
+        |email| format!("is {email:?}, expected its address (`NAME@PROJECT.iam.gserviceaccount.com`)");
+    let address = |email: String| if email.contains('@') { Ok(email) } else { Err(wrong(email)) };
+    let email = table.parsed("service_account", email, address);
+    let whole = |scope: String| if scope.contains("://") { scope } else { format!("{SCOPES}{scope}") };
+    let scopes = scopes.map(|scopes| scopes.into_iter().map(|(scope, _)| whole(scope)).collect());
+    let all = || vec![whole(ALL_THAT_ITS_ROLES_ALLOW.to_owned())];
+    Some(ServiceAccount { email: email.into_value()?, scopes: scopes.into_value().unwrap_or_else(all) })
+}
+
+fn network_tags(table: &Table<'_>) -> Vec<String> {
+    let tags = table.texts("network_tags").or_default();
+    table.check_each("network_tags", &tags, |tag| {
+        let wrong = || format!("contains {tag:?}, expected lower-case letters, digits and hyphens");
+        is_name(tag).then_some(()).ok_or_else(wrong)
+    });
+    tags.into_iter().map(|(tag, _)| tag).collect()
 }
 
 /// Compute Engine's labels are more restricted than other clouds' tags.
-fn label(name: &str, value: &str) -> Result<(), KeyError> {
+fn labels(table: &Table<'_>, tags: &[(String, String)]) {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
-    let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
-        && [name, value].iter().all(|text| text.len() <= 63);
-    if fits && name.chars().chain(value.chars()).all(plain) {
-        return Ok(());
+    for (name, value) in tags {
+        let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
+            && [name, value].iter().all(|text| text.len() <= 63);
+        if fits && name.chars().chain(value.chars()).all(plain) {
+            continue;
+        }
+        let title = format!(
+            "`tags.{name}` is {value:?}; labels consist of lower-case letters, digits, `-` and `_`, and their names \
+             begin with a letter"
+        );
+        let place = Place::value_of(join(&table.path("tags"), name));
+        table.report(Problem::new(title).at(place, "here"));
     }
-    let why = format!(
-        "is {value:?}; labels consist of lower-case letters, digits, `-` and `_`, and their names begin with \
-         a letter"
-    );
-    Err(KeyError::new(format!("tags.{name}"), why))
 }
 
 #[cfg(test)]
@@ -182,10 +178,14 @@ mod tests {
 
     const MINIMAL: &str = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
 
-    fn read(text: &str) -> Result<Settings, String> {
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
+    fn read(text: &str) -> Result<Settings, Problems> {
         let mut table: toml::Table = MINIMAL.parse().unwrap();
         table.extend(text.parse::<toml::Table>().unwrap());
-        Settings::read(&table).map_err(|error| error.to_string())
+        settings(&table)
     }
 
     #[test]
@@ -253,26 +253,29 @@ mod tests {
             ("tags = { team = \"C I\" }", "`tags.team` is \"C I\"; labels consist of"),
             (
                 "instance_types = \"x\"",
-                "`instance_types` is not a key of this table: did you mean `machine_types`?",
+                "`instance_types` is not a key of `[pool.linux.provider]` (did you mean `machine_types`?)",
             ),
         ] {
-            let error = read(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.to_string().contains(expected) && wrong.0.len() == 1, "{text}: {wrong}");
         }
         let text = "image = \"ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"";
-        let error = Settings::read(&text.parse().unwrap()).unwrap_err().to_string();
-        assert!(error.starts_with("`project` is missing"), "{error}");
+        let error = settings(&text.parse().unwrap()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("`project` is missing in `[pool.linux.provider]` (set it to the ID of "),
+            "{error}"
+        );
     }
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
-        key_tables::hold(super::super::keys::TABLES, &format!("{MINIMAL}[[offering]]\n"), Settings::read);
+        key_tables::hold(TABLES, &format!("{MINIMAL}[[offering]]\n"), settings);
     }
 
     #[test]
     fn the_example_shows_every_key() {
-        key_tables::shown(super::super::keys::TABLES, super::super::REGISTRATION.example);
+        key_tables::shown(TABLES, super::super::REGISTRATION.example);
         let table: toml::Table = super::super::REGISTRATION.example.parse().unwrap();
-        assert_eq!(Settings::read(&table).unwrap().common.offerings.len(), 8);
+        assert_eq!(settings(&table).unwrap().common.offerings.len(), 8);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::login;
 use super::settings::{ServerKind, Settings};
 use crate::port::finding::{Finding, Severity};
-use crate::provider::BuildContext;
+use crate::provider::{BuildContext, mistakes};
 
 /// Paths of sshd in distributions. An ordinary user's `PATH` does not contain them.
 const SSHD: &[&str] =
@@ -24,13 +24,9 @@ pub(super) fn find_sshd(named: Option<&Path>) -> Option<PathBuf> {
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
     let is_root = rustix::process::geteuid().is_root();
-    let checked = Settings::read(table).and_then(|read| read.check_user(is_root).map(|()| read));
-    let settings = match checked {
+    let settings = match Settings::read(&context.pool, table, is_root) {
         Ok(settings) => settings,
-        Err(error) => {
-            let remedy = Some(format!("correct `{}` in the table of pool `{}`", error.key, context.pool));
-            return vec![finding("local-table", Severity::Error, error.to_string(), remedy)];
-        }
+        Err(problems) => return mistakes::findings("local-table", &problems),
     };
     let mut found = isolation(context, is_root);
     if !context.program.is_file() {

@@ -9,8 +9,9 @@ use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use crate::core::failure::ErrorClass;
+use crate::keys::Takes;
+use crate::keys::table::Table;
 use crate::port::provider::ProviderError;
-use crate::provider::keys::{KeyError, Keys};
 
 pub(super) const CLASSES: &[&str] =
     &["no-capacity", "quota", "denied", "invalid", "throttled", "transient", "unknown"];
@@ -30,17 +31,12 @@ struct Counted {
 }
 
 impl FailLaunch {
-    pub(super) fn read(mut keys: Keys<'_>) -> Result<Self, KeyError> {
-        let class = keys.choice("class", CLASSES)?;
-        let first = keys.count("first")?;
-        keys.finish()?;
-        let choices: Vec<String> = CLASSES.iter().map(|class| format!("{class:?}")).collect();
-        let no_class = || format!("is missing, expected {}", choices.join(" or "));
-        let no_first = "is missing, expected the number of launches that fail";
-        Ok(Self {
-            class: class.ok_or_else(|| KeyError::new("fail_launch.class", no_class()))?.to_owned(),
-            first: first.ok_or_else(|| KeyError::new("fail_launch.first", no_first))?,
-        })
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        let classes = format!("set it to {}", Takes::Word(CLASSES));
+        let class = table.required("class", table.word("class"), classes);
+        let first =
+            table.required("first", table.count("first"), "set it to the number of launches that fail");
+        Self { class: class.or_default().to_owned(), first: first.or_default() }
     }
 
     /// Counts one launch and returns the failure to inject, if any. A changed setting restarts the count.

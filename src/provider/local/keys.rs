@@ -2,12 +2,12 @@
 
 use super::faults::CLASSES;
 use crate::keys::Applies::{Launch, Pass, Within};
-use crate::keys::Takes::{Count, Duration, Flag, HostPath, Table, Word};
+use crate::keys::Takes::{Duration, Flag, HostPath, Range, Table, Word};
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{KeyTable, key};
 
 /// The values of `server`.
-pub(super) const SERVERS: &[&str] = &["embedded", "openssh"];
+const SERVERS: &[&str] = &["embedded", "openssh"];
 
 pub(super) const TABLES: &[KeyTable] = &[
     KeyTable {
@@ -31,7 +31,7 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("Time from the first answer of an instance to its sudden end."),
             key("list_lag", Duration(0), Value("\"0s\""), Launch)
                 .means("Time from the launch of an instance to its first appearance in lists."),
-            key("no_capacity", Count(0), Words("no limit"), Pass)
+            key("no_capacity", Range(0, u32::MAX), Words("no limit"), Pass)
                 .unit("instances")
                 .means("Number of instances at which launches are refused with no capacity; 0 refuses all.")
                 .interacts("It has no effect above `max_instances`."),
@@ -46,7 +46,9 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("class", Word(CLASSES), Required, Pass).means("Class of the error.").interacts(
                 "With `\"unknown\"` the launch succeeds, and only its answer is lost: see `relaunch_after`.",
             ),
-            key("first", Count(0), Required, Pass).unit("launches").means("Number of launches that fail."),
+            key("first", Range(0, u32::MAX), Required, Pass)
+                .unit("launches")
+                .means("Number of launches that fail."),
         ],
     },
 ];

@@ -66,8 +66,7 @@ struct Local {
 }
 
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
-    let settings = Settings::read(table)?;
-    settings.check_user(rustix::process::geteuid().is_root())?;
+    let settings = Settings::read(&context.pool, table, rustix::process::geteuid().is_root())?;
     let arguments = ["instance", "serve", "--dir"].map(OsString::from).to_vec();
     let supervised = Supervised {
         pool: context.pool.clone(),

@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::faults::FailLaunch;
-use super::keys::SERVERS;
-use crate::provider::keys::{KeyError, Keys};
+use super::keys::TABLES;
+use crate::core::ids::PoolName;
+use crate::keys::problem::Problems;
+use crate::keys::table;
 
 /// The SSH server of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +25,6 @@ pub(super) struct Settings {
     pub(super) server: ServerKind,
     /// Path of sshd; `None`: searched for when an instance boots.
     pub(super) sshd: Option<PathBuf>,
-    pub(super) allow_root: bool,
     /// From launch to the first answer. Default 0.
     pub(super) boot_delay: Duration,
     /// From the first answer to a sudden end; `None`: no such end.
@@ -36,35 +37,30 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
-        let mut keys = Keys::of(table);
-        let server = match keys.choice("server", SERVERS)? {
-            Some("openssh") => ServerKind::Openssh,
-            _ => ServerKind::Embedded,
-        };
-        let settings = Self {
-            server,
-            sshd: keys.text("sshd")?.map(absolute).transpose()?,
-            allow_root: keys.flag("allow_root")?.unwrap_or(false),
-            boot_delay: keys.duration("boot_delay")?.unwrap_or_default(),
-            die_after: keys.duration("die_after")?,
-            list_lag: keys.duration("list_lag")?.unwrap_or_default(),
-            no_capacity: keys.count("no_capacity")?,
-            fail_launch: keys.table("fail_launch")?.map(FailLaunch::read).transpose()?,
-        };
-        keys.finish()?;
-        Ok(settings)
-    }
-
-    /// Jobs are plain processes of Greenroom's user, so root's jobs would control the runner host.
-    pub(super) fn check_user(&self, is_root: bool) -> Result<(), KeyError> {
-        if !is_root || self.allow_root {
-            return Ok(());
-        }
-        let why = "is not `true`, and greenroom runs as root: the provider `local` does not isolate jobs, so \
-                   every job would be root on the runner host. Run greenroom as another user, or set \
-                   `allow_root = true` if that is acceptable";
-        Err(KeyError::new("allow_root", why))
+    /// Jobs are plain processes of Greenroom's user: those of root would control the runner host, so that has to be
+    /// allowed.
+    pub(super) fn read(pool: &PoolName, values: &toml::Table, is_root: bool) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, |table| {
+            let allow_root = table.flag("allow_root");
+            if is_root && !allow_root.is_bad() && !allow_root.or(false) {
+                let why = "is not `true`, and greenroom runs as root: the provider `local` does not isolate jobs, so \
+                           every job would be root on the runner host. Run greenroom as another user, or set \
+                           `allow_root = true` if that is acceptable";
+                table.refuse("allow_root", why);
+            }
+            Self {
+                server: match table.word("server").or("embedded") {
+                    "openssh" => ServerKind::Openssh,
+                    _ => ServerKind::Embedded,
+                },
+                sshd: table.text("sshd").into_value().map(PathBuf::from),
+                boot_delay: table.duration("boot_delay").or_default(),
+                die_after: table.duration("die_after").into_value(),
+                list_lag: table.duration("list_lag").or_default(),
+                no_capacity: table.count("no_capacity").into_value(),
+                fail_launch: table.table("fail_launch").value().map(FailLaunch::read),
+            }
+        })
     }
 
     /// The keys of the enabled faults.
@@ -80,24 +76,17 @@ impl Settings {
     }
 }
 
-fn absolute(text: &str) -> Result<PathBuf, KeyError> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        return Ok(path);
-    }
-    Err(KeyError::new(
-        "sshd",
-        format!("is {text:?}, expected an absolute path (sshd uses it to re-execute itself)"),
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::provider::key_tables;
 
+    fn settings(values: &toml::Table, is_root: bool) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values, is_root)
+    }
+
     fn read(text: &str) -> Result<Settings, String> {
-        Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
+        settings(&text.parse().unwrap(), false).map_err(|problems| problems.to_string())
     }
 
     #[test]
@@ -110,7 +99,7 @@ mod tests {
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
         let least = "fail_launch = { class = \"quota\", first = 1 }";
-        key_tables::hold(super::super::keys::TABLES, least, Settings::read);
+        key_tables::hold(TABLES, least, |values| settings(values, false));
     }
 
     #[test]
@@ -131,23 +120,58 @@ mod tests {
 
     #[test]
     fn root_is_refused_with_the_reason_unless_allowed() {
-        let refused = read("").unwrap().check_user(true).unwrap_err();
-        assert_eq!(refused.key, "allow_root");
-        assert!(refused.to_string().contains("every job would be root on the runner host"), "{refused}");
-        assert_eq!(read("").unwrap().check_user(false), Ok(()));
-        assert_eq!(read("allow_root = true").unwrap().check_user(true), Ok(()));
+        let as_root = |text: &str| settings(&text.parse().unwrap(), true);
+        for (text, path) in
+            [("", "pool.linux.provider"), ("allow_root = false", "pool.linux.provider.allow_root")]
+        {
+            let refused = as_root(text).unwrap_err();
+            assert_eq!(refused.0[0].marks[0].0.path, path);
+            let message = refused.to_string();
+            assert!(
+                message.starts_with("`allow_root` is not `true`, and greenroom runs as root"),
+                "{message}"
+            );
+            assert!(message.contains("every job would be root on the runner host"), "{message}");
+        }
+        assert!(read("").is_ok());
+        assert_eq!(as_root("allow_root = true").unwrap(), read("").unwrap());
+    }
+
+    #[test]
+    fn all_mistakes_are_found_together() {
+        let wrong = "server = 1\nboot_delay = 5\nlist_lags = \"1s\"\nfail_launch = { class = \"quot\" }";
+        let problems = settings(&wrong.parse().unwrap(), true).unwrap_err();
+        let found: Vec<String> = problems.0.iter().map(|problem| problem.marks[0].0.path.clone()).collect();
+        let wanted = ["list_lags", "", "server", "boot_delay", "fail_launch.class", "fail_launch"];
+        let path = |key: &str| format!("pool.linux.provider.{key}").trim_end_matches('.').to_owned();
+        assert_eq!(found, wanted.map(path));
     }
 
     #[test]
     fn wrong_values_name_key_expectation_and_neighbour() {
         for (text, message) in [
-            ("sshd = \"sshd\"", "`sshd` is \"sshd\", expected an absolute path"),
-            ("server = \"opensshd\"", "did you mean \"openssh\"?"),
-            ("boot_delay = \"-1s\"", "a duration cannot be negative"),
-            ("list_lags = \"1s\"", "did you mean `list_lag`?"),
-            ("fail_launch = { first = 1 }", "`fail_launch.class` is missing, expected \"no-capacity\" or"),
-            ("fail_launch = { class = \"quota\" }", "`fail_launch.first` is missing"),
-            ("fail_launch = { class = \"quota\", first = 1, last = 2 }", "`fail_launch.last` is not a key"),
+            ("sshd = \"sshd\"", "`sshd` in `[pool.linux.provider]` must be an absolute path"),
+            ("server = \"opensshd\"", "must be one of \"embedded\", \"openssh\" (did you mean \"openssh\"?)"),
+            (
+                "boot_delay = \"-1s\"",
+                "`boot_delay` in `[pool.linux.provider]` must be a duration like \"30s\"",
+            ),
+            (
+                "list_lags = \"1s\"",
+                "`list_lags` is not a key of `[pool.linux.provider]` (did you mean `list_lag`?)",
+            ),
+            (
+                "fail_launch = { first = 1 }",
+                "`class` is missing in `[pool.linux.provider.fail_launch]` (set it to one of \"no-capacity\", ",
+            ),
+            (
+                "fail_launch = { class = \"quota\" }",
+                "`first` is missing in `[pool.linux.provider.fail_launch]` (set it to the number of launches that fail)",
+            ),
+            (
+                "fail_launch = { class = \"quota\", first = 1, last = 2 }",
+                "`last` is not a key of `[pool.linux.provider.fail_launch]`",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(message), "{text}: {error}");

@@ -10,16 +10,13 @@ use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
 use super::{memory, user};
 use crate::port::finding::{Finding, Severity};
-use crate::provider::BuildContext;
 use crate::provider::scope::{self, Scopes};
+use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
-    let settings = match Settings::read(table) {
+    let settings = match Settings::read(&context.pool, table) {
         Ok(settings) => settings,
-        Err(error) => {
-            let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
-            return vec![finding("qemu-table", Severity::Error, error.to_string(), remedy)];
-        }
+        Err(problems) => return mistakes::findings("qemu-table", &problems),
     };
     let mut found = images(context, &settings);
     found.extend(room(context, &settings));

@@ -1,14 +1,14 @@
 //! The keys of provider `qemu`.
 
 use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{Count, Duration, HostPath, Size, Text, Word};
+use crate::keys::Takes::{Duration, HostPath, Range, Size, Text, Word};
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{KeyTable, key};
 
 /// The values of `network`, `accel` and `boot`.
-pub(super) const NETWORKS: &[&str] = &["isolated", "proxy", "open"];
-pub(super) const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
-pub(super) const BOOTS: &[&str] = &["snapshot", "direct", "disk"];
+const NETWORKS: &[&str] = &["isolated", "proxy", "open"];
+const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
+const BOOTS: &[&str] = &["snapshot", "direct", "disk"];
 
 pub(super) const TABLES: &[KeyTable] = &[KeyTable {
     header: "[pool.NAME.provider]",
@@ -21,7 +21,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
         key("images", HostPath, Words("`images` in the state directory"), Launch)
             .means("Directory of images.")
             .interacts("`greenroom image` takes the same directory by `--images`."),
-        key("vcpus", Count(1), Value("1"), Launch).unit("processors").means("Processors of each VM, at most 64."),
+        key("vcpus", Range(1, 64), Value("1"), Launch).unit("processors").means("Processors of each VM."),
         key("memory", Size, Value("\"1G\""), Launch)
             .means("Memory of each VM, in whole MiB and at least `128M`.")
             .interacts("Must not exceed `memory_budget`."),

@@ -65,7 +65,7 @@ struct Qemu {
 }
 
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
-    let settings = Settings::read(table)?;
+    let settings = Settings::read(&context.pool, table)?;
     let supervised = Supervised {
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),

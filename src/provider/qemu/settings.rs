@@ -6,8 +6,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::image;
-use super::keys::{ACCELS, BOOTS, NETWORKS};
-use crate::provider::keys::{KeyError, Keys};
+use super::keys::TABLES;
+use crate::core::ids::PoolName;
+use crate::keys::got::Got;
+use crate::keys::problem::Problems;
+use crate::keys::table::{self, Table};
 
 /// The boot source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,49 +84,44 @@ pub(super) struct Settings {
 }
 
 const MIB: u64 = 1 << 20;
+const DEFAULT_MEMORY: u64 = 1 << 30;
 
 impl Settings {
-    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
-        let mut keys = Keys::of(table);
-        let source = source(keys.text("image")?)?;
-        let boot = boot(keys.choice("boot", BOOTS)?, &source)?;
-        let network = keys.choice("network", NETWORKS)?;
-        let proxy = keys.text("proxy")?;
-        let settings = Self {
-            source,
-            images: absolute(&mut keys, "images")?,
-            vcpus: keys.count("vcpus")?.unwrap_or(1),
-            memory: keys.size("memory")?.unwrap_or(1 << 30),
-            disk: keys.size("disk")?,
-            network: reach(network, proxy)?,
-            accel: match keys.choice("accel", ACCELS)? {
-                Some("kvm") => Accel::Kvm,
-                Some("tcg") => Accel::Tcg,
-                _ => Accel::Auto,
-            },
-            boot,
-            boot_timeout: keys.duration("boot_timeout")?,
-            template_retention: keys.duration("template_retention")?.unwrap_or(Duration::from_mins(10)),
-            memory_budget: keys.size("memory_budget")?,
-            user: keys.text("user")?.map(str::to_owned),
-            qemu: absolute(&mut keys, "qemu")?,
-        };
-        keys.finish()?;
-        settings.check_sizes()?;
-        Ok(settings)
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
     }
 
-    fn check_sizes(&self) -> Result<(), KeyError> {
-        if !(1..=64).contains(&self.vcpus) {
-            return Err(KeyError::new("vcpus", format!("is {}, expected 1 to 64", self.vcpus)));
+    fn of(table: &Table<'_>) -> Self {
+        let source = table.parsed("image", table.text("image"), source);
+        let vcpus = table.count("vcpus").or(1);
+        let memory = table.parsed("memory", table.size("memory"), |memory| match memory {
+            memory if memory.is_multiple_of(MIB) && memory >= 128 * MIB => Ok(memory),
+            _ => Err("must be in whole MiB and at least 128M".to_owned()),
+        });
+        let memory_budget = table.size("memory_budget").into_value();
+        if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
+            table.refuse("memory_budget", "is less than the `memory` of one virtual machine");
         }
-        if !self.memory.is_multiple_of(MIB) || self.memory < 128 * MIB {
-            return Err(KeyError::new("memory", "must be in whole MiB and at least 128M"));
+        let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
+        Self {
+            boot: boot(table, &source),
+            source: source.or(Source::Image(image::DEFAULT_NAME.to_owned())),
+            images: path("images"),
+            vcpus,
+            memory: memory.or(DEFAULT_MEMORY),
+            disk: table.size("disk").into_value(),
+            network: network(table),
+            accel: match table.word("accel").or("auto") {
+                "kvm" => Accel::Kvm,
+                "tcg" => Accel::Tcg,
+                _ => Accel::Auto,
+            },
+            boot_timeout: table.duration("boot_timeout").into_value(),
+            template_retention: table.duration("template_retention").or(Duration::from_mins(10)),
+            memory_budget,
+            user: table.text("user").into_value(),
+            qemu: path("qemu"),
         }
-        if self.memory_budget.is_some_and(|budget| budget < self.memory) {
-            return Err(KeyError::new("memory_budget", "is less than the `memory` of one virtual machine"));
-        }
-        Ok(())
     }
 
     /// The directory of images.
@@ -132,47 +130,55 @@ impl Settings {
     }
 }
 
-fn source(text: Option<&str>) -> Result<Source, KeyError> {
-    let text = text.unwrap_or(image::DEFAULT_NAME);
-    let path = Path::new(text);
-    if path.is_absolute() {
-        return Ok(Source::Foreign(path.to_owned()));
+fn source(text: String) -> Result<Source, String> {
+    if Path::new(&text).is_absolute() {
+        return Ok(Source::Foreign(text.into()));
     }
-    if image::is_name(text) {
-        return Ok(Source::Image(text.to_owned()));
+    if image::is_name(&text) {
+        return Ok(Source::Image(text));
     }
-    let expected = "expected the name of an image, or the absolute path of a qcow2 file";
-    Err(KeyError::new("image", format!("is {text:?}, {expected}")))
+    Err(format!("is {text:?}, expected the name of an image, or the absolute path of a qcow2 file"))
 }
 
 /// A foreign disk comes without a separate kernel.
-fn boot(chosen: Option<&str>, source: &Source) -> Result<Boot, KeyError> {
-    match (chosen, source) {
-        (None | Some("disk"), Source::Foreign(_)) => Ok(Boot::Disk),
-        (Some(other), Source::Foreign(_)) => {
-            Err(KeyError::new("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\"")))
+fn boot(table: &Table<'_>, source: &Got<Source>) -> Boot {
+    let chosen = table.word("boot");
+    match (chosen.value().copied(), source) {
+        (None | Some("disk"), Got::Good(Source::Foreign(_), _)) => return Boot::Disk,
+        (Some(other), Got::Good(Source::Foreign(_), _)) => {
+            table.refuse("boot", format!("is {other:?}, but a qcow2 file can only boot with \"disk\""));
         }
-        (Some("disk"), Source::Image(_)) => {
-            Err(KeyError::new("boot", "is \"disk\", but images built by Greenroom have no boot loader"))
+        (Some("disk"), Got::Good(Source::Image(_), _) | Got::Absent) => {
+            table.refuse("boot", "is \"disk\", but images built by Greenroom have no boot loader");
         }
-        (Some("direct"), Source::Image(_)) => Ok(Boot::Direct),
-        (_, Source::Image(_)) => Ok(Boot::Snapshot),
+        (Some("direct"), _) => return Boot::Direct,
+        (None | Some(_), _) => {}
     }
+    Boot::Snapshot
 }
 
-fn reach(network: Option<&str>, proxy: Option<&str>) -> Result<Network, KeyError> {
-    match (network, proxy) {
-        (Some("proxy"), Some(target)) if is_target(target) => Ok(Network::Proxy(target.to_owned())),
-        (Some("proxy"), Some(target)) => {
-            Err(KeyError::new("proxy", format!("is {target:?}, expected \"host:port\"")))
+fn network(table: &Table<'_>) -> Network {
+    let (network, proxy) = (table.word("network"), table.text("proxy"));
+    match network.or("isolated") {
+        "proxy" => {
+            let help = "set it to the address that guests reach, as \"host:port\"";
+            let proxy = table.parsed("proxy", table.required("proxy", proxy, help), |target| {
+                // It may contain a password.
+                if is_target(&target) {
+                    Ok(target)
+                } else {
+                    Err("is not an address, expected \"host:port\"".to_owned())
+                }
+            });
+            return Network::Proxy(proxy.or_default());
         }
-        (Some("proxy"), None) => {
-            Err(KeyError::new("proxy", "is missing: `network = \"proxy\"` needs \"host:port\""))
+        _ if proxy.value().is_some() && !network.is_bad() => {
+            table.refuse("proxy", "has no effect without `network = \"proxy\"`");
         }
-        (_, Some(_)) => Err(KeyError::new("proxy", "has no effect without `network = \"proxy\"`")),
-        (Some("open"), None) => Ok(Network::Open),
-        (_, None) => Ok(Network::Isolated),
+        "open" => return Network::Open,
+        _ => {}
     }
+    Network::Isolated
 }
 
 /// True if the text is a valid `host:port`. It goes into an option of QEMU's, where commas and blanks are special.
@@ -187,22 +193,17 @@ fn is_target(text: &str) -> bool {
         .is_some_and(|(name, port)| host(name) && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-fn absolute(keys: &mut Keys<'_>, key: &'static str) -> Result<Option<PathBuf>, KeyError> {
-    let Some(text) = keys.text(key)? else { return Ok(None) };
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        return Ok(Some(path));
-    }
-    Err(KeyError::new(key, format!("is {text:?}, expected an absolute path")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::provider::key_tables;
 
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
     fn read(text: &str) -> Result<Settings, String> {
-        Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
+        settings(&text.parse().unwrap()).map_err(|problems| problems.to_string())
     }
 
     #[test]
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
-        key_tables::hold(super::super::keys::TABLES, "", Settings::read);
+        key_tables::hold(TABLES, "", settings);
     }
 
     #[test]
@@ -249,20 +250,32 @@ mod tests {
             ("image = \"../x\"", "`image` is \"../x\", expected the name of an image, or the absolute path"),
             ("boot = \"disk\"", "images built by Greenroom have no boot loader"),
             ("image = \"/x.qcow2\"\nboot = \"snapshot\"", "a qcow2 file can only boot with \"disk\""),
-            ("network = \"proxy\"", "`proxy` is missing"),
+            ("network = \"proxy\"", "`proxy` is missing in `[pool.linux.provider]` (set it to the address"),
             ("network = \"proxy\"\nproxy = \"a,b:1\"", "expected \"host:port\""),
             ("network = \"proxy\"\nproxy = \"host\"", "expected \"host:port\""),
-            ("proxy = \"a:1\"", "has no effect without"),
+            ("proxy = \"a:1\"", "`proxy` has no effect without"),
             ("network = \"isolate\"", "did you mean \"isolated\"?"),
             ("accel = \"kwm\"", "did you mean \"kvm\"?"),
-            ("vcpus = 0", "`vcpus` is 0, expected 1 to 64"),
+            ("vcpus = 0", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
+            ("vcpus = 65", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
             ("memory = \"64M\"", "at least 128M"),
             ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one virtual machine"),
             ("memori = \"2G\"", "did you mean `memory`?"),
-            ("qemu = \"qemu\"", "expected an absolute path"),
+            ("qemu = \"qemu\"", "`qemu` in `[pool.linux.provider]` must be an absolute path"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.contains(message), "{text}: {error}");
+            assert!(error.contains(message) && !error.contains("; "), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_not_held_against_other_keys() {
+        for text in [
+            "image = \"../x\"\nboot = \"disk\"",
+            "network = \"prox\"\nproxy = \"a:1\"",
+            "memory = \"64M\"\nmemory_budget = \"32M\"",
+        ] {
+            assert_eq!(settings(&text.parse().unwrap()).unwrap_err().0.len(), 1, "{text}");
         }
     }
 }

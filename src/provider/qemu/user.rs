@@ -78,6 +78,7 @@ fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::PoolName;
 
     #[test]
     fn a_user_has_a_number_and_a_group() {
@@ -88,16 +89,18 @@ mod tests {
 
     #[test]
     fn qemu_is_never_run_by_root() {
-        let settings = Settings::read(&"user = \"root\"".parse().unwrap()).unwrap();
+        let settings = Settings::read(&PoolName::new("linux"), &"user = \"root\"".parse().unwrap()).unwrap();
         assert!(identity(&settings).unwrap_err().to_string().contains("would control the runner host"));
-        let settings = Settings::read(&"user = \"no-such-user\"".parse().unwrap()).unwrap();
+        let settings =
+            Settings::read(&PoolName::new("linux"), &"user = \"no-such-user\"".parse().unwrap()).unwrap();
         assert_eq!(identity(&settings).unwrap_err().to_string(), "unknown user `no-such-user`");
     }
 
     #[test]
     fn a_missing_qemu_is_named_with_what_installs_it() {
         assert_eq!(on_path(std::ffi::OsStr::new("/no/such/dir")), None);
-        let settings = Settings::read(&"qemu = \"/no/such/qemu\"".parse().unwrap()).unwrap();
+        let settings =
+            Settings::read(&PoolName::new("linux"), &"qemu = \"/no/such/qemu\"".parse().unwrap()).unwrap();
         let error = runner(&settings).unwrap_err().to_string();
         assert!(error.starts_with("/no/such/qemu is not installed: `apt-get install"), "{error}");
     }

@@ -1,12 +1,17 @@
 //! Greenroom's own part of cleaning: the variables of the script, and the script itself (clean.sh).
 
 use super::settings::Settings;
+use crate::core::ids::PoolName;
+use crate::keys::problem::Problems;
 use crate::provider::CleanDirs;
-use crate::provider::keys::KeyError;
 
 /// The script for `/bin/sh`; `None`: the table turns it off. Its one argument is the mark of the host's jobs.
-pub(super) fn script(table: &toml::Table, dirs: &CleanDirs<'_>) -> Result<Option<String>, KeyError> {
-    let settings = Settings::read(table)?;
+pub(super) fn script(
+    pool: &PoolName,
+    table: &toml::Table,
+    dirs: &CleanDirs<'_>,
+) -> Result<Option<String>, Problems> {
+    let settings = Settings::read(pool, table)?;
     if !settings.clean {
         return Ok(None);
     }
@@ -66,7 +71,8 @@ mod tests {
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
             let (builds, cache) = (self.path("builds"), self.path("cache"));
             let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
-            let script = script(&table, &CleanDirs { builds, cache: Some(cache) }).unwrap().unwrap();
+            let dirs = CleanDirs { builds, cache: Some(cache) };
+            let script = script(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap();
             let file = self.path("script");
             std::fs::write(&file, edit(&script)).unwrap();
             let output = Command::new(shell[0])
@@ -176,8 +182,9 @@ mod tests {
     fn a_table_may_want_none_and_paths_may_hold_anything() {
         let table = "user = \"ci\"\nkey = \"/k\"\nclean = false\n[[host]]\nname = \"h\"\naddress = \"h\"";
         let dirs = CleanDirs { builds: "/it's here", cache: None };
-        assert_eq!(script(&table.parse().unwrap(), &dirs).unwrap(), None);
-        let text = script(&table.replace("false", "true").parse().unwrap(), &dirs).unwrap().unwrap();
+        let script = |table: &str| script(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap();
+        assert_eq!(script(table), None);
+        let text = script(&table.replace("false", "true")).unwrap();
         assert!(text.starts_with("builds='/it'\\''s here'\ncache=''\ndedicated=0\n"), "{text}");
     }
 }

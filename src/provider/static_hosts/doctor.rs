@@ -7,15 +7,12 @@ use super::StaticHosts;
 use super::settings::JUMP;
 use crate::core::endpoint::LoginKey;
 use crate::port::finding::{Finding, Severity};
-use crate::provider::BuildContext;
+use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
     let hosts = match StaticHosts::read(context, table) {
         Ok(hosts) => hosts,
-        Err(error) => {
-            let remedy = format!("correct `{}` in the table of pool `{}`", error.key, context.pool);
-            return vec![finding("static-table", Severity::Error, error.to_string(), remedy)];
-        }
+        Err(problems) => return mistakes::findings("static-table", &problems),
     };
     let settings = &hosts.settings;
     let servers = settings.hosts.iter().map(|host| (host.name.as_str(), &host.server));

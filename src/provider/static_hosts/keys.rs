@@ -1,7 +1,7 @@
 //! The keys of provider `static`.
 
 use crate::keys::Applies::{Pass, Within};
-use crate::keys::Takes::{Count, Flag, HostPath, Table, Tables, Text};
+use crate::keys::Takes::{Flag, HostPath, Range, Table, Tables, Text};
 use crate::keys::Unset::{Required, Value, Words};
 use crate::keys::{Key, KeyTable, key};
 
@@ -47,7 +47,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             AGENT,
             AGENT_KEY,
             HOST_KEY,
-            key("capacity", Count(1), Words("`capacity_per_instance` of the pool"), Pass)
+            key("capacity", Range(1, u32::MAX), Words("`capacity_per_instance` of the pool"), Pass)
                 .unit("jobs")
                 .means("Jobs that may share the host at the same time.")
                 .interacts("A lower value applies as soon as the present jobs fit."),
@@ -70,7 +70,7 @@ pub(super) const TABLES: &[KeyTable] = &[
 
 const ADDRESS: Key = key("address", Text, Required, Pass).means("IP address or name of the host.");
 const USER: Key = key("user", Text, Required, Pass).means("Account that logs in and runs jobs.");
-const PORT: Key = key("port", Count(1), Required, Pass).means("Port of the SSH server, at most 65535.");
+const PORT: Key = key("port", Range(1, 65535), Required, Pass).means("Port of the SSH server.");
 const KEY: Key = key("key", HostPath, Required, Pass)
     .means("File of the private key that logs in, Ed25519 or ECDSA, without a passphrase.")
     .interacts("Excludes `agent`.");

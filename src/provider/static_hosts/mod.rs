@@ -8,13 +8,13 @@ use std::rc::Rc;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use super::keys::KeyError;
 use super::{BuildContext, Built, Calls, FixedHosts, NamedHost, Registration};
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
 use crate::keys::KeyTable;
+use crate::keys::problem::Problems;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 mod clean;
@@ -54,7 +54,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
     Ok(Rc::new(StaticHosts::read(context, table)?))
 }
 
-fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, KeyError> {
+fn named(context: &BuildContext, table: &toml::Table) -> Result<Vec<NamedHost>, Problems> {
     let hosts = StaticHosts::read(context, table)?;
     let jump = hosts.settings.jump.as_ref().map(|jump| NamedHost {
         name: InstanceId::new(JUMP),
@@ -91,8 +91,8 @@ fn without_key(server: &Server) -> Endpoint {
 }
 
 impl StaticHosts {
-    fn read(context: &BuildContext, table: &toml::Table) -> Result<Self, KeyError> {
-        Ok(Self { context: context.clone(), settings: Settings::read(table)? })
+    fn read(context: &BuildContext, table: &toml::Table) -> Result<Self, Problems> {
+        Ok(Self { context: context.clone(), settings: Settings::read(&context.pool, table)? })
     }
 
     fn pin_path(&self, name: &str) -> PathBuf {

@@ -1,14 +1,17 @@
 //! The settings of static hosts, from a pool's provider table.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
+use super::keys::TABLES;
 use crate::core::endpoint::LoginKey;
-use crate::provider::keys::{KeyError, Keys};
+use crate::core::ids::PoolName;
+use crate::keys::got::Got;
+use crate::keys::problem::Problems;
+use crate::keys::table::{self, Table};
 
 /// The jump host is pinned under this name, so no host may have it.
 pub(super) const JUMP: &str = "jump";
-const SSH_PORT: u32 = 22;
+const SSH_PORT: u16 = 22;
 /// Longer names make file names and messages unusable.
 const LONGEST_NAME: usize = 63;
 
@@ -45,157 +48,99 @@ pub(super) struct Server {
 }
 
 /// The values for hosts that do not set their own.
+#[derive(Clone)]
 struct Defaults {
-    user: Option<String>,
-    key: Option<LoginKey>,
+    user: Got<String>,
+    key: Got<LoginKey>,
     port: u16,
 }
 
 impl Settings {
-    pub(super) fn read(table: &toml::Table) -> Result<Self, KeyError> {
-        let mut keys = Keys::of(table);
-        let defaults = Defaults {
-            user: user(&mut keys)?,
-            key: login_key(&mut keys)?,
-            port: port(&mut keys)?.unwrap_or(22),
+    pub(super) fn read(pool: &PoolName, values: &toml::Table) -> Result<Self, Problems> {
+        table::read(TABLES, pool.as_str(), values, Self::of)
+    }
+
+    fn of(table: &Table<'_>) -> Self {
+        let (user, key) = (table.text("user"), login_key(table));
+        let defaults = Defaults { user, key, port: table.count("port").or(SSH_PORT) };
+        // The hosts' port does not apply to the jump host.
+        let for_jump = Defaults { port: SSH_PORT, ..defaults.clone() };
+        let dedicated_user = table.flag("dedicated_user").or(false);
+        let tables = match table.tables("host") {
+            Got::Good(none, _) if none.is_empty() => Got::Absent,
+            tables => tables,
         };
-        let clean = keys.flag("clean")?.unwrap_or(true);
-        let dedicated_user = keys.flag("dedicated_user")?.unwrap_or(false);
-        let jump = keys.table("jump")?.map(|table| jump(table, &defaults)).transpose()?;
-        let tables = keys.tables("host")?;
-        if tables.is_empty() {
-            let why = "is missing: name each host in a `[[pool.NAME.provider.host]]` table of its own";
-            return Err(KeyError::new("host", why));
+        let help = "name each host in a `[[pool.NAME.provider.host]]` table of its own";
+        let tables = table.required("host", tables, help).or_default();
+        let hosts = tables.iter().filter_map(|table| Some((table, host(table, &defaults)?)));
+        let hosts: Vec<(&Table<'_>, Host)> = hosts.collect();
+        refuse_shared(&hosts);
+        let root = hosts.iter().find(|(_, host)| host.server.user == "root");
+        if let Some((_, Host { name, .. })) = root.filter(|_| dedicated_user) {
+            let why = format!(
+                "is true, but jobs on host \"{name}\" run as root: cleaning would kill every process of the host"
+            );
+            table.refuse("dedicated_user", why);
         }
-        let hosts: Vec<Host> =
-            tables.into_iter().map(|table| host(table, &defaults)).collect::<Result<_, _>>()?;
-        keys.finish()?;
-        check_distinct(&hosts)?;
-        let settings = Self { hosts, jump, clean, dedicated_user };
-        settings.check_dedicated()?;
-        Ok(settings)
+        Self {
+            hosts: hosts.into_iter().map(|(_, host)| host).collect(),
+            jump: table.table("jump").into_value().and_then(|jump| server(&jump, &for_jump)),
+            clean: table.flag("clean").or(true),
+            dedicated_user,
+        }
     }
 
     pub(super) fn host(&self, name: &str) -> Option<&Host> {
         self.hosts.iter().find(|host| host.name == name)
     }
-
-    fn check_dedicated(&self) -> Result<(), KeyError> {
-        let root = self.hosts.iter().find(|host| host.server.user == "root");
-        match root.filter(|_| self.dedicated_user) {
-            Some(host) => Err(KeyError::new(
-                "dedicated_user",
-                format!(
-                    "is true, but jobs on host \"{}\" run as root: cleaning would kill every process of the \
-                     host",
-                    host.name
-                ),
-            )),
-            None => Ok(()),
-        }
-    }
 }
 
-fn host(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Host, KeyError> {
-    let name = match keys.text("name")? {
-        Some(name) => plain_name(&keys.name("name"), name)?,
-        None => return Err(KeyError::new(keys.name("name"), "is missing: the name of this host")),
-    };
-    let capacity = match keys.count("capacity")? {
-        Some(0) => return Err(KeyError::new(keys.name("capacity"), "is 0, expected a whole number from 1")),
-        capacity => capacity,
-    };
-    let server = server(&mut keys, defaults)?;
-    keys.finish()?;
-    Ok(Host { name, server, capacity })
+/// `None`, here and below: something is missing or wrong, and reported.
+fn host(table: &Table<'_>, defaults: &Defaults) -> Option<Host> {
+    let name = table.required("name", table.text("name"), "name this host");
+    let name = table.parsed("name", name, plain_name);
+    let capacity = table.count("capacity").into_value();
+    let server = server(table, defaults)?;
+    Some(Host { name: name.into_value()?, server, capacity })
 }
 
-fn jump(mut keys: Keys<'_>, defaults: &Defaults) -> Result<Server, KeyError> {
-    // The hosts' port does not apply to the jump host.
-    let defaults = Defaults { user: defaults.user.clone(), key: defaults.key.clone(), port: 22 };
-    let server = server(&mut keys, &defaults)?;
-    keys.finish()?;
-    Ok(server)
-}
-
-fn server(keys: &mut Keys<'_>, defaults: &Defaults) -> Result<Server, KeyError> {
-    let missing = |key: &str, what: &str| KeyError::new(key, format!("is missing: {what}"));
-    let address = keys.text("address")?.map(str::trim).filter(|address| !address.is_empty());
-    let address = address.ok_or_else(|| missing(&keys.name("address"), "an IP address or a host name"))?;
-    let user = user(keys)?.or_else(|| defaults.user.clone());
-    let user =
-        user.ok_or_else(|| missing(&keys.name("user"), "the user that jobs run as, here or for all hosts"))?;
-    let key = login_key(keys)?.or_else(|| defaults.key.clone());
-    let key = key.ok_or_else(|| {
-        missing(&keys.name("key"), "the file of a private key (or `agent`, a socket), here or for all hosts")
-    })?;
-    let host_key = match keys.text("host_key")? {
-        Some(text) => Some(host_key(&keys.name("host_key"), text)?),
-        None => None,
-    };
-    Ok(Server {
-        address: address.to_owned(),
-        port: port(keys)?.unwrap_or(defaults.port),
-        user,
-        key,
-        host_key,
-    })
-}
-
-fn user(keys: &mut Keys<'_>) -> Result<Option<String>, KeyError> {
-    Ok(keys.text("user")?.map(str::to_owned))
-}
-
-fn port(keys: &mut Keys<'_>) -> Result<Option<u16>, KeyError> {
-    let Some(number) = keys.count("port")? else { return Ok(None) };
-    match u16::try_from(number) {
-        Ok(port) if port > 0 => Ok(Some(port)),
-        _ => Err(KeyError::new(
-            keys.name("port"),
-            format!("is {number}, expected 1 to 65535 (it is {SSH_PORT} by default)"),
-        )),
-    }
+fn server(table: &Table<'_>, defaults: &Defaults) -> Option<Server> {
+    let address = table.required("address", table.text("address"), "set it to an IP address or a host name");
+    let user = table.text("user").over(&defaults.user).clone();
+    let user = table.required("user", user, "name the user that jobs run as, here or for all hosts");
+    let key = login_key(table).over(&defaults.key).clone();
+    let help = "name the file of a private key (or `agent`, a socket), here or for all hosts";
+    let key = table.required("key", key, help);
+    let port = table.count("port").or(defaults.port);
+    let host_key = table.parsed("host_key", table.text("host_key"), |text| host_key(&text)).into_value();
+    let address = address.into_value()?.trim().to_owned();
+    Some(Server { address, port, user: user.into_value()?, key: key.into_value()?, host_key })
 }
 
 /// `key`, or `agent` with an optional `agent_key`.
-fn login_key(keys: &mut Keys<'_>) -> Result<Option<LoginKey>, KeyError> {
-    let file = keys.text("key")?;
-    let agent = keys.text("agent")?;
-    let agent_key = keys.text("agent_key")?;
-    match (file, agent) {
-        (Some(_), Some(_)) => {
-            Err(KeyError::new(keys.name("agent"), "conflicts with `key`: remove one of the two"))
+fn login_key(table: &Table<'_>) -> Got<LoginKey> {
+    let (file, agent, agent_key) = (table.text("key"), table.text("agent"), table.text("agent_key"));
+    let refuse = |name, why| {
+        table.refuse(name, why);
+        Got::Bad
+    };
+    match (file, agent, agent_key.into_value()) {
+        (Got::Bad, _, _) | (_, Got::Bad, _) => Got::Bad,
+        (Got::Good(..), Got::Good(..), _) => refuse("agent", "conflicts with `key`: remove one of the two"),
+        (Got::Good(..), Got::Absent, Some(_)) => {
+            refuse("agent_key", "conflicts with `key`: it selects one of an agent's keys")
         }
-        (None, None) if agent_key.is_some() => Err(KeyError::new(
-            keys.name("agent_key"),
-            "has no effect without `agent`, the socket of an ssh-agent",
-        )),
-        (Some(_), None) if agent_key.is_some() => Err(KeyError::new(
-            keys.name("agent_key"),
-            "conflicts with `key`: it selects one of an agent's keys",
-        )),
-        (None, None) => Ok(None),
-        (Some(file), None) => Ok(Some(LoginKey::File(absolute(&keys.name("key"), file)?))),
-        (None, Some(socket)) => Ok(Some(LoginKey::Agent {
-            socket: absolute(&keys.name("agent"), socket)?,
-            key: agent_key.map(str::to_owned),
-        })),
+        (Got::Absent, Got::Absent, Some(_)) => {
+            refuse("agent_key", "has no effect without `agent`, the socket of an ssh-agent")
+        }
+        (Got::Absent, Got::Absent, None) => Got::Absent,
+        (file @ Got::Good(..), Got::Absent, None) => file.map(|file| LoginKey::File(file.into())),
+        (Got::Absent, agent, key) => agent.map(|socket| LoginKey::Agent { socket: socket.into(), key }),
     }
-}
-
-fn absolute(key: &str, text: &str) -> Result<PathBuf, KeyError> {
-    let path = Path::new(text);
-    if path.is_absolute() {
-        return Ok(path.to_owned());
-    }
-    Err(KeyError::new(
-        key,
-        format!("is {text:?}, expected an absolute path (GitLab Runner starts each call in a new directory)"),
-    ))
 }
 
 /// Names become file names and arguments.
-fn plain_name(key: &str, name: &str) -> Result<String, KeyError> {
+fn plain_name(name: String) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let wrong = if name == JUMP {
         "the jump host's name: choose another"
@@ -204,40 +149,36 @@ fn plain_name(key: &str, name: &str) -> Result<String, KeyError> {
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
         "expected letters, digits, `-`, `_` and `.`, beginning with a letter or a digit"
     } else {
-        return Ok(name.to_owned());
+        return Ok(name);
     };
-    Err(KeyError::new(key, format!("is {name:?}, {wrong}")))
+    Err(format!("is {name:?}, {wrong}"))
 }
 
-fn host_key(key: &str, text: &str) -> Result<String, KeyError> {
+fn host_key(text: &str) -> Result<String, String> {
     let mut fields = text.split_whitespace();
     match (fields.next(), fields.next()) {
         (Some(kind), Some(blob)) if kind == "ssh-ed25519" || kind.starts_with("ecdsa-sha2-") => {
             Ok(format!("{kind} {blob}"))
         }
-        _ => Err(KeyError::new(
-            key,
-            "is not an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
-             /etc/ssh/ssh_host_ed25519_key.pub on the host",
-        )),
+        _ => Err("is not an Ed25519 or ECDSA key in OpenSSH format (`ssh-ed25519 AAAA…`): take it from \
+                  /etc/ssh/ssh_host_ed25519_key.pub on the host"
+            .to_owned()),
     }
 }
 
 /// Refuses two hosts with the same name, or with the same account, which they would share unawares.
-fn check_distinct(hosts: &[Host]) -> Result<(), KeyError> {
+fn refuse_shared(hosts: &[(&Table<'_>, Host)]) {
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
-    for (at, host) in hosts.iter().enumerate() {
-        if !names.insert(&host.name) {
-            let why = format!("is {:?}, the name of another host", host.name);
-            return Err(KeyError::new(format!("host.{at}.name"), why));
+    for (table, Host { name, server, .. }) in hosts {
+        if !names.insert(name) {
+            table.refuse("name", format!("is {name:?}, the name of another host"));
         }
-        let Server { address, port, user, .. } = &host.server;
+        let Server { address, port, user, .. } = server;
         if !places.insert((address, port, user)) {
             let why = format!("is {address:?}, but another host has the same address, port and user");
-            return Err(KeyError::new(format!("host.{at}.address"), why));
+            table.refuse("address", why);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -248,8 +189,12 @@ mod tests {
     const COMMON: &str = "user = \"ci\"\nkey = \"/etc/greenroom/id\"\n";
     const HOST_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
 
+    fn settings(values: &toml::Table) -> Result<Settings, Problems> {
+        Settings::read(&PoolName::new("linux"), values)
+    }
+
     fn read(text: &str) -> Result<Settings, String> {
-        Settings::read(&text.parse().unwrap()).map_err(|error| error.to_string())
+        settings(&text.parse().unwrap()).map_err(|problems| problems.to_string())
     }
 
     #[test]
@@ -273,51 +218,101 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_their_key_with_what_was_expected() {
         let host = "[[host]]\nname = \"a\"\naddress = \"h\"\n";
-        for (text, message) in [
-            (COMMON.to_owned(), "`host` is missing"),
-            (format!("key = \"/k\"\n{host}"), "`host.0.user` is missing"),
-            (format!("user = \"ci\"\n{host}"), "`host.0.key` is missing"),
-            (format!("user = \"ci\"\nkey = \"id\"\n{host}"), "`key` is \"id\", expected an absolute path"),
-            (format!("{COMMON}agent = \"/a\"\n{host}"), "`agent` conflicts with `key`"),
+        for (text, path, message) in [
+            (COMMON.to_owned(), "", "`host` is missing in `[pool.linux.provider]` (name each host in a "),
+            ("host = []\n".to_owned(), "", "`host` is missing in `[pool.linux.provider]`"),
+            (
+                format!("key = \"/k\"\n{host}"),
+                "host.0",
+                "`user` is missing in `[[pool.linux.provider.host]]`",
+            ),
+            (
+                format!("user = \"ci\"\n{host}"),
+                "host.0",
+                "`key` is missing in `[[pool.linux.provider.host]]`",
+            ),
+            (
+                format!("user = \"ci\"\nkey = \"id\"\n{host}"),
+                "key",
+                "`key` in `[pool.linux.provider]` must be an absolute path",
+            ),
+            (format!("{COMMON}agent = \"/a\"\n{host}"), "agent", "`agent` conflicts with `key`"),
             (
                 format!("{COMMON}{host}prot = 22\n"),
-                "`host.0.prot` is not a key of this table: did you mean `port`?",
+                "host.0.prot",
+                "`prot` is not a key of `[[pool.linux.provider.host]]` (did you mean `port`?)",
             ),
-            (format!("{COMMON}{host}port = 70000\n"), "`host.0.port` is 70000, expected 1 to 65535"),
-            (format!("{COMMON}{host}capacity = 0\n"), "`host.0.capacity` is 0"),
+            (
+                format!("{COMMON}{host}port = 70000\n"),
+                "host.0.port",
+                "`port` in `[[pool.linux.provider.host]]` must be a whole number from 1 to 65535",
+            ),
+            (
+                format!("{COMMON}{host}capacity = 0\n"),
+                "host.0.capacity",
+                "`capacity` in `[[pool.linux.provider.host]]` must be a whole number, 1 or more",
+            ),
             (
                 format!("{COMMON}{host}host_key = \"ssh-rsa AAAA\"\n"),
-                "`host.0.host_key` is not an Ed25519 or ECDSA",
+                "host.0.host_key",
+                "`host_key` is not an Ed25519 or ECDSA",
             ),
-            (format!("{COMMON}{host}{host}"), "`host.1.name` is \"a\", the name of another host"),
+            (
+                format!("{COMMON}{host}[[host]]\nname = \"a\"\naddress = \"i\"\n"),
+                "host.1.name",
+                "`name` is \"a\", the name of another host",
+            ),
             (
                 format!("{COMMON}{host}[[host]]\nname = \"b\"\naddress = \"h\"\n"),
-                "`host.1.address` is \"h\", but another host has the same",
+                "host.1.address",
+                "`address` is \"h\", but another host has the same",
             ),
             (
-                format!("{COMMON}[[host]]\nname = \"jump\"\n"),
-                "`host.0.name` is \"jump\", the jump host's name",
+                format!("{COMMON}[[host]]\nname = \"jump\"\naddress = \"h\"\n"),
+                "host.0.name",
+                "`name` is \"jump\", the jump host's name",
             ),
-            (format!("{COMMON}[[host]]\nname = \"../x\"\n"), "`host.0.name` is \"../x\", expected letters"),
-            (format!("{COMMON}[jump]\nuser = \"j\"\n{host}"), "`jump.address` is missing"),
+            (
+                format!("{COMMON}[[host]]\nname = \"../x\"\naddress = \"h\"\n"),
+                "host.0.name",
+                "`name` is \"../x\", expected letters",
+            ),
+            (
+                format!("{COMMON}{host}[jump]\nuser = \"j\"\n"),
+                "jump",
+                "`address` is missing in `[pool.linux.provider.jump]`",
+            ),
             (
                 format!("user = \"root\"\nkey = \"/k\"\ndedicated_user = true\n{host}"),
+                "dedicated_user",
                 "`dedicated_user` is true, but jobs on host \"a\" run as root",
             ),
         ] {
-            let error = read(&text).unwrap_err();
-            assert!(error.starts_with(message), "{error}\n is not\n{message}");
+            let problems = settings(&text.parse().unwrap()).unwrap_err();
+            let error = problems.to_string();
+            assert!(error.starts_with(message) && problems.0.len() == 1, "{error}\n is not\n{message}");
+            let path = format!("pool.linux.provider.{path}");
+            assert_eq!(problems.0[0].marks[0].0.path, path.trim_end_matches('.'), "{error}");
         }
+    }
+
+    #[test]
+    fn the_mistakes_of_all_hosts_are_found_together() {
+        let text = "[[host]]\nname = \"a b\"\nport = 0\n[[host]]\nuser = \"u\"\nkey = \"/k\"\n";
+        let problems = settings(&text.parse().unwrap()).unwrap_err();
+        let found: Vec<&str> = problems.0.iter().map(|problem| problem.marks[0].0.path.as_str()).collect();
+        let inner = ["host.0.name", "host.0", "host.0", "host.0", "host.0.port", "host.1", "host.1"];
+        assert_eq!(found, inner.map(|path| format!("pool.linux.provider.{path}")));
     }
 
     #[test]
     fn the_table_of_keys_is_the_one_that_is_read() {
         let least = "[[host]]\nname = \"a\"\naddress = \"h\"\n[jump]\naddress = \"j\"\n";
-        key_tables::hold(super::super::keys::TABLES, &format!("{COMMON}{least}"), Settings::read);
+        key_tables::hold(TABLES, &format!("{COMMON}{least}"), settings);
     }
 
     #[test]
     fn the_example_shows_every_key() {
-        key_tables::shown(super::super::keys::TABLES, include_str!("example.toml"));
+        key_tables::shown(TABLES, include_str!("example.toml"));
     }
 }

@@ -38,7 +38,7 @@ use launch_spec::LaunchSpec;
 const CONSOLE: usize = 64 << 10;
 
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
-    let settings = Settings::read(table)?;
+    let settings = Settings::read(&context.pool, table)?;
     // Pools of one account and region share their API back-off, as far as these keys identify the account.
     let place = [&settings.region, &settings.profile, &settings.common.endpoint];
     let account = place

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::core::ids::{Generation, OfferingName, OwnerId};
 use crate::core::inventory::{Status, Tags};
+use crate::keys::table::{self, Table};
 use crate::port::clock::Clock;
 use crate::port::clock::tests::ManualClock;
 use crate::port::provider::InstanceKeys;
@@ -13,9 +14,8 @@ use crate::provider::cloud::api::{Created, LaunchStatus, Machines, ResourceList}
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offerings::{KeyNames, Offering};
 use crate::provider::cloud::settings::UserData;
-use crate::provider::keys::Keys;
 
-const KEY_NAMES: KeyNames = KeyNames { types: "types", places: &["zones"] };
+const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check: |_, _| Ok(()) };
 
 #[derive(Debug, Default)]
 struct World {
@@ -107,9 +107,11 @@ impl Stage {
     }
 
     fn cloud(&self, image: &str) -> Cloud<Rc<World>> {
-        let table =
-            format!("image = \"{image}\"\ntypes = [\"big\", \"small\"]\nzones = \"a\"\n").parse().unwrap();
-        let settings = Common::read(&mut Keys::of(&table), &KEY_NAMES, UserData::CloudInit).unwrap();
+        let values = format!("image = \"{image}\"\nmachine_types = [\"big\", \"small\"]\nzones = \"a\"\n")
+            .parse()
+            .unwrap();
+        let read = |table: &Table<'_>| Common::read(table, &KEY_NAMES, UserData::CloudInit);
+        let settings = table::read(crate::provider::gce::KEYS, "linux", &values, read).unwrap();
         let context = BuildContext {
             pool: PoolName::new("linux"),
             state_dir: self.state.path().to_owned(),

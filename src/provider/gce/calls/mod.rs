@@ -40,7 +40,7 @@ const CONSOLE: i64 = 64 * 1024;
 
 /// A provider that makes its calls. All pools of a project share its API back-off.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
-    let settings = Settings::read(table)?;
+    let settings = Settings::read(&context.pool, table)?;
     let (common, account) = (settings.common.clone(), format!("gce {}", settings.project));
     let clock = || Rc::clone(&context.clock);
     let (endings, inserts) = (Endings::new(clock()), Inserts::new(clock()));

@@ -66,7 +66,8 @@ mod tests {
     fn settings(address: &str) -> Settings {
         let text =
             "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"";
-        Settings::read(&format!("{text}\naddress = \"{address}\"").parse().unwrap()).unwrap()
+        let text = format!("{text}\naddress = \"{address}\"");
+        Settings::read(&PoolName::new("linux"), &text.parse().unwrap()).unwrap()
     }
 
     fn tcp(from: i32, to: i32) -> IpPermissionBuilder {

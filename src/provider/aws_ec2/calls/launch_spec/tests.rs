@@ -10,7 +10,7 @@ fn settings(more: &str) -> Settings {
     let text = format!(
         "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n{more}"
     );
-    Settings::read(&text.parse().unwrap()).unwrap()
+    Settings::read(&PoolName::new("linux"), &text.parse().unwrap()).unwrap()
 }
 
 fn request(owner: &str) -> LaunchRequest {

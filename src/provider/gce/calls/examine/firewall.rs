@@ -121,7 +121,7 @@ mod tests {
     fn a_rule_lets_in_whom_it_applies_to_on_the_port() {
         let text = "project = \"my-project\"\nimage = \"ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n\
                     network_tags = [\"ci\"]";
-        let settings = Settings::read(&text.parse().unwrap()).unwrap();
+        let settings = Settings::read(&PoolName::new("linux"), &text.parse().unwrap()).unwrap();
         for (more, wanted) in [
             (json!({}), true),
             (json!({ "disabled": true }), false),

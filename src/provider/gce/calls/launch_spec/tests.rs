@@ -29,7 +29,7 @@ fn spec(text: &str, request: &LaunchRequest) -> LaunchSpec {
     let minimal = "project = \"my-project\"\nimage = \"family/ci\"\nmachine_types = \"e2-medium\"\nzones = \"us-east1-b\"\n";
     let mut table: toml::Table = minimal.parse().unwrap();
     table.extend(text.parse::<toml::Table>().unwrap());
-    let settings = Settings::read(&table).unwrap();
+    let settings = Settings::read(&PoolName::new("linux"), &table).unwrap();
     LaunchSpec::new(&settings, request, &settings.common.offerings[0]).unwrap()
 }
 

@@ -1,0 +1,330 @@
+//! Checks a value against what its key takes.
+
+use std::time::Duration;
+
+use toml::Value;
+
+use super::near::nearest;
+use super::{Takes, duration, size};
+
+/// Any larger number is a typo, unless its key says otherwise.
+const MOST: u32 = 1_000_000;
+
+/// What is wrong with a value; that it must be what its key takes is said elsewhere.
+pub(super) struct Wrong {
+    /// The entry that is wrong in a list or a table; empty: the whole value.
+    pub(super) entry: String,
+    pub(super) label: String,
+    pub(super) help: Option<String>,
+}
+
+type Checked<T> = Result<T, Wrong>;
+
+impl Wrong {
+    fn of(label: impl Into<String>) -> Self {
+        Self { entry: String::new(), label: label.into(), help: None }
+    }
+
+    /// A value of another type.
+    pub(super) fn kind(value: &Value) -> Self {
+        let what = match value {
+            Value::String(_) => "a string",
+            Value::Integer(_) => "a whole number",
+            Value::Float(_) => "a floating-point number",
+            Value::Boolean(_) => "true or false",
+            Value::Datetime(_) => "a date or time",
+            Value::Array(_) => "a list",
+            Value::Table(_) => "a table",
+        };
+        Self::of(format!("found {what}"))
+    }
+
+    fn entry(self, entry: &str) -> Self {
+        Self { entry: entry.to_owned(), ..self }
+    }
+}
+
+/// A key whose getter reads another type: a mistake in the program, which the tests of all keys find.
+fn mismatch(takes: Takes) -> ! {
+    unreachable!("a key that takes {takes} is read as something else")
+}
+
+pub(super) fn count<T: TryFrom<i64>>(value: &Value, takes: Takes) -> Checked<T> {
+    let (least, most) = match takes {
+        Takes::Count(least) => (least, MOST),
+        Takes::Range(least, most) => (least, most),
+        _ => mismatch(takes),
+    };
+    let Value::Integer(number) = value else { return Err(Wrong::kind(value)) };
+    if *number > i64::from(most) {
+        return Err(Wrong::of(format!("more than {most}")));
+    }
+    let count = T::try_from(*number).ok().filter(|_| *number >= i64::from(least));
+    count.ok_or_else(|| Wrong::of(format!("found {number}")))
+}
+
+pub(super) fn factor(value: &Value, takes: Takes) -> Checked<f64> {
+    let Takes::Factor = takes else { mismatch(takes) };
+    let whole = || value.as_integer()?.to_string().parse().ok();
+    match value.as_float().or_else(whole) {
+        Some(number) if (0.0..=f64::from(MOST)).contains(&number) => Ok(number),
+        Some(number) if number > 0.0 => Err(Wrong::of(format!("more than {MOST}"))),
+        Some(_) => Err(Wrong::of(format!("found {value}"))),
+        None => Err(Wrong::kind(value)),
+    }
+}
+
+pub(super) fn duration(value: &Value, takes: Takes) -> Checked<Duration> {
+    let Takes::Duration(least) = takes else { mismatch(takes) };
+    match value {
+        Value::String(text) => match duration::parse(text) {
+            Ok(duration) if duration >= Duration::from_millis(least) => Ok(duration),
+            Ok(_) => Err(Wrong::of(format!("less than the minimum, {least} ms"))),
+            Err(problem) => Err(Wrong::of(problem)),
+        },
+        // The largest number stands for all that do not fit (`config::origin`).
+        Value::Integer(number) if (0..i64::MAX).contains(number) => {
+            Err(Wrong::of(duration::no_unit(&number.to_string())))
+        }
+        _ => Err(Wrong::kind(value)),
+    }
+}
+
+/// In bytes.
+pub(super) fn size(value: &Value, takes: Takes) -> Checked<u64> {
+    let Takes::Size = takes else { mismatch(takes) };
+    match value {
+        Value::String(text) => match size::parse(text) {
+            Some(0) => Err(Wrong::of("not more than nothing")),
+            Some(bytes) => Ok(bytes),
+            None => Err(Wrong::of("not a whole number with K, M, G or T")),
+        },
+        Value::Integer(number) if (1..i64::MAX).contains(number) => {
+            Err(Wrong::of(format!("a size needs its unit: \"{number}M\" or \"{number}G\"")))
+        }
+        _ => Err(Wrong::kind(value)),
+    }
+}
+
+pub(super) fn flag(value: &Value, takes: Takes) -> Checked<bool> {
+    let Takes::Flag = takes else { mismatch(takes) };
+    value.as_bool().ok_or_else(|| Wrong::kind(value))
+}
+
+/// A string that is not empty, or a path.
+pub(super) fn text(value: &Value, takes: Takes) -> Checked<String> {
+    let check: fn(&str) -> Result<&str, &str> = match takes {
+        Takes::Text => |text| if text.trim().is_empty() { Err("empty") } else { Ok(text) },
+        Takes::HostPath => |text| {
+            let wrong = "a relative path: GitLab Runner starts each call in a new directory";
+            text.starts_with('/').then_some(text).ok_or(wrong)
+        },
+        Takes::GuestPath => |text| {
+            let path = is_absolute_in_guest(text).then_some(text).ok_or("not an absolute path")?;
+            Ok(path.trim_end_matches(['/', '\\']))
+        },
+        _ => mismatch(takes),
+    };
+    let text = value.as_str().ok_or_else(|| Wrong::kind(value))?;
+    check(text).map(str::to_owned).map_err(Wrong::of)
+}
+
+/// The guest may be Windows, whatever the runner host is.
+fn is_absolute_in_guest(path: &str) -> bool {
+    let mut chars = path.chars();
+    match (chars.next(), chars.next(), chars.next()) {
+        (Some('/'), Some(_), _) => true,
+        (Some(drive), Some(':'), Some('/' | '\\')) => drive.is_ascii_alphabetic(),
+        _ => false,
+    }
+}
+
+pub(super) fn word(value: &Value, takes: Takes) -> Checked<&'static str> {
+    let Takes::Word(words) = takes else { mismatch(takes) };
+    one_of(words, value)
+}
+
+fn one_of(words: &[&'static str], value: &Value) -> Checked<&'static str> {
+    let text = value.as_str().ok_or_else(|| Wrong::kind(value))?;
+    words.iter().find(|word| **word == text).copied().ok_or_else(|| {
+        let near = nearest(text, words.iter().copied());
+        Wrong {
+            help: near.map(|word| format!("did you mean \"{word}\"?")),
+            ..Wrong::of(format!("found {text:?}"))
+        }
+    })
+}
+
+pub(super) fn words(value: &Value, takes: Takes) -> Checked<Vec<&'static str>> {
+    let Takes::Words(words) = takes else { mismatch(takes) };
+    match value {
+        Value::Array(list) => entries(list, |one| one_of(words, one)),
+        _ => Ok(vec![one_of(words, value)?]),
+    }
+}
+
+/// Strings, at least one. Patterns and texts in a list may be empty where their keys give that a meaning.
+pub(super) fn texts(value: &Value, takes: Takes) -> Checked<Vec<String>> {
+    let (may_be_one, may_be_empty) = match takes {
+        Takes::Texts => (false, true),
+        Takes::Globs => (true, true),
+        Takes::TextOrTexts => (true, false),
+        _ => mismatch(takes),
+    };
+    let text = |one: &Value| match one.as_str() {
+        Some(text) if text.trim().is_empty() && !may_be_empty => Err(Wrong::of("empty")),
+        Some(text) => Ok(text.to_owned()),
+        None => Err(Wrong::kind(one)),
+    };
+    match value {
+        Value::Array(list) => entries(list, text),
+        Value::String(_) if may_be_one => Ok(vec![text(value)?]),
+        _ => Err(Wrong::kind(value)),
+    }
+}
+
+fn entries<T>(list: &[Value], read: impl Fn(&Value) -> Checked<T>) -> Checked<Vec<T>> {
+    if list.is_empty() {
+        return Err(Wrong::of("the list is empty"));
+    }
+    list.iter().enumerate().map(|(at, one)| read(one).map_err(|wrong| wrong.entry(&at.to_string()))).collect()
+}
+
+/// Strings by names of the operator's choosing.
+pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>> {
+    let Takes::Map = takes else { mismatch(takes) };
+    let table = value.as_table().ok_or_else(|| Wrong::kind(value))?;
+    let entry = |(name, value): (&String, &Value)| match value.as_str() {
+        Some(text) => Ok((name.clone(), text.to_owned())),
+        None => Err(Wrong::kind(value).entry(name)),
+    };
+    table.iter().map(entry).collect()
+}
+
+pub(super) fn table(value: &Value, takes: Takes) -> Checked<&toml::Table> {
+    let Takes::Table = takes else { mismatch(takes) };
+    value.as_table().ok_or_else(|| Wrong::kind(value))
+}
+
+pub(super) fn tables(value: &Value, takes: Takes) -> Checked<Vec<&toml::Table>> {
+    let Takes::Tables = takes else { mismatch(takes) };
+    let list = value.as_array().ok_or_else(|| Wrong::kind(value))?;
+    let table =
+        |(at, one): (usize, _)| table(one, Takes::Table).map_err(|wrong| wrong.entry(&at.to_string()));
+    list.iter().enumerate().map(table).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absolute_means_absolute_for_the_guest() {
+        for (path, absolute) in [
+            ("/builds", true),
+            ("C:\\builds", true),
+            ("c:/builds", true),
+            ("C:builds", false),
+            ("builds", false),
+            ("./builds", false),
+            ("~/builds", false),
+            ("/", false),
+            ("", false),
+        ] {
+            assert_eq!(is_absolute_in_guest(path), absolute, "{path}");
+        }
+    }
+
+    /// What a value becomes, or its label.
+    fn read<T: std::fmt::Debug>(text: &str, takes: Takes, read: fn(&Value, Takes) -> Checked<T>) -> String {
+        let value = format!("it = {text}").parse::<toml::Table>().unwrap().remove("it").unwrap();
+        let entry =
+            |wrong: Wrong| format!("{}: {}", wrong.entry, wrong.label).trim_start_matches(": ").to_owned();
+        read(&value, takes).map_or_else(entry, |read| format!("{read:?}"))
+    }
+
+    #[test]
+    fn numbers_end_at_their_limits() {
+        for (text, takes, expected) in [
+            ("0", Takes::Count(0), "0"),
+            ("0", Takes::Count(1), "found 0"),
+            ("-1", Takes::Count(0), "found -1"),
+            ("1000001", Takes::Count(0), "more than 1000000"),
+            ("9223372036854775807", Takes::Count(0), "more than 1000000"),
+            ("4294967295", Takes::Range(0, u32::MAX), "4294967295"),
+            ("65535", Takes::Range(1, 65535), "65535"),
+            ("65536", Takes::Range(1, 65535), "more than 65535"),
+            ("\"1\"", Takes::Range(1, 65535), "found a string"),
+            ("1.0", Takes::Count(0), "found a floating-point number"),
+        ] {
+            assert_eq!(read(text, takes, count::<u32>), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("0.5", "0.5"),
+            ("2", "2.0"),
+            ("1000000.5", "more than 1000000"),
+            ("inf", "more than 1000000"),
+            ("9223372036854775807", "more than 1000000"),
+            ("-0.5", "found -0.5"),
+            ("-1", "found -1"),
+            ("nan", "found nan"),
+            ("\"2\"", "found a string"),
+        ] {
+            assert_eq!(read(text, Takes::Factor, factor), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_and_sizes_have_units_and_minimums() {
+        for (text, expected) in [
+            ("\"1m 30s\"", "90s"),
+            ("\"10ms\"", "10ms"),
+            ("\"9ms\"", "less than the minimum, 10 ms"),
+            ("\"-5s\"", "a duration cannot be negative"),
+            ("5", "a number needs its unit: \"5s\", \"5m\" or \"5h\""),
+            ("-5", "found a whole number"),
+            ("9223372036854775807", "found a whole number"),
+            ("true", "found true or false"),
+        ] {
+            assert_eq!(read(text, Takes::Duration(10), duration), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("\"512M\"", "536870912"),
+            ("\"0G\"", "not more than nothing"),
+            ("\"2GB\"", "not a whole number with K, M, G or T"),
+            ("\"\"", "not a whole number with K, M, G or T"),
+            ("2048", "a size needs its unit: \"2048M\" or \"2048G\""),
+            ("0", "found a whole number"),
+        ] {
+            assert_eq!(read(text, Takes::Size, size), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_wrong_entry_of_a_list_is_named() {
+        for (text, takes, expected) in [
+            ("[]", Takes::TextOrTexts, "the list is empty"),
+            ("\" \"", Takes::TextOrTexts, "empty"),
+            ("[\"a\", \" \"]", Takes::TextOrTexts, "1: empty"),
+            ("[1]", Takes::TextOrTexts, "0: found a whole number"),
+            ("\"a\"", Takes::TextOrTexts, "[\"a\"]"),
+            ("\"a\"", Takes::Texts, "found a string"),
+            ("[\"\"]", Takes::Texts, "[\"\"]"),
+            ("\"\"", Takes::Globs, "[\"\"]"),
+            ("[]", Takes::Globs, "the list is empty"),
+        ] {
+            assert_eq!(read(text, takes, texts), expected, "{text}");
+        }
+        let market = Takes::Words(&["spot", "on-demand"]);
+        assert_eq!(read("[\"on-demand\", \"spot\"]", market, words), "[\"on-demand\", \"spot\"]");
+        assert_eq!(read("[\"spot\", \"spto\"]", market, words), "1: found \"spto\"");
+        assert_eq!(read("[]", market, words), "the list is empty");
+        assert_eq!(read("{ a = \"\", b = 1 }", Takes::Map, map), "b: found a whole number");
+        assert_eq!(read("[{}, 1]", Takes::Tables, tables_count), "1: found a whole number");
+        assert_eq!(read("[]", Takes::Tables, tables_count), "0");
+    }
+
+    fn tables_count(value: &Value, takes: Takes) -> Checked<usize> {
+        tables(value, takes).map(|tables| tables.len())
+    }
+}
