@@ -280,9 +280,10 @@ impl Fixture for VmFixture {
         self.keys.clone()
     }
 
-    /// The first one builds the template; ten at once share the processors; a foreign disk takes its time.
+    /// The first one builds the template; ten at once share the processors; on a busy machine, a cloud image took more than
+    /// five minutes.
     fn boot_deadline(&self) -> Duration {
-        Duration::from_mins(5)
+        Duration::from_mins(15)
     }
 
     fn break_instance(&self, id: &InstanceId) -> bool {
