@@ -9,7 +9,7 @@ use crate::core::ids::{Generation, InstanceId};
 use crate::core::inventory::Listing;
 use crate::core::plan::{self, Effect, Fresh, Observed, Plan, View};
 use crate::core::pool::PoolState;
-use crate::core::report::{FailedBoot, Note};
+use crate::core::report::{FailedBoot, Note, Report};
 use crate::core::time::Stamp;
 use crate::port::setup::PoolSetup;
 
@@ -79,10 +79,20 @@ impl Engine {
         }
         let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
         plan.report.notes.extend(boots);
-        self.host.reports.write_report(&self.pool, &plan.report).await?;
         self.forget_with_events(memory, &committed.events);
-        self.store.compact().await?;
+        self.report_and_compact(&plan.report).await;
         Ok(PassResult { plan, state: committed.state })
+    }
+
+    /// Writes the report, and compacts the journal. On a full disk, neither holds up the pass's effects: machines that
+    /// cost money are still terminated.
+    async fn report_and_compact(&self, report: &Report) {
+        if let Err(problem) = self.host.reports.write_report(&self.pool, report).await {
+            tracing::warn!(pool = %self.pool, "cannot write the report of this pass: {problem}");
+        }
+        if let Err(problem) = self.store.compact().await {
+            tracing::warn!(pool = %self.pool, "cannot compact the journal: {problem}");
+        }
     }
 
     /// What a pass without launches would do now; commits nothing.

@@ -229,6 +229,34 @@ fn a_watch_goes_on_until_it_is_interrupted() {
     assert!(ended(&mut child).success());
 }
 
+/// A full disk is the usual cause.
+#[test]
+fn a_report_that_cannot_be_written_holds_up_no_termination() {
+    let home = Home::new();
+    let keeper = home.keep();
+    let report = home.path("state/pools/linux/report.json");
+    home.until("nothing can take the report's place", || {
+        // RACE: the keeper may write it once more.
+        fs::remove_file(&report).ok();
+        fs::create_dir_all(report.join("in the way")).is_ok()
+    });
+    let mut drain = home.command(&["pool", "drain", "--wait"]).stdout(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    let has_ended = loop {
+        match drain.try_wait().unwrap() {
+            None if begun.elapsed() < DEADLINE => std::thread::sleep(Duration::from_millis(10)),
+            status => break status.is_some_and(|status| status.success()),
+        }
+    };
+    // Before a failure: the keeper is ended by draining its pool.
+    fs::remove_dir_all(&report).unwrap();
+    drop(keeper);
+    drain.wait().unwrap();
+    assert!(has_ended, "not drained within {DEADLINE:?}");
+    let log = fs::read_to_string(home.path("keep.log")).unwrap();
+    assert!(log.contains("cannot write the report of this pass"), "{log}");
+}
+
 fn damage(state: &Path) {
     let journal = state.join("pools/linux/journal.jsonl");
     let text = fs::read_to_string(&journal).unwrap();
