@@ -68,7 +68,7 @@ impl CliError {
     /// The errors of a configuration: in full for a terminal, in one line for a job log.
     pub fn config(error: ConfigError) -> Self {
         let rendered = match &error {
-            ConfigError::Invalid(diagnostics) => Some(diagnostics.render(ui::colours())),
+            ConfigError::Invalid(diagnostics) => Some(diagnostics.render(ui::colours()) + "\n"),
             ConfigError::Read(_) => None,
         };
         Self { rendered, ..Self::of(Blame::System, error) }

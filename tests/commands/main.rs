@@ -152,7 +152,8 @@ error: `class` in `[pool.linux.provider.fail_launch]` must be one of "no-capacit
 11 | class = "quta"
    |         ^^^^^^ found "quta"
    |
-   = help: did you mean "quota"?"#;
+   = help: did you mean "quota"?
+"#;
     assert!(said.contains(expected), "{said}");
     std::fs::write(&file, "").expect("written");
 }
