@@ -62,6 +62,7 @@ mod tests {
     use aws_sdk_ec2::types::{IpRange, Ipv6Range, UserIdGroupPair};
 
     use super::*;
+    use crate::core::ids::PoolName;
 
     fn settings(address: &str) -> Settings {
         let text =

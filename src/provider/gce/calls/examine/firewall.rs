@@ -92,6 +92,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::core::ids::PoolName;
 
     fn rule(more: &Value) -> Firewall {
         let mut rule =
