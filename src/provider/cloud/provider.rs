@@ -32,9 +32,9 @@ const WAIT_AGE: Duration = Duration::from_secs(1);
 const ADDRESS_AGE: Duration = Duration::from_secs(10);
 /// How long a list may lack a new machine: clouds usually list new machines seconds late.
 const LIST_LAG: Duration = Duration::from_secs(20);
-/// How long after the last call for a launch neither lists nor other calls prove that its machine does not exist. A
-/// minute costs little: it counts only for machines that were never seen running.
-const VISIBILITY: Duration = Duration::from_mins(1);
+/// How long after the last call for a launch neither lists nor other calls prove that its machine does not exist, unless
+/// it was seen running.
+const VISIBILITY: Duration = LIST_LAG;
 /// How long a cloud may look for the capacity of an accepted launch. Then the call ends, and the machine may be
 /// terminated.
 const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
@@ -189,7 +189,7 @@ impl<A: Api> Cloud<A> {
     /// Notes that the cloud has shown the machine: a later list without it proves something.
     fn note_seen(&self, id: &InstanceId, entry: Entry<A::LaunchSpec>) {
         if !entry.seen {
-            // On failure, its absence is believed a minute later.
+            // On failure, its absence is believed later.
             let _noted = self.ledger.write(id, &Entry { seen: true, ..entry });
         }
     }
