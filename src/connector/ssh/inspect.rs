@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::hop::Way;
 use super::login::Credential;
-use super::remote;
+use super::quote;
 use super::session::Session;
 use super::{Ssh, hops};
 use crate::core::endpoint::Endpoint;
@@ -88,7 +88,7 @@ impl Ssh {
         // A server may count a session for a moment after its end, so each step uses a connection that had none.
         let session = self.connect(id, at, within).await?;
         let late = |_| session.timed_out(within);
-        let (_, output) = timeout(within, session.brief(&remote::shell(script))).await.map_err(late)??;
+        let (_, output) = timeout(within, session.brief(&quote::shell(script))).await.map_err(late)??;
         session.close().await;
         let session = self.connect(id, at, within).await?;
         let sessions = sessions(&session, within).await;

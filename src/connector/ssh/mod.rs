@@ -10,7 +10,6 @@
 mod algorithms;
 mod dial;
 mod guest;
-mod handle;
 mod handler;
 mod hop;
 mod inspect;
@@ -18,10 +17,12 @@ mod keys;
 pub mod link;
 mod login;
 mod prompt;
+mod quote;
 mod remote;
 mod session;
 mod stage;
 mod stop;
+mod stop_handle;
 mod trace;
 
 use std::path::PathBuf;

@@ -11,8 +11,8 @@ use russh::client::Msg;
 use tokio::time::Instant;
 
 use super::guest::Guest;
-use super::handle::StopHandle;
 use super::session::Session;
+use super::stop_handle::StopHandle;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, StageEnd};
 

@@ -8,7 +8,7 @@
 //!
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
-use super::remote::quote;
+use super::quote::quote;
 use crate::port::connector::Trace;
 
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.

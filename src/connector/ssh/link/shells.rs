@@ -13,10 +13,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::guest::Noise;
-use super::super::handle::StopHandle;
 use super::super::remote::Marked;
 use super::super::session::{Session, is_refusal};
 use super::super::stage::{self, Begun};
+use super::super::stop_handle::StopHandle;
 use super::message::Interpreter;
 use crate::core::execution::Shell;
 use crate::port::connector::ConnectError;

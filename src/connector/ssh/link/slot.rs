@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::super::handle::StopHandle;
+use super::super::stop_handle::StopHandle;
 
 /// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
 /// reused.

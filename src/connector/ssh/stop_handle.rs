@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::remote::shell;
+use super::quote::shell;
 
 /// Stops one stage, and everything that it started.
 ///
