@@ -153,7 +153,7 @@ fn idle(table: &Table<'_>) -> IdleDraft {
 
 fn schedules(table: &Table<'_>, pool: &PoolDraft, below: &IdlePolicy) -> Vec<ScheduledIdle> {
     let mut schedules = Vec::new();
-    for entry in table.tables("policy").or(Vec::new()) {
+    for entry in table.tables("policy").or_default() {
         let draft = idle(&entry);
         check::idle(pool, &draft, table);
         if let Some(when) = schedule(&entry) {

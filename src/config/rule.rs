@@ -138,7 +138,7 @@ pub(super) fn read(top: &Table<'_>, pools: &Named) -> Rules {
     let default = top.text("default_pool");
     let mut rules = Rules::default();
     let mut greedy: Option<Place> = None;
-    for table in top.tables("rule").or(Vec::new()) {
+    for table in top.tables("rule").or_default() {
         if let Some(greedy) = &greedy {
             let problem = Problem::new("this rule is never reached").at(table.place(), "never reached");
             top.report(problem.at(greedy.clone(), "this rule matches every job"));
@@ -172,7 +172,7 @@ pub(super) fn read(top: &Table<'_>, pools: &Named) -> Rules {
 
 fn read_one(table: &Table<'_>, pools: &Named) -> Option<Rule> {
     let globs = |name: &str| {
-        let texts = table.texts(name).or(Vec::new());
+        let texts = table.texts(name).or_default();
         if let Some((_, place)) = texts.iter().find(|(text, _)| text.is_empty() && name != "image") {
             let problem = Problem::new(format!("an empty pattern for `{name}` matches no job"));
             table.report(problem.at(place.clone(), "remove the key to match every job"));

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::view::InstanceView;
 use crate::cli::fields;
 use crate::cli::rows::Rows;
 use crate::cli::when::{When, whole};
 use crate::connector::ssh::link::{Figures, Found, LinkStatus};
+use crate::core::ids::InstanceId;
 use crate::core::time::Stamp;
 
 /// At this width, in columns, the time and the process are shown, too.
@@ -112,7 +112,11 @@ pub(in crate::cli) fn summary<'a>(links: impl Iterator<Item = &'a Found>) -> Str
 }
 
 /// A row for each link, and one with dashes for each instance that has none.
-pub(super) fn table(instances: &[InstanceView<'_>], when: &When, width: usize) -> String {
+pub(super) fn table<'a>(
+    instances: impl Iterator<Item = (&'a InstanceId, &'a [LinkView])>,
+    when: &When,
+    width: usize,
+) -> String {
     let is_roomy = width >= ROOMY;
     let mut header = vec!["LINK OF", "SLOT", "FOR", "ROUND TRIP", "MEMORY", "STAGES", "STATE"];
     if is_roomy {
@@ -120,15 +124,14 @@ pub(super) fn table(instances: &[InstanceView<'_>], when: &When, width: usize) -
         header.insert(3, "SINCE");
     }
     let mut rows = Rows::new(&header);
-    for each in instances {
-        let links = each.links.as_deref().unwrap_or_default();
+    for (instance, links) in instances {
         if links.is_empty() {
             let dashes = std::iter::repeat_n("-".to_owned(), header.len() - 1);
-            rows.row(std::iter::once(each.instance.to_string()).chain(dashes).collect(), Vec::new());
+            rows.row(std::iter::once(instance.to_string()).chain(dashes).collect(), Vec::new());
         }
         for link in links {
             let mut cells = vec![
-                each.instance.to_string(),
+                instance.to_string(),
                 link.slot.to_string(),
                 or_dash(link.connected_for_s.map(whole)),
                 or_dash(link.round_trip_us.map(round_trip)),

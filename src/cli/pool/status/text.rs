@@ -22,8 +22,10 @@ pub(super) fn text(seen: &PoolView<'_>, when: &When, width: usize) -> String {
         text.push_str(&instances(seen, width));
     }
     if seen.links.is_some() && !seen.instances.is_empty() {
+        let links =
+            seen.instances.iter().map(|each| (each.instance, each.links.as_deref().unwrap_or_default()));
         text.push('\n');
-        text.push_str(&links::table(&seen.instances, when, width));
+        text.push_str(&links::table(links, when, width));
     }
     if !seen.waiting.is_empty() {
         text.push('\n');

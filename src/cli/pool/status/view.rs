@@ -18,7 +18,7 @@ use crate::core::failure::Failure;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName, TrustDomain};
 use crate::core::instance::{Holder, Instance, Phase};
 use crate::core::plan::backoff::{self, LaunchGate};
-use crate::core::policy::Policy;
+use crate::core::policy::{IdlePolicy, Policy};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
 use crate::core::reservation::Reservation;
@@ -249,6 +249,7 @@ impl<'a> PoolView<'a> {
         let StatusInput { pool, state, report, keeper, links } = input;
         let (now, in_use) = (when.now(), state.in_use());
         let policy = state.policy.as_deref();
+        let in_force = policy.map(|policy| policy.in_force(now));
         let mut recorded: Vec<&Instance> = state.instances.values().map(AsRef::as_ref).collect();
         recorded.sort_by_key(|instance| rank(&instance.phase));
         let waiting = state.waiting.values().enumerate();
@@ -259,8 +260,8 @@ impl<'a> PoolView<'a> {
             slots_in_use: in_use,
             slots: policy.map_or(0, |p| p.max_instances.saturating_mul(p.capacity_per_instance)),
             idle: recorded.iter().map(|instance| instance.usable()).sum(),
-            idle_target: policy.map_or(0, |policy| policy.in_force(now).0.target(in_use)),
-            policy: policy.map(|policy| PolicyView::of(policy, now)),
+            idle_target: in_force.map_or(0, |(idle, _)| idle.target(in_use)),
+            policy: policy.zip(in_force).map(|(policy, in_force)| PolicyView::of(policy, in_force, now)),
             keeper: KeeperView {
                 runs: keeper,
                 last_pass: report.map(|report| report.at),
@@ -285,8 +286,7 @@ impl<'a> PoolView<'a> {
 }
 
 impl<'a> PolicyView<'a> {
-    fn of(policy: &'a Policy, now: Stamp) -> Self {
-        let (idle, index) = policy.in_force(now);
+    fn of(policy: &'a Policy, (idle, index): (&IdlePolicy, Option<usize>), now: Stamp) -> Self {
         let schedule = index.and_then(|index| policy.schedules.get(index)).map(|entry| entry.when.text());
         Self {
             entry: index.map(|index| index + 1),
