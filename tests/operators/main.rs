@@ -146,13 +146,17 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 fn ended(child: &mut Child) -> ExitStatus {
+    ended_in_time(child).expect("the command does not end")
+}
+
+/// `None`: it still runs after the deadline.
+fn ended_in_time(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
+        match child.try_wait().unwrap() {
+            None if begun.elapsed() < DEADLINE => std::thread::sleep(Duration::from_millis(10)),
+            status => return status,
         }
-        assert!(begun.elapsed() < DEADLINE, "the command does not end");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -241,18 +245,12 @@ fn a_report_that_cannot_be_written_holds_up_no_termination() {
         fs::create_dir_all(report.join("in the way")).is_ok()
     });
     let mut drain = home.command(&["pool", "drain", "--wait"]).stdout(Stdio::null()).spawn().unwrap();
-    let begun = Instant::now();
-    let has_ended = loop {
-        match drain.try_wait().unwrap() {
-            None if begun.elapsed() < DEADLINE => std::thread::sleep(Duration::from_millis(10)),
-            status => break status.is_some_and(|status| status.success()),
-        }
-    };
+    let status = ended_in_time(&mut drain);
     // Before a failure: the keeper is ended by draining its pool.
     fs::remove_dir_all(&report).unwrap();
     drop(keeper);
     drain.wait().unwrap();
-    assert!(has_ended, "not drained within {DEADLINE:?}");
+    assert!(status.is_some_and(|status| status.success()), "not drained within {DEADLINE:?}");
     let log = fs::read_to_string(home.path("keep.log")).unwrap();
     assert!(log.contains("cannot write the report of this pass"), "{log}");
 }

@@ -5,7 +5,7 @@ use crate::core::ids::PoolName;
 use crate::keys::problem::Problems;
 use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::{KeyNames, Market, Offering};
-use crate::provider::cloud::settings::{AddressKind, Common, UserData};
+use crate::provider::cloud::settings::{Common, UserData, public_ip};
 
 const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"], check };
 
@@ -40,16 +40,12 @@ impl Settings {
             let wrong = || format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
             is_id(group, "sg-").then_some(()).ok_or_else(wrong)
         });
-        let public_ip = table.flag("public_ip").into_value();
-        if common.address == AddressKind::Public && public_ip == Some(false) {
-            table.refuse("public_ip", "is false, but `address` requires a public one");
-        }
         Self {
             region: text("region"),
             profile: text("profile"),
             security_groups: groups.into_iter().map(|(group, _)| group).collect(),
             instance_profile: text("instance_profile"),
-            public_ip,
+            public_ip: public_ip(table, common.address),
             spot_price: spot_price(table, &common.offerings),
             common,
         }

@@ -58,7 +58,7 @@ struct Lists {
 /// Reads all offerings of a provider's table, the preferred one first; none if something is missing or wrong.
 pub fn read(table: &Table<'_>, key_names: &KeyNames) -> Vec<Offering> {
     let common = Lists::read(table, key_names);
-    let tables = table.tables("offering").or(Vec::new());
+    let tables = table.tables("offering").or_default();
     let mut groups: Vec<_> =
         tables.iter().map(|inner| (inner, Lists::read(inner, key_names).or(&common))).collect();
     if groups.is_empty() {

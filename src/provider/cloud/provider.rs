@@ -30,11 +30,9 @@ use crate::provider::BuildContext;
 const WAIT_AGE: Duration = Duration::from_secs(1);
 /// The maximum age of a list for an address. Addresses do not change, and a probe shows whether the instance answers.
 const ADDRESS_AGE: Duration = Duration::from_secs(10);
-/// How long a list may lack a new machine: clouds usually list new machines seconds late.
+/// How long after the last call for a launch a list may lack its machine, and other calls may deny it: clouds usually
+/// show new machines seconds late.
 const LIST_LAG: Duration = Duration::from_secs(20);
-/// How long after the last call for a launch neither lists nor other calls prove that its machine does not exist, unless
-/// it was seen running.
-const VISIBILITY: Duration = LIST_LAG;
 /// How long a cloud may look for the capacity of an accepted launch. Then the call ends, and the machine may be
 /// terminated.
 const CAPACITY_WITHIN: Duration = Duration::from_mins(5);
@@ -183,7 +181,7 @@ impl<A: Api> Cloud<A> {
 
     /// True if the cloud may not show the instance yet.
     fn may_appear(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
-        self.now().since(entry.last_try()) < VISIBILITY && !entry.seen && !self.ended.borrow().contains(id)
+        self.now().since(entry.last_try()) < LIST_LAG && !entry.seen && !self.ended.borrow().contains(id)
     }
 
     /// Notes that the cloud has shown the machine: a later list without it proves something.

@@ -76,6 +76,15 @@ impl Common {
     }
 }
 
+/// `public_ip`, which every cloud's table has with a default of its own; `address`: the kind that Greenroom needs.
+pub fn public_ip(table: &Table<'_>, address: AddressKind) -> Option<bool> {
+    let configured = table.flag("public_ip").into_value();
+    if address == AddressKind::Public && configured == Some(false) {
+        table.refuse("public_ip", "is false, but `address` requires a public one");
+    }
+    configured
+}
+
 fn gib(bytes: u64) -> Result<u32, String> {
     let whole = bytes.is_multiple_of(1 << 30).then(|| u32::try_from(bytes >> 30).ok()).flatten();
     whole.ok_or_else(|| "must be in whole GiB, such as \"50G\"".to_owned())

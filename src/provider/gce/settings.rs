@@ -6,7 +6,7 @@ use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::KeyNames;
-use crate::provider::cloud::settings::{AddressKind, Common, UserData};
+use crate::provider::cloud::settings::{AddressKind, Common, UserData, public_ip};
 
 const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"], check };
 /// The roles of a service account set its permissions; this scope does not limit them further.
@@ -59,7 +59,7 @@ impl Settings {
             project: project(table),
             network: network.into_value().or_else(default),
             subnetwork,
-            public_ip: public_ip(table, common.address),
+            public_ip: public_ip(table, common.address).unwrap_or(common.address == AddressKind::Public),
             service_account: service_account(table),
             network_tags: network_tags(table),
             common,
@@ -118,15 +118,6 @@ fn subnetwork(table: &Table<'_>, common: &Common) -> Option<Net> {
         }
     }
     Some(subnetwork)
-}
-
-fn public_ip(table: &Table<'_>, address: AddressKind) -> bool {
-    let wanted = address == AddressKind::Public;
-    let configured = table.flag("public_ip").or(wanted);
-    if wanted && !configured {
-        table.refuse("public_ip", "is false, but `address` requires a public one");
-    }
-    configured
 }
 
 fn service_account(table: &Table<'_>) -> Option<ServiceAccount> {

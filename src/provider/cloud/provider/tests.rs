@@ -306,7 +306,7 @@ async fn what_no_list_tells_of_yet_is_neither_absent_nor_forgotten() {
     assert_eq!(class(cloud.endpoint(&id).await), ErrorClass::Transient);
     cloud.terminate(&id).await.unwrap();
     assert_eq!(stage.world.deletes.get(), 1, "it is known by its answer");
-    stage.pass(VISIBILITY);
+    stage.pass(LIST_LAG);
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
 }
 
@@ -320,7 +320,7 @@ async fn a_hidden_machine_is_terminated_when_it_appears() {
     let cloud = stage.cloud("i");
     for _ in 0..5 {
         cloud.terminate(&id).await.unwrap();
-        stage.pass(VISIBILITY / 6);
+        stage.pass(LIST_LAG / 6);
     }
     stage.world.hidden.set(false);
     cloud.terminate(&id).await.unwrap();
@@ -335,11 +335,11 @@ async fn an_answer_that_never_came_counts_from_the_end_of_its_call() {
     stage.fail_next(ErrorClass::Unknown);
     assert_eq!(class(cloud.launch(&request("x", 1)).await), ErrorClass::Unknown);
     let id = InstanceId::new("x");
-    stage.pass(VISIBILITY / 10 * 9);
+    stage.pass(LIST_LAG / 10 * 9);
     assert!(cloud.launch(&request("x", 1)).await.is_ok(), "the same call again");
-    stage.pass(VISIBILITY / 10 * 9);
+    stage.pass(LIST_LAG / 10 * 9);
     cloud.terminate(&id).await.unwrap();
-    stage.pass(VISIBILITY / 5);
+    stage.pass(LIST_LAG / 5);
     assert_eq!(class(cloud.terminate(&id).await), ErrorClass::NotFound);
 }
 
