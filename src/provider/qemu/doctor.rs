@@ -8,7 +8,7 @@ use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
-use super::{memory, user};
+use super::{budget, user};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::scope::{self, Scopes};
 use crate::provider::{BuildContext, mistakes};
@@ -83,19 +83,24 @@ fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
 }
 
 /// Checks that at least one machine fits.
-fn room(context: &BuildContext, settings: &Settings) -> Option<Finding> {
-    let budget = settings.memory_budget.map_or_else(memory::default_budget, Ok).ok()?;
-    let one = memory::reservation(settings);
-    if one <= budget {
-        return None;
-    }
-    let what = format!(
-        "one virtual machine of pool `{}` needs {} MiB, but all of them together may use at most {} MiB",
-        context.pool,
-        one >> 20,
-        budget >> 20
-    );
-    Some(finding("qemu-memory", Severity::Error, what, "lower `memory`, or raise `memory_budget`"))
+fn room(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
+    let judge = |resource: &str, code, one: u64, budget: u64| {
+        let what = format!(
+            "one virtual machine of pool `{}` needs {} MiB of {resource}, but all of them together may use at \
+             most {} MiB",
+            context.pool,
+            one >> 20,
+            budget >> 20
+        );
+        let remedy = format!("lower `{resource}`, or raise `{resource}_budget`");
+        (one > budget).then(|| finding(code, Severity::Error, what, remedy))
+    };
+    let memory = budget::memory_budget(settings).ok();
+    let memory =
+        memory.and_then(|budget| judge("memory", "qemu-memory", budget::memory_of_one(settings), budget));
+    let disk = settings.disk.zip(budget::disk_budget(settings, &context.state_dir).ok());
+    let disk = disk.and_then(|(one, budget)| judge("disk", "qemu-disk", one, budget));
+    memory.into_iter().chain(disk).collect()
 }
 
 fn network(context: &BuildContext, settings: &Settings) -> Option<Finding> {
@@ -192,16 +197,19 @@ mod tests {
         }
     }
 
-    /// Codes for a table; KVM is not tested.
-    fn codes(table: &str) -> Vec<&'static str> {
-        let context = BuildContext {
+    fn context() -> BuildContext {
+        BuildContext {
             pool: PoolName::new("linux"),
             state_dir: PathBuf::from("/no/such/state"),
             program: PathBuf::from("/bin/sh"),
             clock: Rc::new(Fixed),
-        };
+        }
+    }
+
+    /// Codes for a table; KVM is not tested.
+    fn codes(table: &str) -> Vec<&'static str> {
         let table = format!("accel = \"tcg\"\n{table}").parse().unwrap();
-        doctor(&context, &table).iter().map(|finding| finding.code).collect()
+        doctor(&context(), &table).iter().map(|finding| finding.code).collect()
     }
 
     #[test]
@@ -221,6 +229,15 @@ mod tests {
             assert!(codes(table).contains(&code), "{table}: {:?}", codes(table));
         }
         assert!(!codes("").contains(&"qemu-network-open") && !codes("").contains(&"qemu-memory"));
+    }
+
+    #[test]
+    fn a_disk_larger_than_the_file_system_of_all_is_found() {
+        let state = tempfile::tempdir().unwrap();
+        let context = BuildContext { state_dir: state.path().to_owned(), ..context() };
+        let settings = Settings::read(&context.pool, &"disk = \"9000T\"".parse().unwrap()).unwrap();
+        let codes: Vec<&str> = room(&context, &settings).iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, ["qemu-disk"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .interacts("Must not exceed `memory_budget`."),
         key("disk", Size, Words("the size of the image"), Launch)
             .means("Size of the disk as the guest sees it; the guest's file system grows with it.")
-            .interacts("Must not be smaller than the image."),
+            .interacts("Must not be smaller than the image, nor exceed `disk_budget`."),
         key("network", Word(NETWORKS), Value("\"isolated\""), Launch)
             .means("What a guest reaches: nothing, one address, or all that the runner host reaches, its loopback \
                     included.")
@@ -55,6 +55,11 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
                     capacity.")
             .interacts("Each VM counts with its `memory` and 128 MiB more, or 64 MiB with `accel = \"kvm\"`. VMs \
                         of other pools count, too."),
+        key("disk_budget", Size, Words("three quarters of the file system that holds the disks"), Pass)
+            .means("Disk space for all VMs of the state directory together; a VM that does not fit is refused with no \
+                    capacity.")
+            .interacts("Each VM counts with its `disk`, however much of it is written. VMs of other pools count, \
+                        too."),
         key("user", Text, Words("`greenroom-vm` if there is such a user, otherwise `nobody`"), Launch)
             .means("User that runs QEMU where Greenroom runs as root; not root."),
         key("qemu", HostPath, Words("`qemu-system-x86_64`, searched for in `PATH`"), Launch).means("Path of QEMU."),

@@ -23,10 +23,10 @@ use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError};
 
 mod accel;
+mod budget;
 mod doctor;
 pub mod image;
 mod keys;
-mod memory;
 pub mod process;
 mod settings;
 mod spec;
@@ -85,37 +85,35 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    fn reserved(&self) -> u64 {
-        memory::reservation(&self.qemu.settings)
-    }
-
-    /// Checks that there is something to boot, so that the launch fails now instead of the boot later.
-    fn source(&self) -> Result<(), ProviderError> {
+    /// What the machine may take. Without anything to boot, the launch fails now instead of the boot later.
+    fn resources(&self) -> Result<budget::Resources, ProviderError> {
         let Qemu { context, settings, .. } = self.qemu;
-        let problem = match &settings.source {
-            Source::Image(name) => {
-                let opened = Image::open(&settings.images_dir(&context.state_dir), name);
-                opened.err().map(|error| format!("{error}: build one with `greenroom image build {name}`"))
-            }
-            Source::Foreign(disk) => {
-                (!disk.is_file()).then(|| format!("the boot disk {} does not exist", disk.display()))
-            }
-        };
-        problem.map_or(Ok(()), |problem| Err(ProviderError::new(ErrorClass::Invalid, problem)))
+        let image = match &settings.source {
+            Source::Image(name) => Image::open(&settings.images_dir(&context.state_dir), name)
+                .map(|image| image.manifest.disk_bytes)
+                .map_err(|error| format!("{error}: build one with `greenroom image build {name}`")),
+            Source::Foreign(disk) => process::qcow2::virtual_size(disk)
+                .map_err(|error| format!("cannot read the boot disk: {error}")),
+        }
+        .map_err(|problem| ProviderError::new(ErrorClass::Invalid, problem))?;
+        Ok(budget::Resources {
+            memory: budget::memory_of_one(settings),
+            disk: settings.disk.unwrap_or(image),
+        })
     }
 }
 
 impl Recipe for Launch<'_> {
     fn admit(&self) -> Result<Admitted, ProviderError> {
         let Qemu { supervised, settings, .. } = self.qemu;
-        self.source()?;
-        let lock = memory::admit(&supervised.instances, self.reserved(), settings.memory_budget)?;
+        let lock = budget::admit(&supervised.instances, self.resources()?, settings)?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
 
     fn write(&self, dir: &InstanceDir) -> io::Result<()> {
         let Qemu { context, settings, .. } = self.qemu;
         dir.fill(&self.request.keys)?;
+        let reserved = self.resources().map_err(io::Error::other)?;
         dir.put(
             "spec.json",
             &Spec {
@@ -123,7 +121,8 @@ impl Recipe for Launch<'_> {
                 settings: settings.clone(),
                 state_dir: context.state_dir.clone(),
                 program: context.program.clone(),
-                reserved: self.reserved(),
+                reserved: reserved.memory,
+                reserved_disk: reserved.disk,
             },
         )
     }

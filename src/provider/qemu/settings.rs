@@ -77,6 +77,9 @@ pub(super) struct Settings {
     pub(super) template_retention: Duration,
     /// Bytes for all machines of the state directory; `None`: three quarters of the runner host's memory.
     pub(super) memory_budget: Option<u64>,
+    /// Bytes for the disks of all machines of the state directory; `None`: three quarters of their file system.
+    #[serde(default)]
+    pub(super) disk_budget: Option<u64>,
     /// The user that runs QEMU if Greenroom runs as root; `None`: `greenroom-vm`, or `nobody` if that does not exist.
     pub(super) user: Option<String>,
     /// Absolute; `None`: searched for in `PATH`.
@@ -102,6 +105,10 @@ impl Settings {
         if !memory.is_bad() && memory_budget.is_some_and(|budget| budget < memory.or(DEFAULT_MEMORY)) {
             table.refuse("memory_budget", "is less than the `memory` of one virtual machine");
         }
+        let (disk, disk_budget) = (table.size("disk").into_value(), table.size("disk_budget").into_value());
+        if disk.zip(disk_budget).is_some_and(|(disk, budget)| budget < disk) {
+            table.refuse("disk_budget", "is less than the `disk` of one virtual machine");
+        }
         let path = |name: &str| table.text(name).into_value().map(PathBuf::from);
         Self {
             boot: boot(table, &source),
@@ -109,7 +116,7 @@ impl Settings {
             images: path("images"),
             vcpus,
             memory: memory.or(DEFAULT_MEMORY),
-            disk: table.size("disk").into_value(),
+            disk,
             network: network(table),
             accel: match table.word("accel").or("auto") {
                 "kvm" => Accel::Kvm,
@@ -119,6 +126,7 @@ impl Settings {
             boot_timeout: table.duration("boot_timeout").into_value(),
             template_retention: table.duration("template_retention").or(Duration::from_mins(10)),
             memory_budget,
+            disk_budget,
             user: table.text("user").into_value(),
             qemu: path("qemu"),
         }
@@ -239,7 +247,7 @@ mod tests {
             .collect();
         let all = read(&text.join("\n")).unwrap();
         assert!(all.images.is_some() && all.disk.is_some() && all.user.is_some() && all.qemu.is_some());
-        assert!(all.boot_timeout.is_some() && all.memory_budget.is_some());
+        assert!(all.boot_timeout.is_some() && all.memory_budget.is_some() && all.disk_budget.is_some());
         assert!(matches!(all.network, Network::Proxy(_)));
         assert_eq!(read(example).unwrap(), read("").unwrap(), "the example shows the defaults");
     }
@@ -260,6 +268,7 @@ mod tests {
             ("vcpus = 65", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
             ("memory = \"64M\"", "at least 128M"),
             ("memory = \"2G\"\nmemory_budget = \"1G\"", "less than the `memory` of one virtual machine"),
+            ("disk = \"2G\"\ndisk_budget = \"1G\"", "less than the `disk` of one virtual machine"),
             ("memori = \"2G\"", "did you mean `memory`?"),
             ("qemu = \"qemu\"", "`qemu` in `[pool.linux.provider]` must be an absolute path"),
         ] {

@@ -18,6 +18,9 @@ pub(super) struct Spec {
     pub(super) program: PathBuf,
     /// The part of the runner host's memory that the machine may take, in bytes.
     pub(super) reserved: u64,
+    /// The same of its disk.
+    #[serde(default)]
+    pub(super) reserved_disk: u64,
 }
 
 /// `boot.json`: how a machine booted.

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use super::exec::Passed;
 use crate::provider::qemu::accel::Engine;
-use crate::provider::qemu::memory::TRANSLATED;
+use crate::provider::qemu::budget::TRANSLATED;
 use crate::provider::qemu::settings::Network;
 
 /// The hardware that the guest sees. A resumed clone must have exactly the hardware of its template.

@@ -16,7 +16,7 @@ mod fat;
 mod lines;
 mod machine;
 mod proxy;
-mod qcow2;
+pub(super) mod qcow2;
 mod qmp;
 mod rig;
 mod supervise;

@@ -5,7 +5,7 @@
 //! that answers is not enough: cloud-init restarts it after a while to turn off passwords.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -23,6 +23,7 @@ use crate::provider::qemu::process::agent::Identity;
 use crate::provider::qemu::process::command::{Format, QemuCommand};
 use crate::provider::qemu::process::fat;
 use crate::provider::qemu::process::machine::{BootError, Machine, listen};
+use crate::provider::qemu::process::qcow2::virtual_size;
 use crate::provider::qemu::process::rig::new_layer;
 
 /// Interval between connections to a guest that does not answer yet.
@@ -82,29 +83,6 @@ async fn greeted(port: u16) -> io::Result<()> {
         }
         sleep(RETRY_INTERVAL).await;
     }
-}
-
-/// The size of a qcow2 disk as a guest sees it, in bytes. A disk with a backing file is refused: QEMU gets only this
-/// file.
-fn virtual_size(path: &Path) -> io::Result<u64> {
-    let mut file = fs::File::open(path)?;
-    let mut fields = [[0_u8; 8]; 4];
-    for field in &mut fields {
-        file.read_exact(field)?;
-    }
-    // Magic and version, offset of the backing file's name, its length with another number, size.
-    let [kind, backing, _, size] = fields;
-    let path = path.display();
-    if !kind.starts_with(b"QFI\xfb") {
-        return Err(io::Error::other(format!("{path} is not a qcow2 file")));
-    }
-    if backing != [0; 8] {
-        let what = format!(
-            "{path} needs a backing file; merge the two into one disk with `qemu-img convert -O qcow2`"
-        );
-        return Err(io::Error::other(what));
-    }
-    Ok(u64::from_be_bytes(size))
 }
 
 /// The disk that cloud-init reads.
@@ -181,18 +159,6 @@ mod tests {
         assert!(head.contains("boundary=\"greenroom\"\n") && head.ends_with("\n\n"), "{head}");
         assert!(settings.ends_with("\n\n#cloud-config\n{\"hostname\":\"linux-1\"}\n"), "{settings}");
         assert!(script.ends_with("\n\n#!/bin/sh\necho UP > /dev/virtio-ports/greenroom.0\n"), "{script}");
-    }
-
-    #[test]
-    fn a_disk_says_how_large_it_is_or_is_none() {
-        let temporary = tempfile::tempdir().unwrap();
-        let path = temporary.path().join("disk.qcow2");
-        drop(new_layer(&path, 8 << 30).unwrap());
-        assert_eq!(virtual_size(&path).unwrap(), 8 << 30);
-        fs::write(&path, [0; 64]).unwrap();
-        assert!(virtual_size(&path).unwrap_err().to_string().contains("is not a qcow2 file"));
-        fs::write(&path, [b"QFI\xfb\0\0\0\x03".as_slice(), &[1; 56]].concat()).unwrap();
-        assert!(virtual_size(&path).unwrap_err().to_string().contains("needs a backing file"));
     }
 
     #[tokio::test]

@@ -1,0 +1,151 @@
+//! Never starts more machines than the runner host can hold.
+
+use std::io;
+use std::path::Path;
+
+use fs_err as fs;
+
+use super::settings::{Accel, Settings};
+use super::spec::Spec;
+use crate::core::failure::ErrorClass;
+use crate::port::provider::ProviderError;
+use crate::provider::instance_dir::{InstanceDir, Life};
+use crate::provider::launch::instances;
+
+/// Memory that QEMU takes in addition to the guest's, in bytes.
+const OVERHEAD: u64 = 64 << 20;
+/// Memory that emulation takes in addition to that: translated code (`tb-size`), in bytes.
+pub(super) const TRANSLATED: u64 = 64 << 20;
+
+/// What machines take of the runner host at most, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Resources {
+    pub(super) memory: u64,
+    pub(super) disk: u64,
+}
+
+/// The memory that a machine may take, in bytes. One that may be emulated counts as emulated.
+pub(super) fn memory_of_one(settings: &Settings) -> u64 {
+    let translated = if settings.accel == Accel::Kvm { 0 } else { TRANSLATED };
+    settings.memory + OVERHEAD + translated
+}
+
+/// Checks that another machine fits beside those of all pools. The caller holds the lock until the machine exists.
+pub(super) fn admit(pools: &Path, wanted: Resources, settings: &Settings) -> Result<fs::File, ProviderError> {
+    let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
+    let budget = Resources {
+        memory: memory_budget(settings).map_err(transient)?,
+        disk: disk_budget(settings, pools).map_err(transient)?,
+    };
+    let lock = fs::File::create(pools.join(".budget")).map_err(transient)?;
+    lock.file().lock().map_err(transient)?;
+    let taken = taken(pools).map_err(transient)?;
+    fits("memory", wanted.memory, taken.memory, budget.memory)?;
+    fits("disk", wanted.disk, taken.disk, budget.disk)?;
+    Ok(lock)
+}
+
+fn fits(resource: &str, wanted: u64, taken: u64, budget: u64) -> Result<(), ProviderError> {
+    if taken.saturating_add(wanted) <= budget {
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes >> 20;
+    let message = format!(
+        "a virtual machine needs {} MiB of {resource}, but {} of {} MiB are in use (`{resource}_budget`)",
+        mib(wanted),
+        mib(taken),
+        mib(budget)
+    );
+    Err(ProviderError::new(ErrorClass::NoCapacity { scope: resource.to_owned() }, message))
+}
+
+/// What the running and starting machines of all pools have reserved.
+fn taken(pools: &Path) -> io::Result<Resources> {
+    let mut sum = Resources { memory: 0, disk: 0 };
+    for pool in fs::read_dir(pools)? {
+        let pool = pool?;
+        if !pool.file_type()?.is_dir() {
+            continue;
+        }
+        for dir in instances(&pool.path())? {
+            let Some(spec) = spec_of_running(&dir)? else { continue };
+            sum.memory = sum.memory.saturating_add(spec.reserved);
+            sum.disk = sum.disk.saturating_add(spec.reserved_disk);
+        }
+    }
+    Ok(sum)
+}
+
+/// The launch of a running or starting machine. Instances of other providers and dead ones have none.
+fn spec_of_running(dir: &InstanceDir) -> io::Result<Option<Spec>> {
+    let is_dead = dir.life()? == Life::Ended && dir.holder()?.is_none();
+    let spec = match dir.read("spec.json") {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => None,
+        other => other?,
+    };
+    Ok(spec.filter(|_| !is_dead))
+}
+
+/// The memory for all machines, in bytes. The default leaves a quarter of the runner host's for everything else.
+pub(super) fn memory_budget(settings: &Settings) -> io::Result<u64> {
+    settings.memory_budget.map_or_else(|| Ok(total_memory()? / 4 * 3), Ok)
+}
+
+/// The disk for all machines, in bytes. The default leaves a quarter of the file system for everything else.
+pub(super) fn disk_budget(settings: &Settings, pools: &Path) -> io::Result<u64> {
+    settings.disk_budget.map_or_else(|| Ok(total_disk(pools)? / 4 * 3), Ok)
+}
+
+/// The runner host's memory, in bytes.
+fn total_memory() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::Error::other("/proc/meminfo lacks MemTotal"))
+}
+
+/// The size of the file system that holds the machines' disks, in bytes.
+fn total_disk(pools: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(pools)?;
+    Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::PoolName;
+
+    fn settings(table: &str) -> Settings {
+        Settings::read(&PoolName::new("linux"), &table.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_numbers() {
+        let pools = tempfile::tempdir().unwrap();
+        let settings =
+            settings("memory = \"128M\"\ndisk = \"1G\"\nmemory_budget = \"200M\"\ndisk_budget = \"3G\"");
+        let admit = |memory: u64, disk: u64| {
+            admit(pools.path(), Resources { memory: memory << 20, disk: disk << 20 }, &settings)
+        };
+        admit(200, 3072).unwrap();
+        for (memory, disk, scope, message) in [
+            (201, 3072, "memory", "needs 201 MiB of memory, but 0 of 200 MiB are in use (`memory_budget`)"),
+            (200, 3073, "disk", "needs 3073 MiB of disk, but 0 of 3072 MiB are in use (`disk_budget`)"),
+        ] {
+            let refused = admit(memory, disk).unwrap_err();
+            assert_eq!(refused.class(), &ErrorClass::NoCapacity { scope: scope.to_owned() });
+            assert!(refused.to_string().contains(message), "{refused}");
+        }
+        assert!(total_memory().unwrap() > 64 << 20);
+        assert!(total_disk(pools.path()).unwrap() > 64 << 20);
+    }
+
+    #[test]
+    fn instances_of_other_providers_take_nothing() {
+        let pools = tempfile::tempdir().unwrap();
+        let other = InstanceDir::at(pools.path().join("pool/one"));
+        fs::create_dir_all(&other.path).unwrap();
+        other.put("spec.json", &serde_json::json!({ "server": "embedded" })).unwrap();
+        assert_eq!(taken(pools.path()).unwrap(), Resources { memory: 0, disk: 0 });
+    }
+}
