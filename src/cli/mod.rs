@@ -2,6 +2,7 @@
 
 pub mod args;
 mod context;
+mod core_dumps;
 pub mod doctor;
 mod driver;
 pub mod error;
@@ -46,6 +47,7 @@ pub fn run_with_backends(args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Parses, dispatches, prints errors, maps the exit status.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    core_dumps::forbid();
     let args: Vec<OsString> = args.collect();
     // There may be hundreds of links, running for days: they must not even keep the memory of an argument parser.
     if matches!(args.as_slice(), [_, only] if only == link::process::COMMAND) {
