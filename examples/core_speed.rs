@@ -62,6 +62,7 @@ impl World {
             moved: None,
             generations: BTreeSet::from([generation.clone()]),
             launching: Some(Fresh { pool: PoolName::new("linux"), generation }),
+            unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };

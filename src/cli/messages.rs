@@ -54,6 +54,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Cleaning { .. }
         | WaitingOn::Drained { .. }
         | WaitingOn::Moved { .. }
+        | WaitingOn::Disk { .. }
         | WaitingOn::NoHost
         | WaitingOn::TooLong { .. }
         | WaitingOn::NextPass => format!("waiting: {on}"),

@@ -318,6 +318,7 @@ mod tests {
             WaitingOn::Cleaning { instance: instance.clone() },
             WaitingOn::Drained { since: NOW },
             WaitingOn::Moved { problem: "moved".to_owned() },
+            WaitingOn::Disk { problem: "disk full".to_owned() },
             WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
             WaitingOn::NoHost,
             WaitingOn::NextPass,

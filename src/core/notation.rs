@@ -166,6 +166,7 @@ impl World {
             moved: None,
             generations: BTreeSet::from([generation()]),
             launching: Some(Fresh { pool: PoolName::new("p"), generation: generation() }),
+            unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };
@@ -224,6 +225,9 @@ impl World {
                 self.observed.capabilities.offerings = (1..=count()).map(offering).collect();
             }
             "reap" => self.observed.launching = None,
+            "full" => {
+                (self.observed.launching, self.observed.unrecordable) = (None, Some("disk full".into()));
+            }
             "durable" => self.state.survives_reboot = true,
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,

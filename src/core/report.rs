@@ -92,6 +92,8 @@ pub enum WaitingOn {
     Drained { since: Stamp },
     /// The state directory was copied or moved.
     Moved { problem: String },
+    /// Launches cannot be recorded, as on a full disk.
+    Disk { problem: String },
     /// No instance lives long enough for the job.
     TooLong {
         #[serde(with = "millis")]
@@ -213,6 +215,7 @@ impl fmt::Display for WaitingOn {
                 f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")
             }
             Self::Moved { problem } => f.write_str(problem),
+            Self::Disk { problem } => write!(f, "no launch can be recorded: {problem}"),
             Self::TooLong { timeout, max_lifetime } => write!(
                 f,
                 "the job's timeout of {} exceeds the lifetime of an instance ({}, `max_lifetime`)",

@@ -69,10 +69,15 @@ impl Engine {
             })
             .await?;
         let mut plan = planned.expect("transact calls `decide` at least once");
-        if plan.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. })) {
+        let is_launch = |effect: &Effect| matches!(effect, Effect::Launch { .. });
+        if plan.effects.iter().any(is_launch) {
             // CRASH: a launch whose intent is lost would be a stranger to the next keeper. A repeated launch may stem
             // from a keeper that died before this sync.
-            self.store.sync().await?;
+            if let Err(problem) = self.store.sync().await {
+                tracing::warn!(pool = %self.pool, "nothing is launched before its record is durable: {problem}");
+                // Recorded, but not requested: a later pass launches them.
+                plan.effects.retain(|effect| !is_launch(effect));
+            }
         }
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
@@ -133,17 +138,20 @@ impl Engine {
             moved: identity.moved,
             generations: identity.generations,
             launching: None,
+            unrecordable: None,
             failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
             busy: memory.busy.clone(),
         };
-        if launching == Launching::Yes {
-            self.allow_launches(memory, setup, &state, &mut observed).await?;
+        if launching == Launching::Yes
+            && let Err(problem) = self.allow_launches(memory, setup, &state, &mut observed).await
+        {
+            (observed.launching, observed.unrecordable) = (None, Some(problem.to_string()));
         }
         Ok(observed)
     }
 
-    /// A generation begins with the first launch, not with each keeper.
+    /// A generation begins with the first launch, not with each keeper. An error forbids launches, and nothing else.
     async fn allow_launches(
         &self,
         memory: &mut KeeperCache,
@@ -152,6 +160,7 @@ impl Engine {
         observed: &mut Observed,
     ) -> Result<(), EngineError> {
         let fresh = |generation| Some(Fresh { pool: self.pool.clone(), generation });
+        self.store.reserve().await?;
         if memory.generation.is_none() {
             observed.launching = fresh(Generation::new("none-yet"));
             let view = View { recorded: state, observed };

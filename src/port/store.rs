@@ -37,7 +37,10 @@ pub enum StoreError {
     /// Written before the first release: neither readable nor writable.
     #[error("{}: {OUTDATED_REMEDY}", outdated(file, *found))]
     Outdated { file: String, found: u32 },
-    /// An error of the file system.
+    /// The file system has no space left.
+    #[error("{what}")]
+    Full { what: String },
+    /// Another error of the file system.
     #[error("{what}")]
     Io { what: String },
 }
@@ -96,6 +99,10 @@ pub trait Store: fmt::Debug {
     /// Returns when everything committed so far would survive a power failure. Used only before a launch, and before the
     /// first job of a project uses a static host.
     async fn sync(&self) -> Result<(), StoreError>;
+
+    /// Reserves the disk space that keeps terminations recordable on a full disk. Called before launches: without the
+    /// reserve, nothing is launched.
+    async fn reserve(&self) -> Result<(), StoreError>;
 
     /// Compacts the journal into the snapshot if that is worthwhile. For the keeper only.
     async fn compact(&self) -> Result<(), StoreError>;

@@ -10,7 +10,7 @@ use super::truth::{Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
-use crate::core::instance::Phase;
+use crate::core::instance::{Instance, Phase};
 use crate::core::invariants;
 use crate::core::job::JobFacts;
 use crate::core::policy::{Policy, Reuse};
@@ -20,6 +20,8 @@ use crate::port::provider::LaunchRequest;
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
 pub(super) const ALLOWANCE_MS: u64 = 15_000;
+/// How long a termination may wait on a full disk: longer than the pause after a failed call.
+const HELD_UP_MS: u64 = 60_000;
 
 /// The jobs that may share, by an independent reading of the policy.
 fn domain(reuse: Reuse, job: &JobFacts) -> String {
@@ -81,8 +83,29 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
     }
 }
 
+/// Promise 3, when a pass cannot write its report: a full disk holds up no termination.
+pub(super) fn report_lost(world: &mut World, machine: usize, pool: &PoolName) {
+    if is_moved(world, machine) {
+        return;
+    }
+    let state = world.managers[machine].journal(pool).state().clone();
+    let is_due =
+        |i: &Instance| matches!(i.phase, Phase::Draining { .. }) && i.holders.is_empty() && !i.is_static();
+    for instance in state.instances.values().filter(|i| is_due(i)) {
+        let now = world.now;
+        let (since, passes) = world.truth.held_up.entry(instance.id.clone()).or_insert((now, 0));
+        *passes += 1;
+        // A call that failed before is repeated only after a pause.
+        if *passes > 5 && now > *since + HELD_UP_MS {
+            let id = instance.id.clone();
+            world.broken(format!("promise 3: a full disk holds up the termination of {id}"));
+        }
+    }
+}
+
 /// Promise 4, when a termination is sent to the provider.
 pub(super) fn terminate_requested(world: &mut World, machine: usize, id: &InstanceId) {
+    world.truth.held_up.remove(id);
     if is_moved(world, machine) {
         world.broken(format!("promise 4: a copied state directory terminates {id}"));
     }

@@ -110,6 +110,8 @@ faults! {
     StoreBusy = "store-busy",
     /// The disk reports an error.
     StoreFails = "store-fails",
+    /// The disk is full: only the store's reserve takes records.
+    DiskFull = "disk-full",
     /// The configuration on disk is invalid for a while.
     ConfigInvalid = "config-invalid",
     /// The operator changes the policy.
@@ -141,6 +143,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::HintLost, 500),
     (Fault::StoreBusy, 10),
     (Fault::StoreFails, 10),
+    (Fault::DiskFull, 1000),
     (Fault::ConfigInvalid, 1000),
     (Fault::CleanFails, 400),
 ];

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::check;
 use super::choosing;
 use super::fault::Fault;
 use super::keeping;
@@ -290,6 +291,10 @@ impl Reports for SimHost {
     async fn write_report(&self, pool: &PoolName, report: &Report) -> Result<(), HostError> {
         let directory = self.step("reports.write_report").await;
         let mut world = self.proc.world.borrow_mut();
+        if world.strikes(Fault::DiskFull) {
+            check::report_lost(&mut world, self.proc.machine, pool);
+            return Err(HostError::Io { what: "no space left on device".to_owned() });
+        }
         for (_, row) in &report.rows {
             world.cover.row(*row);
         }

@@ -42,7 +42,7 @@ impl SimStore {
         let error = if world.strikes(Fault::StoreBusy) {
             StoreError::Busy { pool: self.pool.to_string(), waited: "5 s".into(), holder: "another".into() }
         } else if writes && world.strikes(Fault::StoreFails) {
-            StoreError::Io { what: "cannot append: no space left on device".to_owned() }
+            StoreError::Full { what: "cannot append: no space left on device".to_owned() }
         } else {
             return None;
         };
@@ -95,6 +95,14 @@ impl Store for SimStore {
         }
         check::committed(&mut world, self.proc.machine, &self.pool, &events);
         Ok(Committed { state, events })
+    }
+
+    async fn reserve(&self) -> Result<(), StoreError> {
+        self.proc.step("store.reserve").await;
+        if self.proc.world.borrow_mut().strikes(Fault::DiskFull) {
+            return Err(StoreError::Full { what: "no space left on device".to_owned() });
+        }
+        Ok(())
     }
 
     async fn sync(&self) -> Result<(), StoreError> {

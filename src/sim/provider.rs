@@ -169,6 +169,7 @@ impl Provider for SimProvider {
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
         let under_way = self.send("provider.endpoint").await;
+        self.proc.world.borrow_mut().truth.held_up.remove(id);
         self.proc.pause(under_way).await;
         let answer = if let Some(error) = self.stumbles() {
             Err(error)

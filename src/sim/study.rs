@@ -96,6 +96,7 @@ impl Study {
             moved: None,
             generations: [generation.clone()].into(),
             launching: Some(Fresh { pool, generation }),
+            unrecordable: None,
             failing_calls: BTreeMap::new(),
             busy: BTreeSet::new(),
         };

@@ -119,6 +119,11 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    /// Does nothing: memory is no disk.
+    async fn reserve(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Does nothing: there is no journal to fold.
     async fn compact(&self) -> Result<(), StoreError> {
         Ok(())

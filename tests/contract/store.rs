@@ -6,6 +6,7 @@
 
 mod concurrency;
 mod damage;
+mod errors;
 mod figures;
 mod helper;
 mod kill;

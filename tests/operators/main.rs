@@ -13,11 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 mod boot;
+mod full_disk;
 mod leaks;
 #[path = "../support/program.rs"]
 mod program;
 #[path = "../support/settled.rs"]
 mod settled;
+#[path = "../support/skipped.rs"]
+mod skipped;
 use settled::await_settled;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_greenroom");
@@ -26,6 +29,8 @@ const DEADLINE: Duration = Duration::from_mins(1);
 /// A configuration and a state directory of its own.
 struct Home {
     dir: tempfile::TempDir,
+    /// Holds the state directory, if it is not that of all tests.
+    disk: Option<full_disk::SmallDisk>,
 }
 
 /// What a command said.
@@ -44,7 +49,7 @@ impl Home {
              kind = \"local\"\nallow_root = true\n",
             dir.path().join("state").display()
         );
-        let home = Self { dir };
+        let home = Self { dir, disk: None };
         fs::write(home.path("greenroom.toml"), config).unwrap();
         fs::set_permissions(home.path("greenroom.toml"), fs::Permissions::from_mode(0o600)).unwrap();
         home
@@ -55,7 +60,10 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = program::command(PROGRAM, self.dir.path());
+        let mut command = match &self.disk {
+            Some(disk) => disk.command(self.dir.path()),
+            None => program::command(PROGRAM, self.dir.path()),
+        };
         command.arg("--config").arg(self.path("greenroom.toml")).args(args).env("TZ", "UTC");
         command
     }
@@ -120,6 +128,7 @@ struct Keeper<'a> {
 
 impl Drop for Home {
     fn drop(&mut self) {
+        self.disk = None;
         await_settled(self.dir.path());
     }
 }
@@ -299,4 +308,15 @@ fn unknown_names_are_answered_with_the_nearest_and_a_status_of_1_or_2() {
     let no_pool = home.run(&["pool", "status", "linus"]);
     assert_eq!(no_pool.code, 2);
     assert_eq!(no_pool.err, "error: there is no pool `linus`\nhelp: did you mean `linux`?\n");
+}
+
+/// It has the runner's response and the keys of its instances in memory.
+#[test]
+fn a_keeper_leaves_no_core_dump() {
+    let home = Home::new();
+    let keeper = home.keep();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", keeper.child.id())).unwrap();
+    let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+    let [soft, hard, _] = core.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{limits}") };
+    assert!(soft == "1" || hard == "0", "{limits}");
 }

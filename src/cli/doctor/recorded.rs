@@ -22,7 +22,7 @@ pub(super) async fn check(store: &dyn OperatorStore, pool: &PoolName) -> (Option
             return (store.load().await.ok(), vec![refused(pool, &newer)]);
         }
         Err(outdated @ StoreError::Outdated { .. }) => return (None, vec![refused(pool, &outdated)]),
-        Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => {}
+        Ok(_) | Err(StoreError::Damaged { .. } | StoreError::Full { .. } | StoreError::Io { .. }) => {}
     }
     match store.verify().await {
         Ok(diagnosis) => found.extend(judge(pool, &diagnosis)),
@@ -89,6 +89,7 @@ fn refused(pool: &PoolName, error: &StoreError) -> Finding {
         StoreError::Outdated { file, found } => {
             code::STATE_OUTDATED.found(format!("pool `{pool}`: {}", outdated(file, *found)), OUTDATED_REMEDY)
         }
+        StoreError::Full { .. } => code::STATE_UNREADABLE.found(what, "free space on its file system"),
         StoreError::Io { .. } => {
             code::STATE_UNREADABLE.found(what, "run doctor as the user that owns the state directory")
         }

@@ -29,6 +29,8 @@ pub struct Observed {
     pub generations: BTreeSet<Generation>,
     /// The generation that may launch; `None`: this pass launches nothing (`reap`).
     pub launching: Option<Fresh>,
+    /// Why the state directory cannot take the records of launches: then `launching` is `None`.
+    pub unrecordable: Option<String>,
     /// Calls about an instance that keep failing.
     pub failing_calls: BTreeMap<InstanceId, FailingCall>,
     /// When a call of this process about an instance last succeeded.
@@ -67,6 +69,7 @@ impl Observed {
             moved: None,
             generations: BTreeSet::new(),
             launching: Some(Fresh { pool: PoolName::new("pool"), generation: Generation::new("none") }),
+            unrecordable: None,
             failing_calls: BTreeMap::new(),
             healthy: BTreeMap::new(),
             busy: BTreeSet::new(),

@@ -44,6 +44,12 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
         (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
         return scaled;
     }
+    if let Some(problem) = input.observed.unrecordable.clone().filter(|_| wanted > 0) {
+        let on = WaitingOn::Disk { problem };
+        (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
+        draft.wake_at(draft.now.plus(input.policy.timing.list_interval));
+        return scaled;
+    }
     let Some(fresh) = &input.observed.launching else { return scaled };
     for _ in 0..allowed(draft, input, wanted, &mut scaled) {
         launch(draft, input, fresh);

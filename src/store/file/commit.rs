@@ -39,12 +39,7 @@ pub(super) fn commit(files: &Files, view: &mut View, events: &[Event]) -> Result
     crash_point("store.append.before");
     let end = view.journal.as_ref().map_or(0, |j| j.valid);
     let bytes = [head.as_slice(), record.as_slice()].concat();
-    append(&mut &file, end, &bytes).map_err(|e| match io_error("append to", &files.journal, &e) {
-        StoreError::Io { what } => {
-            StoreError::Io { what: format!("{what}; the transaction was not recorded") }
-        }
-        other => other,
-    })?;
+    append(&mut &file, end, &bytes).map_err(|e| io_error("record a transaction in", &files.journal, &e))?;
     crash_point("store.append.after");
 
     let mut journal = match view.journal.take().filter(|_| headed) {

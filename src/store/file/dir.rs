@@ -155,7 +155,11 @@ fn refusal(what: String) -> StoreError {
 
 /// The error of a system call, with the operation and its path.
 pub(super) fn io_error(tried: &str, path: &Path, error: &io::Error) -> StoreError {
-    StoreError::Io { what: format!("cannot {tried} `{}`: {error}", path.display()) }
+    let what = format!("cannot {tried} `{}`: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { what },
+        _ => StoreError::Io { what },
+    }
 }
 
 #[expect(

@@ -19,6 +19,7 @@ pub(super) struct Files {
     pub(super) journal: PathBuf,
     pub(super) history: PathBuf,
     pub(super) lock: PathBuf,
+    pub(super) reserve: PathBuf,
 }
 
 impl Files {
@@ -29,6 +30,7 @@ impl Files {
             journal: dir.join("journal.jsonl"),
             history: dir.join("history"),
             lock: dir.join("lock"),
+            reserve: dir.join("reserve"),
             dir,
             pool,
         }

@@ -59,7 +59,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
         OpenOptions::new().read(true).write(true).create(true).mode(0o600).custom_flags(NOFOLLOW).open(path);
     match writable {
         Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(path)
+            OpenOptions::new().read(true).custom_flags(NOFOLLOW).open(path).map_err(|_| e)
         }
         other => other,
     }

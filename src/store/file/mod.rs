@@ -14,6 +14,7 @@ mod format;
 mod history;
 mod lock;
 mod repair;
+mod reserve;
 mod view;
 
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,7 @@ use async_trait::async_trait;
 pub use dir::{DirWarning, StateDir, open_dir};
 pub use format::FORMAT;
 
+use crate::core::event::Event;
 use crate::core::ids::PoolName;
 use crate::core::pool::PoolState;
 use crate::port::store::{
@@ -104,11 +106,27 @@ impl FileStore {
         Ok(view)
     }
 
+    /// Reads under the lock, and decides.
+    fn decide(&self, decide: Decide<'_>) -> Result<(View, Vec<Event>), StoreError> {
+        let view = self.read()?;
+        if let Some((file, found)) = &view.newer {
+            return Err(files::newer(file, *found));
+        }
+        let events = decide(&view.state);
+        Ok((view, events))
+    }
+
+    fn append(&self, view: &mut View, events: &[Event]) -> Result<(), StoreError> {
+        if events.is_empty() { Ok(()) } else { commit::commit(&self.files, view, events) }
+    }
+
     /// The current state. An error without the lock may come from a change in progress, so the files are read again
     /// with it.
     async fn current(&self) -> Result<View, StoreError> {
         let error = match self.read() {
-            Err(error @ (StoreError::Damaged { .. } | StoreError::Io { .. })) => error,
+            Err(error @ (StoreError::Damaged { .. } | StoreError::Full { .. } | StoreError::Io { .. })) => {
+                error
+            }
             other => return other,
         };
         match self.lock().await {
@@ -167,13 +185,14 @@ impl Store for FileStore {
         }
         let lock = self.lock().await?;
         crash::crash_point("store.locked");
-        let mut view = self.read()?;
-        if let Some((file, found)) = &view.newer {
-            return Err(files::newer(file, *found));
-        }
-        let events = decide(&view.state);
-        if !events.is_empty() {
-            commit::commit(&self.files, &mut view, &events)?;
+        let (mut view, mut events) = self.decide(&mut *decide)?;
+        match self.append(&mut view, &events) {
+            Err(StoreError::Full { .. }) if reserve::give_up(&self.files) => {
+                tracing::warn!(pool = %self.files.pool, "the disk is full: the pool's reserve is used up");
+                (view, events) = self.decide(decide)?;
+                self.append(&mut view, &events)?;
+            }
+            appended => appended?,
         }
         drop(lock);
         let state = view.state.clone();
@@ -194,6 +213,14 @@ impl Store for FileStore {
         .await?;
         self.named.set(Some(there));
         Ok(())
+    }
+
+    async fn reserve(&self) -> Result<(), StoreError> {
+        if reserve::is_kept(&self.files) {
+            return Ok(());
+        }
+        let files = self.files.clone();
+        blocking(move || reserve::make(&files)).await
     }
 
     async fn compact(&self) -> Result<(), StoreError> {

@@ -14,15 +14,15 @@ use super::support::{block_on, commit, eager, file, fill, open, request, told};
 use crate::skipped::skipped;
 
 /// A directory before the helper runs, and the helper's command.
-struct Scene {
-    name: &'static str,
-    order: &'static str,
-    prepare: fn(&Path),
+pub(super) struct Scene {
+    pub(super) name: &'static str,
+    pub(super) order: &'static str,
+    pub(super) prepare: fn(&Path),
     /// True if the state may contain the helper's request.
-    commits: bool,
+    pub(super) commits: bool,
 }
 
-const SCENES: [Scene; 6] = [
+pub(super) const SCENES: [Scene; 6] = [
     Scene { name: "the first commit of all", order: "request killed", prepare: |_| (), commits: true },
     Scene { name: "a commit", order: "request killed", prepare: lived_in, commits: true },
     Scene { name: "a commit that cuts a torn tail", order: "request killed", prepare: torn, commits: true },
@@ -62,13 +62,13 @@ fn rotten(dir: &Path) {
 }
 
 /// The state and the history that a scene must lead to, whenever the helper dies: before or after its commit.
-struct Expected {
+pub(super) struct Expected {
     states: Vec<PoolState>,
     told: Vec<Vec<String>>,
 }
 
 impl Scene {
-    fn expected(&self) -> Expected {
+    pub(super) fn expected(&self) -> Expected {
         let home = tempfile::tempdir().unwrap();
         (self.prepare)(home.path());
         let mut expected = Expected { states: Vec::new(), told: Vec::new() };
@@ -88,7 +88,7 @@ impl Scene {
     }
 
     /// Checks after the helper's end, however it came. Returns whether its request is in the state.
-    fn judge(&self, dir: &Path, expected: &Expected, how: &str) -> bool {
+    pub(super) fn judge(&self, dir: &Path, expected: &Expected, how: &str) -> bool {
         let store = open(dir, eager());
         let where_ = format!("{}, {how}", self.name);
         block_on(async {
@@ -111,13 +111,28 @@ impl Scene {
     }
 }
 
-/// System calls of one scene, between its marks: name, and its count for that name in its thread.
-fn calls(scene: &Scene) -> Vec<(String, usize)> {
+/// A system call of a scene.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Call {
+    pub(super) name: String,
+    /// Its count for that name in its thread.
+    pub(super) nth: usize,
+    /// Files of the directory that it names or has open, as the trace shows them.
+    pub(super) files: Vec<String>,
+}
+
+/// System calls of one scene, between its marks.
+pub(super) fn calls(scene: &Scene) -> Vec<Call> {
     let home = tempfile::tempdir().unwrap();
     let trace = home.path().join("trace");
     let dir = home.path().join("state");
     (scene.prepare)(&dir);
-    let output = command(&["strace", "-f", "-qq", "-o", trace.to_str().unwrap()], &dir, scene.order).output();
+    let output = command(
+        &["strace", "-f", "-y", "-qq", "-s", "256", "-o", trace.to_str().unwrap()],
+        &dir,
+        scene.order,
+    )
+    .output();
     assert_eq!(said(&output.unwrap().stdout), ["done"], "{}", scene.name);
     let (mut counts, mut inside, mut found) = (BTreeMap::new(), false, Vec::new());
     for line in std::fs::read_to_string(&trace).unwrap().lines() {
@@ -130,7 +145,11 @@ fn calls(scene: &Scene) -> Vec<(String, usize)> {
         *count += 1;
         inside &= !rest.contains(END);
         if inside {
-            found.push((name.to_owned(), *count));
+            let prefix = format!("{}/", dir.display());
+            let ends = |c: char| matches!(c, '"' | '>' | ',');
+            let file = |rest: &str| rest.split(ends).next().unwrap_or_default().to_owned();
+            let files = rest.split(&prefix).skip(1).map(file).collect();
+            found.push(Call { name: name.to_owned(), nth: *count, files });
         }
         inside |= rest.contains(BEGIN);
     }
@@ -139,7 +158,7 @@ fn calls(scene: &Scene) -> Vec<(String, usize)> {
     found
 }
 
-fn ptrace_works() -> bool {
+pub(super) fn ptrace_works() -> bool {
     let tried = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).output();
     tried.is_ok_and(|output| output.status.success())
 }
@@ -154,7 +173,7 @@ fn a_process_killed_at_any_system_call_loses_nothing_and_leaves_nothing_half_don
         let expected = scene.expected();
         let calls = calls(scene);
         let (mut killed, mut done) = (0, 0);
-        for (name, nth) in &calls {
+        for Call { name, nth, .. } in &calls {
             let home = tempfile::tempdir().unwrap();
             (scene.prepare)(home.path());
             let (trace, inject) = (format!("trace={name}"), format!("inject={name}:signal=KILL:when={nth}"));

@@ -209,7 +209,7 @@ pub(super) struct WaitingView<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
     /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `drained`, `moved`,
-    /// `too-long`, `no-host` or `next-pass`.
+    /// `disk`, `too-long`, `no-host` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,

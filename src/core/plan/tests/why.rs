@@ -23,6 +23,8 @@ fn each_reason_is_given_where_it_is_the_reason() {
                 "a8: the operator drained the pool (`greenroom pool resume` resumes it)",
             ),
             ("moved | idle 5m; waits 8", "a8: moved"),
+            ("full | waits 8", "a8: no launch can be recorded: disk full"),
+            ("full | idle 5m; waits 8", ""),
             ("reap | waits 8", "a8: the keeper's next reconcile pass is pending"),
             (
                 "lifetime 59m | waits 8 timeout 1h",

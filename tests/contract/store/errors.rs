@@ -1,0 +1,74 @@
+//! Every system call that writes fails in turn, with each error of a disk.
+
+use std::collections::BTreeSet;
+
+use super::helper::{command, said};
+use super::kill::{Call, SCENES, calls, ptrace_works};
+use crate::skipped::skipped;
+
+/// An error, its text, and the system calls that may return it.
+struct Row {
+    error: &'static str,
+    text: &'static str,
+    calls: &'static [&'static str],
+}
+
+const TABLE: [Row; 4] = [
+    Row {
+        error: "ENOSPC",
+        text: "No space left on device",
+        calls: &["write", "ftruncate", "fallocate", "rename", "link", "linkat", "mkdir", "openat"],
+    },
+    Row {
+        error: "EIO",
+        text: "Input/output error",
+        calls: &["write", "fsync", "fdatasync", "ftruncate", "rename", "link", "linkat", "unlink", "openat"],
+    },
+    Row {
+        error: "EROFS",
+        text: "Read-only file system",
+        calls: &["ftruncate", "fallocate", "rename", "link", "linkat", "unlink", "mkdir", "openat"],
+    },
+    Row { error: "EMFILE", text: "Too many open files", calls: &["openat"] },
+];
+
+#[test]
+fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
+    if !ptrace_works() {
+        skipped("strace is missing, or ptrace is not allowed");
+        return;
+    }
+    for scene in &SCENES {
+        let expected = scene.expected();
+        let calls = calls(scene);
+        let (mut tried, mut reported) = (0, 0);
+        for row in &TABLE {
+            for (call, file) in places(&calls, row) {
+                let home = tempfile::tempdir().unwrap();
+                (scene.prepare)(home.path());
+                let inject = format!("inject={call}:error={}:when=1", row.error);
+                let path = home.path().join(file).display().to_string();
+                let launcher = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", &path, "-e", &inject];
+                let output = command(&launcher, home.path(), scene.order).output().unwrap();
+                let how = format!("{}, {} of {call} on {file}", scene.name, row.error);
+                let said = said(&output.stdout).join("\n");
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{how}: {said}\n{stderr}");
+                let is_done = said == "done";
+                assert!(is_done || said.contains(row.text), "{how}: {said}\n{stderr}");
+                let is_recorded = scene.judge(home.path(), &expected, &how);
+                assert_eq!(is_recorded, scene.commits && is_done, "{how}: {said}");
+                tried += 1;
+                reported += usize::from(!is_done);
+            }
+        }
+        println!("{}: {reported} of {tried} errors are reported", scene.name);
+        assert!(reported >= 3, "{}: {reported} of {tried}", scene.name);
+    }
+}
+
+/// System calls of a scene that a row concerns, each with a file that it names or writes to.
+fn places<'a>(calls: &'a [Call], row: &Row) -> BTreeSet<(&'a str, &'a str)> {
+    let concerned = calls.iter().filter(|call| row.calls.contains(&call.name.as_str()));
+    concerned.flat_map(|call| call.files.iter().map(|file| (call.name.as_str(), file.as_str()))).collect()
+}
