@@ -17,6 +17,7 @@ const PAPER: Registration = Registration {
     environment: &["PAPER_HOME"],
     build,
     guest_dirs: None,
+    lifetime: None,
     fixed: None,
     doctor: |_, _| Vec::new(),
 };

@@ -127,7 +127,7 @@ pub(super) fn build(
     if let Some(objection) = config.objection(pool, launches) {
         return Err(CliError::config(objection.into()));
     }
-    let policy = Arc::new(pool.policy_where(launches));
+    let policy = Arc::new(pool.policy_where(launches, registration.lifetime));
     let clean_script = match registration.fixed {
         Some(fixed) => {
             let dirs = JobDirs::of(pool, &around.state_dir)?;

@@ -11,11 +11,14 @@ use crate::keys::got::Got;
 use crate::keys::problem::Problem;
 use crate::keys::table::Table;
 
+const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
+
 /// The keys of a pool that are checked together.
 pub(super) struct PoolDraft {
     pub(super) max_instances: Got<u32>,
     pub(super) capacity_per_instance: Got<u32>,
     pub(super) max_use_count: Got<u32>,
+    pub(super) max_lifetime: Got<Duration>,
     pub(super) idle: IdleDraft,
     pub(super) builds_dir: Got<String>,
     pub(super) cache_dir: Got<String>,
@@ -44,6 +47,7 @@ impl IdleDraft {
 /// Checks a pool by itself. `table` takes the mistakes, here and below.
 pub(super) fn pool(draft: &PoolDraft, table: &Table<'_>) {
     uses(draft, table);
+    lifetime(draft, table);
     idle(draft, &draft.idle, table);
     if let (Got::Good(builds, at), Got::Good(cache, other)) = (&draft.builds_dir, &draft.cache_dir)
         && builds == cache
@@ -70,6 +74,18 @@ fn uses(draft: &PoolDraft, table: &Table<'_>) {
         table.report(
             problem.help(format!("set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit")),
         );
+    }
+}
+
+/// An instance that ages before it can serve a job. 0 is no limit.
+fn lifetime(draft: &PoolDraft, table: &Table<'_>) {
+    if let Got::Good(limit, at) = &draft.max_lifetime
+        && !limit.is_zero()
+        && *limit < SHORTEST_LIFETIME
+    {
+        let title = format!("`max_lifetime` = {} is too short for any job", Pretty(*limit));
+        let problem = Problem::new(title).at(at.clone(), "too short");
+        table.report(problem.help("set it to at least 1s, or to 0 for no limit"));
     }
 }
 

@@ -124,7 +124,7 @@ impl Config {
     /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
         let jobs = pool.policy.capacity_per_instance;
-        let served = pool.policy_where(disposable).max_use_count?;
+        let served = pool.policy_where(disposable, None).max_use_count?;
         if served >= jobs {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
@@ -17,10 +18,12 @@ use super::check::{self, IdleDraft, PoolDraft};
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolConfig {
     pub name: PoolName,
-    /// With `max_use_count` from the file, or 1; see `policy_where`.
+    /// With `max_use_count` from the file, or 1, and `max_lifetime` from the file, or no limit; see `policy_where`.
     pub policy: Policy,
     /// True if the file sets `max_use_count`.
     pub uses_given: bool,
+    /// True if the file sets `max_lifetime`; 0 means no limit.
+    pub lifetime_given: bool,
     /// The interpreter of the job's scripts on the instance.
     pub shell: Shell,
     /// The directory of jobs' sources on the instance. Absolute there.
@@ -38,11 +41,14 @@ pub struct PoolConfig {
 
 impl PoolConfig {
     /// The policy for a provider whose instances are `disposable` or not. If they are not, and the file does not set a
-    /// limit, an instance serves any number of jobs.
-    pub fn policy_where(&self, disposable: bool) -> Policy {
+    /// limit, an instance serves any number of jobs. `lifetime` is the provider's default of `max_lifetime`.
+    pub fn policy_where(&self, disposable: bool, lifetime: Option<Duration>) -> Policy {
         let mut policy = self.policy.clone();
         if !disposable && !self.uses_given {
             policy.max_use_count = None;
+        }
+        if !self.lifetime_given {
+            policy.max_lifetime = lifetime.map(Lifetime);
         }
         policy
     }
@@ -100,6 +106,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         ),
         capacity_per_instance: table.count("capacity_per_instance"),
         max_use_count: table.count("max_use_count"),
+        max_lifetime: table.duration("max_lifetime"),
         idle: idle(table),
         builds_dir: table.text("builds_dir"),
         cache_dir: table.text("cache_dir"),
@@ -115,13 +122,14 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
     };
     let shell = table.word("shell").or(Shell::Bash.as_str());
     let uses = draft.max_use_count.value().copied();
+    let lifetime = draft.max_lifetime.value().copied();
     let policy = Policy {
         max_instances: draft.max_instances.or(default.max_instances),
         capacity_per_instance: draft.capacity_per_instance.or(default.capacity_per_instance),
         max_use_count: uses.map_or(default.max_use_count, |count| (count > 0).then_some(count)),
         max_launching: table.count("max_launching").or(default.max_launching),
         launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
-        max_lifetime: table.duration("max_lifetime").into_value().map(Lifetime),
+        max_lifetime: lifetime.filter(|limit| !limit.is_zero()).map(Lifetime),
         reuse,
         clean_unbinds: table.flag("clean_unbinds").or(default.clean_unbinds),
         schedules: schedules(table, &draft, &idle_policy),
@@ -133,6 +141,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         policy,
         dirs_given: table.has("builds_dir") || table.has("cache_dir"),
         uses_given: uses.is_some(),
+        lifetime_given: lifetime.is_some(),
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
         builds_dir: draft.builds_dir.or("/builds".to_owned()),
         cache_dir: draft.cache_dir.or("/cache".to_owned()),

@@ -486,9 +486,29 @@ fn a_fixed_host_serves_any_number_of_jobs_unless_the_file_says_otherwise() {
         ("max_use_count = 0", true, None),
     ] {
         let config = good(&text(line));
-        let policy = config.pools[&PoolName::new("a")].policy_where(disposable);
+        let policy = config.pools[&PoolName::new("a")].policy_where(disposable, None);
         assert_eq!(policy.max_use_count, uses, "{line} {disposable}");
     }
+}
+
+#[test]
+fn a_lifetime_is_the_files_or_the_providers_and_0_is_none() {
+    let text = |line| format!("[pool.a]\nmax_instances = 1\n{line}\nprovider.kind = \"x\"\n");
+    let day = Some(Duration::from_hours(24));
+    for (line, default, lifetime) in [
+        ("#", None, None),
+        ("#", day, day),
+        ("max_lifetime = \"1s\"", day, Some(Duration::from_secs(1))),
+        ("max_lifetime = \"30d\"", None, Some(Duration::from_hours(30 * 24))),
+        ("max_lifetime = 0", day, None),
+        ("max_lifetime = \"0s\"", day, None),
+    ] {
+        let config = good(&text(line));
+        let policy = config.pools[&PoolName::new("a")].policy_where(true, default);
+        assert_eq!(policy.max_lifetime.map(|limit| limit.0), lifetime, "{line} {default:?}");
+    }
+    let wrong = Config::parse(&text("max_lifetime = \"999ms\""), "x").unwrap_err().to_string();
+    assert!(wrong.contains("is too short for any job"), "{wrong}");
 }
 
 #[test]

@@ -82,6 +82,8 @@ pub(super) fn duration(value: &Value, takes: Takes) -> Checked<Duration> {
             Ok(_) => Err(Wrong::of(format!("less than the minimum, {least} ms"))),
             Err(problem) => Err(Wrong::of(problem)),
         },
+        // Nothing needs no unit.
+        Value::Integer(0) if least == 0 => Ok(Duration::ZERO),
         // The largest number stands for all that do not fit (`config::origin`).
         Value::Integer(number) if (0..i64::MAX).contains(number) => {
             Err(Wrong::of(duration::no_unit(&number.to_string())))
@@ -288,6 +290,7 @@ mod tests {
         ] {
             assert_eq!(read(text, Takes::Duration(10), duration), expected, "{text}");
         }
+        assert_eq!(read("0", Takes::Duration(0), duration), "0ns");
         for (text, expected) in [
             ("\"512M\"", "536870912"),
             ("\"0G\"", "not more than nothing"),

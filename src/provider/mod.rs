@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
@@ -99,6 +100,8 @@ pub struct Registration {
     /// Directories of jobs on instances that share the runner host's file system, derived from the state directory.
     /// `None`: an instance has a file system of its own.
     pub guest_dirs: Option<fn(&std::path::Path) -> GuestDirs>,
+    /// Default of `max_lifetime`, after which an instance ends even if its manager is lost. `None`: no limit.
+    pub lifetime: Option<Duration>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
     pub fixed: Option<FixedHosts>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
@@ -199,6 +202,14 @@ mod tests {
         for (at, provider) in all().iter().enumerate() {
             assert!(all()[..at].iter().all(|other| other.kind != provider.kind), "{}", provider.kind);
             assert!(provider.example.parse::<toml::Table>().is_ok(), "{}", provider.kind);
+        }
+    }
+
+    #[test]
+    fn every_cloud_has_a_lifetime_and_no_other_provider_has() {
+        for provider in WITHOUT_BACKENDS {
+            let is_cloud = provider.calls == Calls::Delegated;
+            assert_eq!(provider.lifetime.is_some(), is_cloud, "{}", provider.kind);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Site {
         self.expect_nothing_left(idle);
     }
 
-    /// The findings of `doctor` on the cloud: code, severity, message. Omits the one on a missing `max_lifetime`.
+    /// The findings of `doctor` on the cloud: code, severity, message.
     #[track_caller]
     pub fn findings(&self, cloud: Cloud) -> Vec<[String; 3]> {
         let findings = self.greenroom(&["doctor", "--json"]).stdout;
@@ -114,7 +114,7 @@ impl Site {
             ["code", "severity", "message"].map(|key| one[key].as_str().expect("a text").to_owned())
         };
         let all = findings["findings"].as_array().expect("a list").iter().map(texts);
-        all.filter(|[code, ..]| code.starts_with(cloud.kind()) && !code.ends_with("-no-lifetime")).collect()
+        all.filter(|[code, ..]| code.starts_with(cloud.kind())).collect()
     }
 
     /// The live machine of an instance.

@@ -59,7 +59,8 @@ pub(super) fn check(config: &Config, pool: &PoolConfig, around: &CheckContext<'_
         let what = format!("the configuration is invalid: {objection}");
         code::CONFIG_INVALID.found(what, format!("correct the table of pool `{}`", pool.name))
     }));
-    Checked { policy: pool.policy_where(disposable), found, provider: Some(provider) }
+    let policy = pool.policy_where(disposable, registration.lifetime);
+    Checked { policy, found, provider: Some(provider) }
 }
 
 /// Checks a pool's provider with calls, for at most `within`.

@@ -140,12 +140,14 @@ const LAUNCHES_PER_MINUTE: Key = key("launches_per_minute", Count(1), Value("60"
     .means("Launches that begin within any minute.")
     .interacts("Launches that were refused for their offering alone do not count.");
 
-const MAX_LIFETIME: Key = key("max_lifetime", Duration(1000), Words("no limit"), Pass)
-    .means("Age at which an instance takes no more jobs; it is terminated when it is idle.")
+const MAX_LIFETIME: Key = key("max_lifetime", Duration(0), Words("24 hours in clouds, else no limit"), Pass)
+    .means("Age at which an instance takes no more jobs; it is terminated when it is idle. 0: no limit.")
     .interacts(
-        "A job fails immediately if its timeout is longer. A job does not get an instance whose remaining lifetime \
+        "A job fails immediately if its timeout is longer. Greenroom's configuration does not contain the timeouts of \
+         jobs, so the default cannot follow them. A job does not get an instance whose remaining lifetime \
          is shorter than the job's timeout. Clouds terminate an instance by themselves after `max_lifetime` + \
-         `launch_timeout`, as set at its launch. Static hosts do not age.",
+         `launch_timeout`, as set at its launch; without a limit, they bill until a keeper terminates them. Static \
+         hosts do not age.",
     );
 
 const REUSE_KEY: Key = key("reuse", Word(REUSE), Value("\"project\""), Request)

@@ -40,14 +40,14 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     };
     if demand.max_lifetime.is_none() {
         let message = format!(
-            "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
+            "`max_lifetime` of pool `{pool}` is 0: if this runner host is lost for good, its instances keep \
              running and cost money"
         );
         add(
             "aws-ec2-no-lifetime",
             Warning,
             message,
-            "set `max_lifetime`: instances then shut themselves down",
+            "remove `max_lifetime` or set a limit: instances then shut themselves down",
         );
     }
     if let Some(error) = &facts.unreachable {

@@ -1,5 +1,7 @@
 //! The keys that every cloud's table has.
 
+use std::time::Duration;
+
 use crate::keys::Applies::{Launch, Pass, Within};
 use crate::keys::Takes::{HostPath, Map, Range, Size, Tables, Text, Word};
 use crate::keys::Unset::{Value, Words};
@@ -9,6 +11,9 @@ use crate::keys::{Key, Takes, Unset, key};
 const MARKETS: &[&str] = &["spot", "on-demand"];
 const ADDRESSES: &[&str] = &["private", "public", "ipv6"];
 pub const USER_DATA: &[&str] = &["cloud-init", "script"];
+
+/// Default of `max_lifetime`: instances of a manager that is lost cost money for at most a day.
+pub const LIFETIME: Duration = Duration::from_hours(24);
 
 /// Default in the tables of offerings.
 pub const AS_ABOVE: Unset = Words("that of the provider's table");

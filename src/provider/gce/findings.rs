@@ -77,14 +77,14 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
     };
     if demand.max_lifetime.is_none() {
         let message = format!(
-            "pool `{pool}` has no `max_lifetime`: if this runner host is lost for good, its instances keep \
+            "`max_lifetime` of pool `{pool}` is 0: if this runner host is lost for good, its instances keep \
              running and cost money"
         );
         add(
             "gce-no-lifetime",
             Warning,
             message,
-            "set `max_lifetime`: Compute Engine then terminates instances by itself",
+            "remove `max_lifetime` or set a limit: Compute Engine then terminates instances by itself",
         );
     }
     if let Some(off) = clock::off(facts.clock_ahead_s) {

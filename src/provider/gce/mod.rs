@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::cloud::delegated::DelegatedCloud;
+use super::cloud::keys::LIFETIME;
 use super::{BuildContext, Built, Calls, Registration};
 use crate::keys::KeyTable;
 
@@ -25,6 +26,7 @@ pub const REGISTRATION: Registration = Registration {
     environment: ENVIRONMENT,
     build: build_without_calls,
     guest_dirs: None,
+    lifetime: Some(LIFETIME),
     fixed: None,
     doctor: doctor::without_calls,
 };

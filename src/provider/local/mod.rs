@@ -41,6 +41,7 @@ pub const REGISTRATION: Registration = Registration {
     environment: &[],
     build,
     guest_dirs: Some(guest_dirs),
+    lifetime: None,
     fixed: None,
     doctor: doctor::doctor,
 };

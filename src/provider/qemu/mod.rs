@@ -43,6 +43,7 @@ pub const REGISTRATION: Registration = Registration {
     environment: &[],
     build,
     guest_dirs: None,
+    lifetime: None,
     fixed: None,
     doctor: doctor::doctor,
 };

@@ -33,6 +33,7 @@ pub const REGISTRATION: Registration = Registration {
     environment: &[],
     build,
     guest_dirs: None,
+    lifetime: None,
     fixed: Some(FixedHosts { named, clean: clean::script }),
     doctor: doctor::doctor,
 };
