@@ -16,7 +16,7 @@ use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
-use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 use crate::port::setup::PoolSetup;
 use crate::port::tail::Tail;
 
@@ -51,6 +51,14 @@ pub(super) enum EffectResult {
     Failed(Failure),
 }
 
+/// Whether the answer *not found* is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    /// Lists have proven it, or no record depends on it.
+    Proven,
+    Unproven,
+}
+
 /// How a command on an instance ended.
 enum CommandResult {
     Passed,
@@ -69,10 +77,11 @@ impl Engine {
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, &setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, &setup).await,
             Effect::Clean { instance } => self.clean(instance, &setup).await,
-            Effect::Terminate { instance } => self.terminate(instance, &setup).await,
+            Effect::Terminate { instance } => self.terminate(instance, &setup, Absence::Unproven).await,
+            Effect::Forget { instance } => self.terminate(instance, &setup, Absence::Proven).await,
             Effect::Reap { instance } => {
                 self.connector.discard_keys(instance).await;
-                Ok(ended(setup.provider.terminate(instance).await))
+                Ok(ended(setup.provider.terminate(instance).await, Absence::Proven))
             }
             Effect::EndAttempt { attempt, how } => self.end_attempt(attempt, *how).await,
             Effect::DropRequest { attempt } => self.drop_request(attempt).await,
@@ -349,10 +358,15 @@ impl Engine {
         self.command(id, &command, script, setup.policy.timing.clean_timeout).await
     }
 
-    async fn terminate(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
+    async fn terminate(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+        absence: Absence,
+    ) -> Result<EffectResult, EngineError> {
         // CRASH: keys first, while the record still requires this termination.
         self.connector.discard_keys(id).await;
-        let outcome = ended(setup.provider.terminate(id).await);
+        let outcome = ended(setup.provider.terminate(id).await, absence);
         if !matches!(outcome, EffectResult::Gone) {
             return Ok(outcome);
         }
@@ -401,11 +415,16 @@ impl Engine {
     }
 }
 
-/// *Not found* is the goal of a termination, not a failure.
-fn ended(answer: Result<(), ProviderError>) -> EffectResult {
-    match answer {
-        Ok(()) => EffectResult::Again,
-        Err(error) if *error.class() == ErrorClass::NotFound => EffectResult::Gone,
-        Err(error) => EffectResult::Failed(error.failure),
+/// *Not found* is the goal of a termination, not a failure. Alone, it does not prove that the instance is gone: the
+/// provider may not show it yet.
+fn ended(answer: Result<Termination, ProviderError>, absence: Absence) -> EffectResult {
+    match (answer, absence) {
+        (Ok(Termination::Gone), _) => EffectResult::Gone,
+        (Ok(Termination::Requested), _) => EffectResult::Again,
+        (Err(error), absence) if *error.class() == ErrorClass::NotFound => match absence {
+            Absence::Proven => EffectResult::Gone,
+            Absence::Unproven => EffectResult::Again,
+        },
+        (Err(error), _) => EffectResult::Failed(error.failure),
     }
 }

@@ -75,19 +75,40 @@ pub struct Demand {
     pub max_lifetime: Option<Duration>,
 }
 
+/// The answer to a termination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// It still exists, or may exist, and is to end.
+    Requested,
+    /// It no longer exists: the provider has removed it, or shows it as terminated.
+    Gone,
+}
+
+impl Termination {
+    /// The same answer as one of `Provider::delete`.
+    pub fn of_resource(self, name: &str) -> Result<(), ProviderError> {
+        match self {
+            Self::Requested => Ok(()),
+            Self::Gone => Err(ProviderError::new(ErrorClass::NotFound, format!("`{name}` is gone"))),
+        }
+    }
+}
+
 #[async_trait(?Send)]
 pub trait Provider {
     /// Starts an instance and returns when the provider has accepted it, not when it runs. The same token yields the
     /// same instance, never a second one (`Capabilities::idempotent_launch`). `Unknown` if no answer arrived.
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError>;
 
-    /// Requests termination and returns immediately. Called until it answers `NotFound`.
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError>;
+    /// Requests termination and returns immediately. Called until it answers `Gone`, or until lists and `endpoint` prove
+    /// that the instance is absent. `NotFound` if the provider does not find it, which alone proves nothing.
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError>;
 
     /// All instances with the pool's tag, of any owner, including those that are being created or terminated.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError>;
 
-    /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet.
+    /// How to reach an instance; `NotFound` if it does not exist, `Transient` while it has no address yet, or while the
+    /// provider may not show it yet.
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError>;
 
     /// The instance's console output during its boot, newest last, for the job log when a boot fails.
@@ -106,7 +127,7 @@ pub trait Provider {
     /// Refuses (`Transient`) to delete a resource that a living instance uses.
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
-            (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
+            (ResourceKind::Instance, Some(id)) => self.terminate(id).await?.of_resource(&resource.name),
             (kind, _) => {
                 let problem = format!(
                     "this provider can delete only instances, and `{}` is not an instance ({kind})",

@@ -20,7 +20,7 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Listed, Listing};
 use crate::port::clock::Clock;
-use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 
 /// How long an instance may take to terminate before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -95,22 +95,23 @@ impl Supervised {
     }
 
     /// As `Provider::terminate`.
-    pub fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    pub fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let dir = self.dir(id)?;
         let is_there = || dir.launched().map(|found| found.is_some()).map_err(|error| transient(&error));
         if is_there()? {
             match self.end(&dir) {
                 // RACE: another process removed it meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !is_there()? => {}
-                other => return other.map_err(|error| transient(&error)),
+                other => return other.map(|()| Termination::Requested).map_err(|error| transient(&error)),
             }
         }
         if dir.holder().map_err(|error| transient(&error))?.is_some() {
             // Its process is about to remove the rest.
-            return Ok(());
+            return Ok(Termination::Requested);
         }
         remove::tree(&dir.path).map_err(|error| transient(&error))?;
-        Err(not_found(id))
+        // The directory was the whole instance, and this host is the only place of it.
+        Ok(Termination::Gone)
     }
 
     /// As `Provider::list`. `entry` is called for each directory; `None`: it is not an instance, or not to be listed

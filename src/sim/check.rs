@@ -4,6 +4,7 @@
 //! concludes does not count here.
 
 use super::choosing;
+use super::cloud::Machine;
 use super::keeping;
 use super::steps::Pid;
 use super::truth::{Live, Session};
@@ -235,6 +236,12 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
                 let limit = usize::try_from(limit(world, pool)).unwrap_or(usize::MAX);
                 if count > limit {
                     world.broken(format!("promise 2: {instance} makes {count} records, limit {limit}"));
+                }
+            }
+            Change::Forgotten { instance } => {
+                let runs = |m: &Machine| m.owned && m.tags.is_some() && !m.going && !m.orphaned;
+                if world.cloud.machines.get(instance).is_some_and(runs) {
+                    world.broken(format!("promise 3: {instance} is forgotten while it runs"));
                 }
             }
             Change::Granted { attempt, instance } => {

@@ -20,6 +20,8 @@ pub struct BootPlan {
     pub passes: bool,
     /// How long a termination takes.
     pub goes: u64,
+    /// How long no call shows it.
+    pub hidden: u64,
 }
 
 /// One instance that exists.
@@ -203,7 +205,7 @@ impl Cloud {
             detail: None,
             fixed: machine.tags.is_none().then(Fixed::default),
         };
-        let present = self.machines.values().filter(|m| m.made <= then).map(|m| {
+        let present = self.machines.values().filter(|m| m.made + m.plan.hidden <= then).map(|m| {
             // A stale list shows an instance as it was.
             let fresh = lag == 0 || m.made + lag > now;
             entry(m, if fresh || !m.going { m.status(then) } else { Status::Running })
@@ -218,6 +220,16 @@ impl Cloud {
 
     fn pool_of(&self, id: &InstanceId) -> Option<&PoolName> {
         self.machines.get(id).or_else(|| self.past.get(id).map(|(m, _)| m)).map(|m| &m.pool)
+    }
+
+    /// True if calls find an instance.
+    pub fn shows(&self, id: &InstanceId, now: u64) -> bool {
+        self.machines.get(id).is_some_and(|m| m.made + m.plan.hidden <= now)
+    }
+
+    /// True if an instance is gone, and the provider remembers that: for every other one.
+    pub fn knows_end(&self, id: &InstanceId) -> bool {
+        self.past.get(id).is_some_and(|(_, gone)| gone.is_multiple_of(2))
     }
 
     /// Address and host key of an instance.

@@ -359,7 +359,7 @@ async fn twin(proc: &Proc, dice: u64) {
             keys,
             lifetime: None,
         };
-        let plan = BootPlan { takes: Some(10_000), passes: true, goes: 1_000 };
+        let plan = BootPlan { takes: Some(10_000), passes: true, goes: 1_000, hidden: 0 };
         let now = world.now;
         world.cloud.make(&request, plan, now, false);
     }

@@ -48,6 +48,8 @@ faults! {
     RefusedYetThere = "refused-yet-there",
     /// A complete list lacks an instance that exists.
     ListOmits = "list-omits",
+    /// The instance runs, but no call finds it for a while.
+    Hidden = "hidden",
     /// The list shows an earlier state.
     ListLags = "list-lags",
     /// The list is incomplete and reports this.
@@ -132,6 +134,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::RefusedYetThere, 400),
     (Fault::ListOmits, 1000),
     (Fault::ListLags, 1000),
+    (Fault::Hidden, 600),
     (Fault::ListIncomplete, 400),
     (Fault::ListFails, 500),
     (Fault::Throttles, 700),

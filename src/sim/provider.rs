@@ -15,7 +15,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 /// One pool's provider, as a process calls it.
 #[derive(Debug, Clone)]
@@ -107,7 +107,9 @@ fn boot_plan(world: &mut World) -> BootPlan {
         Some(world.streams.boots.within(8_000..30_000))
     };
     let passes = !world.strikes(Fault::NotReady);
-    BootPlan { takes, passes, goes: world.streams.boots.within(1_000..20_000) }
+    let goes = world.streams.boots.within(1_000..20_000);
+    let hidden = if world.strikes(Fault::Hidden) { world.streams.faults.within(1_000..20_000) } else { 0 };
+    BootPlan { takes, passes, goes, hidden }
 }
 
 #[async_trait(?Send)]
@@ -124,19 +126,21 @@ impl Provider for SimProvider {
         self.answer("provider.launch", &request.instance, answer)
     }
 
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let under_way = self.send("provider.terminate").await;
         check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
         } else {
             let mut world = self.proc.world.borrow_mut();
-            if world.cloud.machines.contains_key(id) {
+            if world.cloud.shows(id, world.now) {
                 if !world.strikes(Fault::TerminateIgnored) {
                     let at = world.now + under_way;
                     world.cloud.later(at, Due::Terminate { id: id.clone() });
                 }
-                Ok(())
+                Ok(Termination::Requested)
+            } else if world.cloud.knows_end(id) {
+                Ok(Termination::Gone)
             } else {
                 Err(ProviderError::new(ErrorClass::NotFound, ""))
             }
@@ -175,7 +179,8 @@ impl Provider for SimProvider {
             Err(error)
         } else {
             let world = self.proc.world.borrow();
-            match (world.cloud.endpoint(id), world.cloud.machines.get(id)) {
+            let shown = world.cloud.shows(id, world.now);
+            match (world.cloud.endpoint(id).filter(|_| shown), world.cloud.machines.get(id)) {
                 (Some(_), Some(m)) if m.tags.is_some() && world.now < m.made + 1_000 => {
                     Err(ProviderError::new(ErrorClass::Transient, "no address yet"))
                 }

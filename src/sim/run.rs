@@ -119,7 +119,7 @@ fn furnish(world: &Shared, scenario: &Scenario) {
     let owner = OwnerId::new("owner-1");
     let directory = Rc::new(RefCell::new(Directory::new(owner, start)));
     world.managers.push(Manager::new(directory, scenario.durable_store, 1, 0));
-    let plan = BootPlan { takes: Some(0), passes: true, goes: 0 };
+    let plan = BootPlan { takes: Some(0), passes: true, goes: 0, hidden: 0 };
     for pool in scenario.pools.values() {
         for number in 1..=pool.hosts {
             world.cloud.install(&pool.name, &format!("{}-{number}", pool.name), plan);

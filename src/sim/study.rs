@@ -264,7 +264,7 @@ impl Study {
         for effect in plan.effects {
             match effect {
                 Effect::Launch { instance } => self.later(800, Happens::Answered(instance)),
-                Effect::Terminate { instance } | Effect::Reap { instance }
+                Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance }
                     if self.ending.insert(instance.clone()) =>
                 {
                     let takes = self.about(8_000);

@@ -90,7 +90,7 @@ pub(super) mod tests {
     use crate::core::ids::InstanceId;
     use crate::core::inventory::{Capabilities, Listing};
     use crate::core::time::Stamp;
-    use crate::port::provider::{LaunchRequest, ProviderError};
+    use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 
     #[derive(Debug)]
     struct Fixed;
@@ -122,7 +122,7 @@ pub(super) mod tests {
             unreachable!("doctor launches nothing")
         }
 
-        async fn terminate(&self, _: &InstanceId) -> Result<(), ProviderError> {
+        async fn terminate(&self, _: &InstanceId) -> Result<Termination, ProviderError> {
             unreachable!("doctor terminates nothing")
         }
 

@@ -67,9 +67,11 @@ pub enum Effect {
     CheckHealth { instance: InstanceId },
     /// Clean a static host between jobs.
     Clean { instance: InstanceId },
-    /// Request its termination; *not found* means that it no longer exists.
+    /// Request its termination. *Not found* proves nothing: the provider may not show it yet.
     Terminate { instance: InstanceId },
-    /// The same for an instance of this owner without a record.
+    /// Lists have proven that it is gone: request its termination once more, then drop its record.
+    Forget { instance: InstanceId },
+    /// Request the termination of an instance of this owner without a record.
     Reap { instance: InstanceId },
     /// Seize the lease, close the attempt, release its slot.
     EndAttempt { attempt: AttemptName, how: End },
@@ -147,6 +149,7 @@ impl Effect {
             | Self::CheckHealth { instance }
             | Self::Clean { instance }
             | Self::Terminate { instance }
+            | Self::Forget { instance }
             | Self::Reap { instance } => Some(instance),
             Self::EndAttempt { .. } | Self::DropRequest { .. } | Self::ForgetAttempt { .. } => None,
         }
@@ -162,6 +165,7 @@ impl fmt::Display for Effect {
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),
+            Self::Forget { instance } => write!(f, "forget {instance}"),
             Self::Reap { instance } => write!(f, "reap {instance}"),
             Self::EndAttempt { attempt, how } => write!(f, "end attempt {attempt} ({how})"),
             Self::DropRequest { attempt } => write!(f, "drop the request of {attempt}"),

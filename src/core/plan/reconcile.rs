@@ -289,9 +289,10 @@ fn carry_out(
         }
         Verdict::Drain(_) if is_static(draft, &instance) => forget(draft, observed, instance),
         Verdict::Drain(why) => drain(draft, observed, instance, why.clone()),
-        // To forget is to terminate once more: the answer *not found* drops keys first and the record last, so that a
-        // kill in between leaks nothing. A launch that is still under way in this process is not absence.
-        Verdict::Terminate | Verdict::Forget => act(draft, observed, Effect::Terminate { instance }),
+        Verdict::Terminate => act(draft, observed, Effect::Terminate { instance }),
+        // To forget is to terminate once more: keys go first and the record last, so that a kill in between leaks
+        // nothing. A launch that is still under way in this process is not absence.
+        Verdict::Forget => act(draft, observed, Effect::Forget { instance }),
         Verdict::Keep
         | Verdict::HoldBack
         | Verdict::Suspect

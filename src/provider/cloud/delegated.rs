@@ -10,7 +10,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 /// Has a pool's offerings, but no calls.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Provider for DelegatedCloud {
         Self::not_installed()
     }
 
-    async fn terminate(&self, _id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, _id: &InstanceId) -> Result<Termination, ProviderError> {
         Self::not_installed()
     }
 

@@ -22,7 +22,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing, Resource, ResourceKind, Resources};
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
-use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{Demand, LaunchRequest, Provider, ProviderError, Termination};
 use crate::provider::BuildContext;
 
 /// The maximum age of a list for a caller that waits for a boot or a termination. A second is short compared with a
@@ -205,6 +205,12 @@ impl<A: Api> Cloud<A> {
         Ok(Endpoint { address, port: *ssh_port, user, host_key, key: None, jump: None })
     }
 
+    /// Drops what is stored for an instance that the cloud no longer shows. The engine decides whether it is gone.
+    fn forget(&self, id: &InstanceId) {
+        self.ledger.forget(id);
+        self.ended.borrow_mut().remove(id);
+    }
+
     /// Requests the termination of a machine that is not ending yet.
     async fn terminate_machine(&self, machine: &Machine) -> Result<(), ProviderError> {
         if machine.state == MachineState::Ending {
@@ -272,7 +278,7 @@ impl<A: Api> Provider for Cloud<A> {
         }
     }
 
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let list = self.machine_list(WAIT_AGE).await?;
         let living: Vec<&Machine> =
             list.of(id).filter(|machine| machine.state != MachineState::Gone).collect();
@@ -280,17 +286,20 @@ impl<A: Api> Provider for Cloud<A> {
             self.terminate_machine(machine).await?;
         }
         if !living.is_empty() {
-            return Ok(());
+            return Ok(Termination::Requested);
+        }
+        if list.best(id).is_some() {
+            self.forget(id);
+            return Ok(Termination::Gone);
         }
         let entry = self.entry(id)?;
-        if let Some(young) = entry.filter(|entry| self.may_appear(id, entry) && list.of(id).next().is_none())
-        {
+        if let Some(young) = entry.filter(|entry| self.may_appear(id, entry)) {
             // No list has it yet. The engine repeats the call until one has it, or none can show it any more.
-            let Some(handle) = &young.made else { return Ok(()) };
+            let Some(handle) = &young.made else { return Ok(Termination::Requested) };
             return match self.call(self.api.delete(handle)).await {
                 // EC2 denies the ID of a machine that it is only about to show.
-                Err(error) if *error.class() == ErrorClass::NotFound => Ok(()),
-                answer => answer,
+                Err(error) if *error.class() != ErrorClass::NotFound => Err(error),
+                _ => Ok(Termination::Requested),
             };
         }
         if !list.complete {
@@ -299,8 +308,7 @@ impl<A: Api> Provider for Cloud<A> {
                 "the list of the pool's instances is incomplete",
             ));
         }
-        self.ledger.forget(id);
-        self.ended.borrow_mut().remove(id);
+        self.forget(id);
         Err(not_found(id))
     }
 
@@ -384,7 +392,7 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
         match (resource.kind, &resource.instance) {
-            (ResourceKind::Instance, Some(id)) => self.terminate(id).await,
+            (ResourceKind::Instance, Some(id)) => self.terminate(id).await?.of_resource(&resource.name),
             _ => self.call(self.api.delete_resource(resource)).await,
         }
     }

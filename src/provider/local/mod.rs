@@ -18,7 +18,7 @@ use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 mod dir;
 mod doctor;
@@ -106,7 +106,7 @@ impl Provider for Local {
         self.supervised.launch(request, &launch).await
     }
 
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         self.supervised.terminate(id)
     }
 

@@ -20,7 +20,7 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 mod accel;
 mod budget;
@@ -165,7 +165,7 @@ impl Provider for Qemu {
         self.supervised.launch(request, &Launch { qemu: self, request }).await
     }
 
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         self.supervised.terminate(id)
     }
 

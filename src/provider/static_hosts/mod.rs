@@ -15,7 +15,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
 use crate::keys::KeyTable;
 use crate::keys::problem::Problems;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
 mod clean;
 mod doctor;
@@ -155,7 +155,7 @@ impl Provider for StaticHosts {
         ))
     }
 
-    async fn terminate(&self, id: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         Err(ProviderError::new(
             ErrorClass::Invalid,
             format!("`{id}` is a static host: Greenroom never terminates it"),

@@ -28,7 +28,7 @@ use crate::engine::leaks::LookError;
 use crate::host::local::{KeeperCommand, LocalHost, Role, Signals, StateDir};
 use crate::port::clock::Clock as _;
 use crate::port::leadership::Leadership as _;
-use crate::port::provider::{LaunchRequest, Provider, ProviderError};
+use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 use crate::port::setup::PoolSetup;
 use crate::port::store::Store as _;
 use crate::store::memory::MemoryStore;
@@ -53,7 +53,7 @@ impl Provider for Cloud {
         Err(no(ErrorClass::Denied))
     }
 
-    async fn terminate(&self, _: &InstanceId) -> Result<(), ProviderError> {
+    async fn terminate(&self, _: &InstanceId) -> Result<Termination, ProviderError> {
         Err(no(ErrorClass::Denied))
     }
 

@@ -139,7 +139,10 @@ proptest! {
         let (before, plan, after) = planned(&line);
         let in_use = in_use(&before, &after);
         for effect in &plan.effects {
-            let ends = matches!(effect, Effect::Terminate { .. } | Effect::Reap { .. } | Effect::Clean { .. });
+            let ends = matches!(
+                effect,
+                Effect::Terminate { .. } | Effect::Forget { .. } | Effect::Reap { .. } | Effect::Clean { .. }
+            );
             prop_assert!(!ends || effect.instance().is_none_or(|id| !in_use.contains(id)), "{effect}");
         }
         prop_assert!(forgotten(&plan).is_disjoint(&in_use));
@@ -163,7 +166,7 @@ proptest! {
                 prop_assert!(tagged(instance).is_some_and(|t| t.owner == before.observed.owner && t.number < 100));
                 prop_assert!(!strangers && listing.complete);
             }
-            if let Effect::Terminate { instance } = effect {
+            if let Effect::Terminate { instance } | Effect::Forget { instance } = effect {
                 prop_assert!(before.state.instance(instance).is_some_and(|i| !i.is_static()), "{effect}");
             }
         }

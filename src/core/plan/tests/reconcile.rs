@@ -74,7 +74,9 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("fixed cleaning 5m missing 31s denied", "h1 forgotten"),
             ("fixed aside 5m missing 31s denied", "h1 forgotten"),
             ("draining 5m missing 31s", "terminate i1"),
-            ("draining 5m missing 31s denied", "terminate i1"),
+            ("draining 5m missing 31s denied", "forget i1"),
+            ("draining 5m missing 31s denied busy", ""),
+            ("draining 5m denied gone", "i1 missed; terminate i1"),
             // A list that began before the launch was answered proves nothing.
             ("list 20s | booting 5s gone", "probe i1"),
             ("list 20s | booting 20s gone", "probe i1"),

@@ -99,7 +99,7 @@ impl World {
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::Clean { instance } => self.carry(&request::ready(&self.state, instance, now)),
-            Effect::Terminate { instance } | Effect::Reap { instance } => {
+            Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance } => {
                 if let Ok(listing) = &mut self.observed.listing {
                     listing.instances.retain(|l| l.id != *instance);
                 }

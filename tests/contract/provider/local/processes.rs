@@ -10,7 +10,7 @@ use greenroom::core::inventory::Status;
 use greenroom::port::provider::{LaunchRequest, Provider};
 use rustix::process::Signal;
 
-use super::super::{Fixture, class, gone, leave_nothing, listed, request, running, status, until};
+use super::super::{Fixture, class, gone, is_gone, leave_nothing, listed, request, running, status, until};
 use super::{LocalFixture, kill};
 
 /// Launches instance 1 and waits until it runs.
@@ -168,7 +168,7 @@ async fn a_burial_that_is_killed_again_and_again_is_finished_in_the_end() {
         std::fs::write(work.join(format!("{number}/deep/file")), "x").unwrap();
     }
     for _ in 0..5 {
-        if provider.terminate(&id).await.is_err() {
+        if is_gone(&*provider, &id).await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -195,13 +195,10 @@ async fn asking_without_pause_during_a_burial_meets_only_the_ending_and_its_end(
         loop {
             let seen = status(&*provider, &fixture.pool(), &request.instance).await;
             assert!(matches!(seen, None | Some(Status::Stopping)), "{number}: {seen:?}");
-            match provider.terminate(&request.instance).await {
-                Ok(()) => assert!(begun.elapsed() < Duration::from_secs(20), "{number} does not go"),
-                Err(error) => {
-                    assert_eq!(error.class(), &ErrorClass::NotFound, "{number}: {error}");
-                    break;
-                }
+            if is_gone(&*provider, &request.instance).await {
+                break;
             }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{number} does not go");
         }
     }
     leave_nothing(&fixture).await;
