@@ -334,6 +334,7 @@ mod tests {
             Note::ListFailed { failure: failure() },
             Note::ListIncomplete,
             Note::OwnerConflict { instances: vec![instance.clone()] },
+            Note::Copies { names: vec!["i-0abc".to_owned()] },
             Note::OverLimit { alive: 5, max_instances: 4 },
             Note::CallsFailing { instance: instance.clone(), failure: failure(), until },
             Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()) },

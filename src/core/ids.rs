@@ -135,6 +135,11 @@ impl InstanceId {
     pub fn launched(pool: &PoolName, generation: &Generation, number: u32) -> Self {
         Self::new(format!("{pool}-{generation}-{number}"))
     }
+
+    /// The idempotency token of a launch attempt.
+    pub fn token(&self, attempt: u32) -> String {
+        format!("{self}/{attempt}")
+    }
 }
 
 /// One CI job of one GitLab.

@@ -61,6 +61,8 @@ pub struct Listing {
     pub complete: bool,
     /// Sorted by id.
     pub instances: Vec<Listed>,
+    /// As `Resources::copies`; instances only.
+    pub copies: Vec<Resource>,
 }
 
 /// The kind of a provider's resource.
@@ -106,11 +108,14 @@ pub struct Resources {
     /// False if the list may be incomplete.
     pub complete: bool,
     pub found: Vec<Resource>,
+    /// Resources with the pool's tags that no launch created, such as copies that a person made in the cloud's console.
+    /// Greenroom never touches them.
+    pub copies: Vec<Resource>,
 }
 
 impl From<Listing> for Resources {
     /// Launched instances; static hosts are not resources.
-    fn from(Listing { begun, complete, instances }: Listing) -> Self {
+    fn from(Listing { begun, complete, instances, copies }: Listing) -> Self {
         let made = instances.into_iter().filter(|listed| listed.tags.is_some());
         let resource = |Listed { id, tags, created, detail, .. }: Listed| Resource {
             kind: ResourceKind::Instance,
@@ -120,7 +125,7 @@ impl From<Listing> for Resources {
             created,
             detail,
         };
-        Self { begun, complete, found: made.map(resource).collect() }
+        Self { begun, complete, found: made.map(resource).collect(), copies }
     }
 }
 
@@ -166,7 +171,7 @@ mod tests {
             fixed: None,
         };
         let instances = vec![listed("linux-3f9a-1", Some(tags.clone())), listed("mac-1", None)];
-        let resources = Resources::from(Listing { begun: at, complete: false, instances });
+        let resources = Resources::from(Listing { begun: at, complete: false, instances, copies: vec![] });
         let made = Resource {
             kind: ResourceKind::Instance,
             name: "linux-3f9a-1".to_owned(),
@@ -175,6 +180,6 @@ mod tests {
             created: Some(at),
             detail: None,
         };
-        assert_eq!(resources, Resources { begun: at, complete: false, found: vec![made] });
+        assert_eq!(resources, Resources { begun: at, complete: false, found: vec![made], copies: vec![] });
     }
 }

@@ -156,6 +156,7 @@ impl World {
                 begun: ago(Duration::from_secs(1)),
                 complete: true,
                 instances: Vec::new(),
+                copies: Vec::new(),
             }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),

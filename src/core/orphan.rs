@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::ids::InstanceId;
+use super::ids::{InstanceId, OwnerId};
 use super::instance::Phase;
 use super::inventory::{Resource, ResourceKind, Status, Tags};
 use super::plan::classify::KnownLaunches;
@@ -26,6 +26,8 @@ pub enum Ownership {
     /// or part of the state is lost. Must not be touched.
     #[serde(rename = "unknown-generation")]
     Stranger,
+    /// With this owner's tags, but created by no launch: a copy that a person made. Must not be touched.
+    Copied,
     /// Orphaned once it is older than `reap_grace`.
     Young,
     /// Its instance has no record, but an open attempt names it: a job may be running on it.
@@ -99,6 +101,12 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
     }
 }
 
+/// Classifies a resource that bears tags but that no launch created.
+pub fn judge_copy(copy: &Resource, owner: &OwnerId) -> Ownership {
+    let is_own = copy.tags.as_ref().is_some_and(|tags| tags.owner == *owner);
+    if is_own { Ownership::Copied } else { Ownership::Foreign }
+}
+
 /// The recorded instances that are missing although resources of theirs exist. The caller checks them with `endpoint`.
 pub fn possibly_gone(found: &[Resource], recorded: &PoolState) -> BTreeSet<InstanceId> {
     let of_kind = |is_instance: bool| {
@@ -131,6 +139,7 @@ impl fmt::Display for Ownership {
             Self::Orphaned(OrphanReason::InstanceUnrecorded) => "its instance has no record",
             Self::Orphaned(OrphanReason::InstanceGone) => "its instance is gone",
             Self::Stranger => "it has this owner's tag, but was never launched from this state directory",
+            Self::Copied => "it has this owner's tags, but no launch of Greenroom created it",
             Self::Young => "it is younger than `reap_grace`: its launch may be in progress",
             Self::Held => "an open attempt of a job names it",
             Self::Recorded => "recorded",

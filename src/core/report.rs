@@ -120,6 +120,10 @@ pub enum Note {
     OwnerConflict {
         instances: Vec<InstanceId>,
     },
+    /// Instances with this owner's tags that no launch created, by the provider's names: a person copied an instance.
+    Copies {
+        names: Vec<String>,
+    },
     /// More instances exist than `max_instances` allows, although this keeper launched none above it.
     OverLimit {
         alive: u32,
@@ -247,6 +251,11 @@ impl fmt::Display for Note {
                 }
                 f.write_str(" have this owner's tag but an unknown generation")
             }
+            Self::Copies { names } => write!(
+                f,
+                "not launched by Greenroom, which never touches them, but with this owner's tags: {}",
+                names.join(", ")
+            ),
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances exist, limit {max_instances} (`max_instances`)")
             }
@@ -364,6 +373,10 @@ mod tests {
                 "the provider's instances cannot be listed (denied: no key)",
             ),
             (Note::ListIncomplete, "the provider's list was incomplete: missing instances are not replaced"),
+            (
+                Note::Copies { names: vec!["i-0abc".to_owned(), "i-0def".to_owned()] },
+                "not launched by Greenroom, which never touches them, but with this owner's tags: i-0abc, i-0def",
+            ),
             (
                 Note::OwnerConflict { instances: vec![one(), instance("h2")] },
                 "another keeper works with a copy of this state directory, and reaping is suspended: h1, h2 have this \

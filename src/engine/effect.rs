@@ -141,7 +141,7 @@ impl Engine {
             generation: launch.generation.clone(),
             number: launch.number,
         };
-        let token = format!("{id}/{}", launch.attempt);
+        let token = id.token(launch.attempt);
         let (instance, offering) = (id.clone(), launch.offering.clone());
         // The recorded lifetime counts from ready: a slow boot must not shorten it for the jobs on the instance.
         let timing = &setup.policy.timing;

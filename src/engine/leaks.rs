@@ -69,7 +69,11 @@ impl Engine {
             let ownership = orphan::judge(&one, &known);
             (one, ownership)
         });
-        Ok(classified.collect())
+        let copies = resources.copies.into_iter().map(|one| {
+            let ownership = orphan::judge_copy(&one, &identity.owner);
+            (one, ownership)
+        });
+        Ok(classified.chain(copies).collect())
     }
 
     /// Deletes orphans, instances first. Retries each until the provider no longer finds it, for `within` at most.

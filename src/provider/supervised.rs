@@ -123,7 +123,7 @@ impl Supervised {
     ) -> Result<Listing, ProviderError> {
         let begun = self.clock.now();
         let dirs = launch::instances(&self.pool_dir(pool)).map_err(|error| transient(&error))?;
-        let mut listing = Listing { begun, complete: true, instances: Vec::new() };
+        let mut listing = Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() };
         for dir in dirs {
             match entry(&dir) {
                 Ok(seen) => listing.instances.extend(seen),

@@ -230,5 +230,5 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
         let kept = world.streams.faults.index(instances.len() + 1);
         instances.truncate(kept);
     }
-    Ok(Listing { begun: world.stamp(0), complete, instances })
+    Ok(Listing { begun: world.stamp(0), complete, instances, copies: Vec::new() })
 }

@@ -86,7 +86,7 @@ impl Study {
         let begun = stamp(0);
         let observed = Observed {
             healthy: BTreeMap::new(),
-            listing: Ok(Listing { begun, complete: true, instances: Vec::new() }),
+            listing: Ok(Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -308,7 +308,8 @@ impl Study {
     fn listing(&mut self) -> &mut Listing {
         let begun = stamp(self.now);
         if self.observed.listing.is_err() {
-            self.observed.listing = Ok(Listing { begun, complete: true, instances: Vec::new() });
+            self.observed.listing =
+                Ok(Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() });
         }
         self.observed.listing.as_mut().expect("set just before")
     }

@@ -133,6 +133,13 @@ impl Lab {
         self.call::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
     }
 
+    /// Launches an instance like this one, as a person does in the cloud's console; returns the emulator's id.
+    #[track_caller]
+    pub fn copy(&self, id: &str) -> String {
+        let reply: Value = self.call("POST", "copy", Some(&json!({ "id": id })));
+        reply["id"].as_str().expect("the copy has an id").to_owned()
+    }
+
     /// Requests that no correct client would have sent.
     #[track_caller]
     pub fn violations(&self) -> Vec<Value> {

@@ -94,6 +94,7 @@ codes! {
     POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";
+    POOL_COPIES Error "pool-copies" "Instances bear this owner's tags, but Greenroom did not launch them: copies from the cloud's console.";
 
     HOST_UNREACHABLE Error "host-unreachable" "A static host, or its jump host, does not respond.";
     HOST_KEY_CHANGED Error "host-key-changed" "A host presents a host key other than the configured or pinned one.";

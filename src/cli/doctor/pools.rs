@@ -129,6 +129,11 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
                           and run `greenroom doctor --new-owner` there";
             code::POOL_OWNER_CONFLICT.found(what, remedy)
         }
+        Note::Copies { .. } => {
+            let remedy = "terminate the copies at the provider, or remove their tags `greenroom-…`; \
+                          launch no instance like one of Greenroom's";
+            code::POOL_COPIES.found(what, remedy)
+        }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
         Note::CallsFailing { instance, .. } => {
             code::POOL_CALLS_FAILING.found(what, format!("run `greenroom explain {instance}`"))

@@ -45,6 +45,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::ListFailed { .. } => "list failed".to_owned(),
         Note::ListIncomplete => "list incomplete".to_owned(),
         Note::OwnerConflict { instances } => format!("another manager: {}", instances.len()),
+        Note::Copies { names } => format!("copies {}", names.join(" ")),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::CallsFailing { instance, .. } => format!("failing {instance}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),

@@ -13,6 +13,7 @@ use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
 use crate::core::inventory::{Listed, Listing, Status};
+use crate::core::orphan::{Ownership, judge_copy};
 use crate::core::policy::Policy;
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report};
@@ -86,6 +87,7 @@ pub(super) fn step(
         carry_out(draft, observed, policy, id, &verdict);
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
+    report.notes.extend(copies(observed));
     let unavailable = fixed::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in
@@ -412,6 +414,14 @@ fn unrecorded(
         report.notes.push(Note::OwnerConflict { instances: strangers });
     }
     owned
+}
+
+/// Listed copies of this owner's instances.
+fn copies(observed: &Observed) -> Option<Note> {
+    let copies = observed.listing.iter().flat_map(|listing| &listing.copies);
+    let own = copies.filter(|copy| judge_copy(copy, &observed.owner) == Ownership::Copied);
+    let names: Vec<String> = own.map(|copy| copy.name.clone()).collect();
+    (!names.is_empty()).then_some(Note::Copies { names })
 }
 
 /// When an unrecorded instance is old enough: by its creation time, or since it was first seen, whichever is earlier.

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
 use super::offerings::Offering;
+use crate::core::ids::OwnerId;
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -19,10 +20,18 @@ pub struct Machines {
     pub complete: bool,
 }
 
-/// A pool's resources other than machines.
+/// A disk with a pool's tags.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    pub resource: Resource,
+    /// The machine that uses it.
+    pub attached: Option<Handle>,
+}
+
+/// A pool's disks.
 #[derive(Debug, Clone, Default)]
-pub struct ResourceList {
-    pub all: Vec<Resource>,
+pub struct Disks {
+    pub all: Vec<Disk>,
     /// False if some may be missing.
     pub complete: bool,
 }
@@ -60,6 +69,9 @@ pub trait Api {
         offering: &Offering,
     ) -> Result<Self::LaunchSpec, ProviderError>;
 
+    /// The form in which machines show the token of the launch that created them.
+    fn shown_token(&self, owner: &OwnerId, token: &str) -> String;
+
     /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;
 
@@ -78,9 +90,9 @@ pub trait Api {
     /// The console output of a machine.
     async fn console(&self, machine: &Handle) -> Result<String, ProviderError>;
 
-    /// All other resources with the pool's tag that bill or count against a quota, of any owner: disks. Their ages are
-    /// relative to `now`.
-    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError>;
+    /// All other resources with the pool's tag that bill or count against a quota, of any owner. Their ages are relative
+    /// to `now`.
+    async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError>;
 
     /// Requests the deletion of one of them: `NotFound` if it is gone, `Transient` while a machine uses it.
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError>;

@@ -19,6 +19,10 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::time::Stamp;
 use crate::port::provider::LaunchRequest;
 
+/// The extension of the file of an instance that is gone but had disks, and how long it is kept.
+const GONE: &str = "gone";
+const DISKS_RETENTION: Duration = Duration::from_hours(7 * 24);
+
 /// One instance's file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry<O> {
@@ -39,6 +43,9 @@ pub(super) struct Entry<O> {
     pub(super) spec: Option<O>,
     /// The machine, once confirmed.
     pub(super) made: Option<Handle>,
+    /// The machine's disks, once it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) disks: Vec<String>,
 }
 
 /// A pool's directory.
@@ -59,6 +66,7 @@ impl<O> Entry<O> {
             seen: false,
             spec: Some(spec),
             made: None,
+            disks: Vec::new(),
         }
     }
 
@@ -104,11 +112,27 @@ impl Ledger {
         self.file(id).is_some_and(|path| path.exists())
     }
 
-    /// Removes the file of an instance that is gone.
+    /// Removes the file of an instance that is gone. If it had disks, sets the file aside: a disk may have been left.
     pub(super) fn forget(&self, id: &InstanceId) {
-        if let Some(path) = self.file(id) {
-            fs::remove_file(path).ok();
+        let Some(path) = self.file(id) else { return };
+        // CRASH: a file that stays is swept.
+        match self.disks(id) {
+            disks if disks.is_empty() => drop(fs::remove_file(path)),
+            _ => drop(fs::rename(&path, path.with_extension(GONE))),
         }
+    }
+
+    /// The disks of an instance that exists, or that was forgotten recently.
+    pub(super) fn disks(&self, id: &InstanceId) -> Vec<String> {
+        #[derive(Deserialize)]
+        struct Recorded {
+            #[serde(default)]
+            disks: Vec<String>,
+        }
+        let Some(path) = self.file(id) else { return Vec::new() };
+        let text = fs::read(&path).or_else(|_| fs::read(path.with_extension(GONE)));
+        let recorded = text.ok().and_then(|text| serde_json::from_slice::<Recorded>(&text).ok());
+        recorded.map_or(Vec::new(), |recorded| recorded.disks)
     }
 
     /// Removes files older than `age` whose instance does not exist. CRASH: a process that was killed between the last
@@ -119,6 +143,8 @@ impl Ledger {
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.split('.').next()).map(InstanceId::new);
             let old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            let is_aside = entry.path().extension().is_some_and(|extension| extension == GONE);
+            let age = if is_aside { age.max(DISKS_RETENTION) } else { age };
             if id.is_some_and(|id| !exists(&id)) && old().is_some_and(|elapsed| elapsed > age) {
                 fs::remove_file(entry.path()).ok();
             }
@@ -155,14 +181,14 @@ fn before_release() -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
     use crate::core::golden;
     use crate::core::time::{BootId, ManagerId};
 
-    fn entry(token: &str) -> Entry<Vec<u8>> {
+    pub(in crate::provider::cloud) fn entry(token: &str) -> Entry<Vec<u8>> {
         Entry {
             format: FORMAT,
             token: token.to_owned(),
@@ -172,6 +198,7 @@ mod tests {
             seen: false,
             spec: Some(vec![1, 2]),
             made: None,
+            disks: vec![],
         }
     }
 
@@ -199,7 +226,8 @@ mod tests {
         let done = Entry { spec: None, made: Some(made), ..entry("b") };
         let later = Stamp { uptime_ms: 900, ..entry("b").requested_at };
         let seen = Entry { answered_at: Some(later), seen: true, ..done.clone() };
-        golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done, seen]);
+        let disks = Entry { disks: vec!["vol-0abc".to_owned()], ..seen.clone() };
+        golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done, seen, disks]);
     }
 
     #[test]
@@ -216,6 +244,23 @@ mod tests {
             let error = ledger.read::<Vec<u8>>(&id).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn disks_are_known_for_a_while_after_their_instance_is_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
+        let (with, without) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
+        ledger.write(&with, &Entry { disks: vec!["vol-1".to_owned()], ..entry("a") }).unwrap();
+        ledger.write(&without, &entry("a")).unwrap();
+        assert_eq!(ledger.disks(&with), ["vol-1"]);
+        for id in [&with, &without] {
+            ledger.forget(id);
+            assert!(!ledger.contains(id));
+        }
+        ledger.sweep(|_| false, Duration::ZERO);
+        assert_eq!(ledger.disks(&with), ["vol-1"], "kept for a week");
+        assert_eq!(fs::read_dir(&ledger.dir).unwrap().count(), 1);
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub struct Machine {
     pub handle: Handle,
     pub instance: InstanceId,
     pub tags: Tags,
+    /// The token of the launch that created it; `None` if the cloud shows none. Unlike tags, a copy does not have it.
+    pub token: Option<String>,
+    /// Its disks, named like resources.
+    pub disks: Vec<String>,
     pub state: MachineState,
     /// Time of creation by the cloud's clock, in milliseconds since 1970.
     pub created_ms: Option<i64>,
@@ -109,6 +113,8 @@ pub(super) mod tests {
             handle: Handle { name: format!("i-{id}"), zone: String::new() },
             instance: InstanceId::new(id),
             tags,
+            token: Some(format!("owner {id}/1")),
+            disks: vec![format!("disk-of-{id}")],
             state,
             created_ms: Some(9_000),
             addresses: Addresses { private: Some("10.0.0.7".to_owned()), ..Addresses::default() },

@@ -10,7 +10,10 @@ pub(super) struct MachineList {
     /// The time before the call.
     pub(super) begun: Stamp,
     pub(super) complete: bool,
+    /// Machines that launches created.
     pub(super) machines: Vec<Machine>,
+    /// Machines with the pool's tags that no launch created.
+    pub(super) copies: Vec<Machine>,
 }
 
 impl MachineList {
@@ -41,7 +44,7 @@ mod tests {
     fn what_was_asked_to_end_counts_as_ending() {
         let begun = Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 };
         let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
-        let mut list = MachineList { begun, complete: true, machines };
+        let mut list = MachineList { begun, complete: true, machines, copies: Vec::new() };
         list.mark_ending(&machine("a", MachineState::Running).handle);
         let state = |name| list.best(&InstanceId::new(name)).unwrap().state;
         assert_eq!((state("a"), state("b")), (MachineState::Ending, MachineState::Running));

@@ -14,6 +14,7 @@ mod ledger;
 pub mod machine;
 mod machine_list;
 pub mod offerings;
+mod proof;
 mod provider;
 pub mod settings;
 pub mod shared;

@@ -1,18 +1,19 @@
 //! A provider that makes a cloud's calls.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::api::{Api, LaunchStatus};
+use super::api::{Api, Disk, LaunchStatus};
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, MachineState};
 use super::machine_list::MachineList;
 use super::offerings::capabilities;
+use super::proof;
 use super::settings::Common;
 use super::shared::Shared;
 use super::throttle::AccountThrottle;
@@ -58,6 +59,8 @@ pub struct Cloud<A> {
     last: Shared<MachineList>,
     /// Instances that were listed and whose termination was requested: if a list lacks them, they are gone.
     ended: RefCell<BTreeSet<InstanceId>>,
+    /// The machines of the last list that a launch created: this never changes.
+    launched: RefCell<HashSet<Handle>>,
 }
 
 impl<A> std::fmt::Debug for Cloud<A> {
@@ -78,6 +81,7 @@ impl<A: Api> Cloud<A> {
             throttle: AccountThrottle::of(account),
             last: Shared::default(),
             ended: RefCell::default(),
+            launched: RefCell::default(),
         }
     }
 
@@ -97,10 +101,34 @@ impl<A: Api> Cloud<A> {
     /// All machines, from a list at most `age` old.
     async fn machine_list(&self, age: Duration) -> Result<Rc<MachineList>, ProviderError> {
         let list = async |begun| {
-            let machines = self.call(self.api.machines()).await?;
-            Ok(MachineList { begun, complete: machines.complete, machines: machines.all })
+            let listed = self.call(self.api.machines()).await?;
+            let (machines, copies): (Vec<Machine>, _) =
+                listed.all.into_iter().partition(|machine| self.is_launched(machine));
+            *self.launched.borrow_mut() = machines.iter().map(|machine| machine.handle.clone()).collect();
+            Ok(MachineList { begun, complete: listed.complete, machines, copies })
         };
         self.last.within(age, &*self.context.clock, list).await
+    }
+
+    /// True if a launch of Greenroom created the machine.
+    fn is_launched(&self, machine: &Machine) -> bool {
+        if self.launched.borrow().contains(&machine.handle) {
+            return true;
+        }
+        // Without a legible launch spec, the token decides.
+        let entry = self.ledger.read::<A::LaunchSpec>(&machine.instance).unwrap_or_default();
+        let shown = |token: &str| self.api.shown_token(&machine.tags.owner, token);
+        proof::is_launched(machine, entry.as_ref(), shown)
+    }
+
+    /// True if a disk belongs to a machine that a launch created: the one that uses it, or the one that had it.
+    fn is_of_launched(&self, disk: &Disk, list: &MachineList) -> bool {
+        let recorded = || {
+            let of = |id: &InstanceId| self.ledger.disks(id).contains(&disk.resource.name);
+            disk.resource.instance.as_ref().is_some_and(of)
+        };
+        let uses = |handle: &Handle| list.machines.iter().any(|machine| machine.handle == *handle);
+        disk.attached.as_ref().is_some_and(uses) || recorded()
     }
 
     fn entry(&self, id: &InstanceId) -> Result<Option<Entry<A::LaunchSpec>>, ProviderError> {
@@ -184,11 +212,12 @@ impl<A: Api> Cloud<A> {
         self.now().since(entry.last_try()) < LIST_LAG && !entry.seen && !self.ended.borrow().contains(id)
     }
 
-    /// Notes that the cloud has shown the machine: a later list without it proves something.
-    fn note_seen(&self, id: &InstanceId, entry: Entry<A::LaunchSpec>) {
+    /// Notes that the cloud has shown the machine, and its disks: a later list without it proves something.
+    fn note_seen(&self, machine: &Machine, entry: Entry<A::LaunchSpec>) {
         if !entry.seen {
+            let disks = machine.disks.clone();
             // On failure, its absence is believed later.
-            let _noted = self.ledger.write(id, &Entry { seen: true, ..entry });
+            let _noted = self.ledger.write(&machine.instance, &Entry { seen: true, disks, ..entry });
         }
     }
 
@@ -235,6 +264,19 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
             Some(machine.what.clone())
         },
         fixed: None,
+    })
+}
+
+/// The machines that are not gone, as resources.
+fn billed(machines: &[Machine], now: Stamp) -> impl Iterator<Item = Resource> {
+    let living = machines.iter().filter(|machine| machine.state != MachineState::Gone);
+    living.map(move |machine| Resource {
+        kind: ResourceKind::Instance,
+        name: machine.handle.name.clone(),
+        instance: Some(machine.instance.clone()),
+        tags: Some(machine.tags.clone()),
+        created: machine.created(now),
+        detail: Some(machine.what.clone()),
     })
 }
 
@@ -314,7 +356,8 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         if *pool != self.context.pool {
-            return Ok(Listing { begun: self.now(), complete: true, instances: Vec::new() });
+            let (instances, copies) = (Vec::new(), Vec::new());
+            return Ok(Listing { begun: self.now(), complete: true, instances, copies });
         }
         let latest = self.machine_list(Duration::ZERO).await?;
         let now = self.now();
@@ -331,7 +374,8 @@ impl<A: Api> Provider for Cloud<A> {
         };
         let instances =
             machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
-        Ok(Listing { begun: latest.begun, complete: latest.complete, instances })
+        let copies = billed(&latest.copies, now).collect();
+        Ok(Listing { begun: latest.begun, complete: latest.complete, instances, copies })
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
@@ -346,7 +390,7 @@ impl<A: Api> Provider for Cloud<A> {
         match (machine, entry) {
             (Some(machine), Some(entry)) => {
                 let endpoint = self.endpoint_of(machine, entry.host_key.clone())?;
-                self.note_seen(id, entry);
+                self.note_seen(machine, entry);
                 Ok(endpoint)
             }
             (None, Some(entry)) if self.may_appear(id, &entry) && list.best(id).is_none() => {
@@ -376,18 +420,15 @@ impl<A: Api> Provider for Cloud<A> {
         }
         let list = self.machine_list(Duration::ZERO).await?;
         let now = self.now();
-        let others = self.call(self.api.resources(now)).await?;
-        let living = list.machines.iter().filter(|machine| machine.state != MachineState::Gone);
-        let machines = living.map(|machine| Resource {
-            kind: ResourceKind::Instance,
-            name: machine.handle.name.clone(),
-            instance: Some(machine.instance.clone()),
-            tags: Some(machine.tags.clone()),
-            created: machine.created(now),
-            detail: Some(machine.what.clone()),
-        });
-        let found = machines.chain(others.all).collect();
-        Ok(Resources { begun: list.begun, complete: list.complete && others.complete, found })
+        let disks = self.call(self.api.disks(now)).await?;
+        let (own, copied): (Vec<Disk>, Vec<Disk>) = disks
+            .all
+            .into_iter()
+            .partition(|disk| disk.resource.tags.is_none() || self.is_of_launched(disk, &list));
+        let resources = |disks: Vec<Disk>| disks.into_iter().map(|disk| disk.resource);
+        let found = billed(&list.machines, now).chain(resources(own)).collect();
+        let copies = billed(&list.copies, now).chain(resources(copied)).collect();
+        Ok(Resources { begun: list.begun, complete: list.complete && disks.complete, found, copies })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {

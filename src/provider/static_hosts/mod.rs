@@ -165,7 +165,7 @@ impl Provider for StaticHosts {
     /// A host that does not answer is *starting*: it gets no job until it answers again.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         let begun = self.context.clock.now();
-        let mut listing = Listing { begun, complete: true, instances: Vec::new() };
+        let mut listing = Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() };
         if *pool != self.context.pool {
             return Ok(listing);
         }

@@ -18,6 +18,7 @@ macro_rules! on_both_clouds {
     };
 }
 
+mod copies;
 mod crowd;
 mod ends;
 mod faults;

@@ -63,6 +63,14 @@ class Ec2:
             raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
         self.lives.end(instance, BY_SPOT if why is None else (why, f"{why}: taken away"))
 
+    def copy(self, name):
+        """Launches an instance like `name`, with its tags and without its token; returns its id.
+
+        Raises `KeyError` if no instance has this name.
+        """
+        copied = self.launcher.launch("RunInstances", self.world.records[name].spec, 1, None)
+        return copied.instances[0].id
+
     def truth(self):
         return views.truth(self.world, self.machines)
 

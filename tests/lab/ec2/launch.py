@@ -283,7 +283,7 @@ class Launcher:
         fate = self._rules.take(operation, spec.candidate(), fates)
         for instance in reservation.instances:
             record = world.Record(
-                time.monotonic(), token=token, spot=spec.spot, place=spec.place, user_data=spec.user_data
+                time.monotonic(), token=token, spot=spec.spot, place=spec.place, user_data=spec.user_data, spec=spec
             )
             if spec.public():
                 record.public = world.public(instance.private_ip)

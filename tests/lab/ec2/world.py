@@ -44,6 +44,8 @@ class Record:
     # The source of its capacity: "type/zone", with "/spot" appended for a spot instance.
     place: str = ""
     user_data: bytes = b""
+    # The launch, for a copy of the instance.
+    spec: object = None
     # Stands in for the public address; on the same machine.
     public: str | None = None
     ipv6: str | None = None

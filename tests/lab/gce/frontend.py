@@ -6,7 +6,7 @@ from functools import partial
 
 from shared.exchange import Answer
 
-from . import catalog, errors
+from . import catalog, errors, wishes
 from .discovery import BASE, Discovery
 from .errors import Refused
 from .filters import Unplayed
@@ -71,6 +71,19 @@ class Gce:
         if why is None and not instance.wish.spot:
             raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
         self._lives.preempt(instance, why or PREEMPTED)
+
+    def copy(self, name):
+        """Creates an instance like `name`, with its labels and metadata, but a name of its own; returns that.
+
+        Raises `KeyError` if no instance has this name.
+        """
+        original = next((one for one in self.project.instances.values() if one.wish.name == name), None)
+        if original is None:
+            raise KeyError(name)
+        wish = wishes.read(original.wish.zone, {**original.wish.body, "name": f"{name}-copy"})
+        _instance, finish = self._lives.begin(wish)
+        finish()
+        return wish.name
 
     def truth(self):
         """All existing instances and volumes: for the test, not for the client."""

@@ -23,6 +23,7 @@ class Admin:
             ("GET", "/_lab/console"): self._console,
             ("GET", "/_lab/violations"): lambda _body: {"violations": lab.judge.found()},
             ("POST", "/_lab/interrupt"): self._interrupt,
+            ("POST", "/_lab/copy"): self._copy,
         }
 
     def fits(self, request):
@@ -78,12 +79,20 @@ class Admin:
 
     def _interrupt(self, body):
         """Ends the instance `id`, as a reclaimed spot instance, or for the reason `why`."""
+        return self._first(lambda front_end: front_end.interrupt(body["id"], body.get("why")), body["id"])
+
+    def _copy(self, body):
+        """Launches an instance like the instance `id`, as a person does in a cloud's console."""
+        return {"id": self._first(lambda front_end: front_end.copy(body["id"]), body["id"])}
+
+    def _first(self, act, name):
+        """The result of the first front end that has the instance `name`."""
         for front_end in self._lab.front_ends:
             try:
-                return front_end.interrupt(body["id"], body.get("why"))
+                return act(front_end)
             except KeyError:
                 continue
-        raise KeyError(body["id"])
+        raise KeyError(name)
 
 
 def _json(status, value):

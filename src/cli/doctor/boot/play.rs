@@ -228,7 +228,9 @@ impl<'a> Boot<'a> {
     /// Deletes volumes that were not deleted with the instance, and an instance whose launch outlived its caller.
     async fn delete_rest(&self, course: &mut BootTimeline, say: &dyn Fn(&str)) -> Result<bool, CliError> {
         let engine = &self.pool.engine;
-        let owned = |ownership: Ownership| !matches!(ownership, Ownership::Foreign | Ownership::Untagged);
+        let owned = |ownership: Ownership| {
+            !matches!(ownership, Ownership::Foreign | Ownership::Untagged | Ownership::Copied)
+        };
         let found = engine.resources(&self.setup).await.map_err(|error| {
             CliError::say(format!("cannot determine whether anything is left of the instance: {error}"))
                 .help(unfinished())

@@ -172,6 +172,12 @@ fn of_reports() -> Vec<Trouble> {
              help: find the other keeper, perhaps on a clone of the runner host, and run `greenroom doctor --new-owner` there",
         ),
         (
+            Note::Copies { names: vec!["i-0abc".to_owned()] },
+            "error [pool-copies]: pool `linux`: not launched by Greenroom, which never touches them, but with this \
+             owner's tags: i-0abc\n  help: terminate the copies at the provider, or remove their tags `greenroom-…`; launch no instance \
+             like one of Greenroom's",
+        ),
+        (
             Note::OverLimit { alive: 3, max_instances: 2 },
             "note [pool-over-limit]: pool `linux`: 3 instances exist, limit 2 (`max_instances`)",
         ),

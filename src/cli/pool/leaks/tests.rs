@@ -70,8 +70,9 @@ impl Provider for Cloud {
     }
 
     async fn resources(&self, _: &PoolName) -> Result<Resources, ProviderError> {
-        let found = self.has.borrow().iter().map(|(resource, _)| resource.clone()).collect();
-        Ok(Resources { begun: crate::cli::fixture::at(0.0), complete: !self.is_cut_off, found })
+        let all = self.has.borrow().iter().map(|(resource, _)| resource.clone()).collect::<Vec<_>>();
+        let (copies, found) = all.into_iter().partition(|resource| resource.name.starts_with("copy"));
+        Ok(Resources { begun: crate::cli::fixture::at(0.0), complete: !self.is_cut_off, found, copies })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {
@@ -338,6 +339,26 @@ async fn beside_things_of_ours_that_were_never_launched_here_nothing_is_deleted(
     let checked = bench.check(&cloud, &LeaksOptions::default()).await.unwrap();
     assert!(!checked.is_clean, "what cannot be told is no good answer");
     assert_eq!(checked.view.resources[0].ownership, Ownership::Stranger);
+}
+
+#[tokio::test]
+async fn a_copy_is_an_alarm_and_stays_while_orphans_are_deleted() {
+    let bench = Bench::new().await;
+    let mut cloud = bench.cloud();
+    // With the tags of a recorded instance, and of one without a record.
+    for (name, number) in [("copy-1", 1), ("copy-9", 9)] {
+        let copy = bench.resource(ResourceKind::Instance, name, number, Duration::from_hours(2));
+        cloud.has.get_mut().push((copy, 0));
+    }
+    let cloud = Rc::new(cloud);
+    let checked = bench.check(&cloud, &terminate()).await.unwrap();
+    assert_eq!(checked.view.deletion.unwrap().gone, ["i-2", "vol-4", "vol-2"]);
+    assert_eq!(checked.view.copied, 2);
+    assert!(!checked.is_clean, "nothing is orphaned any more, but the copies cost money");
+    assert!(!cloud.deletions.borrow().iter().any(|name| name.starts_with("copy")));
+    let printed = bench.printed.borrow();
+    assert!(printed.contains("it has this owner's tags, but no launch of Greenroom created it"), "{printed}");
+    assert!(printed.contains("error: resources bear this owner's tags"), "{printed}");
 }
 
 #[tokio::test]

@@ -22,11 +22,19 @@ pub(super) fn found(seen: &PoolView, width: usize) -> String {
                      pool is deleted while such resources exist";
         let help =
             "help: stop the keeper of the copy; if there is none, delete these resources at the provider";
-        text.push('\n');
-        text.push_str(&wrapped(error, width, "  ", "    "));
-        text.push_str(&wrapped(help, width, "  ", "    "));
+        text.push_str(&alarm(error, help, width));
+    }
+    if seen.copied > 0 {
+        let error = "error: resources bear this owner's tags, but Greenroom did not launch them: copies of an instance, as \
+                     the console's `Launch more like this` makes them. They cost money, and Greenroom never touches them";
+        let help = "help: delete them at the provider, or remove their tags `greenroom-…`";
+        text.push_str(&alarm(error, help, width));
     }
     text
+}
+
+fn alarm(error: &str, help: &str, width: usize) -> String {
+    format!("\n{}{}", wrapped(error, width, "  ", "    "), wrapped(help, width, "  ", "    "))
 }
 
 /// The result in one line.

@@ -27,6 +27,8 @@ pub(super) struct PoolView {
     /// How many have this owner's tag but were never launched from here: a copy of this state is in use, or a part of it is
     /// lost. While there are any, nothing is deleted, as in a pass.
     pub(super) unknown_generation: usize,
+    /// How many have this owner's tags but were created by no launch: copies that a person made. They are never touched.
+    pub(super) copied: usize,
     /// All resources of the provider, recorded ones included.
     pub(super) resources: Vec<ResourceView>,
     /// With `--terminate`, what was deleted; null without it. `resources` is then the state before.
@@ -42,7 +44,7 @@ pub(super) struct ResourceView {
     pub(super) name: String,
     /// The instance that it is or was created for, by Greenroom's name.
     pub(super) instance: Option<InstanceId>,
-    /// `orphaned`, `unknown-generation`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
+    /// `orphaned`, `unknown-generation`, `copied`, `young`, `held`, `recorded`, `another-owner`, `no-tags`.
     pub(super) ownership: Ownership,
     /// Its relation to the record, in one sentence.
     pub(super) reason: String,
@@ -94,6 +96,7 @@ impl PoolView {
             at,
             orphaned: count(|ownership| matches!(ownership, Ownership::Orphaned(_))),
             unknown_generation: count(|ownership| ownership == Ownership::Stranger),
+            copied: count(|ownership| ownership == Ownership::Copied),
             resources: found.into_iter().map(|one| ResourceView::of(one, at, boots)).collect(),
             deletion: None,
         }
@@ -101,7 +104,7 @@ impl PoolView {
 
     /// True if nothing is orphaned, as far as can be determined.
     pub(super) fn is_clean(&self) -> bool {
-        self.orphaned == 0 && self.unknown_generation == 0
+        self.orphaned == 0 && self.unknown_generation == 0 && self.copied == 0
     }
 }
 

@@ -220,7 +220,7 @@ pub(super) struct WaitingFor<'a> {
 
 #[derive(Debug, Serialize)]
 pub(super) struct NoteView<'a> {
-    /// `list-failed`, `list-incomplete`, `owner-conflict`, `over-limit`, `calls-failing`, `suspect`, `unavailable`,
+    /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `over-limit`, `calls-failing`, `suspect`, `unavailable`,
     /// `boot-failed`, `config-invalid` or `moved`.
     #[serde(serialize_with = "note_kind")]
     pub(super) kind: &'a Note,

@@ -178,7 +178,7 @@ proptest! {
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
         let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, fixed: None });
-        let listing = Listing { begun: NOW, complete: true, instances: running.collect() };
+        let listing = Listing { begun: NOW, complete: true, instances: running.collect(), copies: vec![] };
         seeing.observed.listing = Ok(listing);
         blind.observed.listing = Err(crate::core::notation::failure(crate::core::failure::ErrorClass::Transient));
         let refused = |id: &InstanceId| blind.state.instance(id).is_some_and(Instance::is_refused);

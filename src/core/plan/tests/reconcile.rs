@@ -188,6 +188,19 @@ fn an_attempt_that_left_after_the_directories_were_read_claims_nothing() {
 }
 
 #[test]
+fn a_copy_is_noted_and_nothing_is_done_about_it() {
+    let mut world = world("orphan 6m; foreign 6m");
+    let listing = world.observed.listing.as_mut().unwrap();
+    let copies = crate::core::inventory::Resources::from(listing.clone()).found;
+    let owned = copies[0].tags.as_ref().unwrap().owner == world.observed.owner;
+    let own = if owned { copies[0].name.clone() } else { copies[1].name.clone() };
+    listing.instances.clear();
+    listing.copies = copies;
+    let plan = world.plan();
+    assert_eq!((render(&plan).as_str(), plan.report.notes), ("", vec![Note::Copies { names: vec![own] }]));
+}
+
+#[test]
 fn what_is_ours_without_a_record_is_reaped_after_a_grace() {
     table(
         does,

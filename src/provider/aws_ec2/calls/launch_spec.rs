@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::settings::Settings;
 use super::images::Disk;
 use crate::core::failure::ErrorClass;
+use crate::core::ids::OwnerId;
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::settings::AddressKind;
@@ -58,7 +59,7 @@ impl LaunchSpec {
         let own = tags::written(&request.tags).into_iter().map(|(name, value)| (name.to_owned(), value));
         let name = std::iter::once(("Name".to_owned(), request.instance.to_string()));
         Ok(Self {
-            token: token(request),
+            token: token(&request.tags.owner, &request.token),
             image: offering.image.clone(),
             instance_type: offering.machine_type.clone(),
             place: offering.place.clone(),
@@ -165,8 +166,8 @@ impl LaunchSpec {
 }
 
 /// Three quarters of the digest: the whole would be too long.
-fn token(request: &LaunchRequest) -> String {
-    let digest = idempotency::digest(&request.tags.owner, &request.token);
+pub(super) fn token(owner: &OwnerId, token: &str) -> String {
+    let digest = idempotency::digest(owner, token);
     digest.iter().take(24).fold("greenroom-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 

@@ -22,6 +22,8 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         handle: Handle { name: instance.instance_id()?.to_owned(), zone: String::new() },
         instance: id,
         tags,
+        token: text(instance.client_token()),
+        disks: disks(instance),
         state,
         created_ms: instance.launch_time().and_then(|time| time.to_millis().ok()),
         addresses: Addresses {
@@ -32,6 +34,11 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: why(instance).filter(|_| state <= MachineState::Stopped),
     })
+}
+
+fn disks(instance: &Instance) -> Vec<String> {
+    let attached = instance.block_device_mappings().iter().filter_map(|mapping| mapping.ebs()?.volume_id());
+    attached.map(str::to_owned).collect()
 }
 
 /// EC2 does not promise to show the first address of an interface with the instance, too.
@@ -113,6 +120,7 @@ mod tests {
         let tag = |name: &str, value: &str| Tag::builder().key(name).value(value).build();
         Instance::builder()
             .instance_id("i-0abc")
+            .client_token("greenroom-5d3a")
             .state(InstanceState::builder().name(state).build())
             .state_reason(StateReason::builder().code(code).message(format!("{code}: no luck")).build())
             .state_transition_reason(transition)
@@ -155,6 +163,7 @@ mod tests {
             let machine = read(&instance(state, code, transition)).unwrap();
             assert_eq!(machine.why.as_deref(), expected, "{code}");
             assert_eq!(machine.instance.as_str(), "linux-c0ffee-7");
+            assert_eq!(machine.token.as_deref(), Some("greenroom-5d3a"));
         }
     }
 

@@ -10,12 +10,12 @@ use tokio::sync::OnceCell;
 
 use super::settings::Settings;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::PoolName;
+use crate::core::ids::{OwnerId, PoolName};
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, Machines, ResourceList};
+use crate::provider::cloud::api::{Api, Created, Disks, Machines};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
@@ -95,6 +95,10 @@ impl Api for Ec2 {
         LaunchSpec::new(&self.settings, request, offering)
     }
 
+    fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
+        launch_spec::token(owner, token)
+    }
+
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
         let client = self.client().await;
         let disks = self.images.disks(client, &spec.image).await?;
@@ -148,7 +152,7 @@ impl Api for Ec2 {
         Ok(String::from_utf8_lossy(&text[from..]).into_owned())
     }
 
-    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError> {
+    async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError> {
         let mut pages =
             self.client().await.describe_volumes().filters(self.pool_filter()).into_paginator().send();
         let mut all = Vec::new();
@@ -156,7 +160,7 @@ impl Api for Ec2 {
             let page = page.map_err(|error| errors::read(&error, ""))?;
             all.extend(page.volumes().iter().filter_map(|volume| volumes::read(volume, now)));
         }
-        Ok(ResourceList { all, complete: true })
+        Ok(Disks { all, complete: true })
     }
 
     async fn delete_resource(&self, resource: &Resource) -> Result<(), ProviderError> {

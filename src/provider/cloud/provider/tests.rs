@@ -10,7 +10,7 @@ use crate::keys::table::{self, Table};
 use crate::port::clock::Clock;
 use crate::port::clock::tests::ManualClock;
 use crate::port::provider::InstanceKeys;
-use crate::provider::cloud::api::{Created, LaunchStatus, Machines, ResourceList};
+use crate::provider::cloud::api::{Created, Disks, LaunchStatus, Machines};
 use crate::provider::cloud::machine::tests::machine;
 use crate::provider::cloud::offerings::{KeyNames, Offering};
 use crate::provider::cloud::settings::UserData;
@@ -20,6 +20,7 @@ const KEY_NAMES: KeyNames = KeyNames { types: "machine_types", places: &["zones"
 #[derive(Debug, Default)]
 struct World {
     machines: RefCell<Vec<Machine>>,
+    disks: RefCell<Vec<Disk>>,
     /// The received launch specs.
     specs: RefCell<Vec<String>>,
     /// Errors for the next launches.
@@ -41,6 +42,10 @@ impl Api for Rc<World> {
 
     fn launch_spec(&self, request: &LaunchRequest, offering: &Offering) -> Result<String, ProviderError> {
         Ok(format!("{} {} {}", request.token, offering.machine_type, offering.image))
+    }
+
+    fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
+        format!("{owner} {token}")
     }
 
     async fn create(&self, spec: &String) -> Result<Created, ProviderError> {
@@ -82,8 +87,8 @@ impl Api for Rc<World> {
         Ok("booted".to_owned())
     }
 
-    async fn resources(&self, _now: Stamp) -> Result<ResourceList, ProviderError> {
-        Ok(ResourceList { all: Vec::new(), complete: true })
+    async fn disks(&self, _now: Stamp) -> Result<Disks, ProviderError> {
+        Ok(Disks { all: self.disks.borrow().clone(), complete: true })
     }
 
     async fn delete_resource(&self, _resource: &Resource) -> Result<(), ProviderError> {
@@ -375,4 +380,72 @@ async fn the_reason_of_an_end_is_told_and_a_refused_account_is_left_alone() {
     assert!(matches!(class(cloud.launch(&request("y", 1)).await), ErrorClass::Throttled { until: Some(_) }));
     assert!(matches!(class(cloud.launch(&request("z", 1)).await), ErrorClass::Throttled { .. }));
     assert_eq!(stage.world.specs.borrow().len(), 2, "the third was not asked");
+}
+
+/// A machine with the same tags, as a person launches it in the console.
+fn copy(id: &str) -> Machine {
+    let original = machine(id, MachineState::Running);
+    let handle = Handle { name: format!("copy-of-{id}"), zone: String::new() };
+    Machine { handle, token: Some("of the console".to_owned()), ..original }
+}
+
+fn disk(name: &str, attached: Option<&Machine>) -> Disk {
+    let one = machine("x", MachineState::Running);
+    let resource = Resource {
+        kind: ResourceKind::Volume,
+        name: name.to_owned(),
+        instance: Some(one.instance),
+        tags: Some(one.tags),
+        created: None,
+        detail: None,
+    };
+    Disk { resource, attached: attached.map(|machine| machine.handle.clone()) }
+}
+
+fn names(resources: &[Resource]) -> Vec<&str> {
+    resources.iter().map(|resource| resource.name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_copy_is_shown_and_never_touched() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    stage.world.machines.borrow_mut().insert(0, copy("x"));
+    assert!(cloud.endpoint(&id).await.is_ok());
+    let original = stage.world.machines.borrow()[1].clone();
+    *stage.world.disks.borrow_mut() =
+        vec![disk("disk-of-x", Some(&original)), disk("disk-of-the-copy", Some(&copy("x")))];
+    let pool = PoolName::new("linux");
+    let listing = cloud.list(&pool).await.unwrap();
+    assert_eq!((listing.instances.len(), names(&listing.copies)), (1, vec!["copy-of-x"]));
+    let resources = cloud.resources(&pool).await.unwrap();
+    assert_eq!(names(&resources.found), ["i-x", "disk-of-x"]);
+    assert_eq!(names(&resources.copies), ["copy-of-x", "disk-of-the-copy"]);
+    // A keeper that has lost the launch spec still knows its machine by the token.
+    std::fs::remove_dir_all(stage.state.path().join("launches")).unwrap();
+    let restarted = stage.cloud("i");
+    restarted.terminate(&id).await.unwrap();
+    let states: Vec<MachineState> = stage.world.machines.borrow().iter().map(|one| one.state).collect();
+    assert_eq!(states, [MachineState::Running, MachineState::Ending]);
+    stage.world.machines.borrow_mut().pop();
+    stage.pass(WAIT_AGE * 2);
+    assert_eq!(class(restarted.terminate(&id).await), ErrorClass::NotFound, "only the copy is left");
+    assert_eq!(stage.world.deletes.get(), 1);
+}
+
+#[tokio::test]
+async fn a_disk_that_outlives_its_instance_is_known_by_its_record() {
+    let stage = Stage::new();
+    let cloud = stage.cloud("i");
+    cloud.launch(&request("x", 1)).await.unwrap();
+    let id = InstanceId::new("x");
+    cloud.endpoint(&id).await.unwrap();
+    stage.world.machines.borrow_mut()[0].state = MachineState::Gone;
+    *stage.world.disks.borrow_mut() = vec![disk("disk-of-x", None), disk("a-copy", None)];
+    stage.pass(WAIT_AGE * 2);
+    assert_eq!(cloud.terminate(&id).await.unwrap(), Termination::Gone);
+    let resources = stage.cloud("i").resources(&PoolName::new("linux")).await.unwrap();
+    assert_eq!((names(&resources.found), names(&resources.copies)), (vec!["disk-of-x"], vec!["a-copy"]));
 }

@@ -7,19 +7,19 @@ use google_cloud_compute_v1::model::disks_scoped_list::warning::Code;
 use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, CallKind};
-use super::machines::{PAGE, created_ms, last};
+use super::machines::{PAGE, created_ms, last, zone_and_name};
 use crate::core::failure::ErrorClass;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::time::Stamp;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::api::ResourceList;
-use crate::provider::cloud::machine::moment;
-use crate::provider::cloud::tags;
+use crate::provider::cloud::api::Disks;
+use crate::provider::cloud::machine::{Handle, moment};
+use crate::provider::cloud::{self, tags};
 
 /// All disks of the pool, in all zones of the project.
-pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<ResourceList, ProviderError> {
+pub(super) async fn list(engine: &ComputeEngine, now: Stamp) -> Result<Disks, ProviderError> {
     let clients = engine.clients().await?;
-    let mut disks = ResourceList { all: Vec::new(), complete: true };
+    let mut disks = Disks { all: Vec::new(), complete: true };
     let mut next = None;
     loop {
         let page = clients.disks.aggregated_list().set_project(&engine.settings.project);
@@ -50,7 +50,7 @@ pub(super) async fn delete(engine: &ComputeEngine, disk: &Resource) -> Result<()
 }
 
 /// `None` if it is being deleted. The name includes the zone, because names are unique in their zone only.
-fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
+fn read(disk: &Disk, now: Stamp) -> Option<cloud::api::Disk> {
     if disk.status == Some(Status::Deleting) {
         return None;
     }
@@ -58,14 +58,17 @@ fn read(disk: &Disk, now: Stamp) -> Option<Resource> {
     let (instance, tags) = tags::read(|name| disk.labels.get(name).map(String::as_str)).unzip();
     let size = disk.size_gb.map(|gib| format!("{gib} GiB"));
     let details = [size.as_deref(), disk.r#type.as_deref().map(last), Some(zone)];
-    Some(Resource {
+    let user = disk.users.first().and_then(|path| zone_and_name(path));
+    let attached = user.map(|(zone, name)| Handle { name: name.to_owned(), zone: zone.to_owned() });
+    let resource = Resource {
         kind: ResourceKind::Volume,
         name: format!("{zone}/{}", disk.name.as_deref()?),
         instance,
         tags,
         created: created_ms(disk.creation_timestamp.as_deref()).map(|at_ms| moment(at_ms, now)),
         detail: Some(details.into_iter().flatten().collect::<Vec<_>>().join(", ")),
-    })
+    };
+    Some(cloud::api::Disk { resource, attached })
 }
 
 #[cfg(test)]
@@ -81,6 +84,7 @@ mod tests {
             "name": "linux-c0ffee-7", "zone": "https://x/zones/us-east1-b", "sizeGb": "20", "status": "READY",
             "creationTimestamp": "1970-01-01T00:00:09.000-00:00",
             "type": "https://x/zones/us-east1-b/diskTypes/pd-balanced",
+            "users": ["https://x/projects/p/zones/us-east1-b/instances/linux-c0ffee-7"],
             "labels": {
                 "greenroom-pool": "linux", "greenroom-owner": "owner", "greenroom-generation": "c0ffee",
                 "greenroom-number": "7",
@@ -88,12 +92,16 @@ mod tests {
         }))
         .unwrap();
         let now = Stamp { wall_ms: 10_000, manager: ManagerId(1), boot: BootId(1), uptime_ms: 5_000 };
-        let resource = read(&disk, now).unwrap();
+        let cloud::api::Disk { resource, attached } = read(&disk, now).unwrap();
+        assert_eq!(
+            attached.map(|user| (user.zone, user.name)),
+            Some(("us-east1-b".into(), "linux-c0ffee-7".into()))
+        );
         assert_eq!(resource.created.map(|at| at.uptime_ms), Some(4_000));
         assert_eq!(resource.name, "us-east1-b/linux-c0ffee-7");
         assert_eq!(resource.instance.unwrap().as_str(), "linux-c0ffee-7");
         assert_eq!(resource.detail.as_deref(), Some("20 GiB, pd-balanced, us-east1-b"));
         disk.status = Some(Status::Deleting);
-        assert_eq!(read(&disk, now), None);
+        assert!(read(&disk, now).is_none());
     }
 }

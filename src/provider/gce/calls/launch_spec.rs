@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::super::resource::{Image, Net, region};
 use super::super::settings::Settings;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::InstanceId;
+use crate::core::ids::{InstanceId, OwnerId};
 use crate::port::provider::{LaunchRequest, ProviderError};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::{Market, Offering};
@@ -54,7 +54,7 @@ impl LaunchSpec {
         };
         let region = region(zone).ok_or_else(|| wrong(zone))?;
         let image = Image::parse(&offering.image).ok_or_else(|| wrong(&offering.image))?;
-        let request_id = request_id(request);
+        let request_id = request_id(&request.tags.owner, &request.token);
         let mut labels: HashMap<String, String> = settings.common.tags.iter().cloned().collect();
         labels.extend(tags::written(&request.tags).map(|(name, value)| (name.to_owned(), value)));
         let mut instance = Instance::new()
@@ -84,14 +84,14 @@ impl LaunchSpec {
 }
 
 /// Compute Engine's names begin with a letter; pools' may begin with a digit.
-fn name(id: &InstanceId) -> String {
+pub(super) fn name(id: &InstanceId) -> String {
     let fits = id.as_str().starts_with(|c: char| c.is_ascii_lowercase());
     if fits { id.to_string() } else { format!("greenroom-{id}") }
 }
 
 /// The first half of the digest, as a UUID.
-fn request_id(request: &LaunchRequest) -> String {
-    let digest = idempotency::digest(&request.tags.owner, &request.token);
+pub(super) fn request_id(owner: &OwnerId, token: &str) -> String {
+    let digest = idempotency::digest(owner, token);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     // Version 8 is for custom ids (RFC 9562).

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::ComputeEngine;
 use super::client::answer;
 use super::errors::{self, CallKind};
+use super::launch_spec::{created_by, name};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
 use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
@@ -52,8 +53,12 @@ fn not_listed(page: &InstanceAggregatedList) -> impl Iterator<Item = &str> {
 /// `None` if one of Greenroom's labels is missing.
 fn read(instance: &Instance) -> Option<Machine> {
     let (id, tags) = tags::read(|name| instance.labels.get(name).map(String::as_str))?;
+    let handle = Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() };
     Some(Machine {
-        handle: Handle { name: instance.name.clone()?, zone: last(instance.zone.as_deref()?).to_owned() },
+        // A copy has the metadata, but a name of its own.
+        token: created_by(instance).filter(|_| handle.name == name(&id)).map(str::to_owned),
+        disks: instance.disks.iter().filter_map(|disk| disk_name(disk.source.as_deref()?)).collect(),
+        handle,
         instance: id,
         tags,
         state: machine_state(instance),
@@ -62,6 +67,18 @@ fn read(instance: &Instance) -> Option<Machine> {
         what: what(instance),
         why: None,
     })
+}
+
+/// `ZONE/NAME` out of the path of a disk or an instance.
+pub(super) fn zone_and_name(path: &str) -> Option<(&str, &str)> {
+    let mut parts = path.rsplit('/');
+    let name = parts.next()?;
+    Some((parts.nth(1)?, name))
+}
+
+/// As in a list of disks.
+fn disk_name(path: &str) -> Option<String> {
+    zone_and_name(path).map(|(zone, name)| format!("{zone}/{name}"))
 }
 
 pub(super) fn machine_state(instance: &Instance) -> MachineState {
@@ -133,6 +150,8 @@ mod tests {
             "machineType": format!("{zone}/machineTypes/e2-medium"),
             "creationTimestamp": "2026-11-21T06:03:07.250-08:00",
             "scheduling": { "provisioningModel": "SPOT" },
+            "metadata": { "items": [{ "key": "greenroom-request", "value": "5d3a" }] },
+            "disks": [{ "source": format!("{zone}/disks/linux-c0ffee-7") }],
             "networkInterfaces": [{ "networkIP": "10.0.0.7", "accessConfigs": [{ "natIP": "203.0.113.7" }] }],
         }))
         .unwrap()
@@ -152,6 +171,11 @@ mod tests {
         assert_eq!(machine.created_ms, Some(1_795_269_787_250));
         assert_eq!(machine.addresses.private.as_deref(), Some("10.0.0.7"));
         assert_eq!(machine.addresses.public.as_deref(), Some("203.0.113.7"));
+        assert_eq!(machine.token.as_deref(), Some("5d3a"));
+        assert_eq!(machine.disks, ["us-east1-b/linux-c0ffee-7"]);
+        let mut copy = instance("RUNNING");
+        copy.name = Some("linux-c0ffee-7-copy".to_owned());
+        assert_eq!(read(&copy).unwrap().token, None, "a copy has the metadata, but not the name");
         let mut foreign = instance("RUNNING");
         foreign.labels.remove("greenroom-owner");
         assert_eq!(read(&foreign), None);

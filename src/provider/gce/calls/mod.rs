@@ -8,12 +8,12 @@ use google_cloud_compute_v1::model::Operation;
 use tokio::sync::OnceCell;
 
 use super::settings::Settings;
-use crate::core::ids::PoolName;
+use crate::core::ids::{OwnerId, PoolName};
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
-use crate::provider::cloud::api::{Api, Created, LaunchStatus, Machines, ResourceList};
+use crate::provider::cloud::api::{Api, Created, Disks, LaunchStatus, Machines};
 use crate::provider::cloud::machine::Handle;
 use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
@@ -86,6 +86,10 @@ impl Api for ComputeEngine {
         LaunchSpec::new(&self.settings, request, offering)
     }
 
+    fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
+        launch_spec::request_id(owner, token)
+    }
+
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {
         // Boxed, because requests are large and many may be concurrent.
         Box::pin(create::create(self, spec)).await
@@ -129,7 +133,7 @@ impl Api for ComputeEngine {
         Ok(output.contents.unwrap_or_default())
     }
 
-    async fn resources(&self, now: Stamp) -> Result<ResourceList, ProviderError> {
+    async fn disks(&self, now: Stamp) -> Result<Disks, ProviderError> {
         disks::list(self, now).await
     }
 

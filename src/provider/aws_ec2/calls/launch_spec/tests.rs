@@ -41,10 +41,14 @@ fn client() -> Client {
 
 #[test]
 fn a_token_has_a_form_that_ec2_takes() {
-    let token = token(&request("0123456789abcdef"));
+    let of = |owner: &str| {
+        let request = request(owner);
+        super::token(&request.tags.owner, &request.token)
+    };
+    let token = of("0123456789abcdef");
     assert_eq!(token, "greenroom-5d3a42f7de61748095cc81ba8973d13cfab920dcc9ea0002");
     assert!(token.len() <= 64, "{}", token.len());
-    assert_ne!(token, super::token(&request("fedcba9876543210")), "another owner's is another");
+    assert_ne!(token, of("fedcba9876543210"), "another owner's is another");
 }
 
 #[test]

@@ -19,6 +19,8 @@ fn machine(name: &str, state: MachineState) -> Machine {
         handle: Handle { name: name.to_owned(), zone: ZONE.to_owned() },
         instance: InstanceId::new(name),
         tags,
+        token: None,
+        disks: Vec::new(),
         state,
         created_ms: None,
         addresses: Addresses::default(),

@@ -130,9 +130,10 @@ fn a_name_begins_with_a_letter_and_a_token_is_one_uuid() {
     assert_eq!(spec("", &request("64bit", None)).handle().name, "greenroom-64bit-c0ffee-7");
     let (own, mut other) = (request("linux", None), request("linux", None));
     // Version 8, variant 2.
-    assert_eq!(request_id(&own), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
+    let id = |request: &LaunchRequest| request_id(&request.tags.owner, &request.token);
+    assert_eq!(id(&own), "5d3a42f7-de61-8480-95cc-81ba8973d13c");
     other.tags.owner = OwnerId::new("fedcba9876543210");
-    assert_ne!(request_id(&own), request_id(&other), "another owner's is another");
+    assert_ne!(id(&own), id(&other), "another owner's is another");
 }
 
 #[test]
