@@ -140,8 +140,9 @@ impl World {
         let events = request::acquire(&self.state, &ask, self.now);
         self.carry(&events);
         let seen = AttemptSeen {
-            job: job_facts,
+            job: Some(job_facts),
             instance: self.state.granted.get(&attempt).map(|g| g.instance.clone()),
+            unreadable: None,
             begun: self.now,
             closed: None,
             used: true,

@@ -24,9 +24,12 @@ pub enum Presence {
 /// What the host observed of one attempt's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptSeen {
-    pub job: JobFacts,
-    /// The instance that its `job` file names, if any.
+    /// `None`: the file `job` cannot be read. Such an attempt may belong to any pool.
+    pub job: Option<JobFacts>,
+    /// The instance that its file `assignment` names, if any.
     pub instance: Option<InstanceId>,
+    /// Why one of the two files cannot be read.
+    pub unreadable: Option<String>,
     pub begun: Stamp,
     /// The mark `closed`.
     pub closed: Option<Closed>,
@@ -134,9 +137,10 @@ pub fn over(seen: &AttemptSeen, timing: &Timing, now: Stamp) -> Option<End> {
     (now.since(seen.begun) >= longest(seen, timing)).then_some(End::Overrun)
 }
 
-/// How long an attempt may last at all.
+/// How long an attempt may last at all. An unknown timeout counts in the job's favour.
 fn longest(seen: &AttemptSeen, timing: &Timing) -> Duration {
-    seen.job.timeout.saturating_add(timing.job_timeout_grace)
+    let timeout = seen.job.as_ref().map_or(Duration::MAX, |job| job.timeout);
+    timeout.saturating_add(timing.job_timeout_grace)
 }
 
 /// When the passage of time alone may next end this attempt.
@@ -161,8 +165,9 @@ mod tests {
 
     fn seen(change: impl FnOnce(&mut AttemptSeen)) -> AttemptSeen {
         let mut seen = AttemptSeen {
-            job: facts(7, "a", HOUR),
+            job: Some(facts(7, "a", HOUR)),
             instance: None,
+            unreadable: None,
             begun: ago(Duration::from_mins(20)),
             closed: None,
             used: false,
@@ -285,7 +290,8 @@ mod tests {
 
     #[test]
     fn a_timeout_without_end_overflows_nothing() {
-        let endless = |s: &mut AttemptSeen| s.job.timeout = Duration::MAX;
+        let endless =
+            |s: &mut AttemptSeen| s.job = Some(JobFacts { timeout: Duration::MAX, ..facts(7, "a", HOUR) });
         assert_eq!(ends(endless), None);
         assert!(!NOW.reached(next_look(&seen(endless), &Timing::default())));
     }

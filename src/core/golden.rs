@@ -353,7 +353,10 @@ mod tests {
             next: Some(NOW),
             ..Report::new(NOW, 42)
         };
-        hold(REPORTS, &[report]);
+        let problem = "`job` is damaged".to_owned();
+        let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
+        let later = Report { notes: vec![unreadable], ..Report::new(NOW, 43) };
+        hold(REPORTS, &[report, later]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);
     }

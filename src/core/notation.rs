@@ -309,8 +309,9 @@ impl World {
     /// An open attempt with a living runner, between two stages.
     fn attend(&mut self, job: u64, begun: Stamp, instance: Option<InstanceId>) {
         let seen = AttemptSeen {
-            job: facts(job, "a", Duration::from_hours(1)),
+            job: Some(facts(job, "a", Duration::from_hours(1))),
             instance,
+            unreadable: None,
             begun,
             closed: None,
             used: true,

@@ -142,6 +142,11 @@ pub enum Note {
         #[serde(default)]
         cause: Option<String>,
     },
+    /// A file of an open attempt cannot be read: its job fails at the next stage.
+    AttemptUnreadable {
+        attempt: AttemptName,
+        problem: String,
+    },
     /// A static host cannot be used at present; it returns to service when it responds.
     Unavailable {
         instance: InstanceId,
@@ -259,6 +264,11 @@ impl fmt::Display for Note {
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances exist, limit {max_instances} (`max_instances`)")
             }
+            Self::AttemptUnreadable { attempt, problem } => write!(
+                f,
+                "attempt `{attempt}` cannot be read ({problem}): its job fails at the next stage, and keeps its \
+                 instance until the attempt ends"
+            ),
             Self::Unavailable { instance, reason: why } => {
                 write!(f, "{instance} gets no jobs at present: {why}")
             }
@@ -407,6 +417,14 @@ mod tests {
                     ..boot(&[])
                 }),
                 "h1 did not boot: the guest did not come up within 30 s",
+            ),
+            (
+                Note::AttemptUnreadable {
+                    attempt: AttemptName::new("custom-executor7"),
+                    problem: "`job` is damaged".to_owned(),
+                },
+                "attempt `custom-executor7` cannot be read (`job` is damaged): its job fails at the next stage, and \
+                 keeps its instance until the attempt ends",
             ),
             (Note::Moved { problem: "moved".to_owned() }, "moved"),
         ] {

@@ -237,8 +237,9 @@ impl Directory {
             let record = dir.record.as_ref().filter(|r| r.pool == *pool)?;
             let (runner, tmpdir) = presence(name, dir);
             Some(AttemptSeen {
-                job: record.job.clone(),
+                job: Some(record.job.clone()),
                 instance: record.assignment.as_ref().map(|a| a.instance.clone()),
+                unreadable: None,
                 begun: record.begun,
                 closed: dir.closed,
                 used: dir.used,

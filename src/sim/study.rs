@@ -181,8 +181,9 @@ impl Study {
         let project = self.rng.pick(&["red/app", "red/lib", "blue/app"]);
         let job = JobFacts::new(JobKey::new("https://gitlab", self.jobs), project, Duration::from_mins(10));
         let seen = AttemptSeen {
-            job: job.clone(),
+            job: Some(job.clone()),
             instance: None,
+            unreadable: None,
             begun: now,
             closed: None,
             used: false,

@@ -10,20 +10,7 @@ async fn an_attempt_goes_from_begin_to_forget() {
     let begun = record(&host);
     let (lease, first) = host.begin_attempt(&name(), &begun).await.unwrap();
     assert_eq!(first, begun);
-    let endpoint = Endpoint {
-        address: "192.0.2.1".into(),
-        port: 22,
-        user: "ci".into(),
-        host_key: "ssh-ed25519 A".into(),
-        key: None,
-        jump: None,
-    };
-    let assignment = Assignment {
-        instance: InstanceId::new("linux-1"),
-        endpoint,
-        is_static: false,
-        timeouts: StageTimeouts::default(),
-    };
+    let assignment = assignment();
     for now in [Some(&assignment), None, Some(&assignment)] {
         host.assign(&name(), now).await.unwrap();
         let (_call, found) = host.enter_attempt(&name()).await.unwrap().unwrap();
@@ -143,19 +130,73 @@ fn a_run_that_sends_is_never_called_unused() {
     println!("of 200: {sent} sent");
 }
 
+fn assignment() -> Assignment {
+    let endpoint = Endpoint {
+        address: "192.0.2.7".into(),
+        port: 22,
+        user: "ci".into(),
+        host_key: "ssh-ed25519 AAAA".into(),
+        key: None,
+        jump: None,
+    };
+    Assignment {
+        instance: InstanceId::new("linux-7f3a-1"),
+        endpoint,
+        is_static: false,
+        timeouts: StageTimeouts::default(),
+    }
+}
+
 #[tokio::test]
-async fn a_damaged_job_file_is_no_attempt_unless_a_call_lives() {
+async fn a_damaged_file_is_the_trouble_of_its_attempt_alone() {
     let home = home();
     let root = home.path().join("state");
     let host = operator(&root);
+    let other = AttemptName::new("custom-executor2");
     let (lease, _) = host.begin_attempt(&name(), &record(&host)).await.unwrap();
-    fs::write(root.join("attempts/custom-executor1/job"), "{\"for").unwrap();
-    let error = host.attempts_of(&pool()).await.unwrap_err().to_string();
-    assert!(error.contains("is damaged"), "{error}");
+    let (_other, _) = host.begin_attempt(&other, &record(&host)).await.unwrap();
+    let dir = root.join("attempts/custom-executor1");
+    host.assign(&name(), Some(&assignment())).await.unwrap();
+    let found = async |pool: &str| {
+        let all = operator(&root).attempts_of(&PoolName::new(pool)).await.unwrap();
+        all.into_iter().collect::<Vec<_>>()
+    };
+    // The pool is in the file that cannot be read: each pool sees the attempt.
+    for (text, problem) in [("{\"for", "is damaged"), ("{\"format\":99}", "format 99")] {
+        fs::write(dir.join("job"), text).unwrap();
+        let all = found("linux").await;
+        assert_eq!((all.len(), &all[1].0), (2, &other));
+        assert!(all[1].1.job.is_some() && all[1].1.unreadable.is_none());
+        let seen = &all[0].1;
+        assert!(seen.unreadable.as_ref().unwrap().contains(problem), "{seen:?}");
+        assert!(seen.job.is_none() && seen.lease_held && seen.closed.is_none(), "{seen:?}");
+        assert_eq!(seen.instance, Some(assignment().instance), "its instance is still known");
+        assert_eq!(found("another").await, all[..1]);
+    }
     drop(lease);
-    assert!(host.attempts_of(&pool()).await.unwrap().is_empty());
+    assert!(!found("linux").await[0].1.lease_held, "between two stages");
+    let error = host.enter_attempt(&name()).await.unwrap_err().to_string();
+    assert!(error.contains("format 99"), "the job log names the cause: {error}");
     let closing = host.close_attempt(&name(), End::CleanedUp).await.unwrap();
     assert!(closing.record.is_none());
+    drop(closing);
+    let all = found("linux").await;
+    assert!(all[0].1.closed.is_some() && !all[0].1.lease_held, "{all:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_whose_marks_cannot_be_examined_counts_as_in_use() {
+    let home = home();
+    let root = home.path().join("state");
+    let host = operator(&root);
+    drop(host.begin_attempt(&name(), &record(&host)).await.unwrap());
+    let closed = root.join("attempts/custom-executor1/closed");
+    fs::create_dir(&closed).unwrap();
+    let seen = seen(&host).await.unwrap();
+    assert!(seen.lease_held && seen.closed.is_none(), "{seen:?}");
+    assert!(seen.unreadable.as_ref().unwrap().contains("examine"), "{seen:?}");
+    fs::remove_dir(&closed).unwrap();
+    assert!(self::seen(&host).await.unwrap().unreadable.is_none());
 }
 
 #[tokio::test]

@@ -142,6 +142,11 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
             let remedy = "start the host if it should be running; it gets jobs again as soon as it responds";
             code::POOL_HOST_UNAVAILABLE.found(what, remedy)
         }
+        Note::AttemptUnreadable { .. } => {
+            let remedy = "make the file readable if a change of its owner or mode caused this; otherwise wait: the \
+                          runner ends the job, and a retry gets a new attempt";
+            code::ATTEMPTS_UNREADABLE.found(what, remedy)
+        }
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
             return None;
         }
@@ -153,7 +158,8 @@ fn orphaned_attempts(facts: &PoolFacts<'_>, when: &When) -> Option<Finding> {
     let timing = facts.state.policy.as_ref().map_or(&fallback, |policy| &policy.timing);
     let ended = |(name, seen): (&AttemptName, &AttemptSeen)| {
         let end = over(seen, timing, when.now()).filter(|end| *end != End::CleanedUp)?;
-        Some(format!("job {} ({end}, `{name}`)", seen.job.key))
+        let job = seen.job.as_ref().map_or_else(|| "a job".to_owned(), |job| format!("job {}", job.key));
+        Some(format!("{job} ({end}, `{name}`)"))
     };
     let ended: Vec<String> = facts.attempts.iter().filter_map(ended).collect();
     (!ended.is_empty()).then(|| {

@@ -48,6 +48,7 @@ pub(crate) fn notes(text: &str) -> String {
         Note::Copies { names } => format!("copies {}", names.join(" ")),
         Note::OverLimit { alive, max_instances } => format!("{alive} over {max_instances}"),
         Note::CallsFailing { instance, .. } => format!("failing {instance}"),
+        Note::AttemptUnreadable { attempt, .. } => format!("unreadable {attempt}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),

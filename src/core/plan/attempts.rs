@@ -13,6 +13,8 @@ use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::Release;
 use crate::core::policy::Policy;
 use crate::core::pool::Grant;
+use crate::core::report::{Note, Report};
+use crate::core::reservation::Reservation;
 use crate::core::time::Stamp;
 
 /// Open attempts that name an instance without having a grant on it: it is in use, whatever the journal contains.
@@ -42,13 +44,19 @@ impl UngrantedAttempts {
 struct Found {
     changes: Vec<Change>,
     effects: Vec<Effect>,
+    notes: Vec<Note>,
     ungranted: UngrantedAttempts,
 }
 
 /// A living `cleanup` takes milliseconds from the mark `closed` to the release.
 const COMMITTING: Duration = Duration::from_secs(1);
 
-pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Policy) -> UngrantedAttempts {
+pub(super) fn step(
+    draft: &mut PlanBuilder<'_>,
+    observed: &Observed,
+    policy: &Policy,
+    report: &mut Report,
+) -> UngrantedAttempts {
     let mut found = Found::default();
     let mut grants = draft.state().granted.iter().peekable();
     // Both are sorted by name: one walk over both.
@@ -67,7 +75,8 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, observed: &Observed, policy: &Po
     }
     waiting(&mut found, draft, observed);
     closing(&mut found, draft, observed, policy);
-    let Found { changes, effects, ungranted } = found;
+    let Found { changes, effects, notes, ungranted } = found;
+    report.notes.extend(notes);
     if !changes.is_empty() {
         for change in changes {
             draft.emit(change);
@@ -134,7 +143,16 @@ fn open(
     {
         found.ungranted.0.push(UngrantedAttempt { instance: instance.clone(), used: seen.used });
     }
-    let may_end = grant.is_some() || (!seen.lease_held && draft.state().waiting_for(name).is_none());
+    let is_waiting = draft.state().waiting_for(name).is_some();
+    if let Some(problem) = &seen.unreadable
+        && (seen.job.is_some() || grant.is_some() || is_waiting)
+    {
+        let problem = problem.clone();
+        found.notes.push(Note::AttemptUnreadable { attempt: name.clone(), problem });
+    }
+    let recorded = grant.filter(|_| seen.job.is_none()).map(|grant| as_granted(seen, grant));
+    let seen = recorded.as_ref().unwrap_or(seen);
+    let may_end = grant.is_some() || (!seen.lease_held && !is_waiting);
     if !may_end {
         return;
     }
@@ -142,6 +160,12 @@ fn open(
         Some(how) => found.effects.push(Effect::EndAttempt { attempt: name.clone(), how }),
         None => draft.wake_at(attempt::next_look(seen, &policy.timing)),
     }
+}
+
+/// An attempt whose file `job` cannot be read, with what its request recorded.
+fn as_granted(seen: &AttemptSeen, grant: &Grant) -> AttemptSeen {
+    let Reservation { job, requested_at, .. } = &*grant.reservation;
+    AttemptSeen { job: Some(job.clone()), begun: *requested_at, boot: requested_at.boot, ..seen.clone() }
 }
 
 fn waiting(found: &mut Found, draft: &PlanBuilder<'_>, observed: &Observed) {

@@ -97,7 +97,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     if view.recorded.availability.offerings() != &**offerings {
         draft.emit(Change::OfferingsChanged { offerings: offerings.to_vec() });
     }
-    let ungranted = attempts::step(&mut draft, view.observed, policy);
+    let ungranted = attempts::step(&mut draft, view.observed, policy, &mut report);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, reconciled.uncounted);

@@ -136,7 +136,7 @@ impl LocalHost {
     /// The pool of an attempt; `None` if it had no `prepare`.
     pub fn pool_of(&self, name: &AttemptName) -> Result<Option<PoolName>, HostError> {
         let dir = self.state.attempt(name)?;
-        Ok(JobFile::read_pool(&dir)?)
+        JobFile::read_pool(&dir)
     }
 
     pub(super) fn write_assignment(
@@ -186,14 +186,12 @@ impl LocalHost {
         let lease = self.keep(name, file, Kind::Shared);
         let used = self.mark_closed_at(dir, how)?;
         let calls_remain = stop_calls(dir)?;
-        let record = match JobFile::read(dir) {
-            Ok(job) => job.map(|job| job.record),
-            Err(failure) if failure.damaged => {
-                tracing::warn!("{}", failure.error);
-                None
-            }
-            Err(failure) => return Err(failure.error),
-        };
+        // The mark is set: a pass completes the release of an attempt that this call cannot read.
+        let record = JobFile::read(dir).unwrap_or_else(|problem| {
+            tracing::warn!("{problem}");
+            None
+        });
+        let record = record.map(|job| job.record);
         Ok(Closing { lease, record, used, calls_remain })
     }
 

@@ -71,6 +71,8 @@ pub struct LocalHost {
     pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: RefCell<Vec<Child>>,
     pub(super) finished: FinishedAttempts,
+    /// Attempts that cannot be read, and why, as logged.
+    pub(super) unreadable: RefCell<BTreeMap<AttemptName, String>>,
 }
 
 impl LocalHost {
@@ -95,6 +97,7 @@ impl LocalHost {
             replacement_watch: RefCell::default(),
             children: RefCell::default(),
             finished: FinishedAttempts::default(),
+            unreadable: RefCell::default(),
         })
     }
 

@@ -31,7 +31,7 @@ pub(super) struct JobFile {
 }
 
 /// The origin of the attempt. Values that could not be determined are not checked later.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Origin {
     pub runner: Option<ProcessId>,
     pub tmpdir: Option<Tmpdir>,
@@ -58,18 +58,14 @@ impl Tmpdir {
     }
 }
 
-/// Why a `job` file cannot be used.
+/// As much of an attempt's two files as can be read.
 #[derive(Debug)]
-pub(super) struct JobFileError {
-    pub error: HostError,
-    /// The text is invalid, as opposed to a file that could not be read or has another format.
-    pub damaged: bool,
-}
-
-impl From<JobFileError> for HostError {
-    fn from(failure: JobFileError) -> Self {
-        failure.error
-    }
+pub(super) struct Readable {
+    /// `None`: no `prepare` has created the file, or it cannot be read.
+    pub job: Option<JobFile>,
+    pub assignment: Option<Assignment>,
+    /// Why one of them cannot be read.
+    pub problem: Option<HostError>,
 }
 
 impl JobFile {
@@ -85,21 +81,25 @@ impl JobFile {
     }
 
     /// Reads `dir/job` and `dir/assignment`; `None` if no `prepare` has created the first.
-    pub(super) fn read(dir: &Path) -> Result<Option<Self>, JobFileError> {
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>, HostError> {
         let Some(mut job) = Self::read_job(&dir.join(JOB))? else { return Ok(None) };
-        let path = dir.join(ASSIGNMENT);
-        if let Some(text) = text(&path)? {
-            job.record.assignment = serde_json::from_slice(&text).map_err(|e| damaged(&path, &e))?;
-        }
+        job.record.assignment = read_assignment(dir)?;
         Ok(Some(job))
     }
 
+    /// The same for an observer: what can be read of one file, whatever happened to the other.
+    pub(super) fn examine(dir: &Path) -> Readable {
+        let (job, unread) = apart(Self::read_job(&dir.join(JOB)));
+        let (assignment, unassigned) = apart(read_assignment(dir));
+        Readable { job, assignment, problem: unread.or(unassigned) }
+    }
+
     /// The pool in `dir/job`.
-    pub(super) fn read_pool(dir: &Path) -> Result<Option<PoolName>, JobFileError> {
+    pub(super) fn read_pool(dir: &Path) -> Result<Option<PoolName>, HostError> {
         Ok(Self::read_job(&dir.join(JOB))?.map(|job| job.record.pool))
     }
 
-    fn read_job(path: &Path) -> Result<Option<Self>, JobFileError> {
+    fn read_job(path: &Path) -> Result<Option<Self>, HostError> {
         #[derive(Deserialize)]
         struct Version {
             format: u32,
@@ -113,7 +113,7 @@ impl JobFile {
             Ordering::Less => format!("{}: {OUTDATED_REMEDY}", outdated(&name, format)),
             Ordering::Greater => newer(&name, format),
         };
-        Err(JobFileError { error: HostError::Io { what: refused }, damaged: false })
+        Err(HostError::Io { what: refused })
     }
 }
 
@@ -128,12 +128,25 @@ fn encode(what: &impl Serialize, path: &Path) -> Result<Vec<u8>, HostError> {
     serde_json::to_vec(what).map_err(|e| cannot("write", path, std::io::Error::from(e)))
 }
 
-fn text(path: &Path) -> Result<Option<Vec<u8>>, JobFileError> {
-    files::read(path).map_err(|e| JobFileError { error: cannot("read", path, e), damaged: false })
+fn read_assignment(dir: &Path) -> Result<Option<Assignment>, HostError> {
+    let path = dir.join(ASSIGNMENT);
+    let Some(text) = text(&path)? else { return Ok(None) };
+    serde_json::from_slice(&text).map_err(|e| damaged(&path, &e))
 }
 
-fn damaged(path: &Path, problem: &serde_json::Error) -> JobFileError {
-    JobFileError { error: io(format_args!("`{}` is damaged: {problem}", path.display())), damaged: true }
+fn apart<T>(read: Result<Option<T>, HostError>) -> (Option<T>, Option<HostError>) {
+    match read {
+        Ok(found) => (found, None),
+        Err(problem) => (None, Some(problem)),
+    }
+}
+
+fn text(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
+    files::read(path).map_err(|e| cannot("read", path, e))
+}
+
+fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
+    io(format_args!("`{}` is damaged: {problem}", path.display()))
 }
 
 #[cfg(test)]
@@ -159,8 +172,10 @@ mod tests {
             ("{\"format\":1}", false),
         ] {
             fs::write(home.path().join(JOB), text).unwrap();
-            let failure = JobFile::read(home.path()).unwrap_err();
-            assert_eq!(failure.damaged, damaged, "{text}");
+            let error = JobFile::read(home.path()).unwrap_err().to_string();
+            assert_eq!(error.contains("is damaged"), damaged, "{text}: {error}");
+            let readable = JobFile::examine(home.path());
+            assert_eq!((readable.job, readable.problem.unwrap().to_string()), (None, error));
         }
     }
 
@@ -220,6 +235,8 @@ mod tests {
         assign(home.path(), None).unwrap();
         assert_eq!(JobFile::read(home.path()).unwrap().unwrap().record.assignment, None);
         fs::write(home.path().join(ASSIGNMENT), "{\"instance\":").unwrap();
-        assert!(JobFile::read(home.path()).unwrap_err().damaged);
+        assert!(JobFile::read(home.path()).unwrap_err().to_string().contains("is damaged"));
+        let readable = JobFile::examine(home.path());
+        assert!(readable.job.is_some() && readable.assignment.is_none() && readable.problem.is_some());
     }
 }

@@ -12,14 +12,23 @@ use std::time::{Duration, SystemTime};
 use super::attempt::remove_if_free;
 use super::error::cannot;
 use super::host::LocalHost;
-use super::job_file::{JobFile, Origin, Tmpdir};
-use super::lease::{self, LeaseStatus};
+use super::job_file::{JobFile, Origin, Readable, Tmpdir};
+use super::lease::{self, modified};
 use super::mark::{self, CLOSED, USED};
 use super::process::{Namespaces, RECHECK_DELAY, presence};
 use crate::core::attempt::{AttemptSeen, Closed, Presence};
-use crate::core::ids::{AttemptName, PoolName};
-use crate::core::time::Stamp;
+use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::time::{BootId, Stamp};
 use crate::port::host_error::HostError;
+
+/// What an attempt's marks and lease show.
+#[derive(Debug, Clone, Copy)]
+struct Marks {
+    closed: Option<Closed>,
+    used: bool,
+    lease_held: bool,
+    lease_at: Stamp,
+}
 
 /// One attempt as it was found.
 struct Found {
@@ -87,42 +96,110 @@ impl LocalHost {
             if is_finished {
                 continue;
             }
-            if let Some((of, attempt)) = self.find_attempt(&name, &path)? {
-                if attempt.seen.closed.is_some() && !attempt.seen.lease_held {
+            let Some((of, attempt)) = self.find_attempt(&name, &path, &known) else { continue };
+            self.log_unreadable(&name, attempt.seen.unreadable.as_deref());
+            match of {
+                Some(of) if attempt.seen.closed.is_some() && !attempt.seen.lease_held => {
                     self.finished.borrow_mut().insert(name, (known.ino(), of, attempt.seen));
-                } else if of == *pool {
-                    found.insert(name, attempt);
                 }
+                // An attempt whose pool cannot be read may be the one that a pool has recorded.
+                of if of.as_ref().is_none_or(|of| of == pool) => drop(found.insert(name, attempt)),
+                _ => {}
             }
         }
         self.finished.borrow_mut().retain(|name, (inode, ..)| present.get(name) == Some(inode));
+        self.unreadable.borrow_mut().retain(|name, _| present.contains_key(name));
         Ok(found)
     }
 
-    fn find_attempt(&self, name: &AttemptName, dir: &Path) -> Result<Option<(PoolName, Found)>, HostError> {
-        let failed = |e: io::Error| cannot("examine", dir, e);
-        // In this order: once the attempt is closed no new call stays, so a lease that is free after that stays free.
-        let closed = mark::closed(dir).map_err(failed)?;
-        let used = mark::is_set(dir, USED).map_err(failed)?;
-        let lease = lease::status(dir).map_err(failed)?;
-        let held = lease.is_some_and(|lease| lease.held) && !self.holds_exclusively(name);
-        let job = match JobFile::read(dir) {
-            Ok(job) => job,
-            // A damaged file cannot serve a job. But while a call is running that read it earlier, the attempt must not
-            // count as gone.
-            Err(failure) if failure.damaged && !held => {
-                tracing::warn!("{}", failure.error);
-                None
+    /// One attempt, with its pool if that is known. `None`: it had no `prepare`.
+    ///
+    /// What cannot be read is this attempt's trouble alone: it counts as unknown, in the job's favour.
+    fn find_attempt(
+        &self,
+        name: &AttemptName,
+        dir: &Path,
+        known: &fs::Metadata,
+    ) -> Option<(Option<PoolName>, Found)> {
+        let marks = self.find_marks(name, dir, known);
+        let Readable { job, assignment, problem } = JobFile::examine(dir);
+        let problem = problem.map(|problem| problem.to_string());
+        let (marks, problem) = match marks {
+            Ok(marks) => (marks, problem),
+            Err(error) => {
+                let marks = Marks { closed: None, used: true, lease_held: true, lease_at: modified(known) };
+                (marks, problem.or_else(|| Some(cannot("examine", dir, error).to_string())))
             }
-            Err(failure) => return Err(failure.error),
         };
+        let instance = assignment.map(|assignment| assignment.instance);
         let Some(job) = job else {
-            remove_if_old(dir, self.times.unprepared_retention);
-            return Ok(None);
+            if problem.is_none() {
+                remove_if_old(dir, self.times.unprepared_retention);
+                return None;
+            }
+            let seen = self.unknown(&marks, instance, problem);
+            return Some((None, Found { seen, origin: Origin::default() }));
         };
-        let at = lease.map_or(job.record.begun, |LeaseStatus { at, .. }| at);
-        let seen = facts(&job, closed, used, held, at);
-        Ok(Some((job.record.pool, Found { seen, origin: job.origin })))
+        let record = &job.record;
+        let seen = AttemptSeen {
+            job: Some(record.job.clone()),
+            begun: record.begun,
+            boot: record.begun.boot,
+            ..self.unknown(&marks, instance, problem)
+        };
+        Some((Some(job.record.pool), Found { seen, origin: job.origin }))
+    }
+
+    fn find_marks(&self, name: &AttemptName, dir: &Path, known: &fs::Metadata) -> io::Result<Marks> {
+        // In this order: once the attempt is closed no new call stays, so a lease that is free after that stays free.
+        let closed = mark::closed(dir)?;
+        let used = mark::is_set(dir, USED)?;
+        let lease = lease::status(dir)?;
+        let lease_held = lease.is_some_and(|lease| lease.held) && !self.holds_exclusively(name);
+        Ok(Marks {
+            closed,
+            used,
+            lease_held,
+            lease_at: lease.map_or_else(|| modified(known), |lease| lease.at),
+        })
+    }
+
+    /// An attempt of which only the marks are known.
+    fn unknown(
+        &self,
+        marks: &Marks,
+        instance: Option<InstanceId>,
+        unreadable: Option<String>,
+    ) -> AttemptSeen {
+        let Marks { closed, used, lease_held, lease_at } = *marks;
+        // A lease that could not be written names no boot.
+        let boot = if lease_at.boot == BootId(0) { self.clock.boot() } else { lease_at.boot };
+        AttemptSeen {
+            job: None,
+            instance,
+            unreadable,
+            begun: lease_at,
+            closed,
+            used,
+            lease_held,
+            lease_at,
+            runner: Presence::Unknown,
+            tmpdir: Presence::Unknown,
+            boot,
+        }
+    }
+
+    /// Once for each problem, not in each pass of each pool.
+    fn log_unreadable(&self, name: &AttemptName, problem: Option<&str>) {
+        let mut logged = self.unreadable.borrow_mut();
+        match problem {
+            Some(problem) if logged.get(name).is_none_or(|logged| logged != problem) => {
+                tracing::warn!(attempt = %name, "cannot read an attempt: {problem}");
+                logged.insert(name.clone(), problem.to_owned());
+            }
+            Some(_) => {}
+            None => drop(logged.remove(name)),
+        }
     }
 
     pub(super) fn clear_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
@@ -148,28 +225,6 @@ fn remove_if_old(path: &Path, kept: Duration) {
     let old = fs::symlink_metadata(path).ok().and_then(age).is_some_and(|age| age > kept);
     if old && let Err(error) = remove_if_free(path) {
         tracing::warn!("{}", cannot("remove", path, error));
-    }
-}
-
-fn facts(
-    job: &JobFile,
-    closed: Option<Closed>,
-    used: bool,
-    lease_held: bool,
-    lease_at: Stamp,
-) -> AttemptSeen {
-    let record = &job.record;
-    AttemptSeen {
-        job: record.job.clone(),
-        instance: record.assignment.as_ref().map(|a| a.instance.clone()),
-        begun: record.begun,
-        closed,
-        used,
-        lease_held,
-        lease_at,
-        runner: Presence::Unknown,
-        tmpdir: Presence::Unknown,
-        boot: record.begun.boot,
     }
 }
 

@@ -45,8 +45,9 @@ fn seen(runner: Presence) -> AttemptSeen {
     let key = JobKey::new("https://gitlab.example.com", 4711);
     let job = JobFacts::new(key, "acme/shop", Duration::from_hours(1));
     AttemptSeen {
-        job,
+        job: Some(job),
         instance: None,
+        unreadable: None,
         begun: at(0.0),
         closed: None,
         used: true,
@@ -190,6 +191,13 @@ fn of_reports() -> Vec<Trouble> {
             Note::Unavailable { instance: id(1), reason: "it does not answer: no route to host".into() },
             "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no jobs at present: it does not answer: no \
              route to host\n  help: start the host if it should be running; it gets jobs again as soon as it responds",
+        ),
+        (
+            Note::AttemptUnreadable { attempt: AttemptName::new("torn"), problem: "`job` is damaged".into() },
+            "warning [attempts-unreadable]: pool `linux`: attempt `torn` cannot be read (`job` is damaged): its job \
+             fails at the next stage, and keeps its instance until the attempt ends\n  help: make the file readable if a \
+             change of its owner or mode caused this; otherwise wait: the runner ends the job, and a retry gets a new \
+             attempt",
         ),
     ] {
         let mut bench = calm();

@@ -45,6 +45,36 @@ fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
 }
 
 #[test]
+fn an_attempt_that_cannot_be_read_keeps_its_instance_until_its_record_says_that_it_is_over() {
+    let unreadable = |s: &mut crate::core::attempt::AttemptSeen| {
+        (s.job, s.unreadable) = (None, Some("`job` is damaged".to_owned()));
+        (s.runner, s.tmpdir) = (Presence::Unknown, Presence::Unknown);
+        s.begun = s.lease_at;
+    };
+    let with = |text: &str, change: fn(&mut crate::core::attempt::AttemptSeen)| {
+        changed(text, |w| {
+            unreadable(w.seen(7));
+            w.seen(7).lease_at = ago(Duration::from_mins(1));
+            change(w.seen(7));
+        })
+    };
+    assert_eq!(with("held 5m by 7", |s| s.lease_held = true), "");
+    assert_eq!(with("held 5m by 7", |_| ()), "", "between two stages");
+    let unused = |s: &mut crate::core::attempt::AttemptSeen| s.lease_at = ago(Duration::from_mins(10));
+    assert_eq!(with("held 20m by 7", unused), "end attempt a7 (unused for too long)");
+    let by_record = "end attempt a7 (it exceeded its job's timeout)";
+    assert_eq!(with("held 75m by 7", |s| s.lease_held = true), by_record, "by the request");
+    assert_eq!(with("fixed aside 5m named 7", |s| s.lease_held = true), "", "no record knows its timeout");
+    let notes = |text: &str| {
+        let mut world = world(text);
+        unreadable(world.seen(7));
+        world.plan().report.notes.len()
+    };
+    assert_eq!(notes("held 5m by 7"), 1);
+    assert_eq!(notes("fixed aside 5m named 7"), 0, "it may belong to any pool");
+}
+
+#[test]
 fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     let closed = |change: fn(&mut crate::core::attempt::AttemptSeen)| {
         changed("uses 2 | held 5m by 7", |w| {
