@@ -18,8 +18,10 @@ use crate::port::wakeups::{MailboxName, WakeReason};
 
 pub use super::exit::{KeeperExit, KeeperMode, keep};
 
-/// Longest wait after a failed pass.
+/// Longest wait after a failed pass, or a failed wait.
 const AFTER_ERROR: Duration = Duration::from_secs(10);
+/// The pause after the first failed wait; it doubles with each failure in a row.
+const AFTER_FAILED_WAIT: Duration = Duration::from_secs(1);
 /// After a pass, a keeper rests this many times as long as the pass took, but at most `LONGEST_REST`. Under many
 /// wake-ups (hundreds of concurrent jobs) this leaves the processor, and the lock of the state, to the calls.
 const REST: u32 = 3;
@@ -73,6 +75,8 @@ pub(super) struct PoolKeeper {
     has_idle: bool,
     /// No pass before this moment.
     rest_until: Option<Stamp>,
+    /// Failed waits in a row.
+    failed_waits: u32,
     /// The started effects as text, if the caller wants them.
     pub(super) did: Option<Vec<String>>,
 }
@@ -94,6 +98,7 @@ impl PoolKeeper {
             running: FuturesUnordered::new(),
             has_idle: false,
             rest_until: None,
+            failed_waits: 0,
             did: None,
         }
     }
@@ -147,10 +152,7 @@ impl PoolKeeper {
             IDLE_INTERVAL
         };
         match self.engine.host.wakeups.wait(MailboxName::Keeper(&self.engine.pool), within).await {
-            Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => RoundEnd::Woken,
-            Ok(
-                why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted),
-            ) => RoundEnd::Stopped(why),
+            Ok(reason) => stop(reason).unwrap_or(RoundEnd::Woken),
             Err(error) => {
                 tracing::error!(pool = %self.engine.pool, "waiting failed: {error}");
                 self.engine.host.wakeups.pause(AFTER_ERROR).await;
@@ -218,17 +220,31 @@ impl PoolKeeper {
         let wakeups = Rc::clone(&self.engine.host.wakeups);
         let pool = self.engine.pool.clone();
         let wait = Box::pin(async move { wakeups.wait(MailboxName::Keeper(&pool), time).await });
-        if self.running.is_empty() {
-            return stop(wait.await);
-        }
-        let (done, woken) = match select(self.running.next(), wait).await {
-            Either::Left((done, _)) => (done, None),
-            Either::Right((woken, _)) => (None, Some(woken)),
+        let (done, woken) = if self.running.is_empty() {
+            (None, Some(wait.await))
+        } else {
+            match select(self.running.next(), wait).await {
+                Either::Left((done, _)) => (done, None),
+                Either::Right((woken, _)) => (None, Some(woken)),
+            }
         };
         if let Some(done) = done {
             self.note(done, setup);
         }
-        woken.and_then(stop)
+        match woken? {
+            Ok(reason) => {
+                self.failed_waits = 0;
+                stop(reason)
+            }
+            Err(error) => {
+                tracing::error!(pool = %self.engine.pool, "waiting failed: {error}");
+                // Effects continue during the rest before the next pass.
+                let pause = AFTER_FAILED_WAIT * 2_u32.pow(self.failed_waits.min(4));
+                self.failed_waits = self.failed_waits.saturating_add(1);
+                self.rest_until = Some(self.engine.now().plus(pause.min(AFTER_ERROR)));
+                None
+            }
+        }
     }
 
     /// How many effects are under way.
@@ -319,15 +335,11 @@ async fn beside<T>(running: &mut Running, mut work: impl Future<Output = T> + Un
     (work.await, ended)
 }
 
-fn stop(woken: Result<WakeReason, crate::port::host_error::HostError>) -> Option<RoundEnd> {
+fn stop(woken: WakeReason) -> Option<RoundEnd> {
     match woken {
-        Ok(why @ (WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted)) => {
-            Some(RoundEnd::Stopped(why))
+        WakeReason::Stop | WakeReason::Unneeded | WakeReason::Replaced | WakeReason::Evicted => {
+            Some(RoundEnd::Stopped(woken))
         }
-        Ok(WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone) => None,
-        Err(error) => {
-            tracing::error!("waiting failed: {error}");
-            None
-        }
+        WakeReason::Message | WakeReason::Timeout | WakeReason::RunnerGone => None,
     }
 }

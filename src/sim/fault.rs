@@ -108,6 +108,8 @@ faults! {
     CancelledRunning = "cancelled-running",
     /// A wake-up is lost on its way.
     HintLost = "hint-lost",
+    /// A keeper cannot wait for wake-ups.
+    WaitFails = "wait-fails",
     /// The state's lock is held for too long.
     StoreBusy = "store-busy",
     /// The disk reports an error.
@@ -144,6 +146,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::TerminateIgnored, 400),
     (Fault::Stall, 3),
     (Fault::HintLost, 500),
+    (Fault::WaitFails, 300),
     (Fault::StoreBusy, 10),
     (Fault::StoreFails, 10),
     (Fault::DiskFull, 1000),

@@ -251,6 +251,12 @@ impl WakeUps for SimHost {
 
     async fn wait(&self, inbox: MailboxName<'_>, within: Duration) -> Result<WakeReason, HostError> {
         let directory = self.step("wakeups.wait").await;
+        if let MailboxName::Keeper(pool) = inbox
+            && self.proc.world.borrow_mut().strikes(Fault::WaitFails)
+        {
+            keeping::wait_failed(&mut self.proc.world.borrow_mut(), self.proc.pid, pool);
+            return Err(HostError::Io { what: "the mailbox cannot be bound".to_owned() });
+        }
         let (mailbox, channel) = match inbox {
             MailboxName::Keeper(pool) => {
                 (Mailbox::Keeper(pool.clone()), Channel::Keeper(self.proc.machine, pool.clone()))

@@ -10,6 +10,9 @@ use crate::core::ids::PoolName;
 use crate::core::instance::Phase;
 use crate::core::time::Stamp;
 
+/// The shortest time between two failed waits of a keeper.
+const BACK_OFF_MS: u64 = 1_000;
+
 /// A process is about to call a provider. A keeper does so under its lock only.
 pub(super) fn acts(world: &mut World, pid: Pid, call: &str) {
     let Some(process) = world.processes.get(&pid).filter(|p| p.kind == Kind::Keep) else { return };
@@ -35,6 +38,15 @@ pub(super) fn relied_on(world: &mut World) {
 pub(super) fn state_read(world: &mut World, pid: Pid, pool: &PoolName) {
     if world.truth.keeper == Some(pid) {
         world.truth.relied.remove(pool);
+    }
+}
+
+/// A keeper's wait fails. It pauses before it waits again, instead of making pass after pass.
+pub(super) fn wait_failed(world: &mut World, pid: Pid, pool: &PoolName) {
+    let now = world.now;
+    let last = world.truth.failed_waits.insert((pid, pool.clone()), now);
+    if last.is_some_and(|last| now < last + BACK_OFF_MS) {
+        world.broken(format!("promise 3: the keeper of {pool} runs in circles while its waits fail"));
     }
 }
 

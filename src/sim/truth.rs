@@ -55,6 +55,8 @@ pub struct Truth {
     /// Jobs that no runner has taken yet, by their index in the scenario.
     pub queue: VecDeque<usize>,
     pub live: BTreeMap<AttemptName, Live>,
+    /// When a keeper last failed to wait for wake-ups.
+    pub failed_waits: BTreeMap<(Pid, PoolName), u64>,
     /// The job of every attempt so far.
     pub attempts: BTreeMap<AttemptName, (PoolName, JobFacts)>,
     pub sessions: BTreeMap<Pid, Session>,

@@ -30,9 +30,11 @@ impl LocalHost {
 
     async fn wait_as_keeper(&self, pool: &PoolName, within: Duration) -> Result<WakeReason, HostError> {
         let watch = self.replacement_watch.borrow().clone();
-        let bound = match self.keeper_box(pool) {
-            Ok(bound) => bound,
-            Err(error) => return watch.as_ref().and_then(|watch| watch.notice()).ok_or(error),
+        let received = async {
+            match self.keeper_box(pool) {
+                Ok(bound) => message(bound.mailbox.wake_up().await, self.state.root()),
+                Err(error) => watch.as_ref().and_then(|watch| watch.notice()).ok_or(error),
+            }
         };
         let noticed = async {
             match &watch {
@@ -45,7 +47,8 @@ impl LocalHost {
             () = self.signals.stop() => Ok(WakeReason::Stop),
             notice = noticed => Ok(notice),
             () = self.service_stopped() => Ok(WakeReason::Unneeded),
-            received = bound.mailbox.wake_up() => message(received, self.state.root()),
+            // After the signals: a keeper without its socket is still told to stop.
+            received = received => received,
             () = tokio::time::sleep(within) => Ok(WakeReason::Timeout),
         }
     }
