@@ -155,7 +155,10 @@ impl Engine {
                 Ok(Acquired { lease, assignment, waited, idle_for, granted_after })
             }
             Err(error) => {
-                call.give_back().await?;
+                // The job log shows the cause. What stays behind ends with the attempt.
+                if let Err(problem) = call.give_back().await {
+                    tracing::warn!(pool = %self.pool, %attempt, "cannot release its request: {problem}");
+                }
                 Err(error)
             }
         }
@@ -225,7 +228,7 @@ impl Call<'_> {
             let waiting = waiting.clone();
             self.engine.summon().await?;
             woken = true;
-            self.explain(&state).await?;
+            self.explain(&state).await;
             state = self.wait(&waiting, &state).await?;
         }
     }
@@ -282,7 +285,7 @@ impl Call<'_> {
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {
             let limit = state.policy.as_ref().map_or(waiting.remaining_timeout, |p| p.timing.acquire_timeout);
-            let on = self.reason(&state).await?.unwrap_or(WaitingOn::NextPass);
+            let on = self.reason(&state).await.unwrap_or(WaitingOn::NextPass);
             return Err(AcquireError::TimedOut { limit, on });
         }
         Ok(state)
@@ -290,8 +293,8 @@ impl Call<'_> {
 
     /// Why the attempt waits: by the last report, or by the record if no pass has seen the attempt yet. Reports failed
     /// boots that it waited for.
-    async fn reason(&mut self, state: &PoolState) -> Result<Option<WaitingOn>, AcquireError> {
-        let report = self.engine.host.reports.read_report(&self.engine.pool).await?;
+    async fn reason(&mut self, state: &PoolState) -> Option<WaitingOn> {
+        let report = self.engine.last_report().await;
         let (waiting, notes) = report.map(|r| (r.waiting, r.notes)).unwrap_or_default();
         for note in notes {
             let Note::BootFailed(boot) = note else { continue };
@@ -301,12 +304,12 @@ impl Call<'_> {
             }
         }
         let on = waiting.into_iter().find(|(name, _)| name == self.attempt).map(|(_, on)| on);
-        Ok(on.or_else(|| plan::by_record(state, self.attempt, self.engine.now())))
+        on.or_else(|| plan::by_record(state, self.attempt, self.engine.now()))
     }
 
     /// Reports each change of the reason once.
-    async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
-        let Some(on) = self.reason(state).await? else { return Ok(()) };
+    async fn explain(&mut self, state: &PoolState) {
+        let Some(on) = self.reason(state).await else { return };
         if self.reported.as_ref() != Some(&on) {
             self.reported = Some(on.clone());
             if let WaitingOn::Boot { instance } = &on {
@@ -326,7 +329,6 @@ impl Call<'_> {
                 (self.report)(Progress::Boot { instance: instance.clone(), offering, step, after });
             }
         }
-        Ok(())
     }
 
     /// Reports why the launch did not use the offerings before its own, each refusal once.

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, PoolName};
 use crate::core::pool::PoolState;
+use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::connector::Connector;
@@ -72,6 +73,14 @@ impl Engine {
         for attempt in events.iter().filter_map(|e| concerned(&e.change)) {
             self.host.wakeups.wake_attempt(attempt).await;
         }
+    }
+
+    /// The report of the last pass, which only explains: without one, a call goes on by the record.
+    pub(crate) async fn last_report(&self) -> Option<Report> {
+        self.host.reports.read_report(&self.pool).await.unwrap_or_else(|problem| {
+            tracing::warn!(pool = %self.pool, "cannot read the report of the last pass: {problem}");
+            None
+        })
     }
 
     /// Wakes the keeper, or starts one.

@@ -14,6 +14,9 @@ use crate::port::host_error::HostError;
 use crate::port::store::StoreError;
 use crate::port::wakeups::MailboxName;
 
+/// The reason of a loss that no report explains.
+const NO_RESPONSE: &str = "no longer responds";
+
 /// Why a stage could not be completed. None of these is the script's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -95,7 +98,7 @@ impl Engine {
         let (id, at) = (&assignment.instance, &assignment.endpoint);
         let ended = self.connector.run(id, at, stage, output, stop).await;
         if matches!(ended, Ok(StageEnd::Stopped) | Err(_))
-            && let Some(closed) = self.host.attempts.closed(attempt).await?
+            && let Ok(Some(closed)) = self.host.attempts.closed(attempt).await
             && closed.end() != End::CleanedUp
         {
             // The mark took the instance away. `cleanup` comes when the runner has given up the stage.
@@ -105,7 +108,12 @@ impl Engine {
             Ok(end) => Ok(end),
             Err(cause) => {
                 let instance = id.clone();
-                Err(match self.loss_reason(id, attempt, &cause).await? {
+                // The job log shows what was lost, even if its reason cannot be found.
+                let reason = self.loss_reason(id, attempt, &cause).await.unwrap_or_else(|problem| {
+                    tracing::warn!(pool = %self.pool, "cannot find why {id} was lost: {problem}");
+                    LossReason::Lost(NO_RESPONSE)
+                });
+                Err(match reason {
                     LossReason::Ended(how) => StageError::Ended { instance, how },
                     LossReason::Lost(verdict) => {
                         StageError::Lost { instance, verdict: verdict.to_owned(), cause }
@@ -155,13 +163,12 @@ impl Engine {
                 Some(Phase::Draining { reason: why }) => return Ok(LossReason::Left(why.clone())),
                 Some(_) => {}
             }
-            let report = self.host.reports.read_report(&self.pool).await?;
-            if let Some(reason) = report.and_then(|report| reported(&report, id)) {
+            if let Some(reason) = self.last_report().await.and_then(|report| reported(&report, id)) {
                 return Ok(reason);
             }
             let now = self.now();
             if now.reached(until) {
-                return Ok(LossReason::Lost("no longer responds"));
+                return Ok(LossReason::Lost(NO_RESPONSE));
             }
             let within = timing.waiter_poll_interval.min(now.until(until));
             self.host.wakeups.wait(MailboxName::Attempt(attempt), within).await?;
