@@ -18,3 +18,4 @@ pub mod sim;
 #[path = "../tests/support/skipped.rs"]
 mod skipped;
 pub mod store;
+pub mod threads;

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::error::{cannot, io as broken};
-use super::flock::Kind;
 use super::host::LocalHost;
 use super::job_file::{self, JobFile, Origin, Tmpdir};
 use super::lease::{self, LEASE, Lease, LeaseGuard};
@@ -24,6 +23,7 @@ use crate::port::attempts::{Assignment, AttemptRecord, Closing};
 use crate::port::clock::Clock;
 use crate::port::host_error::HostError;
 use crate::port::lock::Lock;
+use crate::threads::flock::Kind;
 
 /// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;

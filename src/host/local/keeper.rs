@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::error::cannot;
 use super::files;
-use super::flock::{self, Kind};
 use super::host::LocalHost;
 use super::replacement::ReplacementWatch;
 use crate::core::ids::PoolName;
 use crate::port::host_error::HostError;
 use crate::port::lock::{Held, Lock};
+use crate::threads::flock::{self, Kind};
 
 pub(super) const KEEPER_LOCK: &str = "keeper.lock";
 

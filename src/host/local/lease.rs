@@ -11,12 +11,12 @@ use std::rc::Rc;
 use super::clock::SystemClock;
 use super::error::cannot;
 use super::files;
-use super::flock::{self, Kind};
 use super::times::Times;
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::clock::Clock;
 use crate::port::host_error::HostError;
 use crate::port::lock::Held;
+use crate::threads::flock::{self, Kind};
 
 pub(super) const LEASE: &str = "lease";
 

@@ -4,7 +4,6 @@ mod attempt;
 mod clock;
 mod error;
 mod files;
-mod flock;
 mod host;
 mod job_file;
 mod keeper;

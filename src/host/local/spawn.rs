@@ -20,11 +20,11 @@ use tokio::time::timeout;
 
 use super::error::{cannot, io as broken};
 use super::files;
-use super::flock::{self, Kind};
 use super::host::LocalHost;
 use super::keeper_command::KeeperCommand;
 use crate::core::time::Pretty;
 use crate::port::host_error::HostError;
+use crate::threads::flock::{self, Kind};
 
 const SPAWN_LOCK: &str = "spawn.lock";
 /// In `/proc/self/fdinfo`.

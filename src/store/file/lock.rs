@@ -2,18 +2,17 @@
 //!
 //! Invariants: the file is never deleted; the lock is never held across a disk sync or an `await`.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
 use super::dir::{NOFOLLOW, io_error};
 use crate::core::ids::PoolName;
 use crate::core::time::Pretty;
 use crate::port::store::StoreError;
+use crate::threads::flock::{self, Kind};
 
 /// The lock, held until dropped.
 #[derive(Debug)]
@@ -30,18 +29,12 @@ impl Drop for Lock {
 pub(super) async fn take(path: &Path, pool: &PoolName, bound: Duration) -> Result<Lock, StoreError> {
     let begun = Instant::now();
     loop {
-        let file = open(path)?;
-        let lock = match file.try_lock() {
-            Ok(()) => Lock(file),
-            Err(TryLockError::WouldBlock) => {
-                let left = bound.saturating_sub(begun.elapsed());
-                match wait(file, left).await {
-                    Some(locked) => Lock(locked.map_err(|e| io_error("lock", path, &e))?),
-                    None => return Err(busy(path, pool, begun.elapsed())),
-                }
-            }
-            Err(TryLockError::Error(e)) => return Err(io_error("lock", path, &e)),
+        let left = bound.saturating_sub(begun.elapsed());
+        let locked = flock::lock(open(path)?, Kind::Exclusive, left).await;
+        let Some(file) = locked.map_err(|e| io_error("lock", path, &e))? else {
+            return Err(busy(path, pool, begun.elapsed()));
         };
+        let lock = Lock(file);
         // RACE: the file may have been deleted or replaced during the wait; that lock protects nothing.
         if names(path, &lock.0) {
             return Ok(lock);
@@ -64,26 +57,6 @@ fn open(path: &Path) -> Result<File, StoreError> {
         other => other,
     }
     .map_err(|e| io_error("open", path, &e))
-}
-
-/// Blocks a thread in the kernel's queue; it hands the locked file over. `None` if that takes longer than `bound`.
-async fn wait(file: File, bound: Duration) -> Option<io::Result<File>> {
-    let (hand_over, receive) = oneshot::channel();
-    let blocked =
-        std::thread::Builder::new().name("store-lock".to_owned()).stack_size(64 * 1024).spawn(move || {
-            let locked = loop {
-                match file.lock() {
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    other => break other.map(|()| file),
-                }
-            };
-            // RACE: the waiter may have given up. Then the file is returned here and closed, which releases the lock.
-            drop(hand_over.send(locked));
-        });
-    if let Err(e) = blocked {
-        return Some(Err(e));
-    }
-    tokio::time::timeout(bound, receive).await.ok()?.ok()
 }
 
 fn names(path: &Path, file: &File) -> bool {
