@@ -1,8 +1,10 @@
 //! The last answer of a call, shared by all callers.
 //!
 //! Hundreds of instances may boot, end and be probed concurrently. Each caller states the oldest answer that it
-//! accepts. An older one is replaced by one new call for all waiting callers.
+//! accepts. An older one is replaced by one new call for all waiting callers. A call that fails, fails for all of them:
+//! otherwise each would wait for a timeout of its own, one after the other.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,11 +18,22 @@ use crate::port::provider::ProviderError;
 type Cached<T> = (Stamp, Rc<T>);
 
 #[derive(Debug)]
-pub struct Shared<T>(Mutex<Option<Cached<T>>>);
+struct Last<T> {
+    answer: Option<Cached<T>>,
+    /// The last call's error, and the callers that had come when it arrived.
+    failure: Option<(u64, ProviderError)>,
+}
+
+#[derive(Debug)]
+pub struct Shared<T> {
+    last: Mutex<Last<T>>,
+    /// The callers that have come so far.
+    callers: Cell<u64>,
+}
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { last: Mutex::new(Last { answer: None, failure: None }), callers: Cell::new(0) }
     }
 }
 
@@ -33,23 +46,36 @@ impl<T: Clone> Shared<T> {
         fetch: impl FnOnce(Stamp) -> F,
     ) -> Result<Rc<T>, ProviderError> {
         let requested = clock.now();
-        let mut last = self.0.lock().await;
+        let caller = self.callers.get() + 1;
+        self.callers.set(caller);
+        let mut last = self.last.lock().await;
         // Another caller may have fetched it while this one waited.
         let serves = |begun: Stamp| {
             requested.since(begun) <= age && (!age.is_zero() || begun.uptime_ms > requested.uptime_ms)
         };
-        if let Some((_, answer)) = last.as_ref().filter(|(begun, _)| serves(*begun)) {
+        if let Some((_, answer)) = last.answer.as_ref().filter(|(begun, _)| serves(*begun)) {
             return Ok(Rc::clone(answer));
         }
+        if let Some((_, error)) = last.failure.as_ref().filter(|(waited, _)| caller <= *waited) {
+            return Err(error.clone());
+        }
         let begun = clock.now();
-        let fresh = Rc::new(fetch(begun).await?);
-        *last = Some((begun, Rc::clone(&fresh)));
-        Ok(fresh)
+        match fetch(begun).await {
+            Ok(fresh) => {
+                let fresh = Rc::new(fresh);
+                *last = Last { answer: Some((begun, Rc::clone(&fresh))), failure: None };
+                Ok(fresh)
+            }
+            Err(error) => {
+                last.failure = Some((self.callers.get(), error.clone()));
+                Err(error)
+            }
+        }
     }
 
     /// Changes the last answer by what Greenroom learned otherwise.
     pub async fn amend(&self, change: impl FnOnce(&mut T)) {
-        if let Some((_, answer)) = self.0.lock().await.as_mut() {
+        if let Some((_, answer)) = self.last.lock().await.answer.as_mut() {
             change(Rc::make_mut(answer));
         }
     }
@@ -57,8 +83,6 @@ impl<T: Clone> Shared<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
     use crate::port::clock::tests::ManualClock;
 
@@ -81,6 +105,36 @@ mod tests {
         clock.pass(Duration::from_millis(1));
         assert_eq!((ask(100).await, questions.get()), (1_101, 2));
         assert_eq!((ask(0).await, questions.get()), (1_101, 3), "what is old was not asked for");
+    }
+
+    #[tokio::test]
+    async fn fifty_questions_to_a_cloud_that_does_not_answer_cost_one_timeout() {
+        let (shared, clock, questions) = (Shared::<u32>::default(), ManualClock::default(), Cell::new(0));
+        let ask = async |age: Duration| {
+            let ask = async |_| {
+                questions.set(questions.get() + 1);
+                tokio::task::yield_now().await;
+                clock.pass(Duration::from_secs(30));
+                Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, "no answer"))
+            };
+            shared.within(age, &clock, ask).await.unwrap_err().to_string()
+        };
+        let ages = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(10)];
+        let all = futures_util::future::join_all((0..50).map(|number| ask(ages[number % 3]))).await;
+        assert_eq!((all.len(), questions.get()), (50, 1));
+        assert!(all.iter().all(|error| *error == all[0]), "{all:?}");
+        ask(ages[2]).await;
+        assert_eq!(questions.get(), 2, "a later question is a call of its own");
+    }
+
+    #[tokio::test]
+    async fn a_failure_hides_no_answer_that_still_serves() {
+        let (shared, clock) = (Shared::default(), ManualClock::default());
+        shared.within(Duration::ZERO, &clock, async |_| Ok(1)).await.unwrap();
+        let broken = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        shared.within(Duration::ZERO, &clock, broken).await.unwrap_err();
+        let unused = async |_| Err(ProviderError::new(crate::core::failure::ErrorClass::Transient, ""));
+        assert_eq!(*shared.within(Duration::from_secs(1), &clock, unused).await.unwrap(), 1);
     }
 
     #[tokio::test]
