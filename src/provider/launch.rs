@@ -1,11 +1,13 @@
 //! Creates the directory of an instance that is a process on the runner host, and starts that process.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fs_err as fs;
 use tokio::io::AsyncReadExt;
 
@@ -15,6 +17,8 @@ use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
 use super::remove;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::threads::disk::Lane;
+use crate::threads::flock::{self, Kind};
 
 /// The only environment variables that Greenroom's long-lived processes inherit; never a job's variable.
 const PASSED_ON: &[&str] = &["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
@@ -33,10 +37,14 @@ pub struct Server {
     pub arguments: Vec<OsString>,
 }
 
+/// How long a launch waits for another process's.
+const LOCK_WITHIN: Duration = Duration::from_secs(10);
+
 /// The provider's part in creating an instance.
+#[async_trait(?Send)]
 pub trait Recipe {
     /// Checks whether another instance may be created. Called under the pool's lock.
-    fn admit(&self) -> Result<Admitted, ProviderError>;
+    async fn admit(&self) -> Result<Admitted, ProviderError>;
     /// Writes the content of the directory, including `spec.json`.
     fn write(&self, dir: &InstanceDir) -> io::Result<()>;
 }
@@ -47,7 +55,7 @@ pub struct Admitted {
     /// The error that the launch returns although it is carried out.
     pub lost: Option<ProviderError>,
     /// Held until the next count includes the instance.
-    pub lock: Option<fs::File>,
+    pub lock: Option<File>,
 }
 
 /// The directory of a pool's instances, and the program that serves them.
@@ -55,6 +63,7 @@ pub struct Admitted {
 pub struct Launcher<'a> {
     pub pool_dir: &'a Path,
     pub server: &'a Server,
+    pub disk: &'a Lane,
 }
 
 /// The result of creating the directory.
@@ -67,7 +76,7 @@ struct Made {
 
 impl Launcher<'_> {
     pub async fn launch(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<(), ProviderError> {
-        let made = self.make(request, recipe)?;
+        let made = self.make(request, recipe).await?;
         // CRASH: from here on the directory is listed, as starting. A launch with the same token starts its process;
         // without one, the instance is terminated because it does not come up.
         halt_point("launch.placed");
@@ -78,7 +87,7 @@ impl Launcher<'_> {
         made.lost.map_or(Ok(()), Err)
     }
 
-    fn make(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<Made, ProviderError> {
+    async fn make(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<Made, ProviderError> {
         let name = request.instance.as_str();
         if !is_plain_name(name) {
             let message = format!("`{name}` is not a valid name for a directory");
@@ -91,14 +100,13 @@ impl Launcher<'_> {
         let refused = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
         make_private(self.pool_dir).map_err(refused)?;
         // The lock makes counting and creating one step for all processes; nothing slow happens under it.
-        let lock = fs::File::create(self.pool_dir.join(".lock")).map_err(refused)?;
-        lock.file().lock().map_err(refused)?;
+        let _lock = locked(&self.pool_dir.join(".lock")).await?;
         halt_point("launch.locked");
         if is_there(&dir, request)? {
             return Ok(Made { dir, lost: None, fresh: false });
         }
         self.sweep();
-        let Admitted { lost, lock: _counted } = recipe.admit()?;
+        let Admitted { lost, lock: _counted } = recipe.admit().await?;
         self.put_in_place(&dir, recipe).map_err(refused)?;
         Ok(Made { dir, lost, fresh: true })
     }
@@ -113,7 +121,7 @@ impl Launcher<'_> {
             if dir.holder()?.is_some() {
                 return Err(io::Error::other(format!("{} is being removed", dir.path.display())));
             }
-            remove::tree(&dir.path)?;
+            self.set_aside(dir)?;
             fs::rename(&fresh.path, &dir.path)
         });
         if placed.is_err() {
@@ -122,6 +130,18 @@ impl Launcher<'_> {
         placed
     }
 
+    /// Makes room for a directory, however large the present one is.
+    fn set_aside(&self, dir: &InstanceDir) -> io::Result<()> {
+        let aside = self.pool_dir.join(format!(".new-{}", random()?));
+        match fs::rename(&dir.path, &aside) {
+            Ok(()) => self.discard(aside),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Begins to remove what interrupted launches left.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(self.pool_dir) else { return };
         for entry in entries.flatten() {
@@ -129,10 +149,15 @@ impl Launcher<'_> {
             let age =
                 entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
             if is_new && age.is_some_and(|age| age > ABANDONED_AFTER) {
-                // A failure does not fail the launch: the next launch retries.
-                drop(remove::tree(&entry.path()));
+                self.discard(entry.path());
             }
         }
+    }
+
+    /// Begins to remove a directory. A failure does not fail the launch: a later one retries.
+    fn discard(&self, path: PathBuf) {
+        let disk = self.disk.clone();
+        tokio::spawn(async move { disk.run(&path.clone(), move || remove::tree(&path)).await.ok() });
     }
 
     /// Removes the directory if its process could not be started and this launch created it.
@@ -149,6 +174,16 @@ impl Launcher<'_> {
             StartError::NoAnswer(problem) => ProviderError::new(ErrorClass::Unknown, problem.clone()),
         }
     }
+}
+
+/// A file with its lock held.
+pub async fn locked(path: &Path) -> Result<File, ProviderError> {
+    let refused = |error: io::Error| {
+        ProviderError::new(ErrorClass::Transient, format!("cannot lock {}: {error}", path.display()))
+    };
+    let file = fs::File::create(path).map_err(refused)?.into_file();
+    let locked = flock::lock(file, Kind::Exclusive, LOCK_WITHIN).await.map_err(refused)?;
+    locked.ok_or_else(|| refused(io::Error::other("another process holds it")))
 }
 
 /// True if the requested instance exists. One of the same name with another token is an error.

@@ -21,6 +21,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Listed, Listing};
 use crate::port::clock::Clock;
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
+use crate::threads::disk::Lane;
 
 /// How long an instance may take to terminate before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
@@ -33,6 +34,8 @@ pub struct Supervised {
     pub instances: PathBuf,
     pub server: Server,
     pub clock: Rc<dyn Clock>,
+    /// Removals of instances' trees.
+    pub disk: Lane,
 }
 
 impl std::fmt::Debug for Supervised {
@@ -68,7 +71,7 @@ impl Supervised {
         }
         let pool_dir = self.pool_dir(&self.pool);
         let server = scope::in_scope(&self.server);
-        Launcher { pool_dir: &pool_dir, server: &server }.launch(request, recipe).await
+        Launcher { pool_dir: &pool_dir, server: &server, disk: &self.disk }.launch(request, recipe).await
     }
 
     fn end(&self, dir: &InstanceDir) -> io::Result<()> {
@@ -95,7 +98,7 @@ impl Supervised {
     }
 
     /// As `Provider::terminate`.
-    pub fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
+    pub async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
         let dir = self.dir(id)?;
         let is_there = || dir.launched().map(|found| found.is_some()).map_err(|error| transient(&error));
         if is_there()? {
@@ -109,7 +112,9 @@ impl Supervised {
             // Its process is about to remove the rest.
             return Ok(Termination::Requested);
         }
-        remove::tree(&dir.path).map_err(|error| transient(&error))?;
+        let path = dir.path.clone();
+        let removed = self.disk.run(&dir.path, move || remove::tree(&path)).await;
+        removed.map_err(|error| transient(&error))?;
         // The directory was the whole instance, and this host is the only place of it.
         Ok(Termination::Gone)
     }

@@ -10,6 +10,7 @@
 #![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
 #![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
 
+mod apart;
 mod boot;
 mod cleanup;
 mod crowd;

@@ -7,7 +7,7 @@ use crate::support::job::Job;
 use crate::support::record::Outcome;
 
 /// The configuration with a second pool, whose provider's table contains this.
-fn with_another(place: &Place, more: &str) {
+pub(super) fn with_another(place: &Place, more: &str) {
     let text = place.setting.text(&place.state_dir);
     let is_root = rustix::process::getuid().is_root();
     let table = format!("kind = \"local\"\nallow_root = {is_root}\n{more}");

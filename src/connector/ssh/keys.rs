@@ -21,7 +21,7 @@ const CLIENT: &str = "client_key";
 const HOST: &str = "host_key";
 
 /// The folder of all keys.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct KeyStore {
     dir: PathBuf,
 }
@@ -73,7 +73,7 @@ impl KeyStore {
         }
     }
 
-    fn folder(&self, id: &InstanceId) -> PathBuf {
+    pub(super) fn folder(&self, id: &InstanceId) -> PathBuf {
         self.dir.join(folder_name(id))
     }
 

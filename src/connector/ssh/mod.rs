@@ -45,6 +45,7 @@ use crate::core::text::clean_line;
 use crate::core::time::millis;
 use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
+use crate::threads::disk::Lane;
 
 /// Settings of the connector; `SshSettings::new` returns the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -90,6 +91,7 @@ impl SshSettings {
 pub struct Ssh {
     settings: SshSettings,
     keys: KeyStore,
+    disk: Lane,
 }
 
 /// The longest time that stopping a stage takes beyond its grace, on a responsive instance.
@@ -99,7 +101,7 @@ const COMMAND_GRACE: Duration = Duration::from_secs(1);
 
 impl Ssh {
     pub fn new(settings: SshSettings) -> Self {
-        Self { keys: KeyStore::new(settings.keys_dir.clone()), settings }
+        Self { keys: KeyStore::new(settings.keys_dir.clone()), disk: Lane::default(), settings }
     }
 
     async fn connect<'a>(
@@ -142,7 +144,10 @@ fn hops(endpoint: &Endpoint, credential: Credential) -> Result<(Hop<'_>, Option<
 #[async_trait(?Send)]
 impl Connector for Ssh {
     async fn keys(&self, id: &InstanceId) -> Result<InstanceKeys, ConnectError> {
-        let pair = self.keys.obtain(id)?;
+        // Fresh keys are synced to the disk.
+        let (keys, instance, folder) = (self.keys.clone(), id.clone(), self.keys.folder(id));
+        let obtained = self.disk.run(&folder, move || Ok(keys.obtain(&instance))).await;
+        let pair = obtained.map_err(|error| ConnectError::Local { what: error.to_string() })??;
         Ok(InstanceKeys {
             authorized_key: pair.authorized_key()?,
             host_key: pair.host_key()?,

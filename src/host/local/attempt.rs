@@ -218,19 +218,18 @@ impl LocalHost {
         held.is_some_and(|lease| lease.is_exclusive())
     }
 
-    pub(super) fn forget(&self, name: &AttemptName) -> Result<(), HostError> {
+    pub(super) async fn forget(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         self.boxes.forget(name);
-        if remove_if_free(&dir).map_err(|e| cannot("remove", &dir, e))? {
-            // The job's builds directory, if instances share the runner host's files.
-            let builds = self.state.root().join(BUILDS).join(name.as_str());
-            match fs::remove_dir_all(&builds) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(cannot("remove", &builds, error));
-                }
-                _ => {}
+        // The job's builds directory, if instances share the runner host's files.
+        let (attempt, builds) = (dir.clone(), self.state.root().join(BUILDS).join(name.as_str()));
+        let remove = move || {
+            if remove_if_free(&attempt)? {
+                files::missing_is_none(fs::remove_dir_all(&builds))?;
             }
-        }
+            Ok(())
+        };
+        self.trees.run(&dir, remove).await.map_err(|e| cannot("remove", &dir, e))?;
         self.leases.borrow_mut().remove(name);
         Ok(())
     }

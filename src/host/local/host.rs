@@ -31,6 +31,7 @@ use crate::port::leadership::{Identity, Leadership};
 use crate::port::lock::Lock;
 use crate::port::reports::Reports;
 use crate::port::wakeups::{MailboxName, WakeReason, WakeUps};
+use crate::threads::disk::Lane;
 
 /// What kind of process this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +72,10 @@ pub struct LocalHost {
     pub(super) replacement_watch: RefCell<Option<Rc<ReplacementWatch>>>,
     pub(super) children: RefCell<Vec<Child>>,
     pub(super) finished: FinishedAttempts,
+    /// What may block, apart from each other: removals of jobs' trees and of TMPDIRs, and syncs.
+    pub(super) trees: Lane,
+    pub(super) tmpdirs: Lane,
+    pub(super) syncs: Lane,
     /// Attempts that cannot be read, and why, as logged.
     pub(super) unreadable: RefCell<BTreeMap<AttemptName, String>>,
 }
@@ -97,6 +102,9 @@ impl LocalHost {
             replacement_watch: RefCell::default(),
             children: RefCell::default(),
             finished: FinishedAttempts::default(),
+            trees: Lane::default(),
+            tmpdirs: Lane::default(),
+            syncs: Lane::default(),
             unreadable: RefCell::default(),
         })
     }
@@ -177,11 +185,11 @@ impl Attempts for LocalHost {
     }
 
     async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
-        self.clear_tmpdir(name)
+        self.clear_tmpdir(name).await
     }
 
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError> {
-        self.forget(name)
+        self.forget(name).await
     }
 }
 
@@ -192,7 +200,7 @@ impl Leadership for LocalHost {
     }
 
     async fn begin_generation(&self) -> Result<Generation, HostError> {
-        owner::begin_generation(&self.state)
+        owner::begin_generation(&self.state, &self.syncs, self.times.lease_lock_timeout).await
     }
 
     async fn lock_keeper(&self, within: Duration) -> Result<Option<Lock>, HostError> {

@@ -202,10 +202,10 @@ impl LocalHost {
         }
     }
 
-    pub(super) fn clear_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
+    pub(super) async fn clear_tmpdir(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
         let Some(JobFile { origin, record, .. }) = JobFile::read(&dir)? else { return Ok(()) };
-        let Some(tmpdir) = &origin.tmpdir else { return Ok(()) };
+        let Some(tmpdir) = origin.tmpdir.clone() else { return Ok(()) };
         let own = Namespaces::own();
         let here =
             own.is_some() && own.as_ref().map(|n| &n.mount) == origin.namespaces.as_ref().map(|n| &n.mount);
@@ -215,7 +215,9 @@ impl LocalHost {
         if !here || runner_lives {
             return Ok(());
         }
-        super::orphans::clear(tmpdir).map_err(|e| cannot("remove the rest of", &tmpdir.path, e))
+        let path = tmpdir.path.clone();
+        let cleared = self.tmpdirs.run(&path, move || super::orphans::clear(&tmpdir)).await;
+        cleared.map_err(|e| cannot("remove the rest of", &path, e))
     }
 }
 

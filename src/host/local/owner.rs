@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::error::{cannot, io as broken};
 use super::files::{self, Durable};
@@ -17,6 +18,8 @@ use crate::core::ids::{Generation, OwnerId};
 use crate::core::time::ManagerId;
 use crate::port::host_error::HostError;
 use crate::port::leadership::Identity;
+use crate::threads::disk::Lane;
+use crate::threads::flock::{self, Kind};
 
 const GENERATIONS: &str = "generations";
 
@@ -103,15 +106,22 @@ fn parse(text: &[u8]) -> BTreeSet<Generation> {
 }
 
 /// Appends a nonce that the file does not hold yet, and syncs it.
-pub(super) fn begin_generation(state: &StateDir) -> Result<Generation, HostError> {
+pub(super) async fn begin_generation(
+    state: &StateDir,
+    disk: &Lane,
+    within: Duration,
+) -> Result<Generation, HostError> {
     let path = state.root().join(GENERATIONS);
-    append_generation(state.root(), &path).map_err(|e| cannot("append to", &path, e))
+    let failed = |e: io::Error| cannot("append to", &path, e);
+    let opened = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path);
+    // RACE: only the keeper appends, but two keepers during a handover must not pick the same nonce.
+    let locked = flock::lock(opened.map_err(failed)?, Kind::Exclusive, within).await.map_err(failed)?;
+    let file = locked.ok_or_else(|| failed(io::Error::other("another process holds its lock")))?;
+    let (root, at) = (state.root().to_owned(), path.clone());
+    disk.run(&path, move || append_generation(&root, &at, file)).await.map_err(failed)
 }
 
-fn append_generation(root: &Path, path: &Path) -> io::Result<Generation> {
-    let mut file: File = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
-    // RACE: only the keeper appends, but two keepers during a handover must not pick the same nonce.
-    file.lock()?;
+fn append_generation(root: &Path, path: &Path, mut file: File) -> io::Result<Generation> {
     let text = fs::read(path)?;
     let known = parse(&text);
     let generation = loop {
@@ -177,16 +187,21 @@ mod tests {
         assert_eq!((now.owner, now.moved), (new, None));
     }
 
-    #[test]
-    fn generations_are_short_unique_and_survive_a_torn_line() {
+    #[tokio::test]
+    async fn generations_are_short_unique_and_survive_a_torn_line() {
         let (_home, state) = open();
-        let one = begin_generation(&state).unwrap();
+        let disk = Lane::default();
+        let begin = || begin_generation(&state, &disk, Duration::ZERO);
+        let one = begin().await.unwrap();
         let path = state.root().join(GENERATIONS);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"12ab").unwrap();
-        let two = begin_generation(&state).unwrap();
+        let two = begin().await.unwrap();
         let known = identity(&state).unwrap().generations;
         assert_eq!(known, BTreeSet::from([one.clone(), two]));
         assert_eq!(one.as_str().len(), 8);
+        file.lock().unwrap();
+        let busy = begin().await.unwrap_err().to_string();
+        assert!(busy.contains("another process holds its lock"), "{busy}");
     }
 }

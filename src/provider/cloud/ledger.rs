@@ -18,6 +18,7 @@ use crate::core::format::{FORMAT, OUTDATED_REMEDY, newer, outdated};
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::time::Stamp;
 use crate::port::provider::LaunchRequest;
+use crate::threads::disk::Lane;
 
 /// The extension of the file of an instance that is gone but had disks, and how long it is kept.
 const GONE: &str = "gone";
@@ -52,6 +53,7 @@ pub(super) struct Entry<O> {
 #[derive(Debug)]
 pub(super) struct Ledger {
     dir: PathBuf,
+    disk: Lane,
 }
 
 impl<O> Entry<O> {
@@ -78,7 +80,7 @@ impl<O> Entry<O> {
 
 impl Ledger {
     pub(super) fn new(state_dir: &Path, pool: &PoolName) -> Self {
-        Self { dir: state_dir.join("launches").join(pool.as_str()) }
+        Self { dir: state_dir.join("launches").join(pool.as_str()), disk: Lane::default() }
     }
 
     /// `None` if the instance has no file.
@@ -92,19 +94,12 @@ impl Ledger {
     }
 
     /// Syncs the file, so that a launch call made afterwards is recorded even after a power cut.
-    pub(super) fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
+    pub(super) async fn write<O: Serialize>(&self, id: &InstanceId, entry: &Entry<O>) -> io::Result<()> {
         let path = self
             .file(id)
             .ok_or_else(|| io::Error::other(format!("`{id}` is not an instance name of Greenroom's")))?;
-        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
-            .create(&self.dir)?;
-        let fresh = path.with_extension("new");
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        io::Write::write_all(&mut file, &serde_json::to_vec(entry)?)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &path)?;
-        fs::File::open(&self.dir)?.sync_all()
+        let (bytes, dir) = (serde_json::to_vec(entry)?, self.dir.clone());
+        self.disk.run(&path.clone(), move || put(&dir, &path, &bytes)).await
     }
 
     /// True if the instance has a file.
@@ -159,6 +154,17 @@ impl Ledger {
     }
 }
 
+/// Writes a file in one step, durably.
+fn put(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(dir)?;
+    let fresh = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    io::Write::write_all(&mut file, bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    fs::File::open(dir)?.sync_all()
+}
+
 /// A stored launch spec; an error if another version wrote it.
 fn parse<O: DeserializeOwned>(path: &Path, bytes: &[u8]) -> io::Result<Entry<O>> {
     #[derive(Deserialize)]
@@ -202,14 +208,14 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn an_order_is_read_as_it_was_written_by_us_alone() {
+    #[tokio::test]
+    async fn an_order_is_read_as_it_was_written_by_us_alone() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         let id = InstanceId::new("linux-c0ffee-1");
         assert!(ledger.read::<Vec<u8>>(&id).unwrap().is_none());
-        ledger.write(&id, &entry("a")).unwrap();
-        ledger.write(&id, &entry("b")).unwrap();
+        ledger.write(&id, &entry("a")).await.unwrap();
+        ledger.write(&id, &entry("b")).await.unwrap();
         let read = ledger.read::<Vec<u8>>(&id).unwrap().unwrap();
         assert_eq!((read.token.as_str(), read.spec), ("b", Some(vec![1, 2])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -230,12 +236,12 @@ pub(super) mod tests {
         golden::hold(golden::recorded!("launch-specs.jsonl"), &[entry("a"), done, seen, disks]);
     }
 
-    #[test]
-    fn a_spec_of_another_version_is_refused_with_the_reason() {
+    #[tokio::test]
+    async fn a_spec_of_another_version_is_refused_with_the_reason() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         let id = InstanceId::new("linux-c0ffee-1");
-        ledger.write(&id, &entry("a")).unwrap();
+        ledger.write(&id, &entry("a")).await.unwrap();
         let path = ledger.file(&id).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let marked = format!("\"format\":{FORMAT},");
@@ -246,13 +252,13 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn disks_are_known_for_a_while_after_their_instance_is_gone() {
+    #[tokio::test]
+    async fn disks_are_known_for_a_while_after_their_instance_is_gone() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         let (with, without) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
-        ledger.write(&with, &Entry { disks: vec!["vol-1".to_owned()], ..entry("a") }).unwrap();
-        ledger.write(&without, &entry("a")).unwrap();
+        ledger.write(&with, &Entry { disks: vec!["vol-1".to_owned()], ..entry("a") }).await.unwrap();
+        ledger.write(&without, &entry("a")).await.unwrap();
         assert_eq!(ledger.disks(&with), ["vol-1"]);
         for id in [&with, &without] {
             ledger.forget(id);
@@ -263,23 +269,23 @@ pub(super) mod tests {
         assert_eq!(fs::read_dir(&ledger.dir).unwrap().count(), 1);
     }
 
-    #[test]
-    fn no_name_leaves_the_folder() {
+    #[tokio::test]
+    async fn no_name_leaves_the_folder() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         for name in ["", "..", "../up", "a/b", "a.b"] {
-            assert!(ledger.write(&InstanceId::new(name), &entry("a")).is_err(), "{name}");
+            assert!(ledger.write(&InstanceId::new(name), &entry("a")).await.is_err(), "{name}");
             assert!(ledger.read::<Vec<u8>>(&InstanceId::new(name)).unwrap().is_none(), "{name}");
         }
     }
 
-    #[test]
-    fn only_what_is_old_and_of_nobody_is_swept() {
+    #[tokio::test]
+    async fn only_what_is_old_and_of_nobody_is_swept() {
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
         let (living, dead) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
         for id in [&living, &dead] {
-            ledger.write(id, &entry("a")).unwrap();
+            ledger.write(id, &entry("a")).await.unwrap();
         }
         ledger.sweep(|id| *id == living, Duration::from_hours(1));
         assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_some(), "it is young");

@@ -136,7 +136,7 @@ impl<A: Api> Cloud<A> {
     }
 
     /// The launch spec, stored before the call. A repeat uses the stored one.
-    fn launch_spec(&self, request: &LaunchRequest) -> Result<Entry<A::LaunchSpec>, ProviderError> {
+    async fn launch_spec(&self, request: &LaunchRequest) -> Result<Entry<A::LaunchSpec>, ProviderError> {
         let id = &request.instance;
         match self.entry(id)? {
             Some(entry) if entry.token == request.token => return Ok(entry),
@@ -156,7 +156,7 @@ impl<A: Api> Cloud<A> {
             ProviderError::new(ErrorClass::Invalid, why)
         })?;
         let entry = Entry::new(request, self.api.launch_spec(request, offering)?, self.now());
-        self.ledger.write(id, &entry).map_err(|error| store_error(id, &error))?;
+        self.ledger.write(id, &entry).await.map_err(|error| store_error(id, &error))?;
         Ok(entry)
     }
 
@@ -213,11 +213,11 @@ impl<A: Api> Cloud<A> {
     }
 
     /// Notes that the cloud has shown the machine, and its disks: a later list without it proves something.
-    fn note_seen(&self, machine: &Machine, entry: Entry<A::LaunchSpec>) {
+    async fn note_seen(&self, machine: &Machine, entry: Entry<A::LaunchSpec>) {
         if !entry.seen {
             let disks = machine.disks.clone();
             // On failure, its absence is believed later.
-            let _noted = self.ledger.write(&machine.instance, &Entry { seen: true, disks, ..entry });
+            let _noted = self.ledger.write(&machine.instance, &Entry { seen: true, disks, ..entry }).await;
         }
     }
 
@@ -292,7 +292,7 @@ fn not_found(id: &InstanceId) -> ProviderError {
 impl<A: Api> Provider for Cloud<A> {
     async fn launch(&self, request: &LaunchRequest) -> Result<(), ProviderError> {
         let id = &request.instance;
-        let mut entry = self.launch_spec(request)?;
+        let mut entry = self.launch_spec(request).await?;
         let (None, Some(spec)) = (&entry.made, &entry.spec) else { return Ok(()) };
         let answer = match self.call(self.api.create(spec)).await {
             Ok(created) if created.capacity_confirmed => Ok(created.handle),
@@ -305,7 +305,7 @@ impl<A: Api> Provider for Cloud<A> {
                 entry.made = Some(made);
                 entry.spec = None;
                 entry.answered_at = Some(self.now());
-                self.ledger.write(id, &entry).map_err(|error| store_error(id, &error))
+                self.ledger.write(id, &entry).await.map_err(|error| store_error(id, &error))
             }
             Err(error) if error.class().is_definite() => {
                 self.ledger.forget(id);
@@ -314,7 +314,7 @@ impl<A: Api> Provider for Cloud<A> {
             Err(error) => {
                 entry.answered_at = Some(self.now());
                 // On failure, the time of the request counts.
-                let _noted = self.ledger.write(id, &entry);
+                let _noted = self.ledger.write(id, &entry).await;
                 Err(error)
             }
         }
@@ -390,7 +390,7 @@ impl<A: Api> Provider for Cloud<A> {
         match (machine, entry) {
             (Some(machine), Some(entry)) => {
                 let endpoint = self.endpoint_of(machine, entry.host_key.clone())?;
-                self.note_seen(machine, entry);
+                self.note_seen(machine, entry).await;
                 Ok(endpoint)
             }
             (None, Some(entry)) if self.may_appear(id, &entry) && list.best(id).is_none() => {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use async_trait::async_trait;
+
 use super::dir::Spec;
 use super::settings::Settings;
 use crate::core::failure::ErrorClass;
@@ -24,8 +26,9 @@ fn refused(error: &io::Error) -> ProviderError {
     ProviderError::new(ErrorClass::Transient, error.to_string())
 }
 
+#[async_trait(?Send)]
 impl Recipe for Launch<'_> {
-    fn admit(&self) -> Result<Admitted, ProviderError> {
+    async fn admit(&self) -> Result<Admitted, ProviderError> {
         if let Some(limit) = self.settings.no_capacity {
             let there = instances(self.pool_dir).map_err(|error| refused(&error))?.len();
             if there >= limit as usize {

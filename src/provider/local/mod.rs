@@ -19,6 +19,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use crate::threads::disk::Lane;
 
 mod dir;
 mod doctor;
@@ -74,6 +75,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         instances: context.state_dir.join("instances"),
         server: Server { program: context.program.clone(), arguments },
         clock: Rc::clone(&context.clock),
+        disk: Lane::default(),
     };
     Ok(Rc::new(Local { context: context.clone(), supervised, settings }))
 }
@@ -107,7 +109,7 @@ impl Provider for Local {
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
-        self.supervised.terminate(id)
+        self.supervised.terminate(id).await
     }
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {

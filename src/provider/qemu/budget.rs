@@ -1,5 +1,6 @@
 //! Never starts more machines than the runner host can hold.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::spec::Spec;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::ProviderError;
 use crate::provider::instance_dir::{InstanceDir, Life};
-use crate::provider::launch::instances;
+use crate::provider::launch::{instances, locked};
 
 /// Memory that QEMU takes in addition to the guest's, in bytes.
 const OVERHEAD: u64 = 64 << 20;
@@ -31,14 +32,17 @@ pub(super) fn memory_of_one(settings: &Settings) -> u64 {
 }
 
 /// Checks that another machine fits beside those of all pools. The caller holds the lock until the machine exists.
-pub(super) fn admit(pools: &Path, wanted: Resources, settings: &Settings) -> Result<fs::File, ProviderError> {
+pub(super) async fn admit(
+    pools: &Path,
+    wanted: Resources,
+    settings: &Settings,
+) -> Result<File, ProviderError> {
     let transient = |error: io::Error| ProviderError::new(ErrorClass::Transient, error.to_string());
     let budget = Resources {
         memory: memory_budget(settings).map_err(transient)?,
         disk: disk_budget(settings, pools).map_err(transient)?,
     };
-    let lock = fs::File::create(pools.join(".budget")).map_err(transient)?;
-    lock.file().lock().map_err(transient)?;
+    let lock = locked(&pools.join(".budget")).await?;
     let taken = taken(pools).map_err(transient)?;
     fits("memory", wanted.memory, taken.memory, budget.memory)?;
     fits("disk", wanted.disk, taken.disk, budget.disk)?;
@@ -119,20 +123,20 @@ mod tests {
         Settings::read(&PoolName::new("linux"), &table.parse().unwrap()).unwrap()
     }
 
-    #[test]
-    fn what_does_not_fit_is_refused_with_the_numbers() {
+    #[tokio::test]
+    async fn what_does_not_fit_is_refused_with_the_numbers() {
         let pools = tempfile::tempdir().unwrap();
         let settings =
             settings("memory = \"128M\"\ndisk = \"1G\"\nmemory_budget = \"200M\"\ndisk_budget = \"3G\"");
         let admit = |memory: u64, disk: u64| {
             admit(pools.path(), Resources { memory: memory << 20, disk: disk << 20 }, &settings)
         };
-        admit(200, 3072).unwrap();
+        drop(admit(200, 3072).await.unwrap());
         for (memory, disk, scope, message) in [
             (201, 3072, "memory", "needs 201 MiB of memory, but 0 of 200 MiB are in use (`memory_budget`)"),
             (200, 3073, "disk", "needs 3073 MiB of disk, but 0 of 3072 MiB are in use (`disk_budget`)"),
         ] {
-            let refused = admit(memory, disk).unwrap_err();
+            let refused = admit(memory, disk).await.unwrap_err();
             assert_eq!(refused.class(), &ErrorClass::NoCapacity { scope: scope.to_owned() });
             assert!(refused.to_string().contains(message), "{refused}");
         }

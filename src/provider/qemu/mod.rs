@@ -21,6 +21,7 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
+use crate::threads::disk::Lane;
 
 mod accel;
 mod budget;
@@ -75,6 +76,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
             arguments: SUPERVISE.map(OsString::from).to_vec(),
         },
         clock: Rc::clone(&context.clock),
+        disk: Lane::default(),
     };
     Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
 }
@@ -104,10 +106,11 @@ impl Launch<'_> {
     }
 }
 
+#[async_trait(?Send)]
 impl Recipe for Launch<'_> {
-    fn admit(&self) -> Result<Admitted, ProviderError> {
+    async fn admit(&self) -> Result<Admitted, ProviderError> {
         let Qemu { supervised, settings, .. } = self.qemu;
-        let lock = budget::admit(&supervised.instances, self.resources()?, settings)?;
+        let lock = budget::admit(&supervised.instances, self.resources()?, settings).await?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
 
@@ -166,7 +169,7 @@ impl Provider for Qemu {
     }
 
     async fn terminate(&self, id: &InstanceId) -> Result<Termination, ProviderError> {
-        self.supervised.terminate(id)
+        self.supervised.terminate(id).await
     }
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
