@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Engine;
 use super::pass::KeeperCache;
+use super::{Engine, deadline};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::InstanceId;
 use crate::core::plan::Effect;
@@ -24,10 +24,10 @@ impl Engine {
     /// Reads the console of an instance before it is terminated.
     pub(super) async fn with_console(&self, boot: FailedBoot, setup: &PoolSetup) -> FailedBoot {
         let id = &boot.instance;
-        let console = match setup.provider.console(id).await {
+        let console = match self.call(deadline::ASIDE, setup.provider.console(id)).await {
             Ok(text) => last_lines(&text),
             Err(error) => {
-                if *error.class() != ErrorClass::NotFound {
+                if error.class != ErrorClass::NotFound {
                     tracing::warn!(pool = %self.pool, "cannot read the console of {id}: {error}");
                 }
                 Vec::new()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, deadline};
 use crate::core::attempt::End;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::Change;
@@ -70,15 +70,15 @@ enum CommandResult {
 
 impl Engine {
     /// Carries out one effect. An error of the state or the host ends it; the next pass plans it again.
-    pub(super) async fn carry_out(&self, effect: Effect, setup: PoolSetup) -> Done {
-        let outcome = match &effect {
-            Effect::Launch { instance } => self.launch(instance, &setup).await,
-            Effect::Probe { instance } => self.probe(instance, &setup).await,
-            Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, &setup).await,
-            Effect::CheckHealth { instance } => self.check_health(instance, &setup).await,
-            Effect::Clean { instance } => self.clean(instance, &setup).await,
-            Effect::Terminate { instance } => self.terminate(instance, &setup, Absence::Unproven).await,
-            Effect::Forget { instance } => self.terminate(instance, &setup, Absence::Proven).await,
+    pub(super) async fn carry_out(&self, effect: &Effect, setup: &PoolSetup) -> EffectResult {
+        let outcome = match effect {
+            Effect::Launch { instance } => self.launch(instance, setup).await,
+            Effect::Probe { instance } => self.probe(instance, setup).await,
+            Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
+            Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
+            Effect::Clean { instance } => self.clean(instance, setup).await,
+            Effect::Terminate { instance } => self.terminate(instance, setup, Absence::Unproven).await,
+            Effect::Forget { instance } => self.terminate(instance, setup, Absence::Proven).await,
             Effect::Reap { instance } => {
                 self.connector.discard_keys(instance).await;
                 Ok(ended(setup.provider.terminate(instance).await, Absence::Proven))
@@ -93,11 +93,10 @@ impl Engine {
                 .map(|()| EffectResult::Fine)
                 .map_err(EngineError::from),
         };
-        let outcome = outcome.unwrap_or_else(|error| {
+        outcome.unwrap_or_else(|error| {
             let failure = Failure { class: ErrorClass::Transient, message: error.to_string() };
             EffectResult::Failed(failure)
-        });
-        Done { effect, outcome, boot: None }
+        })
     }
 
     async fn launch(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
@@ -389,8 +388,14 @@ impl Engine {
             return Ok(EffectResult::Fine);
         };
         // CRASH: between here and the mark, the missing TMPDIR ends the attempt at the next pass.
-        if let Err(problem) = self.host.attempts.remove_tmpdir(name).await {
-            tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
+        match self.within(deadline::ASIDE, self.host.attempts.remove_tmpdir(name)).await {
+            Some(Ok(())) => {}
+            Some(Err(problem)) => {
+                tracing::warn!(pool = %self.pool, attempt = %name, "cannot remove its remaining files: {problem}");
+            }
+            None => {
+                tracing::warn!(pool = %self.pool, attempt = %name, "removing its remaining files takes long");
+            }
         }
         // CRASH: between mark and release, the next pass releases what a closed attempt holds.
         let used = self.host.attempts.mark_closed(name, how).await?;

@@ -8,6 +8,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Engine;
+use super::deadline;
 use super::effect::{Done, EffectResult};
 use super::pass::{KeeperCache, Launching, PassResult};
 use crate::core::plan::{self, Effect, backoff};
@@ -211,7 +212,10 @@ impl PoolKeeper {
                 Some(boot) => Some(engine.with_console(boot, &setup).await),
                 None => None,
             };
-            Done { boot, ..engine.carry_out(effect, setup).await }
+            let limit = deadline::of(&effect, &setup.policy.timing);
+            let outcome = engine.within(limit, engine.carry_out(&effect, &setup)).await;
+            let outcome = outcome.unwrap_or_else(|| EffectResult::Failed(deadline::passed(limit)));
+            Done { effect, outcome, boot }
         }));
     }
 

@@ -5,6 +5,7 @@
 
 pub mod acquire;
 mod boot;
+mod deadline;
 mod effect;
 mod exit;
 pub mod keeper;

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Engine, EngineError};
+use futures_util::future::join_all;
+
+use super::{Engine, EngineError, deadline};
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Generation, InstanceId};
@@ -118,12 +120,14 @@ impl Engine {
         let state = self.store.load().await?;
         let mut denied = BTreeSet::new();
         if let Ok(listing) = &listing {
-            for id in plan::unconfirmed_absences(&state, listing, &setup.policy) {
-                let answer = setup.provider.endpoint(&id).await;
-                if answer.is_err_and(|e| *e.class() == ErrorClass::NotFound) {
-                    denied.insert(id);
-                }
-            }
+            let asked =
+                plan::unconfirmed_absences(&state, listing, &setup.policy).into_iter().map(async |id| {
+                    let answer = setup.provider.endpoint(&id).await;
+                    answer.is_err_and(|e| *e.class() == ErrorClass::NotFound).then_some(id)
+                });
+            // Concurrently, so that a provider that does not answer costs one timeout.
+            let answers = self.within(deadline::CALL, join_all(asked)).await;
+            denied.extend(answers.into_iter().flatten().flatten());
         }
         let attempts_at = self.now();
         let attempts = self.host.attempts.attempts_of(&self.pool).await?;
@@ -187,7 +191,7 @@ impl Engine {
         {
             return listing.clone();
         }
-        let mut listing = setup.provider.list(&self.pool).await.map_err(|error| error.failure);
+        let mut listing = self.call(deadline::CALL, setup.provider.list(&self.pool)).await;
         if let Ok(listing) = &mut listing {
             listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
             let seen: BTreeMap<InstanceId, Stamp> = listing

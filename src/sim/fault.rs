@@ -66,6 +66,8 @@ faults! {
     Reboots = "reboots",
     /// Calls are refused for being too many.
     Throttles = "throttles",
+    /// A provider call is never answered.
+    Hangs = "hangs",
     /// A transient error of any provider call.
     Stumbles = "stumbles",
     /// A launch is carried out and its answer is lost.
@@ -141,6 +143,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::ListFails, 500),
     (Fault::Throttles, 700),
     (Fault::Stumbles, 300),
+    (Fault::Hangs, 50),
     (Fault::AnswerLost, 500),
     (Fault::LaunchLost, 500),
     (Fault::TerminateIgnored, 400),

@@ -17,6 +17,9 @@ use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
+/// Longer than any simulation.
+const NEVER_MS: u64 = 1_000 * 3_600_000;
+
 /// One pool's provider, as a process calls it.
 #[derive(Debug, Clone)]
 pub struct SimProvider {
@@ -28,6 +31,11 @@ impl SimProvider {
     /// Sends the request; returns how long it is under way.
     async fn send(&self, call: &'static str) -> u64 {
         self.proc.step(call).await;
+        let hangs = self.proc.world.borrow_mut().strikes(Fault::Hangs);
+        if hangs {
+            self.proc.log(format_args!("{call} is never answered"));
+            self.proc.pause(NEVER_MS).await;
+        }
         let mut world = self.proc.world.borrow_mut();
         keeping::acts(&mut world, self.proc.pid, call);
         world.streams.latency.within(20..800)

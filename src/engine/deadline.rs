@@ -1,0 +1,89 @@
+//! How long an effect may take, by its class.
+//!
+//! An effect that is given up is like one whose keeper was killed at that moment: the next pass continues. What it began
+//! on another thread ends there, and is not begun a second time until then.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use super::Engine;
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::plan::Effect;
+use crate::core::policy::Timing;
+use crate::core::time::Pretty;
+use crate::port::provider::ProviderError;
+
+/// Limit for one exchange with a provider: a few calls, each with a limit of its own in most providers.
+pub(super) const CALL: Duration = Duration::from_mins(2);
+/// Limit for what an effect does on the runner host: locks, records, directories.
+const HERE: Duration = Duration::from_mins(1);
+/// Limit for what must not hold up the rest of an effect: removing an attempt's TMPDIR, reading a console.
+pub(super) const ASIDE: Duration = Duration::from_secs(10);
+
+/// The longest time that an effect may take.
+pub(super) fn of(effect: &Effect, timing: &Timing) -> Duration {
+    let reach = CALL + timing.connect_timeout;
+    let limits: &[Duration] = match effect {
+        // A cloud may look for capacity for minutes. Later than this, the instance would be given up anyway.
+        Effect::Launch { .. } => &[CALL, timing.launch_timeout],
+        Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
+        Effect::CheckHealth { .. } => &[reach, timing.probe_interval, reach],
+        Effect::Clean { .. } => &[reach, timing.clean_timeout, timing.clean_timeout],
+        Effect::Adopt { .. } | Effect::Terminate { .. } | Effect::Forget { .. } | Effect::Reap { .. } => {
+            &[CALL]
+        }
+        Effect::EndAttempt { .. } | Effect::DropRequest { .. } | Effect::ForgetAttempt { .. } => &[],
+    };
+    limits.iter().fold(HERE, |sum, limit| sum.saturating_add(*limit))
+}
+
+/// The failure of work that was given up.
+pub(super) fn passed(limit: Duration) -> Failure {
+    Failure { class: ErrorClass::Transient, message: format!("no result within {}", Pretty(limit)) }
+}
+
+impl Engine {
+    /// A call to a provider, for at most `limit`.
+    pub(super) async fn call<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, Failure> {
+        let answer = self.within(limit, call).await;
+        answer.map_or_else(|| Err(passed(limit)), |answer| answer.map_err(|error| error.failure))
+    }
+
+    /// Does something for at most `limit`; `None`: it was given up.
+    pub(super) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        match select(pin!(work), self.host.wakeups.pause(limit)).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ids::{AttemptName, InstanceId};
+
+    #[test]
+    fn each_class_has_a_limit_that_its_own_steps_do_not_reach() {
+        let timing = Timing::default();
+        let instance = || InstanceId::new("i");
+        let launch = of(&Effect::Launch { instance: instance() }, &timing);
+        assert!(launch > timing.launch_timeout);
+        assert!(of(&Effect::Clean { instance: instance() }, &timing) > timing.clean_timeout * 2);
+        assert!(
+            of(&Effect::Probe { instance: instance() }, &timing)
+                > timing.pass_interval + timing.ready_timeout
+        );
+        assert!(of(&Effect::CheckHealth { instance: instance() }, &timing) > timing.connect_timeout * 2);
+        assert_eq!(of(&Effect::Terminate { instance: instance() }, &timing), CALL + HERE);
+        assert_eq!(of(&Effect::ForgetAttempt { attempt: AttemptName::new("a") }, &timing), HERE);
+        let endless = Timing { clean_timeout: Duration::MAX, ..timing };
+        assert_eq!(of(&Effect::Clean { instance: instance() }, &endless), Duration::MAX, "no overflow");
+    }
+}
