@@ -30,11 +30,14 @@ pub mod when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::connector::ssh::link;
+use crate::core::time::ManagerId;
 use crate::gitlab::env::JobEnv;
+use crate::host::local::SystemClock;
 use args::{Cli, Command, GlobalOptions, OperatorCommand, PoolCommand, RunnerCall};
 use error::CliError;
 
@@ -51,7 +54,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     // There may be hundreds of links, running for days: they must not even keep the memory of an argument parser.
     if matches!(args.as_slice(), [_, only] if only == link::process::COMMAND) {
-        return link::process::main();
+        // A link writes no state, so it needs no manager.
+        return match SystemClock::new(ManagerId::default()) {
+            Ok(clock) => link::process::main(Rc::new(clock)),
+            Err(_) => ExitCode::FAILURE,
+        };
     }
     if let Some((place, call)) = runner_args::read(&args, |name| std::env::var_os(name)) {
         return called_by_runner(&place, &call);

@@ -4,13 +4,14 @@
 //! identical, even if the configuration has changed. The file contains the instance's host key: private like `keys/`.
 
 use std::cmp::Ordering;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::machine::Handle;
@@ -73,8 +74,13 @@ impl<O> Entry<O> {
     }
 
     /// The last moment at which a call may have created it, as far as is known.
-    pub(super) fn last_try(&self) -> Stamp {
+    fn last_try(&self) -> Stamp {
         self.answered_at.unwrap_or(self.requested_at)
+    }
+
+    /// The time since the last try, at least. By the boot clock: a try before a reboot counts from the boot.
+    pub(super) fn age(&self, now: Stamp) -> Duration {
+        now.since(self.last_try().seen_from(now))
     }
 }
 
@@ -113,7 +119,13 @@ impl Ledger {
         // CRASH: a file that stays is swept.
         match self.disks(id) {
             disks if disks.is_empty() => drop(fs::remove_file(path)),
-            _ => drop(fs::rename(&path, path.with_extension(GONE))),
+            _ => {
+                let aside = path.with_extension(GONE);
+                let kept =
+                    fs::rename(path, &aside).and_then(|()| fs::File::options().append(true).open(&aside));
+                // Its week begins now.
+                kept.and_then(|file| file.file().set_modified(SystemTime::now())).ok();
+            }
         }
     }
 
@@ -130,18 +142,21 @@ impl Ledger {
         recorded.map_or(Vec::new(), |recorded| recorded.disks)
     }
 
-    /// Removes files older than `age` whose instance does not exist. CRASH: a process that was killed between the last
-    /// answer and `forget` leaves one.
-    pub(super) fn sweep(&self, exists: impl Fn(&InstanceId) -> bool, age: Duration) {
+    /// Removes launch specs older than `age` whose instance does not exist. CRASH: a process that was killed between the
+    /// last answer and `forget` leaves one; a process that was killed while it wrote one leaves a `.new` file.
+    pub(super) fn sweep(&self, exists: impl Fn(&InstanceId) -> bool, age: Duration, now: Stamp) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let id = name.to_str().and_then(|name| name.split('.').next()).map(InstanceId::new);
-            let old = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-            let is_aside = entry.path().extension().is_some_and(|extension| extension == GONE);
-            let age = if is_aside { age.max(DISKS_RETENTION) } else { age };
-            if id.is_some_and(|id| !exists(&id)) && old().is_some_and(|elapsed| elapsed > age) {
-                fs::remove_file(entry.path()).ok();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let id = path.file_stem().and_then(|stem| stem.to_str()).map(InstanceId::new);
+            let is_old = |id: &InstanceId| match path.extension().and_then(OsStr::to_str) {
+                // Another process may be writing it.
+                Some("new") => unchanged_for(&path, age),
+                Some(GONE) => unchanged_for(&path, DISKS_RETENTION),
+                // A file that cannot be read is left to the operator: another version may have written it.
+                _ => self.read::<IgnoredAny>(id).is_ok_and(|e| e.is_some_and(|e| e.age(now) > age)),
+            };
+            if id.is_some_and(|id| !exists(&id) && is_old(&id)) {
+                fs::remove_file(path).ok();
             }
         }
     }
@@ -152,6 +167,12 @@ impl Ledger {
         let valid = !id.as_str().is_empty() && id.as_str().bytes().all(plain);
         valid.then(|| self.dir.join(format!("{id}.json")))
     }
+}
+
+/// True if a file was last written longer than `age` ago. The wall clock decides about remains only.
+fn unchanged_for(path: &Path, age: Duration) -> bool {
+    let modified = fs::metadata(path).and_then(|known| known.modified());
+    modified.is_ok_and(|then| then.elapsed().is_ok_and(|elapsed| elapsed > age))
 }
 
 /// Writes a file in one step, durably.
@@ -264,7 +285,7 @@ pub(super) mod tests {
             ledger.forget(id);
             assert!(!ledger.contains(id));
         }
-        ledger.sweep(|_| false, Duration::ZERO);
+        ledger.sweep(|_| false, Duration::ZERO, entry("a").requested_at.plus(Duration::from_secs(1)));
         assert_eq!(ledger.disks(&with), ["vol-1"], "kept for a week");
         assert_eq!(fs::read_dir(&ledger.dir).unwrap().count(), 1);
     }
@@ -279,18 +300,46 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn an_age_comes_from_the_boot_clock_whatever_the_wall_clock_does() {
+        const DAY_MS: i64 = 86_400_000;
+        let answered = Stamp { uptime_ms: 50_000, ..entry("a").requested_at };
+        let entry = Entry { answered_at: Some(answered), ..entry("a") };
+        for (boot, wall_ms, uptime_ms, age_ms) in [
+            (2, DAY_MS, 51_000, 1_000),
+            (2, -DAY_MS, 51_000, 1_000),
+            (2, 0, 40_000, 0),
+            // After a reboot: since the boot, at least.
+            (7, DAY_MS, 3_000, 3_000),
+            (7, -DAY_MS, 3_000, 3_000),
+            (7, -DAY_MS, 90_000, 90_000),
+        ] {
+            let now = Stamp { wall_ms, boot: BootId(boot), uptime_ms, ..answered };
+            assert_eq!(entry.age(now), Duration::from_millis(age_ms), "{now:?}");
+        }
+    }
+
     #[tokio::test]
     async fn only_what_is_old_and_of_nobody_is_swept() {
+        const HOUR: Duration = Duration::from_hours(1);
         let state = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(state.path(), &PoolName::new("linux"));
-        let (living, dead) = (InstanceId::new("linux-a-1"), InstanceId::new("linux-a-2"));
-        for id in [&living, &dead] {
+        let ids = ["linux-a-1", "linux-a-2", "linux-a-3"].map(InstanceId::new);
+        let [living, _, newer] = &ids;
+        for id in &ids {
             ledger.write(id, &entry("a")).await.unwrap();
         }
-        ledger.sweep(|id| *id == living, Duration::from_hours(1));
-        assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_some(), "it is young");
-        ledger.sweep(|id| *id == living, Duration::ZERO);
-        assert!(ledger.read::<Vec<u8>>(&dead).unwrap().is_none());
-        assert!(ledger.read::<Vec<u8>>(&living).unwrap().is_some());
+        let other_version = fs::read_to_string(ledger.file(newer).unwrap()).unwrap();
+        fs::write(ledger.file(newer).unwrap(), other_version.replacen("\"format\":2", "\"format\":3", 1))
+            .unwrap();
+        let left = |now| {
+            ledger.sweep(|id| id == living, HOUR, now);
+            ids.each_ref().map(|id| ledger.contains(id))
+        };
+        let requested = entry("a").requested_at;
+        let day_ahead = Stamp { wall_ms: 86_400_000, ..requested.plus(HOUR) };
+        assert_eq!(left(day_ahead), [true, true, true], "it is young");
+        let day_back = Stamp { wall_ms: -86_400_000, ..requested.plus(HOUR * 2) };
+        assert_eq!(left(day_back), [true, false, true]);
     }
 }

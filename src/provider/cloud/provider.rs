@@ -209,7 +209,7 @@ impl<A: Api> Cloud<A> {
 
     /// True if the cloud may not show the instance yet.
     fn may_appear(&self, id: &InstanceId, entry: &Entry<A::LaunchSpec>) -> bool {
-        self.now().since(entry.last_try()) < LIST_LAG && !entry.seen && !self.ended.borrow().contains(id)
+        entry.age(self.now()) < LIST_LAG && !entry.seen && !self.ended.borrow().contains(id)
     }
 
     /// Notes that the cloud has shown the machine, and its disks: a later list without it proves something.
@@ -366,7 +366,7 @@ impl<A: Api> Provider for Cloud<A> {
         machines.sort_by(|a, b| a.instance.cmp(&b.instance).then(b.state.cmp(&a.state)));
         machines.dedup_by(|later, first| later.instance == first.instance);
         if latest.complete {
-            self.ledger.sweep(|id| latest.best(id).is_some(), SPEC_RETENTION);
+            self.ledger.sweep(|id| latest.best(id).is_some(), SPEC_RETENTION, now);
         }
         // A cloud lists terminated machines for an hour. Greenroom drops them once they are reported.
         let matters = |machine: &&Machine| {

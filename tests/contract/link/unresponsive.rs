@@ -18,6 +18,13 @@ const FIRST_ANSWER: Duration = Duration::from_secs(3);
 /// For starting a link and a process or two.
 const SLACK: Duration = Duration::from_secs(5);
 
+/// The note of the first slot: the handle of its stage, the boot, and the time since then in milliseconds.
+fn note(sshd: &Sshd) -> [u64; 3] {
+    let line = std::fs::read_to_string(place(sshd).join("0.lock")).unwrap();
+    let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
 /// True if a new stage finds the old one's session gone, from its first line on.
 async fn expect_swept(sshd: &Sshd, old: u32) {
     // Without a process that reaps orphans, a zombie remains.
@@ -99,8 +106,11 @@ async fn bereaved(sshd: &Sshd) -> u32 {
 #[tokio::test]
 async fn a_link_killed_in_mid_stage_is_a_loss_and_the_next_one_stops_the_stage() {
     let sshd = Sshd::start().await;
-    for _ in 0..2 {
+    for age in [Duration::ZERO, Duration::from_hours(24)] {
         let old = bereaved(&sshd).await;
+        // Whatever the wall clock says.
+        let lock = std::fs::File::options().write(true).open(place(&sshd).join("0.lock")).unwrap();
+        lock.set_modified(SystemTime::now() - age).unwrap();
         expect_swept(&sshd, old).await;
     }
 }
@@ -125,15 +135,10 @@ async fn what_a_dead_link_left_is_stopped_though_others_came_in_vain_before() {
 async fn what_a_dead_link_left_is_stopped_however_long_its_stage_had_run() {
     let sshd = Sshd::with(Set { keepalive: Duration::from_secs(1), ..Set::default() }).await;
     let script = saying(&sshd, "while :; do sleep 0.2; done");
-    let lock = place(&sshd).join("0.lock");
     let aging = async {
         runs(&sshd).await;
-        let noted = std::fs::File::options().write(true).open(&lock).unwrap();
-        noted.set_modified(SystemTime::now() - Duration::from_mins(9)).unwrap();
-        let young = || {
-            let noted = std::fs::metadata(&lock).unwrap().modified().unwrap();
-            noted.elapsed().is_ok_and(|age| age < Duration::from_mins(1))
-        };
+        let [_, _, begun] = note(&sshd);
+        let young = || note(&sshd)[2] > begun;
         eventually("the note is kept young", young).await;
         kill(only_link(&sshd));
     };
@@ -143,11 +148,12 @@ async fn what_a_dead_link_left_is_stopped_however_long_its_stage_had_run() {
 }
 
 #[tokio::test]
-async fn a_session_noted_long_ago_is_nobodys() {
+async fn a_session_noted_before_a_reboot_is_nobodys() {
     let sshd = Sshd::start().await;
     let old = bereaved(&sshd).await;
-    let lock = std::fs::File::options().write(true).open(place(&sshd).join("0.lock")).unwrap();
-    lock.set_modified(SystemTime::now() - Duration::from_mins(11)).unwrap();
+    let [handle, boot, uptime] = note(&sshd);
+    let line = format!("{handle} {} {uptime}\n", boot ^ 1);
+    std::fs::write(place(&sshd).join("0.lock"), line).unwrap();
     said(&sshd, "true\n").await;
     let left = living_of(old);
     assert!(left.contains(&old), "its number may be somebody else's");

@@ -16,6 +16,7 @@ mod hub;
 mod line;
 mod linked;
 mod message;
+mod note;
 pub mod process;
 mod pump;
 mod requests;

@@ -6,6 +6,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -19,6 +20,7 @@ use super::super::Ssh;
 use super::hub::Hub;
 use super::message::LinkSpec;
 use super::slot::{Slot, SlotLock};
+use crate::port::clock::Clock;
 
 /// Keep-alive intervals between two self-checks of the lock file and of the CPU time. Not every interval, because each
 /// wake-up of an idle link costs CPU time.
@@ -33,15 +35,15 @@ const LAST_CALLS_WITHIN: Duration = Duration::from_secs(1);
 pub const COMMAND: &str = "link";
 
 /// The command `link`: reads its spec from standard input and writes one byte when it accepts calls.
-pub fn main() -> ExitCode {
-    match begin() {
+pub fn main(clock: Rc<dyn Clock>) -> ExitCode {
+    match begin(clock) {
         Ok(()) => ExitCode::SUCCESS,
         // A message would not be read; the call that started the link finds none.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn begin() -> io::Result<()> {
+fn begin(clock: Rc<dyn Clock>) -> io::Result<()> {
     // Keys and a job's output pass through this memory.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     rustix::process::setrlimit(Resource::Core, none)?;
@@ -52,7 +54,7 @@ fn begin() -> io::Result<()> {
     io::stdin().read_to_end(&mut spec)?;
     let spec: LinkSpec = serde_json::from_slice(&spec)?;
     let slot = Slot::new(spec.dir.clone(), spec.slot);
-    let Some(slot_lock) = slot.seize()? else { return Ok(()) };
+    let Some(slot_lock) = slot.seize(clock)? else { return Ok(()) };
     // Makes the socket private to this user.
     rustix::process::umask(Mode::from_raw_mode(0o177));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,7 +1,7 @@
 //! The directory of an instance's links, with a lock and a socket for each slot.
 //!
-//! The process that holds the lock is the slot's only link. The lock's file holds the stop handle of the running stage,
-//! so that the next link can stop what a dead link left running.
+//! The process that holds the lock is the slot's only link. The lock's file holds a note of the running stage, so that
+//! the next link can stop what a dead link left running.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -9,17 +9,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 
 use super::super::stop_handle::StopHandle;
-
-/// Age from which a dead link's note is ignored: the session has ended with its job, and its number may have been
-/// reused.
-const STALE: Duration = Duration::from_mins(10);
-/// Length of a note: a handle and a newline.
-const NOTE: usize = StopHandle::LONGEST + 1;
+use super::note::Note;
+use crate::port::clock::Clock;
 
 /// Room for one job on an instance.
 #[derive(Debug, Clone)]
@@ -70,26 +66,50 @@ impl Slot {
     }
 
     /// Becomes the link of this slot; `None` if another process is the link.
-    pub(super) fn seize(&self) -> io::Result<Option<SlotLock>> {
+    pub(super) fn seize(&self, clock: Rc<dyn Clock>) -> io::Result<Option<SlotLock>> {
+        let locked = self.try_lock()?;
+        Ok(locked.map(|lock| SlotLock { slot: self.clone(), lock, clock }))
+    }
+
+    fn try_lock(&self) -> io::Result<Option<File>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(self.lock_path())?;
         match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
+            // RACE: the file may have been removed between opening and locking it.
+            Ok(()) => Ok(self.is_named(&file).then_some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
         }
-        let slot_lock = SlotLock { slot: self.clone(), lock: file };
-        // RACE: the file may have been removed between opening and locking it.
-        Ok(slot_lock.is_there().then_some(slot_lock))
+    }
+
+    /// True if the lock's path names this file.
+    fn is_named(&self, lock: &File) -> bool {
+        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let named = std::fs::metadata(self.lock_path()).map(inode).ok();
+        named.is_some() && named == lock.metadata().map(inode).ok()
     }
 
     /// Removes the files of a dead link. A running link removes its own files when it exits.
     pub(super) fn clear(&self) {
-        if let Ok(Some(slot_lock)) = self.seize() {
-            let _forgotten = slot_lock.note(None);
-            slot_lock.give_up();
+        if let Ok(Some(lock)) = self.try_lock() {
+            self.remove_files(&lock, false);
+        }
+    }
+
+    /// Removes the files of a link that holds this lock, and the directory with the last lock.
+    fn remove_files(&self, lock: &File, keep_note: bool) {
+        // The next link finds files that cannot be removed, or they go with the state directory.
+        if let Ok(Some(dir)) = open_dir(&self.dir)
+            && self.is_named(lock)
+        {
+            let _gone = remove(&dir, &self.socket());
+            let _gone = remove(&dir, &self.fresh_socket());
+            if !keep_note {
+                let _gone = std::fs::remove_file(self.lock_path());
+                let _others = std::fs::remove_dir(&self.dir);
+            }
         }
     }
 }
@@ -104,10 +124,10 @@ pub(super) fn slots(dir: &Path) -> Vec<Slot> {
 }
 
 /// The lock of a slot, held until dropped; its holder is the slot's link.
-#[derive(Debug)]
 pub(super) struct SlotLock {
     slot: Slot,
     lock: File,
+    clock: Rc<dyn Clock>,
 }
 
 impl SlotLock {
@@ -123,51 +143,36 @@ impl SlotLock {
         tokio::net::UnixListener::from_std(listener)
     }
 
-    /// Stops accepting calls. Also removes the lock's file, and the directory with the last lock.
+    /// Stops accepting calls. Also removes the lock's file, unless a stage may still be running.
     pub(super) fn give_up(&self) {
-        // The next link finds files that cannot be removed, or they go with the state directory.
-        if let Ok(Some(dir)) = open_dir(&self.slot.dir)
-            && self.is_there()
-        {
-            let _gone = remove(&dir, &self.slot.socket());
-            let _gone = remove(&dir, &self.slot.fresh_socket());
-            if self.left_running().is_none() {
-                let _gone = std::fs::remove_file(self.slot.lock_path());
-                let _others = std::fs::remove_dir(&self.slot.dir);
-            }
-        }
+        self.slot.remove_files(&self.lock, self.left_running().is_some());
     }
 
     /// True if the lock's path still names the locked file.
     pub(super) fn is_there(&self) -> bool {
-        let inode = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let named = std::fs::metadata(self.slot.lock_path()).map(inode).ok();
-        named.is_some() && named == self.lock.metadata().map(inode).ok()
+        self.slot.is_named(&self.lock)
     }
 
     /// Notes the handle of the running stage, or that there is none.
     pub(super) fn note(&self, handle: Option<&StopHandle>) -> io::Result<()> {
-        let word = handle.map(ToString::to_string).unwrap_or_default();
-        self.lock.write_all_at(format!("{word:<width$}\n", width = StopHandle::LONGEST).as_bytes(), 0)
+        let note = handle.map(|handle| Note::new(handle.clone(), self.clock.now()));
+        self.lock.write_all_at(Note::line(note.as_ref()).as_bytes(), 0)
     }
 
     /// Keeps the note of a running stage from going stale.
     pub(super) fn keep_note_young(&self) {
-        if self.left_running().is_some() {
+        if let Some(handle) = self.left_running() {
             // On failure, the note only goes stale.
-            let _aged = self.lock.set_modified(SystemTime::now());
+            let _aged = self.note(Some(&handle));
         }
     }
 
     /// What stops the stage of the previous, dead link, if it may still be running there.
     pub(super) fn left_running(&self) -> Option<StopHandle> {
-        let mut text = [0; NOTE];
-        let length = self.lock.read_at(&mut text, 0).ok()?;
-        let written = self.lock.metadata().and_then(|found| found.modified()).ok()?;
-        // A clock that was set back makes the note recent.
-        let age = SystemTime::now().duration_since(written).unwrap_or_default();
-        let text = std::str::from_utf8(&text[..length]).ok()?;
-        StopHandle::parse(text.trim().as_bytes()).filter(|_| age < STALE)
+        let mut line = [0; Note::LENGTH];
+        let length = self.lock.read_at(&mut line, 0).ok()?;
+        let note = Note::parse(std::str::from_utf8(&line[..length]).ok()?)?;
+        note.is_recent(self.clock.now()).then_some(note.handle)
     }
 }
 
