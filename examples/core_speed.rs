@@ -57,6 +57,7 @@ impl World {
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: now,
+            orphaned_builds: BTreeSet::new(),
             capabilities: Capabilities::default(),
             owner: OwnerId::new("us"),
             moved: None,

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod names;
 pub mod port;
 pub mod provider;
+pub mod remove;
 pub mod sim;
 #[cfg(test)]
 #[path = "../tests/support/skipped.rs"]

@@ -162,6 +162,7 @@ impl World {
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: NOW,
+            orphaned_builds: BTreeSet::new(),
             capabilities: Capabilities::default(),
             owner: OwnerId::new("us"),
             moved: None,

@@ -137,6 +137,7 @@ impl Engine {
             first_seen: memory.first_seen.clone(),
             attempts,
             attempts_at,
+            orphaned_builds: self.host.attempts.orphaned_builds().await,
             capabilities: setup.provider.capabilities(),
             owner: identity.owner,
             moved: identity.moved,

@@ -3,7 +3,7 @@
 //! A lease is a kernel lock on an attempt's `lease` file. `prepare`, `run` and `cleanup` hold it shared from start to
 //! end; only the keeper tries to lock it exclusively, without waiting. Lock order everywhere: lease, then store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -112,6 +112,12 @@ pub trait Attempts: fmt::Debug {
     /// The pool's attempts, with everything that decides whether they have ended.
     async fn attempts_of(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError>;
 
+    /// Attempts of any pool that are gone, although builds of theirs are left on the runner host. A host may search for
+    /// them less often than it is asked.
+    async fn orphaned_builds(&self) -> BTreeSet<AttemptName> {
+        BTreeSet::new()
+    }
+
     /// For the keeper: tries to lock the lease exclusively, without waiting. `None` if a call holds it.
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError>;
 
@@ -121,6 +127,6 @@ pub trait Attempts: fmt::Debug {
     /// Removes the TMPDIR of a dead attempt, if device, inode and owner still match.
     async fn remove_tmpdir(&self, name: &AttemptName) -> Result<(), HostError>;
 
-    /// Removes the directory of an attempt that ended long ago.
+    /// Removes the directory of an attempt that ended long ago, or is gone, and its builds on the runner host.
     async fn forget_attempt(&self, name: &AttemptName) -> Result<(), HostError>;
 }

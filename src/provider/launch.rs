@@ -14,9 +14,9 @@ use tokio::io::AsyncReadExt;
 use super::console;
 use super::halt::{self, halt_point};
 use super::instance_dir::{InstanceDir, Life, is_plain_name, make_private};
-use super::remove;
 use crate::core::failure::ErrorClass;
 use crate::port::provider::{LaunchRequest, ProviderError};
+use crate::remove;
 use crate::threads::disk::Lane;
 use crate::threads::flock::{self, Kind};
 

@@ -31,7 +31,6 @@ pub mod local;
 pub mod mistakes;
 pub mod process;
 pub mod qemu;
-pub mod remove;
 pub mod scope;
 pub mod static_hosts;
 pub mod supervised;

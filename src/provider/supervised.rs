@@ -14,13 +14,14 @@ use super::console;
 use super::instance_dir::{InstanceDir, Life, is_plain_name};
 use super::launch::{self, Launcher, Recipe, Server};
 use super::process::{self, Process};
-use super::{remove, scope};
+use super::scope;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Listed, Listing};
 use crate::port::clock::Clock;
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
+use crate::remove;
 use crate::threads::disk::Lane;
 
 /// How long an instance may take to terminate before it is killed.

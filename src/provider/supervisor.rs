@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::halt::halt_point;
 use super::instance_dir::{InstanceDir, Served};
 use super::process;
-use super::remove;
+use crate::remove;
 
 /// Interval at which the process checks that the lock's path still names the file that it has locked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);

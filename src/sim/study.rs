@@ -91,6 +91,7 @@ impl Study {
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: begun,
+            orphaned_builds: BTreeSet::new(),
             capabilities: Capabilities::default(),
             owner: OwnerId::new("owner"),
             moved: None,

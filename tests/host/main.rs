@@ -32,6 +32,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 mod attempts;
+mod builds;
 mod deaths;
 mod directory;
 mod leadership;

@@ -129,7 +129,10 @@ pub(in crate::config) const TIMING: KeyTable = KeyTable {
             .means("How often the keeper checks whether the configuration, the executable or the state directory \
                     has changed."),
         key("half_made_retention", Duration(0), Value("\"1h\""), Start)
-            .means("Age at which files are removed that killed calls left half-made."),
+            .means(
+                "Age at which files are removed that killed calls left half-made, and interval of the search for builds \
+                 without an attempt.",
+            ),
         key("unprepared_retention", Duration(0), Value("\"1d\""), Start)
             .means("Age at which attempts are removed that never came to `prepare`."),
     ],

@@ -83,7 +83,9 @@ pub(super) fn step(
         }
         assign::settle_all(draft);
     }
-    for effect in effects {
+    let gone = observed.orphaned_builds.iter().filter(|name| !observed.attempts.contains_key(name));
+    let orphaned = gone.map(|name| Effect::ForgetAttempt { attempt: name.clone() });
+    for effect in effects.into_iter().chain(orphaned) {
         draft.act(effect);
     }
     ungranted

@@ -77,7 +77,7 @@ pub enum Effect {
     EndAttempt { attempt: AttemptName, how: End },
     /// Seize the lease, remove the request from the queue.
     DropRequest { attempt: AttemptName },
-    /// Remove the directory of an attempt that ended long ago.
+    /// Remove the directory of an attempt that ended long ago, and its builds on the runner host.
     ForgetAttempt { attempt: AttemptName },
 }
 

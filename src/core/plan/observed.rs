@@ -21,6 +21,8 @@ pub struct Observed {
     /// This pool's attempt directories, read at `attempts_at`.
     pub attempts: BTreeMap<AttemptName, AttemptSeen>,
     pub attempts_at: Stamp,
+    /// Attempts that are gone, although builds of theirs are left on the runner host.
+    pub orphaned_builds: BTreeSet<AttemptName>,
     pub capabilities: Capabilities,
     pub owner: OwnerId,
     /// Set when the state directory was copied or moved.
@@ -64,6 +66,7 @@ impl Observed {
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
             attempts_at: now,
+            orphaned_builds: BTreeSet::new(),
             capabilities: Capabilities { launches, ..Capabilities::default() },
             owner: OwnerId::new("nobody"),
             moved: None,

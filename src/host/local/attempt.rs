@@ -13,7 +13,7 @@ use super::error::{cannot, io as broken};
 use super::host::LocalHost;
 use super::job_file::{self, JobFile, Origin, Tmpdir};
 use super::lease::{self, LEASE, Lease, LeaseGuard};
-use super::mark::{self, USED};
+use super::mark::{self, CLOSED, USED};
 use super::process::Namespaces;
 use super::socket::Sent;
 use super::{files, socket};
@@ -23,13 +23,11 @@ use crate::port::attempts::{Assignment, AttemptRecord, Closing};
 use crate::port::clock::Clock;
 use crate::port::host_error::HostError;
 use crate::port::lock::Lock;
+use crate::remove;
 use crate::threads::flock::Kind;
 
 /// Retries against a process that keeps creating and removing the same directory.
 const ROUNDS: usize = 8;
-
-/// Directories of jobs, by attempt, for providers whose instances use the runner host's file system.
-const BUILDS: &str = "builds";
 
 impl LocalHost {
     pub(super) async fn begin(
@@ -220,14 +218,16 @@ impl LocalHost {
 
     pub(super) async fn forget(&self, name: &AttemptName) -> Result<(), HostError> {
         let dir = self.state.attempt(name)?;
+        // A new attempt may have got the name of orphaned builds.
+        let closed = mark::is_set(&dir, CLOSED).map_err(|e| cannot("examine", &dir, e))?;
+        if dir.exists() && !closed {
+            return Ok(());
+        }
         self.boxes.forget(name);
-        // The job's builds directory, if instances share the runner host's files.
-        let (attempt, builds) = (dir.clone(), self.state.root().join(BUILDS).join(name.as_str()));
+        // CRASH: builds without an attempt are found later.
+        let (attempt, builds) = (dir.clone(), self.builds(name));
         let remove = move || {
-            if remove_if_free(&attempt)? {
-                files::missing_is_none(fs::remove_dir_all(&builds))?;
-            }
-            Ok(())
+            if remove_if_free(&attempt)? { remove::tree(&builds) } else { Ok(()) }
         };
         self.trees.run(&dir, remove).await.map_err(|e| cannot("remove", &dir, e))?;
         self.leases.borrow_mut().remove(name);

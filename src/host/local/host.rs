@@ -1,7 +1,7 @@
 //! The host port on the runner host.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -78,6 +78,8 @@ pub struct LocalHost {
     pub(super) syncs: Lane,
     /// Attempts that cannot be read, and why, as logged.
     pub(super) unreadable: RefCell<BTreeMap<AttemptName, String>>,
+    /// When orphaned builds were last searched for.
+    pub(super) searched_builds: Cell<Option<Stamp>>,
 }
 
 impl LocalHost {
@@ -106,6 +108,7 @@ impl LocalHost {
             tmpdirs: Lane::default(),
             syncs: Lane::default(),
             unreadable: RefCell::default(),
+            searched_builds: Cell::default(),
         })
     }
 
@@ -174,6 +177,10 @@ impl Attempts for LocalHost {
 
     async fn attempts_of(&self, pool: &PoolName) -> Result<BTreeMap<AttemptName, AttemptSeen>, HostError> {
         self.observe_attempts(pool).await
+    }
+
+    async fn orphaned_builds(&self) -> BTreeSet<AttemptName> {
+        self.search_builds()
     }
 
     async fn seize_attempt(&self, name: &AttemptName) -> Result<Option<Lock>, HostError> {

@@ -1,6 +1,7 @@
 //! The state directory on a real Linux machine.
 
 mod attempt;
+mod builds;
 mod clock;
 mod error;
 mod files;

@@ -1,22 +1,16 @@
 //! Removes a dead attempt's TMPDIR: its scripts and job response contain secrets.
 //!
 //! The path comes from a file and lies in a directory that other users may write to (`/tmp`). So a directory is emptied
-//! only if device, inode and owner match the record. Links are not followed, and mounts are not crossed.
+//! only if device, inode and owner match the record. What is in it is removed as any job's files are.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::files;
 use super::job_file::Tmpdir;
-
-/// Maximum depth, more than the runner needs; each level holds a descriptor.
-const DEEPEST: usize = 64;
+use crate::remove;
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -41,65 +35,13 @@ pub(super) fn clear(tmpdir: &Tmpdir) -> io::Result<()> {
     if !same || tmpdir.owner != files::own_uid() {
         return Ok(());
     }
-    empty(&dir, DEEPEST)?;
+    remove::content(&dir)?;
     // RACE: if the name now belongs to something else, at most an empty directory is removed.
     let now = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if now.st_ino == found.st_ino && now.st_dev == found.st_dev {
         unlinkat(&parent, name, AtFlags::REMOVEDIR)?;
     }
     Ok(())
-}
-
-/// Removes everything it can, and returns the first error.
-fn empty(dir: &OwnedFd, deeper: usize) -> io::Result<()> {
-    let mut first = Ok(());
-    for (name, kind) in entries(dir)? {
-        let removed = match kind {
-            FileType::Directory | FileType::Unknown => remove(dir, &name, deeper),
-            _ => unlinkat(dir, &name, AtFlags::empty()).map_err(io::Error::from),
-        };
-        if first.is_ok() {
-            first = removed;
-        }
-    }
-    first
-}
-
-fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, FileType)>> {
-    let mut found = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            found.push((entry.file_name().to_owned(), entry.file_type()));
-        }
-    }
-    Ok(found)
-}
-
-fn remove(dir: &OwnedFd, name: &CString, deeper: usize) -> io::Result<()> {
-    let child = match enter(dir, name) {
-        Ok(child) => child,
-        // A link or a file is removed; the target of a link is not.
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(unlinkat(dir, name, AtFlags::empty())?),
-        Err(error) => return Err(error.into()),
-    };
-    if deeper == 0 {
-        return Err(io::Error::other(format!("nested deeper than {DEEPEST} directories")));
-    }
-    empty(&child, deeper - 1)?;
-    Ok(unlinkat(dir, name, AtFlags::REMOVEDIR)?)
-}
-
-/// Opens a subdirectory, unless something is mounted on it.
-fn enter(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
-    let within = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
-    match openat2(dir.as_fd(), name, DIRECTORY, Mode::empty(), within) {
-        // An old kernel, or a filter that does not support the call.
-        Err(Errno::NOSYS | Errno::PERM) => {}
-        opened => return opened,
-    }
-    let child = openat(dir, name, DIRECTORY, Mode::empty())?;
-    if fstat(&child)?.st_dev == fstat(dir)?.st_dev { Ok(child) } else { Err(Errno::XDEV) }
 }
 
 #[cfg(test)]
@@ -158,17 +100,5 @@ mod tests {
         tmpdir.owner += 1;
         clear(&tmpdir).unwrap();
         assert!(tmpdir.path.join("response.json").exists());
-    }
-
-    #[test]
-    fn a_tree_too_deep_is_reported_and_the_rest_goes() {
-        let (_home, tmpdir) = scene();
-        let mut deep = tmpdir.path.clone();
-        for _ in 0..DEEPEST + 3 {
-            deep.push("d");
-        }
-        fs::create_dir_all(&deep).unwrap();
-        assert!(clear(&tmpdir).is_err());
-        assert!(!tmpdir.path.join("response.json").exists());
     }
 }

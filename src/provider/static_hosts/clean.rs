@@ -30,7 +30,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::process::ExitStatusExt as _;
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
@@ -141,6 +141,35 @@ mod tests {
                 assert!(!left("builds/x1") && !left("builds/x1.tmp") && !left("cache/project"));
                 assert!(left("builds/x2") && left("cache") && !home.notes().exists());
             }
+        }
+    }
+
+    #[test]
+    fn read_only_directories_go_and_what_links_lead_to_stays_as_it_is() {
+        let set_mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        // Root is bound by permissions only without its capabilities.
+        let is_root = rustix::process::geteuid().is_root();
+        let bound: &[&str] =
+            if is_root { &["setpriv", "--inh-caps=-all", "--bounding-set=-all"] } else { &["env"] };
+        for shell in SHELLS {
+            let home = Home::new();
+            home.note(999_999_999, &home.path("builds/x1"));
+            let kept = home.path("kept");
+            std::fs::create_dir(&kept).unwrap();
+            set_mode(&kept, 0o500);
+            symlink(&kept, home.path("cache/link")).unwrap();
+            symlink(&kept, home.path("builds/x1/link")).unwrap();
+            for closed in ["builds/x1/group/project/locked", "builds/x1/group", "builds/x1", "cache"] {
+                std::fs::write(home.path(closed).join("file"), "").unwrap();
+                set_mode(&home.path(closed), 0o500);
+            }
+            let cleaned = home.clean(&[bound, shell].concat(), quick);
+            assert_eq!(cleaned, (true, String::new()), "{shell:?}");
+            assert!(!home.path("builds/x1").exists());
+            assert_eq!(std::fs::read_dir(home.path("cache")).unwrap().count(), 0);
+            assert_eq!(std::fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o500);
         }
     }
 

@@ -100,8 +100,8 @@ if [ -n "$found" ]; then
   done
 fi
 
-# Removes write-protected directories, too.
-erase() { rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@" 2>/dev/null; rm -rf -- "$@"; } 2>&1; }
+# Removes write-protected directories, too. The target of a link stays as it is.
+erase() { rm -rf -- "$1" 2>/dev/null || { [ -L "$1" ] || chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1"; } 2>&1; }
 
 # Removes a directory of an attempt, unless its path cannot be one.
 remove() {
@@ -115,6 +115,7 @@ empty() {
   case $1 in /?*) ;; *) fail "refuses to empty $1" ;; esac
   [ -d "$1" ] || return 0
   case $HOME/ in "$1"/*) fail "refuses to empty $1: the account's home is in it" ;; esac
+  chmod u+rwx -- "$1" 2>/dev/null
   for e in "$1"/* "$1"/.[!.]* "$1"/..?*; do
     [ -e "$e" ] || [ -L "$e" ] || continue
     erase "$e" || fail "cannot remove $e"

@@ -13,6 +13,7 @@ use crate::cli::error::CliError;
 use crate::cli::stores::{self, StoreOptions};
 use crate::core::ids::{InstanceId, OwnerId, PoolName};
 use crate::host::local::StateDir;
+use crate::remove;
 
 const PREFIX: &str = "boot-";
 /// Being made.
@@ -90,7 +91,7 @@ impl ScratchStateDir {
         over.push(OVER);
         let over = PathBuf::from(over);
         fs::rename(&self.path, &over)?;
-        remove_tree(&over)
+        remove::tree(&over)
     }
 }
 
@@ -111,7 +112,7 @@ pub(in crate::cli) async fn unfinished(state: &Path) -> Result<Vec<Unfinished>, 
         let made = || entry.metadata().and_then(|known| known.modified());
         let is_old = || made().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > MADE_WITHIN));
         if name.starts_with(PREFIX) && name.ends_with(OVER) || name.starts_with(HALF_MADE) && is_old() {
-            remove_tree(&entry.path())?;
+            remove::tree(&entry.path())?;
         } else if name.starts_with(PREFIX)
             && let Some(ground) = ScratchStateDir::take(entry.path())?
         {
@@ -141,14 +142,6 @@ async fn look(ground: ScratchStateDir) -> Result<Unfinished, CliError> {
     let recorded = stores.store(&pool)?.load().await?;
     let instances = recorded.instances.keys().cloned().collect();
     Ok(Unfinished { ground, pool: Some(pool), instances })
-}
-
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        // RACE: another process removes it, too.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

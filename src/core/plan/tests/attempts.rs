@@ -33,6 +33,14 @@ fn an_attempt_whose_runner_is_gone_is_ended_by_whoever_gets_its_lease() {
 }
 
 #[test]
+fn builds_that_outlived_their_attempt_are_removed_and_no_others() {
+    let orphaned =
+        |number| changed("held 5m by 7", |w| w.observed.orphaned_builds = [attempt(number)].into());
+    assert_eq!(orphaned(9), "remove the directory of a9");
+    assert_eq!(orphaned(7), "", "its attempt came meanwhile");
+}
+
+#[test]
 fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
     let idle = "fixed aside 5m named 9";
     assert_eq!(changed(idle, |w| w.seen(9).runner = Presence::Gone), "end attempt a9 (the runner is gone)");

@@ -175,7 +175,7 @@ impl Start<'_> {
     /// The path of a new file of the machine's. Removes an existing one: an earlier boot may have failed.
     fn fresh(&self, name: &str) -> io::Result<std::path::PathBuf> {
         let path = self.site.dir.file(name);
-        crate::provider::remove::tree(&path)?;
+        crate::remove::tree(&path)?;
         Ok(path)
     }
 

@@ -17,8 +17,8 @@ use crate::provider::qemu::process::console::Console;
 use crate::provider::qemu::process::machine::{BootError, Machine};
 use crate::provider::qemu::process::rig::{MemoryFile, Rig, new_layer};
 use crate::provider::qemu::settings::Network;
-use crate::provider::remove;
 use crate::provider::supervisor::note;
+use crate::remove;
 
 /// How long QEMU may take to write the state of the devices, which is less than a megabyte.
 const FREEZE: Duration = Duration::from_secs(30);

@@ -23,8 +23,8 @@ use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::process::descriptor;
 use crate::provider::qemu::process::supervise::restrain;
-use crate::provider::remove;
 use crate::provider::supervisor::{self, Signals, note};
+use crate::remove;
 
 /// The holder's socket, in the template's directory.
 const SOCKET: &str = "holder";

@@ -19,7 +19,7 @@ use super::rig::kernel_parameters;
 use crate::core::time::millis;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::{InstanceDir, make_private};
-use crate::provider::remove;
+use crate::remove;
 
 mod build;
 pub(super) mod client;
