@@ -52,6 +52,7 @@ impl World {
         let generation = Generation::new("3f9a");
         let observed = Observed {
             healthy: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
             listing: Ok(Listing { begun: now, complete: true, instances: Vec::new(), copies: Vec::new() }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),

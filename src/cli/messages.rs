@@ -33,6 +33,7 @@ pub(super) fn progress(pool: &PoolName, progress: &Progress, now: Stamp) -> Stri
         Progress::Broken { instance, problem } => {
             format!("{instance} does not respond ({problem}): trying another instance")
         }
+        Progress::RunnerHost { problem } => format!("{problem}: trying again"),
     }
 }
 
@@ -52,6 +53,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Room { .. }
         | WaitingOn::Launching { .. }
         | WaitingOn::Cleaning { .. }
+        | WaitingOn::Unreachable { .. }
         | WaitingOn::Drained { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }

@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, InstanceId, OfferingName, TrustDomain};
-use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release};
+use super::instance::{Answer, DrainReason, Holder, Instance, LaunchRecord, Phase, Release, Unreachable};
 use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
@@ -73,12 +73,8 @@ impl PoolState {
             Change::Readdressed { instance, endpoint } => {
                 self.fixed(instance)?.endpoint = Some(endpoint.clone());
             }
-            Change::BecameUnreachable { instance, .. } => {
-                let doubted = self.fixed(instance)?;
-                if doubted.phase != Phase::Ready {
-                    return Err(WRONG_PHASE);
-                }
-                become_(doubted, Phase::Checking, at)?;
+            Change::BecameUnreachable { instance, reason } => {
+                return self.became_unreachable(instance, reason, at);
             }
             Change::Requested { attempt, job, domain, acquire_timeout } => {
                 return self.requested(attempt, job, domain, *acquire_timeout, at);
@@ -256,6 +252,9 @@ impl PoolState {
 
     fn became_ready(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
+        if instance.phase == Phase::Ready && instance.unreachable.take().is_some() {
+            return Ok(());
+        }
         if instance.phase != Phase::Checking {
             return Err(WRONG_PHASE);
         }
@@ -269,6 +268,23 @@ impl PoolState {
             let surplus = health.boot_ms.len().saturating_sub(BOOTS_KEPT);
             health.boot_ms.drain(..surplus);
         }
+        Ok(())
+    }
+
+    fn became_unreachable(
+        &mut self,
+        id: &InstanceId,
+        reason: &str,
+        at: Stamp,
+    ) -> Result<(), InapplicableEvent> {
+        let instance = self.change(id)?;
+        if instance.phase != Phase::Ready || instance.unreachable.is_some() {
+            return Err(WRONG_PHASE);
+        }
+        if instance.is_static() {
+            return become_(instance, Phase::Checking, at);
+        }
+        instance.unreachable = Some(Unreachable { since: at, reason: reason.to_owned() });
         Ok(())
     }
 
@@ -433,6 +449,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         domain: None,
         endpoint: None,
         missing: None,
+        unreachable: None,
     }
 }
 

@@ -59,7 +59,7 @@ pub enum Change {
         instance: InstanceId,
         endpoint: Endpoint,
     },
-    /// Its ready command passed.
+    /// Its ready command passed. Or it responds again, after it had become unreachable.
     BecameReady {
         instance: InstanceId,
     },
@@ -80,7 +80,7 @@ pub enum Change {
         instance: InstanceId,
         endpoint: Endpoint,
     },
-    /// A ready static host became unreachable: it gets no job until it has been reached again.
+    /// A ready instance became unreachable: it gets no job until it has been reached again.
     BecameUnreachable {
         instance: InstanceId,
         reason: String,

@@ -44,6 +44,16 @@ pub struct Instance {
     /// Begin of the first of the complete lists that lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<Stamp>,
+    /// Set while a launched instance that was ready does not respond. It gets no job until it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<Unreachable>,
+}
+
+/// The first check that failed, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreachable {
+    pub since: Stamp,
+    pub reason: String,
 }
 
 /// Where a launched instance comes from.
@@ -225,9 +235,10 @@ impl Instance {
         self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))
     }
 
-    /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready.
+    /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready and reachable.
     pub fn usable(&self) -> u32 {
         match self.phase {
+            Phase::Ready if self.unreachable.is_some() => 0,
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
             Phase::Launching
             | Phase::Checking

@@ -34,7 +34,7 @@ use super::time::{BootId, ManagerId, Stamp};
 
 mod rendered;
 
-pub(crate) use rendered::{does, notes, render, render_events, waits};
+pub(crate) use rendered::{does, notes, notes_of, render, render_events, waits};
 
 /// Noon on a Monday, ten days after boot.
 pub(crate) const NOW: Stamp =
@@ -152,6 +152,7 @@ impl World {
         let policy = Policy { max_instances: 4, max_use_count: None, ..Policy::default() };
         let observed = Observed {
             healthy: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
             listing: Ok(Listing {
                 begun: ago(Duration::from_secs(1)),
                 complete: true,

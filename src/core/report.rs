@@ -88,6 +88,8 @@ pub enum WaitingOn {
     NoOffering { until: Stamp, offering: OfferingName, failure: Failure, count: u32 },
     /// An instance is being cleaned for it.
     Cleaning { instance: InstanceId },
+    /// An instance that may serve it does not respond at present.
+    Unreachable { instance: InstanceId },
     /// An operator drained the pool.
     Drained { since: Stamp },
     /// The state directory was copied or moved.
@@ -146,6 +148,15 @@ pub enum Note {
     AttemptUnreadable {
         attempt: AttemptName,
         problem: String,
+    },
+    /// So many instances do not respond that the fault may be on the runner host: none is replaced before `until`.
+    HostSuspected {
+        unreachable: u32,
+        /// Instances that do respond.
+        responding: u32,
+        /// Why the first of them does not respond.
+        reason: String,
+        until: Stamp,
     },
     /// A static host cannot be used at present; it returns to service when it responds.
     Unavailable {
@@ -220,6 +231,7 @@ impl fmt::Display for WaitingOn {
                 )
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
+            Self::Unreachable { instance } => write!(f, "{instance} does not respond, and is checked again"),
             Self::Drained { .. } => {
                 f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")
             }
@@ -281,6 +293,14 @@ impl fmt::Display for Note {
                     Some(line) => write!(f, "; the last line of its console is `{line}`"),
                     None => Ok(()),
                 }
+            }
+            Self::HostSuspected { unreachable, responding, reason, .. } => {
+                let checked = unreachable.saturating_add(*responding);
+                write!(
+                    f,
+                    "{unreachable} of {checked} idle instances do not respond; the fault may be on the runner host, so \
+                     they are kept for at most 5 minutes ({reason})"
+                )
             }
             Self::Suspect { instance, cause: None } => {
                 write!(f, "{instance} looks gone while in use; the job's own connection decides")
@@ -345,6 +365,7 @@ mod tests {
                 "zone-b small: quota reached: vCPU",
             ),
             (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
+            (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
             (
                 WaitingOn::Drained { since: NOW },
                 "the operator drained the pool (`greenroom pool resume` resumes it)",
@@ -396,6 +417,16 @@ mod tests {
             (
                 Note::CallsFailing { instance: one(), failure: failure(), until: NOW },
                 "calls about h1 fail repeatedly (denied: no key)",
+            ),
+            (
+                Note::HostSuspected {
+                    unreachable: 3,
+                    responding: 1,
+                    reason: "no answer".to_owned(),
+                    until: NOW,
+                },
+                "3 of 4 idle instances do not respond; the fault may be on the runner host, so they are kept for at most \
+                 5 minutes (no answer)",
             ),
             (
                 Note::Suspect { instance: one(), cause: None },

@@ -41,6 +41,8 @@ pub enum Progress {
     NoKeeper { problem: String },
     /// An idle instance did not respond; the job takes another one.
     Broken { instance: InstanceId, problem: String },
+    /// A fault on the runner host prevents connections; the job tries again.
+    RunnerHost { problem: String },
 }
 
 /// Milestones of a boot.
@@ -78,6 +80,9 @@ pub enum AcquireError {
     /// The pool can never serve this job.
     #[error("{0}")]
     Impossible(String),
+    /// A fault on the runner host lasted for `acquire_timeout`.
+    #[error("{0}")]
+    RunnerHost(String),
     /// Neither the state nor the configuration has a policy for the pool; the reason of the latter.
     #[error("the pool has no policy: no keeper has recorded one yet, and {0}")]
     NoPolicy(String),
@@ -114,6 +119,8 @@ struct Call<'a> {
     refusals: Vec<(OfferingName, Stamp)>,
     /// Instances on their way for this job, as it reported.
     awaited: Vec<InstanceId>,
+    /// The fault on the runner host that was reported.
+    fault: Option<String>,
 }
 
 impl Engine {
@@ -147,6 +154,7 @@ impl Engine {
             step: None,
             refusals: Vec::new(),
             awaited: Vec::new(),
+            fault: None,
         };
         let outcome = call.until_answering(&ask, state).await;
         match outcome {
@@ -214,6 +222,9 @@ impl Call<'_> {
                         let idle_for = idle_before(&state, &assignment.instance, self.began);
                         return Ok((assignment, idle_for, granted_after));
                     }
+                    Err(problem @ ConnectError::HostFault { .. }) => {
+                        state = self.hold_on(problem.to_string(), &state).await?;
+                    }
                     Err(problem) => state = self.reject(&assignment.instance, &problem).await?,
                 }
                 continue;
@@ -260,6 +271,29 @@ impl Call<'_> {
         }
     }
 
+    /// A fault on the runner host says nothing about the instance: the job keeps it, and tries again.
+    async fn hold_on(&mut self, problem: String, state: &PoolState) -> Result<PoolState, AcquireError> {
+        let timing = state.policy.as_ref().map(|policy| policy.timing.clone()).unwrap_or_default();
+        if self.engine.now().reached(self.began.plus(timing.acquire_timeout)) {
+            return Err(AcquireError::RunnerHost(problem));
+        }
+        if self.fault.as_ref() != Some(&problem) {
+            self.fault = Some(problem.clone());
+            (self.report)(Progress::RunnerHost { problem });
+        }
+        self.poll(timing.waiter_poll_interval).await?;
+        Ok(self.engine.store.load().await?)
+    }
+
+    /// Waits for a wake-up or this long, unless the call has to end.
+    async fn poll(&self, within: Duration) -> Result<(), AcquireError> {
+        match self.engine.host.wakeups.wait(MailboxName::Attempt(self.attempt), within).await? {
+            WakeReason::Message | WakeReason::Timeout => {}
+            woken => return Err(stopped(woken)),
+        }
+        self.refuse_closed().await
+    }
+
     async fn reject(
         &mut self,
         instance: &InstanceId,
@@ -276,11 +310,7 @@ impl Call<'_> {
     async fn wait(&mut self, waiting: &Reservation, state: &PoolState) -> Result<PoolState, AcquireError> {
         let look = state.policy.as_ref().map_or(Duration::from_secs(1), |p| p.timing.waiter_poll_interval);
         let left = self.engine.now().until(waiting.deadline());
-        match self.engine.host.wakeups.wait(MailboxName::Attempt(self.attempt), look.min(left)).await? {
-            WakeReason::Message | WakeReason::Timeout => {}
-            woken => return Err(stopped(woken)),
-        }
-        self.refuse_closed().await?;
+        self.poll(look.min(left)).await?;
         let state = self.engine.store.load().await?;
         let granted = state.granted.contains_key(self.attempt);
         if !granted && self.engine.now().reached(waiting.deadline()) {

@@ -49,6 +49,15 @@ pub(super) enum EffectResult {
     Again,
     /// The call failed; its class determines when it is retried.
     Failed(Failure),
+    /// The instance did not respond.
+    NoResponse(Failure),
+}
+
+/// Why an instance was not reached.
+struct Unreached {
+    failure: Failure,
+    /// False for a fault on the runner host or at the provider, which says nothing about the instance.
+    by_instance: bool,
 }
 
 /// Whether the answer *not found* is believed.
@@ -158,7 +167,7 @@ impl Engine {
         loop {
             let problem = match self.reach(id, setup).await? {
                 Ok(()) => return self.make_ready(id, setup).await,
-                Err(problem) => problem,
+                Err(problem) => problem.failure,
             };
             let now = self.now();
             // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously.
@@ -175,13 +184,17 @@ impl Engine {
         }
     }
 
-    async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Failure>, EngineError> {
+    async fn reach(&self, id: &InstanceId, setup: &PoolSetup) -> Result<Result<(), Unreached>, EngineError> {
         let endpoint = match self.look_up(id, setup).await? {
             Ok(endpoint) => endpoint,
-            Err(failure) => return Ok(Err(failure)),
+            Err(failure) => {
+                let by_instance = failure.class == ErrorClass::NotFound;
+                return Ok(Err(Unreached { failure, by_instance }));
+            }
         };
         let within = setup.policy.timing.connect_timeout;
         if let Err(problem) = self.connector.check(id, &endpoint, within).await {
+            let by_instance = !matches!(problem, ConnectError::HostFault { .. });
             // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
             let message = match problem {
                 ConnectError::HostKey { .. } if setup.has_fixed_hosts() => {
@@ -191,7 +204,8 @@ impl Engine {
                 }
                 _ => problem.to_string(),
             };
-            return Ok(Err(Failure { class: ErrorClass::Transient, message }));
+            let failure = Failure { class: ErrorClass::Transient, message };
+            return Ok(Err(Unreached { failure, by_instance }));
         }
         let at = self.now();
         self.commit(|state| match state.instance(id).map(|i| &i.phase) {
@@ -228,19 +242,27 @@ impl Engine {
         Ok(Ok(endpoint))
     }
 
-    /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it is replaced,
-    /// because a network may fail briefly.
+    /// Probes an idle instance the way a job would reach it. A launched one is probed twice before it counts as
+    /// unreachable, because a network may fail briefly.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
-        let Err(mut problem) = self.reach(id, setup).await? else { return Ok(EffectResult::Fine) };
-        if !setup.has_fixed_hosts() {
+        let mut reached = self.reach(id, setup).await?;
+        if reached.is_err() && !setup.has_fixed_hosts() {
             self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
-            match self.reach(id, setup).await? {
-                Ok(()) => return Ok(EffectResult::Fine),
-                Err(again) => problem = again,
-            }
+            reached = self.reach(id, setup).await?;
         }
-        self.commit(|state| request::doubt(state, id, &problem.message, self.now())).await?;
-        Ok(EffectResult::Failed(problem))
+        let Err(problem) = reached else {
+            let recovered = |i: &Instance| i.unreachable.is_some();
+            if self.store.load().await?.instance(id).is_some_and(recovered) {
+                self.commit(|state| request::ready(state, id, self.now())).await?;
+            }
+            return Ok(EffectResult::Fine);
+        };
+        let Unreached { failure, by_instance } = problem;
+        if !by_instance && !setup.has_fixed_hosts() {
+            return Ok(EffectResult::Failed(failure));
+        }
+        self.commit(|state| request::doubt(state, id, &failure.message, self.now())).await?;
+        Ok(EffectResult::NoResponse(failure))
     }
 
     async fn make_ready(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {

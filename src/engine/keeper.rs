@@ -285,6 +285,7 @@ impl PoolKeeper {
         let now = self.engine.now();
         let timing = &setup.policy.timing;
         let fixed = setup.has_fixed_hosts();
+        let no_response = matches!(done.outcome, EffectResult::NoResponse(_));
         match done.outcome {
             EffectResult::Fine => {
                 self.memory.failing_calls.remove(&id);
@@ -305,13 +306,17 @@ impl PoolKeeper {
                 let until = now.plus(timing.probe_interval);
                 self.memory.failing_calls.insert(id, plan::FailingCall { failures: 0, failure, until });
             }
-            EffectResult::Failed(failure) => {
+            EffectResult::Failed(failure) | EffectResult::NoResponse(failure) => {
+                if no_response {
+                    self.memory.unhealthy.insert(id.clone(), now);
+                }
                 tracing::warn!(pool = %self.engine.pool, "{}: {failure}", done.effect);
                 let failures = self.memory.failing_calls.get(&id).map_or(0, |t| t.failures).saturating_add(1);
                 let backed_off = backoff::retry_at(&failure.class, failures, now, timing);
                 let at_health_check = now.plus(timing.health_interval);
                 let until = match done.effect {
-                    // A static host is retried when its health check would be due, at the latest.
+                    // Retried when the next health check would be due, at the latest.
+                    Effect::CheckHealth { .. } if backed_off.reached(at_health_check) => at_health_check,
                     _ if fixed && backed_off.reached(at_health_check) => at_health_check,
                     _ if fixed => backed_off,
                     // A booting instance is probed again at each pass; a failing call backs off by its class.

@@ -24,6 +24,10 @@ pub(super) struct KeeperCache {
     pub(super) failing_calls: BTreeMap<InstanceId, plan::FailingCall>,
     /// When a call about an instance last succeeded.
     pub(super) healthy: BTreeMap<InstanceId, Stamp>,
+    /// When a ready instance last did not respond.
+    pub(super) unhealthy: BTreeMap<InstanceId, Stamp>,
+    /// True if the last pass suspected the runner host.
+    pub(super) suspects_host: bool,
     pub(super) busy: BTreeSet<InstanceId>,
     /// Effects about attempts: under way (`None`), or done, with the time of the next try. Otherwise an effect that
     /// finds the lease held would be planned again immediately, for as long as it is held.
@@ -84,6 +88,7 @@ impl Engine {
         if let Some(problem) = problem {
             plan.report.notes.push(Note::ConfigInvalid { problem });
         }
+        self.log_suspicion(memory, &plan.report);
         let boots = memory.failed_boots(now).iter().cloned().map(Note::BootFailed);
         plan.report.notes.extend(boots);
         self.forget_with_events(memory, &committed.events);
@@ -100,6 +105,19 @@ impl Engine {
         if let Err(problem) = self.store.compact().await {
             tracing::warn!(pool = %self.pool, "cannot compact the journal: {problem}");
         }
+    }
+
+    /// Logs when the runner host becomes suspected of a fault, and when that is over.
+    fn log_suspicion(&self, memory: &mut KeeperCache, report: &Report) {
+        let note = report.notes.iter().find(|note| matches!(note, Note::HostSuspected { .. }));
+        match note {
+            Some(note) if !memory.suspects_host => tracing::warn!(pool = %self.pool, "{note}"),
+            None if memory.suspects_host => {
+                tracing::info!(pool = %self.pool, "the runner host is no longer suspected of a fault");
+            }
+            _ => {}
+        }
+        memory.suspects_host = note.is_some();
     }
 
     /// What a pass without launches would do now; commits nothing.
@@ -146,6 +164,7 @@ impl Engine {
             unrecordable: None,
             failing_calls: memory.failing_calls.clone(),
             healthy: memory.healthy.clone(),
+            unhealthy: memory.unhealthy.clone(),
             busy: memory.busy.clone(),
         };
         if launching == Launching::Yes
@@ -237,6 +256,7 @@ impl KeeperCache {
         self.first_seen.remove(gone);
         self.failing_calls.remove(gone);
         self.healthy.remove(gone);
+        self.unhealthy.remove(gone);
     }
 
     /// Makes the next pass list again.

@@ -146,7 +146,7 @@ impl Engine {
         attempt: &AttemptName,
         cause: &ConnectError,
     ) -> Result<LossReason, StageError> {
-        if matches!(cause, ConnectError::Local { .. }) {
+        if matches!(cause, ConnectError::Local { .. } | ConnectError::HostFault { .. }) {
             return Ok(LossReason::Lost("could not be used"));
         }
         // The policy only sets the timeout: without state, the defaults apply.

@@ -123,6 +123,9 @@ pub enum ConnectError {
     /// Nothing listens there, or the network is at fault.
     #[error("cannot connect to {at}: {problem}")]
     Unreachable { at: String, problem: String },
+    /// The runner host cannot connect to anything at present; says nothing about the instance.
+    #[error("the runner host cannot connect to {at}: {problem}")]
+    HostFault { at: String, problem: String },
     #[error("no answer from {at} within {waited}")]
     TimedOut { at: String, waited: String },
     /// The host key differs from the recorded one; both fingerprints.

@@ -3,17 +3,21 @@
 //! Independent of `plan`: it compares what really exists with what was requested and recorded. What the engine
 //! concludes does not count here.
 
+use std::time::Duration;
+
 use super::choosing;
 use super::cloud::Machine;
+use super::fault::Fault;
 use super::keeping;
 use super::steps::Pid;
 use super::truth::{Live, Session};
 use super::world::World;
 use crate::core::event::{Change, Event};
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
-use crate::core::instance::{Instance, Phase};
+use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::invariants;
 use crate::core::job::JobFacts;
+use crate::core::plan::health::HOLD;
 use crate::core::policy::{Policy, Reuse};
 use crate::core::pool::PoolState;
 use crate::port::provider::LaunchRequest;
@@ -254,6 +258,9 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
                     world.broken(format!("promise 1: {instance} of an earlier boot is granted to {attempt}"));
                 }
             }
+            Change::DrainingBegun { instance, reason: DrainReason::Unresponsive { .. } } => {
+                thrown_away(world, machine, &state, instance);
+            }
             _ => {}
         }
     }
@@ -269,6 +276,23 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         None => {
             world.truth.unserved.remove(&key);
         }
+    }
+}
+
+/// Promise 4: while the manager's network fails, instances that look unreachable together are kept.
+fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &InstanceId) {
+    let Some(cut) = world.scenario.windows.open(Fault::NetworkCut, world.now) else { return };
+    let now = world.stamp(machine);
+    let since_cut = Duration::from_millis(world.now - cut.from).min(HOLD);
+    let is_silent = |i: &Instance| {
+        let kept = i.phase == Phase::Ready || i.since == now;
+        kept && i.unreachable.as_ref().is_some_and(|why| now.since(why.since) < since_cut)
+    };
+    let silent = state.instances.values().filter(|i| is_silent(i)).count();
+    if silent >= 3 && state.instance(drained).is_some_and(is_silent) {
+        world.broken(format!(
+            "promise 4: {drained} is thrown away with {silent} others in a fault of the network"
+        ));
     }
 }
 
@@ -294,7 +318,9 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
         if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
             continue;
         }
-        for instance in state.instances.values().filter(|i| i.phase == Phase::Ready) {
+        for instance in
+            state.instances.values().filter(|i| i.phase == Phase::Ready && i.unreachable.is_none())
+        {
             let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
             let here = instance.ready.is_some_and(|ready| manager.trusts(ready));
             let trusted = instance.domain.as_ref().is_none_or(|d| *d == reservation.domain);

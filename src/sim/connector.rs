@@ -57,8 +57,15 @@ impl SimConnector {
         let limit = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         self.proc.pause(took.min(limit)).await;
         let answer = {
-            let world = self.proc.world.borrow();
-            match world.cloud.machines.get(id) {
+            let mut world = self.proc.world.borrow_mut();
+            let cut = world.strikes(Fault::NetworkCut);
+            if cut {
+                let jobs: Vec<u64> = world.truth.jobs_on(id).map(|live| live.job).collect();
+                for job in jobs {
+                    world.truth.excuse(job, "the network of its manager failed");
+                }
+            }
+            match world.cloud.machines.get(id).filter(|_| !cut) {
                 Some(m) if m.answers(world.now) && m.host_key == at.host_key => Ok(()),
                 Some(m) if m.answers(world.now) => Err(ConnectError::HostKey {
                     at: at.address.clone(),

@@ -124,6 +124,8 @@ faults! {
     ConfigChanges = "config-changes",
     /// The operator drains the pool and resumes it.
     Drained = "drained",
+    /// The manager's network fails: no connection to an instance succeeds.
+    NetworkCut = "network-cut",
     /// A static host cannot be cleaned.
     CleanFails = "clean-fails",
 }
@@ -155,6 +157,7 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::DiskFull, 1000),
     (Fault::ConfigInvalid, 1000),
     (Fault::CleanFails, 400),
+    (Fault::NetworkCut, 1000),
 ];
 
 /// A stretch of virtual time in which a fault may occur.

@@ -107,6 +107,9 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
     }
     for instance in state.instances.values() {
         let settled = matches!(instance.phase, Phase::Ready | Phase::OutOfService { .. });
+        if let Some(why) = &instance.unreachable {
+            return Some(format!("promise 3: {} is still unreachable: {}", instance.id, why.reason));
+        }
         if !settled || !instance.holders.is_empty() {
             return Some(format!("promise 3: {} is still {}", instance.id, instance.phase.word()));
         }

@@ -86,6 +86,7 @@ impl Study {
         let begun = stamp(0);
         let observed = Observed {
             healthy: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
             listing: Ok(Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() }),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),

@@ -8,8 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 10] =
-    ["assign", "deadline", "disk", "exit", "forget", "lease", "matrix", "reconcile", "repeat", "store"];
+const PLACES: [&str; 11] = [
+    "assign",
+    "deadline",
+    "disk",
+    "exit",
+    "forget",
+    "health",
+    "lease",
+    "matrix",
+    "reconcile",
+    "repeat",
+    "store",
+];
 
 fn patches(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join("tests/planted")).expect("tests/planted is there");

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use greenroom::core::event::Change;
-use greenroom::core::instance::DrainReason;
 use greenroom::core::pool::PoolState;
 use rustix::process::Signal;
 
@@ -77,11 +76,11 @@ fn a_broken_idle_instance_leaves_service_and_the_next_one_is_taken_in_the_same_c
     assert!(last.starts_with(&format!("greenroom: instance {other} ready in ")), "{log:?}");
     assert!(last.contains("(warm, idle for "), "{log:?}");
     assert_eq!(attempt.run("build_script", "true\n").exit_code(), Some(0));
-    let drained = |change: &Change| match change {
-        Change::DrainingBegun { instance, reason: DrainReason::Broken { .. } } => instance == broken,
+    let doubted = |change: &Change| match change {
+        Change::BecameUnreachable { instance, .. } => instance == broken,
         _ => false,
     };
-    assert!(place.events().iter().any(|event| drained(&event.change)));
+    assert!(place.events().iter().any(|event| doubted(&event.change)));
     assert_eq!(attempt.cleanup().exit_code(), Some(0));
     attempt.remove_tmpdir();
     place.wait_until_settled(2);

@@ -93,6 +93,7 @@ codes! {
     POOL_OVER_LIMIT Note "pool-over-limit" "More instances exist than `max_instances` allows.";
     POOL_LIST_FAILING Warning "pool-list-failing" "The provider's list of instances fails or is incomplete.";
     POOL_CALLS_FAILING Warning "pool-calls-failing" "Calls to the provider about an instance fail repeatedly.";
+    POOL_HOST_SUSPECTED Warning "pool-host-suspected" "So many instances do not respond that the runner host may be at fault.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";
     POOL_COPIES Error "pool-copies" "Instances bear this owner's tags, but Greenroom did not launch them: copies from the cloud's console.";

@@ -115,6 +115,10 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
             );
             code::HOST_LOGIN_DENIED.found(what, remedy)
         }
+        ConnectError::HostFault { .. } => {
+            let remedy = "check the runner host: routes, firewall, connection tracking, open files";
+            code::HOST_CLIENT_SETUP.found(what, remedy)
+        }
         ConnectError::Local { .. } => code::HOST_CLIENT_SETUP.found(what, "correct `key` or `agent`"),
     }
 }

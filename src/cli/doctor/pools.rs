@@ -134,6 +134,11 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
                           launch no instance like one of Greenroom's";
             code::POOL_COPIES.found(what, remedy)
         }
+        Note::HostSuspected { .. } => {
+            let remedy = "check the runner host: routes, firewall, connection tracking, open files; afterwards the \
+                          instances get jobs again";
+            code::POOL_HOST_SUSPECTED.found(what, remedy)
+        }
         Note::OverLimit { .. } => code::POOL_OVER_LIMIT.noted(what),
         Note::CallsFailing { instance, .. } => {
             code::POOL_CALLS_FAILING.found(what, format!("run `greenroom explain {instance}`"))

@@ -60,6 +60,11 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
         Change::Reached { instance, endpoint } => {
             format!("{instance} reachable at {}{}", endpoint.place(), after(before, instance, at))
         }
+        Change::BecameReady { instance }
+            if before.instance(instance).is_some_and(|i| i.unreachable.is_some()) =>
+        {
+            format!("{instance} responds again")
+        }
         Change::BecameReady { instance } => format!("{instance} ready{}", after(before, instance, at)),
         Change::Adopted { instance, endpoint, .. } => {
             format!("{instance} adopted, a static host at {}", endpoint.place())

@@ -1,8 +1,10 @@
 //! Opens the TCP connection.
 
+use std::io;
 use std::net::Shutdown;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -12,6 +14,22 @@ use super::prompt::Prompt;
 use crate::core::endpoint::{Endpoint, place};
 use crate::names::look_up;
 use crate::port::connector::ConnectError;
+
+/// No descriptor, memory, port, buffer or route is left on the runner host, or its firewall forbids the connection. Not
+/// *no route to host*: this may mean that the instance is gone.
+const LOCAL: [Errno; 11] = [
+    Errno::MFILE,
+    Errno::NFILE,
+    Errno::NOMEM,
+    Errno::NOBUFS,
+    Errno::AGAIN,
+    Errno::ADDRNOTAVAIL,
+    Errno::ADDRINUSE,
+    Errno::PERM,
+    Errno::ACCESS,
+    Errno::NETDOWN,
+    Errno::NETUNREACH,
+];
 
 /// A second handle to a connection's socket. Dropping it ends the connection, even if russh's task is waiting: that
 /// task outlives a dropped future.
@@ -32,15 +50,14 @@ pub(super) async fn dial(
     at: &str,
     patience: Duration,
 ) -> Result<(Prompt, Wire), ConnectError> {
-    let unreachable = |problem: String| ConnectError::Unreachable { at: at.to_owned(), problem };
-    let mut problem = String::new();
-    for address in look_up(hop.address, hop.port).await.map_err(|e| unreachable(plain(&e)))? {
+    let mut failed = io::Error::other("the name has no address");
+    for address in look_up(hop.address, hop.port).await.map_err(|e| unreachable(at, &e))? {
         match TcpStream::connect(address).await {
-            Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(plain(&e))),
-            Err(error) => problem = plain(&error),
+            Ok(stream) => return tune(stream, patience).map_err(|e| unreachable(at, &e)),
+            Err(error) => failed = error,
         }
     }
-    Err(unreachable(problem))
+    Err(unreachable(at, &failed))
 }
 
 /// Checks that the host, or the jump host before it, accepts a TCP connection. Sends nothing.
@@ -49,16 +66,22 @@ pub(super) async fn probe_port(at: &Endpoint, within: Duration) -> Result<(), Co
         Some(jump) => (jump.address.as_str(), jump.port),
         None => (at.address.as_str(), at.port),
     };
-    let unreachable = |error: std::io::Error| ConnectError::Unreachable {
-        at: place(address, port),
-        problem: plain(&error),
-    };
+    let unreachable = |error: io::Error| unreachable(&place(address, port), &error);
     let connecting = async {
         let found = look_up(address, port).await.map_err(unreachable)?;
         TcpStream::connect(&found[..]).await.map(drop).map_err(unreachable)
     };
     let late = |_| ConnectError::timed_out(place(address, port), within);
     timeout(within, connecting).await.map_err(late)?
+}
+
+/// A failed connection. Errors that only the runner host can cause say nothing about the instance.
+fn unreachable(at: &str, error: &io::Error) -> ConnectError {
+    let problem = plain(error);
+    if error.raw_os_error().map(Errno::from_raw_os_error).is_some_and(|errno| LOCAL.contains(&errno)) {
+        return ConnectError::HostFault { at: at.to_owned(), problem };
+    }
+    ConnectError::Unreachable { at: at.to_owned(), problem }
 }
 
 fn tune(stream: TcpStream, patience: Duration) -> std::io::Result<(Prompt, Wire)> {
@@ -82,6 +105,30 @@ pub(super) fn plain(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_the_instance_can_cause_counts_against_it() {
+        for (errno, local) in [
+            (Errno::CONNREFUSED, false),
+            (Errno::CONNRESET, false),
+            (Errno::TIMEDOUT, false),
+            (Errno::HOSTUNREACH, false),
+            (Errno::HOSTDOWN, false),
+            (Errno::NETUNREACH, true),
+            (Errno::NETDOWN, true),
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::NOMEM, true),
+            (Errno::NOBUFS, true),
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::PERM, true),
+        ] {
+            let error = unreachable("h:22", &io::Error::from_raw_os_error(errno.raw_os_error()));
+            assert_eq!(matches!(error, ConnectError::HostFault { .. }), local, "{error}");
+        }
+        let unknown = unreachable("h:22", &io::Error::other("unknown host"));
+        assert!(matches!(unknown, ConnectError::Unreachable { .. }), "{unknown}");
+    }
 
     #[test]
     fn an_os_error_loses_its_number() {

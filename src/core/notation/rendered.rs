@@ -6,7 +6,7 @@ use crate::core::instance::DrainReason;
 use crate::core::plan::{Effect, Plan};
 use crate::core::report::{Note, Report};
 
-use super::world;
+use super::{World, world};
 
 /// What the plan for this world does, in one line.
 pub(crate) fn does(text: &str) -> String {
@@ -41,6 +41,10 @@ pub(crate) fn waits_in(report: &Report) -> String {
 
 /// Notes for operators, one word each.
 pub(crate) fn notes(text: &str) -> String {
+    notes_of(&world(text))
+}
+
+pub(crate) fn notes_of(world: &World) -> String {
     let word = |note: &Note| match note {
         Note::ListFailed { .. } => "list failed".to_owned(),
         Note::ListIncomplete => "list incomplete".to_owned(),
@@ -50,12 +54,15 @@ pub(crate) fn notes(text: &str) -> String {
         Note::CallsFailing { instance, .. } => format!("failing {instance}"),
         Note::AttemptUnreadable { attempt, .. } => format!("unreadable {attempt}"),
         Note::Unavailable { instance, .. } => format!("unavailable {instance}"),
+        Note::HostSuspected { unreachable, responding, .. } => {
+            format!("suspect the runner host: {unreachable} to {responding}")
+        }
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::ConfigInvalid { .. } => "config".to_owned(),
         Note::Moved { problem } => problem.clone(),
     };
-    short(&world(text).plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
+    short(&world.plan().report.notes.iter().map(word).collect::<Vec<_>>().join("; "))
 }
 
 fn describe(change: &Change) -> String {

@@ -11,7 +11,7 @@ mod builder;
 pub mod classify;
 mod counts;
 mod fixed;
-mod health;
+pub mod health;
 mod observed;
 mod reconcile;
 pub mod request;
@@ -100,6 +100,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     let ungranted = attempts::step(&mut draft, view.observed, policy, &mut report);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
+    health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, reconciled.uncounted);
     (report.idle_target, report.schedule) = (input.target, input.schedule);
     retire::step(&mut draft, &input);

@@ -37,6 +37,8 @@ pub struct Observed {
     pub failing_calls: BTreeMap<InstanceId, FailingCall>,
     /// When a call of this process about an instance last succeeded.
     pub healthy: BTreeMap<InstanceId, Stamp>,
+    /// When this process last got no response from a ready instance.
+    pub unhealthy: BTreeMap<InstanceId, Stamp>,
     /// Instances with an effect under way in this process.
     pub busy: BTreeSet<InstanceId>,
 }
@@ -75,6 +77,7 @@ impl Observed {
             unrecordable: None,
             failing_calls: BTreeMap::new(),
             healthy: BTreeMap::new(),
+            unhealthy: BTreeMap::new(),
             busy: BTreeSet::new(),
         }
     }

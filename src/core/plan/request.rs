@@ -53,12 +53,15 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     draft.into_events()
 }
 
-/// An instance passed its check or its cleaning: it becomes ready, and the first waiting jobs get it immediately.
+/// An instance passed its check or its cleaning, or responds again: the first waiting jobs get it immediately.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
     match state.instance(&instance).map(|i| &i.phase) {
         Some(Phase::Checking) => draft.emit(Change::BecameReady { instance }),
+        Some(Phase::Ready) if state.instance(&instance).is_some_and(|i| i.unreachable.is_some()) => {
+            draft.emit(Change::BecameReady { instance });
+        }
         Some(Phase::Cleaning) => draft.emit(Change::Cleaned { instance }),
         Some(Phase::Launching | Phase::Ready | Phase::OutOfService { .. } | Phase::Draining { .. })
         | None => {
@@ -83,32 +86,36 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: 
     draft.into_events()
 }
 
-/// The job found its instance unusable before using it. The instance is drained (a static host waits until it is
-/// reachable); the request returns to its place in the queue and may be granted another instance immediately.
+/// The job found its instance unusable before using it. The instance gets no job until it responds, and the keeper decides
+/// whether to replace it. The request returns to its place in the queue and may be granted another instance immediately.
 pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let Some(grant) = state.granted.get(attempt) else { return Vec::new() };
     let id = grant.instance.clone();
     draft.emit(Change::Rejected { attempt: attempt.clone(), message: message.to_owned() });
-    put_out_of_service(&mut draft, &id, DrainReason::Broken { message: message.to_owned() });
+    let ready = |i: &Instance| i.phase == Phase::Ready && i.unreachable.is_none();
+    if draft.state().instance(&id).is_some_and(ready) {
+        draft.emit(Change::BecameUnreachable {
+            instance: id,
+            reason: format!("a job found it unusable: {message}"),
+        });
+    }
     if let Some(policy) = state.policy.clone() {
         assign::step(&mut draft, &policy, &BTreeSet::new());
     }
     draft.into_events()
 }
 
-/// A ready instance is unreachable or denies the login. A static host gets no job until that has changed, and its present
-/// jobs continue. Any other instance is replaced, unless a job holds it by now: that job's own connection decides.
+/// A ready instance is unreachable or denies the login. It gets no job until that has changed, and its present jobs
+/// continue. On a launched instance that a job holds by now, that job's own connection decides.
 pub fn doubt(state: &PoolState, instance: &InstanceId, why: &str, now: Stamp) -> Vec<Event> {
     let Some(known) = state.instance(instance).filter(|known| known.phase == Phase::Ready) else {
         return Vec::new();
     };
-    let id = known.id.clone();
-    match (known.is_static(), known.is_idle()) {
-        (true, _) => vec![Change::BecameUnreachable { instance: id, reason: why.to_owned() }.at(now)],
-        (false, true) => withdraw(state, &id, DrainReason::Unresponsive { message: why.to_owned() }, now),
-        (false, false) => Vec::new(),
+    if !known.is_static() && (!known.is_idle() || known.unreachable.is_some()) {
+        return Vec::new();
     }
+    vec![Change::BecameUnreachable { instance: known.id.clone(), reason: why.to_owned() }.at(now)]
 }
 
 /// Drains an instance, or takes a static host out of service. Its present jobs continue.
@@ -123,12 +130,6 @@ fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, why: DrainRe
     let instance = known.id.clone();
     match (&known.phase, known.is_static()) {
         (Phase::Draining { .. }, _) | (Phase::Launching | Phase::OutOfService { .. }, true) => {}
-        // Became unreachable in the meantime: a job finds the same.
-        (Phase::Checking, true) if matches!(why, DrainReason::Broken { .. }) => {}
-        // The cause may go away: the host is probed repeatedly, and becomes ready again by itself.
-        (Phase::Ready, true) if matches!(why, DrainReason::Broken { .. }) => {
-            draft.emit(Change::BecameUnreachable { instance, reason: why.to_string() });
-        }
         (Phase::Checking | Phase::Ready | Phase::Cleaning, true) => {
             draft.emit(Change::OutOfService { instance, reason: why.to_string() });
         }

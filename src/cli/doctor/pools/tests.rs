@@ -188,6 +188,17 @@ fn of_reports() -> Vec<Trouble> {
              vCPU)\n  help: run `greenroom explain linux-7f3a-1`",
         ),
         (
+            Note::HostSuspected {
+                unreachable: 3,
+                responding: 1,
+                reason: "no answer".into(),
+                until: at(90.0),
+            },
+            "warning [pool-host-suspected]: pool `linux`: 3 of 4 idle instances do not respond; the fault may be on the \
+             runner host, so they are kept for at most 5 minutes (no answer)\n  help: check the runner host: routes, \
+             firewall, connection tracking, open files; afterwards the instances get jobs again",
+        ),
+        (
             Note::Unavailable { instance: id(1), reason: "it does not answer: no route to host".into() },
             "warning [pool-host-unavailable]: pool `linux`: linux-7f3a-1 gets no jobs at present: it does not answer: no \
              route to host\n  help: start the host if it should be running; it gets jobs again as soon as it responds",

@@ -34,6 +34,9 @@ fn launching(instance: &Instance, state: &PoolState) -> String {
 }
 
 fn ready(instance: &Instance, when: &When) -> Option<String> {
+    if let Some(why) = &instance.unreachable {
+        return Some(format!("unreachable for {}: {}", when.age(why.since), why.reason));
+    }
     if let Some(since) = instance.missing {
         let age = when.age(since);
         return Some(format!("missing from the provider's list for {age}"));

@@ -153,6 +153,7 @@ fn keeper(seen: &PoolView<'_>, when: &When) -> String {
 /// A note, and when the next try is due.
 fn noted(note: &NoteView<'_>, when: &When) -> String {
     match note.kind {
+        Note::HostSuspected { until, .. } => format!("{}, until {}", note.text, when.left(*until)),
         Note::CallsFailing { until, .. } => format!("{}, next try {}", note.text, when.left(*until)),
         _ => note.text.clone(),
     }

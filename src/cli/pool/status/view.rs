@@ -430,7 +430,8 @@ impl<'a> WaitingFor<'a> {
         let instance = match on {
             WaitingOn::Boot { instance }
             | WaitingOn::Room { instance }
-            | WaitingOn::Cleaning { instance } => Some(instance),
+            | WaitingOn::Cleaning { instance }
+            | WaitingOn::Unreachable { instance } => Some(instance),
             _ => None,
         };
         Self { kind: on, text: on_what(on, state, when), instance, until }

@@ -163,6 +163,7 @@ mod tests {
         let unknown = Figures { connected_ms: None, round_trip_us: None, memory: None, ..figures.clone() };
         let failures = [
             ConnectError::Unreachable { at: at(), problem: problem() },
+            ConnectError::HostFault { at: at(), problem: problem() },
             ConnectError::TimedOut { at: at(), waited: "10 s".to_owned() },
             ConnectError::HostKey { at: at(), expected: "SHA256:a".to_owned(), found: "SHA256:b".to_owned() },
             ConnectError::Refused { at: at(), user: "ci".to_owned(), problem: problem() },

@@ -4,6 +4,7 @@ mod assign;
 mod attempts;
 mod availability;
 mod backoff;
+mod health;
 mod laws;
 mod random;
 mod reconcile;

@@ -140,10 +140,10 @@ fn to_give_back_nothing_changes_nothing() {
 fn a_job_that_finds_its_instance_broken_gets_another_one_at_once() {
     let rejects =
         |text: &str| render_events(&request::reject(&world(text).state, &attempt(7), "no answer", NOW));
-    assert_eq!(rejects("held 5m by 7; idle 6m; waits 8"), "a7 rejects; i1 drains: broken; a7 gets i2");
-    assert_eq!(rejects("held 5m by 7; waits 8"), "a7 rejects; i1 drains: broken");
+    assert_eq!(rejects("held 5m by 7; idle 6m; waits 8"), "a7 rejects; i1 doubted; a7 gets i2");
+    assert_eq!(rejects("held 5m by 7; waits 8"), "a7 rejects; i1 doubted");
     assert_eq!(rejects("fixed held 5m by 7; waits 8"), "a7 rejects; h1 doubted");
-    assert_eq!(rejects("cap 2 | held 5m by 6,7"), "a7 rejects; i1 drains: broken");
+    assert_eq!(rejects("cap 2 | held 5m by 6,7"), "a7 rejects; i1 doubted");
     assert_eq!(rejects("cap 2 | draining 5m by 6,7"), "a7 rejects");
     assert_eq!(rejects("fixed aside 5m by 7"), "a7 rejects");
     assert_eq!(rejects("idle 5m; waits 7"), "");
