@@ -188,6 +188,10 @@ impl PoolState {
         }
         launch.answer = answer.clone();
         let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
+        if !matches!(answer, Answer::Refused { .. }) {
+            // A list from before the call proves nothing about what the call created.
+            instance.missing = None;
+        }
         match answer {
             Answer::Refused { failure, .. } => self.refused(offering.as_ref(), requested_at, failure, at),
             Answer::Accepted { .. } => self.accepted(offering.as_ref(), requested_at),

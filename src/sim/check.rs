@@ -90,7 +90,8 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
 
 /// Promise 3, when a pass cannot write its report: a full disk holds up no termination.
 pub(super) fn report_lost(world: &mut World, machine: usize, pool: &PoolName) {
-    if is_moved(world, machine) {
+    // An effect that hangs holds up its own instance.
+    if is_moved(world, machine) || world.scenario.windows.have(Fault::Hangs) {
         return;
     }
     let state = world.managers[machine].journal(pool).state().clone();

@@ -204,6 +204,11 @@ impl Windows {
         Self { windows }
     }
 
+    /// True if the fault has a window at all.
+    pub fn have(&self, fault: Fault) -> bool {
+        self.windows.iter().any(|window| window.fault == fault)
+    }
+
     /// The open window of a fault.
     pub fn open(&self, fault: Fault, now: u64) -> Option<&Window> {
         self.windows.iter().find(|w| w.fault == fault && w.from <= now && now < w.to)

@@ -463,6 +463,20 @@ fn what_goes_missing_is_remembered_until_it_is_seen() {
 }
 
 #[test]
+fn what_was_missing_before_a_launch_call_is_not_missing_after_it() {
+    for (answer, is_missing) in [
+        (Answer::Accepted { at: NOW }, false),
+        (Answer::Unknown { at: NOW }, false),
+        (Answer::Refused { at: NOW, failure: failure(ErrorClass::Quota) }, true),
+    ] {
+        let mut world = world("asked 40s");
+        after(&mut world, Change::MissingFromList { instance: instance("i1"), begun: ago(MINUTE) });
+        assert_eq!(after(&mut world, answered("i1", 1, answer)), "");
+        assert_eq!(known(&world, "i1").missing.is_some(), is_missing);
+    }
+}
+
+#[test]
 fn the_operators_orders_stand_until_they_are_lifted() {
     let mut world = world("failures 5 1s |");
     after(&mut world, Change::PoolDrained);
