@@ -28,6 +28,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(3);
 const START_WITHIN: Duration = Duration::from_secs(5);
 /// Polling interval while a link is exiting, or another call is starting one.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Limit for a killed link to let go of its slot.
+const CLEAR_WITHIN: Duration = Duration::from_secs(1);
 /// Limit for a link without work to exit after it was told to.
 const END_WITHIN: Duration = Duration::from_millis(200);
 /// Concurrent jobs on an instance that use links; further jobs make connections of their own.
@@ -193,7 +195,10 @@ impl Links {
                     Err(_) => kill(&line),
                 }
             }
-            slot.clear();
+            let begun = Instant::now();
+            while !slot.clear() && begun.elapsed() < CLEAR_WITHIN {
+                sleep(POLL_INTERVAL).await;
+            }
         }
         self.reap();
     }

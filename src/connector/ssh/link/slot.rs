@@ -91,11 +91,13 @@ impl Slot {
         named.is_some() && named == lock.metadata().map(inode).ok()
     }
 
-    /// Removes the files of a dead link. A running link removes its own files when it exits.
-    pub(super) fn clear(&self) {
+    /// Removes the files of a dead link. A running link removes its own files when it exits. False if a link holds the
+    /// lock, such as one that was killed and has not quite ended.
+    pub(super) fn clear(&self) -> bool {
         if let Ok(Some(lock)) = self.try_lock() {
             self.remove_files(&lock, false);
         }
+        !self.lock_path().exists()
     }
 
     /// Removes the files of a link that holds this lock, and the directory with the last lock.
