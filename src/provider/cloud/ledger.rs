@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
 use std::time::{Duration, SystemTime};
 
 use fs_err as fs;
@@ -175,10 +176,14 @@ fn unchanged_for(path: &Path, age: Duration) -> bool {
     modified.is_ok_and(|then| then.elapsed().is_ok_and(|elapsed| elapsed > age))
 }
 
+/// Numbers the writes of this process: two calls with the same token may write at the same time.
+static WRITES: AtomicU64 = AtomicU64::new(0);
+
 /// Writes a file in one step, durably.
 fn put(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(dir)?;
-    let fresh = path.with_extension("new");
+    let write = WRITES.fetch_add(1, AtomicOrdering::Relaxed);
+    let fresh = path.with_extension(format!("{}-{write}.new", std::process::id()));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     io::Write::write_all(&mut file, bytes)?;
     file.sync_all()?;
