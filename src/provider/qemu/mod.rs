@@ -95,6 +95,9 @@ impl Launch<'_> {
             Source::Image(name) => Image::open(&settings.images_dir(&context.state_dir), name)
                 .map(|image| image.manifest.disk_bytes)
                 .map_err(|error| format!("{error}: build one with `greenroom image build {name}`")),
+            Source::Foreign(disk) if !disk.is_file() => {
+                Err(format!("the boot disk {} does not exist", disk.display()))
+            }
             Source::Foreign(disk) => process::qcow2::virtual_size(disk)
                 .map_err(|error| format!("cannot read the boot disk: {error}")),
         }
