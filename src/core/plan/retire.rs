@@ -148,7 +148,9 @@ fn act_on_settled(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
     let fresh = draft.state().instances.values().filter(|i| i.since == now);
     let effects: Vec<Effect> = fresh.filter_map(|i| effect(i)).collect();
     for effect in effects {
-        if !draft.has(&effect) {
+        // An instance that is being forgotten is terminated with it.
+        let forget = effect.instance().map(|id| Effect::Forget { instance: id.clone() });
+        if !draft.has(&effect) && !forget.is_some_and(|forget| draft.has(&forget)) {
             act(draft, input.observed, effect);
         }
     }
