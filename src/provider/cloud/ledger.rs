@@ -106,7 +106,15 @@ impl Ledger {
             .file(id)
             .ok_or_else(|| io::Error::other(format!("`{id}` is not an instance name of Greenroom's")))?;
         let (bytes, dir) = (serde_json::to_vec(entry)?, self.dir.clone());
-        self.disk.run(&path.clone(), move || put(&dir, &path, &bytes)).await
+        // Each write has a file of its own: two calls with the same token may write at the same time.
+        let write = WRITES.fetch_add(1, AtomicOrdering::Relaxed);
+        let fresh = path.with_extension(format!("{}-{write}.new", std::process::id()));
+        let aside = fresh.clone();
+        let put = move || {
+            // On a full disk, the part that fitted goes.
+            put(&dir, &fresh, &path, &bytes).inspect_err(|_| drop(fs::remove_file(&fresh)))
+        };
+        self.disk.run(&aside, put).await
     }
 
     /// True if the instance has a file.
@@ -176,18 +184,16 @@ fn unchanged_for(path: &Path, age: Duration) -> bool {
     modified.is_ok_and(|then| then.elapsed().is_ok_and(|elapsed| elapsed > age))
 }
 
-/// Numbers the writes of this process: two calls with the same token may write at the same time.
+/// Numbers the writes of this process.
 static WRITES: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a file in one step, durably.
-fn put(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn put(dir: &Path, fresh: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(dir)?;
-    let write = WRITES.fetch_add(1, AtomicOrdering::Relaxed);
-    let fresh = path.with_extension(format!("{}-{write}.new", std::process::id()));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
     io::Write::write_all(&mut file, bytes)?;
     file.sync_all()?;
-    fs::rename(&fresh, path)?;
+    fs::rename(fresh, path)?;
     fs::File::open(dir)?.sync_all()
 }
 
