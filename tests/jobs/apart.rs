@@ -51,7 +51,8 @@ fn an_attempt_with_a_damaged_file_fails_alone_and_keeps_its_instance() {
     }
     place.run(&Job::new(2)).expect_outcome(&Outcome::Success);
     assert_eq!(place.grants().len(), grants + 1);
-    let status = place.order(&["pool", "status"]);
+    // Long lines are wrapped.
+    let status = place.order(&["pool", "status"]).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(status.contains("cannot be read") && status.contains("is damaged"), "{status}");
     let doctor = String::from_utf8_lossy(&place.greenroom(&["doctor"]).stdout).into_owned();
     assert!(doctor.contains("[attempts-unreadable]"), "{doctor}");
