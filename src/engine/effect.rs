@@ -445,13 +445,13 @@ impl Engine {
 /// *Not found* is the goal of a termination, not a failure. Alone, it does not prove that the instance is gone: the
 /// provider may not show it yet.
 fn ended(answer: Result<Termination, ProviderError>, absence: Absence) -> EffectResult {
-    match (answer, absence) {
-        (Ok(Termination::Gone), _) => EffectResult::Gone,
-        (Ok(Termination::Requested), _) => EffectResult::Again,
-        (Err(error), absence) if *error.class() == ErrorClass::NotFound => match absence {
+    match answer {
+        Ok(Termination::Gone) => EffectResult::Gone,
+        Ok(Termination::Requested) => EffectResult::Again,
+        Err(error) if *error.class() == ErrorClass::NotFound => match absence {
             Absence::Proven => EffectResult::Gone,
             Absence::Unproven => EffectResult::Again,
         },
-        (Err(error), _) => EffectResult::Failed(error.failure),
+        Err(error) => EffectResult::Failed(error.failure),
     }
 }

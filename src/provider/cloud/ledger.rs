@@ -140,15 +140,10 @@ impl Ledger {
 
     /// The disks of an instance that exists, or that was forgotten recently.
     pub(super) fn disks(&self, id: &InstanceId) -> Vec<String> {
-        #[derive(Deserialize)]
-        struct Recorded {
-            #[serde(default)]
-            disks: Vec<String>,
-        }
         let Some(path) = self.file(id) else { return Vec::new() };
-        let text = fs::read(&path).or_else(|_| fs::read(path.with_extension(GONE)));
-        let recorded = text.ok().and_then(|text| serde_json::from_slice::<Recorded>(&text).ok());
-        recorded.map_or(Vec::new(), |recorded| recorded.disks)
+        let bytes = fs::read(&path).or_else(|_| fs::read(path.with_extension(GONE)));
+        let entry = bytes.and_then(|bytes| parse::<IgnoredAny>(&path, &bytes));
+        entry.map_or(Vec::new(), |entry| entry.disks)
     }
 
     /// Removes launch specs older than `age` whose instance does not exist. CRASH: a process that was killed between the

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::helper::{command, said};
-use super::kill::{Call, SCENES, calls, ptrace_works};
-use crate::skipped::skipped;
+use super::helper::said;
+use super::kill::{Call, SCENES, calls, injected, ptrace_works};
 
 /// An error, its text, and the system calls that may return it.
 struct Row {
@@ -35,7 +34,6 @@ const TABLE: [Row; 4] = [
 #[test]
 fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
     if !ptrace_works() {
-        skipped("strace is missing, or ptrace is not allowed");
         return;
     }
     for scene in &SCENES {
@@ -45,11 +43,9 @@ fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
         for row in &TABLE {
             for (call, file) in places(&calls, row) {
                 let home = tempfile::tempdir().unwrap();
-                (scene.prepare)(home.path());
                 let inject = format!("inject={call}:error={}:when=1", row.error);
                 let path = home.path().join(file).display().to_string();
-                let launcher = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", &path, "-e", &inject];
-                let output = command(&launcher, home.path(), scene.order).output().unwrap();
+                let output = injected(scene, home.path(), &["-P", &path, "-e", &inject]);
                 let how = format!("{}, {} of {call} on {file}", scene.name, row.error);
                 let said = said(&output.stdout).join("\n");
                 let stderr = String::from_utf8_lossy(&output.stderr);

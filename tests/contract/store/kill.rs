@@ -1,9 +1,9 @@
 //! Kill -9 at every system call, every crash point and every byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{OperatorStore as _, Store};
@@ -112,7 +112,7 @@ impl Scene {
 }
 
 /// A system call of a scene.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug)]
 pub(super) struct Call {
     pub(super) name: String,
     /// Its count for that name in its thread.
@@ -153,32 +153,39 @@ pub(super) fn calls(scene: &Scene) -> Vec<Call> {
         }
         inside |= rest.contains(BEGIN);
     }
-    found.sort();
-    found.dedup();
     found
 }
 
+/// False, and the test is skipped, if strace cannot be used here.
 pub(super) fn ptrace_works() -> bool {
     let tried = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).output();
-    tried.is_ok_and(|output| output.status.success())
+    let works = tried.is_ok_and(|output| output.status.success());
+    if !works {
+        skipped("strace is missing, or ptrace is not allowed");
+    }
+    works
+}
+
+/// Runs a scene in a new directory, with a fault that strace injects.
+pub(super) fn injected(scene: &Scene, dir: &Path, fault: &[&str]) -> Output {
+    (scene.prepare)(dir);
+    let launcher = [&["strace", "-f", "-qq", "-o", "/dev/null"], fault].concat();
+    command(&launcher, dir, scene.order).output().unwrap()
 }
 
 #[test]
 fn a_process_killed_at_any_system_call_loses_nothing_and_leaves_nothing_half_done() {
     if !ptrace_works() {
-        skipped("strace is missing, or ptrace is not allowed");
         return;
     }
     for scene in &SCENES {
         let expected = scene.expected();
-        let calls = calls(scene);
+        let calls: BTreeSet<_> = calls(scene).into_iter().map(|call| (call.name, call.nth)).collect();
         let (mut killed, mut done) = (0, 0);
-        for Call { name, nth, .. } in &calls {
+        for (name, nth) in &calls {
             let home = tempfile::tempdir().unwrap();
-            (scene.prepare)(home.path());
             let (trace, inject) = (format!("trace={name}"), format!("inject={name}:signal=KILL:when={nth}"));
-            let launcher = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
-            let output = command(&launcher, home.path(), scene.order).output().unwrap();
+            let output = injected(scene, home.path(), &["-e", &trace, "-e", &inject]);
             // strace dies of the signal its tracee died of.
             killed += usize::from(output.status.signal() == Some(9));
             done += usize::from(scene.judge(home.path(), &expected, &format!("killed at {name} {nth}")));
@@ -218,7 +225,7 @@ fn a_process_killed_at_any_crash_point_loses_nothing_and_leaves_nothing_half_don
         "store.repair.snapshot-renamed",
         "store.repair.journal-renamed",
     ];
-    let mut reached = std::collections::BTreeSet::new();
+    let mut reached = BTreeSet::new();
     for scene in &SCENES {
         let expected = scene.expected();
         for point in POINTS {
