@@ -6,6 +6,7 @@ import threading
 
 from ec2.frontend import Ec2
 from ec2.service_quotas import ServiceQuotas
+from ec2.sts import Sts
 from gce import catalog
 from gce.frontend import Gce
 from shared.admin import Admin
@@ -19,7 +20,7 @@ from shared.timeline import Timeline
 
 
 class Lab:
-    """Two clouds, one account each, and their machines. Serves from its creation; `end` removes everything."""
+    """Two clouds, an account with machines and one without in each. Serves from its creation; `end` removes everything."""
 
     def __init__(self, seed):
         # Held by requests and timeline actions while they read or change a cloud's state.
@@ -33,10 +34,10 @@ class Lab:
         self.ec2, self.gce = Ec2(*shared), Gce(*shared)
         self.front_ends = [self.ec2, self.gce]
         admin = Admin(self)
-        # On the same path as EC2, distinguished by a header: so it comes first.
-        quotas = ServiceQuotas(self.settings, self.exchanges, self.judge)
+        # On the same path as EC2, distinguished by a header: so they come first.
+        quotas, sts = ServiceQuotas(self.settings, self.exchanges, self.judge), Sts(self.exchanges, self.judge)
         self.server = Server(
-            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, quotas, *self.front_ends)],
+            [(one.fits, one.handle) for one in (admin, self.gce.metadata_server, quotas, sts, *self.front_ends)],
             self.judge,
             self.settings,
         )

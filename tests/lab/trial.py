@@ -171,6 +171,10 @@ class Trial(unittest.TestCase):
         )
 
 
+# Of the emulator's own account.
+ACCESS_KEY = "AKIAIOSFODNN7EXAMPLE"
+
+
 class Ec2Trial(Trial):
     """A test of the EC2 front end, with botocore's client."""
 
@@ -178,7 +182,7 @@ class Ec2Trial(Trial):
         super().setUp()
         self.ec2 = self.client()
 
-    def client(self, attempts=1, service="ec2", **settings):
+    def client(self, attempts=1, service="ec2", key=ACCESS_KEY, region=None, **settings):
         config = Config(
             retries={"total_max_attempts": attempts, "mode": "standard"},
             read_timeout=settings.pop("read_timeout", 20),
@@ -187,10 +191,10 @@ class Ec2Trial(Trial):
         session = _shared.setdefault("session", botocore.session.get_session())
         return session.create_client(
             service,
-            region_name=self.aws["region"],
+            region_name=region or self.aws["region"],
             endpoint_url=_shared["lab"]["url"],
             config=config,
-            aws_access_key_id="AKIAIOSFODNN7EXAMPLE",
+            aws_access_key_id=key,
             aws_secret_access_key="secret",
         )
 

@@ -11,10 +11,10 @@ ZONE = "us-east1-b"
 class GceTrial(Trial):
     """A test of the Compute Engine front end."""
 
-    def call(self, method, path, body=None, status=200, **query):
+    def call(self, method, path, body=None, status=200, project=None, **query):
         """One request below the project's path. Query names have `_` instead of `$`."""
         query = {name.replace("_", "$", 1) if name.startswith("_") else name: value for name, value in query.items()}
-        url = f"{shared_lab()['url']}/compute/v1/projects/{self.gcp['project']}"
+        url = f"{shared_lab()['url']}/compute/v1/projects/{project or self.gcp['project']}"
         url += f"/{path}" if path else ""
         url += "?" + urllib.parse.urlencode(query) if query else ""
         got, answer = http(method, url, body)

@@ -145,3 +145,28 @@ class Calls(EC2Response):
     def _stop_if_dry(self):
         if self._values.get("DryRun"):
             raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+
+
+class Nothing(Calls):
+    """One request in another account or region: nothing is there, and nothing may be created."""
+
+    # What is called about an instance.
+    OF_INSTANCES = ("TerminateInstances", "GetConsoleOutput")
+
+    def describe_instances(self):
+        return self._empty("Reservations")
+
+    def describe_volumes(self):
+        return self._empty("Volumes")
+
+    def call_action(self):
+        action = self._get_action()
+        if action in ("DescribeInstances", "DescribeVolumes"):
+            return super().call_action()
+        if action in self.OF_INSTANCES:
+            raise Refused("InvalidInstanceID.NotFound", "The instance IDs do not exist")
+        raise Refused("UnauthorizedOperation", "You are not authorized to perform this operation.")
+
+    def _empty(self, name):
+        self._stop_if_dry()
+        return ActionResult({name: [], "NextToken": None})

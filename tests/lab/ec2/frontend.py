@@ -10,7 +10,7 @@ from moto.core.request import Request
 from shared.exchange import Answer
 
 from . import errors, tokens, views, world
-from .calls import Calls
+from .calls import Calls, Nothing
 from .errors import Refused
 from .launch import Launcher, Unsupported
 from .lives import BY_SPOT, Lives
@@ -77,7 +77,7 @@ class Ec2:
     def _read(self, action, form, authorization):
         if action not in self._model.operations:
             raise Wrong("InvalidAction", f"The action {action} is not valid for this web service.")
-        if f"/{world.REGION}/ec2/aws4_request" not in authorization:
+        if not any(f"/{one}/ec2/aws4_request" in authorization for one in (world.REGION, world.OTHER_REGION)):
             raise Wrong("AuthFailure", f"the request must be signed for ec2 in {world.REGION}, the lab's region")
         if action not in SUPPORTED:
             raise Wrong(
@@ -91,9 +91,9 @@ class Ec2:
                 check_filters(action, values)
                 if values.get("DryRun"):
                     raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
-            calls = Calls(self, values)
+            calls = (Calls if _is_here(request) else Nothing)(self, values)
             calls.setup_class(Request.from_primitives("POST", request.url, dict(request.headers), body))
-            if action in tokens.OPERATIONS:
+            if action in tokens.OPERATIONS and _is_here(request):
                 return self._idempotent(calls, action, values)
             return self._answered(calls)
         except Refused as refused:
@@ -119,6 +119,12 @@ class Ec2:
 
     def _answered(self, calls):
         return _answer(*calls.call_action())
+
+
+def _is_here(request):
+    """True if a request is of the account and the region that have something."""
+    authorization = request.headers["Authorization"]
+    return world.caller(authorization)[1] == world.ACCOUNT and f"/{world.OTHER_REGION}/" not in authorization
 
 
 def _of_fault(rule):

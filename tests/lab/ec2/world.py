@@ -13,6 +13,9 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
+# An account, and a region, without anything in it. Every other access key is one of `ACCOUNT`.
+OTHER_ACCOUNT, OTHER_KEY = "210987654321", "AKIAI44QH8DHBEXAMPLE"
+OTHER_REGION = "eu-west-3"
 # moto accepts these, and all of 127/8 is this machine: a private address is reachable directly.
 NETWORK = "127.77.0.0/16"
 SUBNETS = {"a": "127.77.1.0/24", "b": "127.77.2.0/24", "c": "127.77.3.0/24"}
@@ -51,6 +54,12 @@ class Record:
     ipv6: str | None = None
     # Why it ends, as (code, message), once it is shutting down.
     reason: tuple | None = None
+
+
+def caller(authorization):
+    """The access key that signed a request, and its account."""
+    key = authorization.partition("Credential=")[2].partition("/")[0]
+    return key, OTHER_ACCOUNT if key == OTHER_KEY else ACCOUNT
 
 
 class World:
@@ -126,6 +135,8 @@ class World:
         return {
             "region": REGION,
             "account": ACCOUNT,
+            "other_account": OTHER_ACCOUNT,
+            "other_region": OTHER_REGION,
             "vpc": self.vpc,
             "subnets": self.subnets,
             "small_subnet": self.small_subnet,

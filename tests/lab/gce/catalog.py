@@ -5,6 +5,8 @@ import zlib
 from .errors import Refused
 
 PROJECT = "lab-project"
+# A project without anything in it.
+OTHER_PROJECT = "lab-other"
 # Projects whose images may be used.
 IMAGE_PROJECTS = (PROJECT, "debian-cloud")
 API = "https://www.googleapis.com/compute/v1/"
@@ -199,6 +201,7 @@ def described():
     """The project's content, for tests."""
     return {
         "project": PROJECT,
+        "other_project": OTHER_PROJECT,
         "zones": list(ZONES),
         "ipv6_subnetworks": {access: name for name, access in SUBNETWORKS.items() if access},
         "machine_types": list(MACHINE_TYPES),

@@ -29,6 +29,7 @@ class Gce:
         self._operations = Operations(settings, timeline, lock)
         self._lives = Lives(self.project, self._operations, settings, rules, timeline, machines, judge, lock)
         self._methods = Methods(self.project, self._operations, self._lives, machines)
+        self._other = Methods(Project(settings), self._operations, self._lives, machines)
         self._discovery = Discovery(self._methods.played)
         self._schemas = Schemas(self._discovery)
         self.metadata_server = MetadataServer(judge)
@@ -144,7 +145,8 @@ class Gce:
         try:
             if "fields" in wanted or "userIp" in wanted:
                 raise Unplayed("the lab plays no partial answers")
-            if not (wanted["project"] == catalog.PROJECT or method.id.startswith("compute.images.")):
+            known = wanted["project"] in (catalog.PROJECT, catalog.OTHER_PROJECT)
+            if not (known or method.id.startswith("compute.images.")):
                 raise Refused("notFound", f"The resource 'projects/{wanted['project']}' was not found")
             return self._answered(method, self._result(method, wanted, body))
         except Refused as refused:
@@ -154,6 +156,10 @@ class Gce:
             return errors.answer(Refused("notImplemented", str(unplayed)))
 
     def _result(self, method, wanted, body):
+        if wanted["project"] == catalog.OTHER_PROJECT:
+            if method.id == "compute.instances.insert":
+                raise Refused("forbidden", f"Required 'compute.instances.create' for 'projects/{wanted['project']}'")
+            return self._other.played[method.id](wanted, body)
         if "requestId" in wanted:
             again = self._methods.repeated(method.id.rsplit(".", 1)[1], wanted, body)
             if again is not None:
