@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use greenroom::core::attempt::{AttemptSeen, End, Presence};
 use greenroom::core::endpoint::Endpoint;
 use greenroom::core::event::{Change, Event};
-use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use greenroom::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
 use greenroom::core::instance::{Answer, Release};
 use greenroom::core::invariants::check;
 use greenroom::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
@@ -53,7 +53,7 @@ impl World {
         let observed = Observed {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
-            listing: Ok(Listing { begun: now, complete: true, instances: Vec::new(), copies: Vec::new() }),
+            listing: Ok(Listing::empty(now, Some(Location::new("here")))),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),

@@ -214,6 +214,10 @@ Exit status:
         /// ID of one instance to resume instead of the pool
         #[arg(long, value_name = "ID")]
         instance: Option<String>,
+        /// Only drop the records of instances in another account, region, project or kind. Greenroom
+        /// no longer terminates them
+        #[arg(long, conflicts_with = "instance")]
+        forget_elsewhere: bool,
         /// Print what would change, without changing it
         #[arg(long)]
         dry_run: bool,

@@ -11,7 +11,7 @@ use crate::core::availability::Choice;
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, PoolName};
+use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, PoolName};
 use crate::core::instance::{Answer, Release};
 use crate::core::job::JobFacts;
 use crate::core::policy::Policy;
@@ -100,8 +100,16 @@ impl EventFixture {
             Choice::Only | Choice::Wait { .. } => None,
         };
         let (instance, generation) = (id(number), Generation::new("7f3a"));
-        let intended =
-            Change::LaunchIntended { instance, generation, number, attempt, capacity, uses_left, offering };
+        let intended = Change::LaunchIntended {
+            instance,
+            generation,
+            number,
+            attempt,
+            capacity,
+            uses_left,
+            offering,
+            location: Some(Location::new("here")),
+        };
         self.then(seconds, intended)
     }
 

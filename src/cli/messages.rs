@@ -57,6 +57,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Drained { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }
+        | WaitingOn::Elsewhere { .. }
         | WaitingOn::NoHost
         | WaitingOn::TooLong { .. }
         | WaitingOn::NextPass => format!("waiting: {on}"),

@@ -128,7 +128,10 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Pool(PoolCommand::Drain { pool, instance, wait, dry_run }) => {
             pool::drain::drain(place, pool.as_deref(), instance.as_deref(), wait, dry_run).await
         }
-        OperatorCommand::Pool(PoolCommand::Resume { pool, instance, dry_run }) => {
+        OperatorCommand::Pool(PoolCommand::Resume { pool, forget_elsewhere: true, dry_run, .. }) => {
+            pool::drain::forget_elsewhere(place, pool.as_deref(), dry_run).await
+        }
+        OperatorCommand::Pool(PoolCommand::Resume { pool, instance, dry_run, .. }) => {
             pool::drain::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }
         OperatorCommand::Pool(PoolCommand::Status { pool, wide, watch, json }) => {

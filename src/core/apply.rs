@@ -25,6 +25,7 @@ const NO_INSTANCE: InapplicableEvent = InapplicableEvent("no such instance");
 const WRONG_PHASE: InapplicableEvent = InapplicableEvent("the instance is in another phase");
 const NO_GRANT: InapplicableEvent = InapplicableEvent("the attempt has no grant");
 const NOT_WAITING: InapplicableEvent = InapplicableEvent("the attempt is not waiting");
+const STATIC: InapplicableEvent = InapplicableEvent("a static host is not launched");
 const HELD: InapplicableEvent = InapplicableEvent("a job holds the instance");
 
 /// How many boot times are remembered for "usually 26 s".
@@ -49,11 +50,15 @@ impl PoolState {
                 capacity,
                 uses_left,
                 offering,
+                location,
             } => {
                 let (generation, offering) = (generation.clone(), offering.clone());
                 let (number, attempt, answer) = (*number, *attempt, Answer::Pending);
                 let launch = LaunchRecord { generation, number, attempt, offering, answer, requested_at: at };
-                return self.intend(instance, launch, *capacity, *uses_left, at);
+                let mut intended = fresh(instance, *capacity, *uses_left, at);
+                (intended.launch, intended.location) = (Some(launch), location.clone());
+                self.location = location.clone().or(self.location.take());
+                return self.intend(intended, at);
             }
             Change::LaunchAnswered { instance, attempt, answer } => {
                 return self.answered(instance, *attempt, answer, at);
@@ -61,13 +66,7 @@ impl PoolState {
             Change::Reached { instance, endpoint } => return self.reached(instance, endpoint, at),
             Change::BecameReady { instance } => return self.became_ready(instance, at),
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
-                if self.instances.contains_key(instance) {
-                    return Err(InapplicableEvent("the instance is already recorded"));
-                }
-                let mut adopted = fresh(instance, *capacity, *uses_left, at);
-                adopted.phase = Phase::Checking;
-                adopted.endpoint = Some(endpoint.clone());
-                self.instances.insert(instance.clone(), Arc::new(adopted));
+                return self.adopted(instance, endpoint, *capacity, *uses_left, at);
             }
             Change::Resized { instance, capacity } => self.fixed(instance)?.capacity = *capacity,
             Change::Readdressed { instance, endpoint } => {
@@ -108,6 +107,10 @@ impl PoolState {
             }
             Change::DrainingBegun { instance, reason: why } => return self.drain(instance, why, at),
             Change::MissingFromList { instance, begun } => self.change(instance)?.missing = Some(*begun),
+            Change::Located { instance, location } => {
+                self.change(instance)?.location = Some(location.clone());
+                self.location = Some(location.clone());
+            }
             Change::ListedAgain { instance } => self.change(instance)?.missing = None,
             Change::Forgotten { instance } => {
                 let gone = self.instance(instance).ok_or(NO_INSTANCE)?;
@@ -149,15 +152,9 @@ impl PoolState {
         if instance.holders.is_empty() { Ok(instance) } else { Err(HELD) }
     }
 
-    fn intend(
-        &mut self,
-        id: &InstanceId,
-        launch: LaunchRecord,
-        capacity: u32,
-        uses_left: Option<u32>,
-        at: Stamp,
-    ) -> Result<(), InapplicableEvent> {
-        if let Some(known) = self.instance(id) {
+    fn intend(&mut self, intended: Instance, at: Stamp) -> Result<(), InapplicableEvent> {
+        let Some(launch) = &intended.launch else { return Err(STATIC) };
+        if let Some(known) = self.instance(&intended.id) {
             let before = known.launch.as_ref().map_or(0, |l| l.attempt);
             if !known.is_refused() || launch.attempt <= before {
                 return Err(InapplicableEvent("only a refused launch is repeated, as the next attempt"));
@@ -168,9 +165,25 @@ impl PoolState {
         self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
         self.launches.recent.push(at);
         // A refused launch created nothing: the next one starts from the beginning.
-        let mut instance = fresh(id, capacity, uses_left, at);
-        instance.launch = Some(launch);
-        self.instances.insert(id.clone(), Arc::new(instance));
+        self.instances.insert(intended.id.clone(), Arc::new(intended));
+        Ok(())
+    }
+
+    fn adopted(
+        &mut self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        capacity: u32,
+        uses_left: Option<u32>,
+        at: Stamp,
+    ) -> Result<(), InapplicableEvent> {
+        if self.instances.contains_key(id) {
+            return Err(InapplicableEvent("the instance is already recorded"));
+        }
+        let mut adopted = fresh(id, capacity, uses_left, at);
+        adopted.phase = Phase::Checking;
+        adopted.endpoint = Some(endpoint.clone());
+        self.instances.insert(id.clone(), Arc::new(adopted));
         Ok(())
     }
 
@@ -182,7 +195,7 @@ impl PoolState {
         at: Stamp,
     ) -> Result<(), InapplicableEvent> {
         let instance = self.change(id)?;
-        let launch = instance.launch.as_mut().ok_or(InapplicableEvent("a static host is not launched"))?;
+        let launch = instance.launch.as_mut().ok_or(STATIC)?;
         if launch.attempt != attempt {
             return Err(InapplicableEvent("the answer is to another attempt to launch"));
         }
@@ -452,6 +465,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         holders: std::collections::BTreeMap::new(),
         domain: None,
         endpoint: None,
+        location: None,
         missing: None,
         unreachable: None,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::Endpoint;
-use super::ids::{AttemptName, Generation, InstanceId, OfferingName, TrustDomain};
+use super::ids::{AttemptName, Generation, InstanceId, Location, OfferingName, TrustDomain};
 use super::instance::{Answer, DrainReason, Release};
 use super::job::JobFacts;
 use super::policy::Policy;
@@ -47,6 +47,9 @@ pub enum Change {
         /// The offering to launch; `None`: the provider has no offerings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offering: Option<OfferingName>,
+        /// Where it will be launched, as far as the provider's list tells.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        location: Option<Location>,
     },
     /// Outcome of launch attempt `attempt`.
     LaunchAnswered {
@@ -140,6 +143,11 @@ pub enum Change {
     MissingFromList {
         instance: InstanceId,
         begun: Stamp,
+    },
+    /// A list of this location shows it, and its record names another one or none.
+    Located {
+        instance: InstanceId,
+        location: Location,
     },
     /// It is listed again.
     ListedAgain {

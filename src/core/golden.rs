@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::attempt::End;
-use super::ids::JobKey;
+use super::ids::{JobKey, Location};
 use super::instance::DrainReason;
 use super::job::JobFacts;
 
@@ -198,13 +198,14 @@ mod tests {
     }
 
     fn launches() -> Vec<Change> {
-        let intended = |offering| Change::LaunchIntended {
+        let intended = |offering: Option<OfferingName>| Change::LaunchIntended {
             instance: instance(),
             generation: Generation::new("7f3a09c1"),
             number: 12,
             attempt: 1,
             capacity: 2,
             uses_left: Some(1),
+            location: offering.is_some().then(|| Location::new("gce project shop")),
             offering,
         };
         let refused = failures().into_iter().map(|failure| Answer::Refused { at: NOW, failure });
@@ -253,6 +254,7 @@ mod tests {
             Change::OutOfService { instance: instance(), reason: "exit status 1".to_owned() },
             Change::ReturnedToService { instance: instance() },
             Change::MissingFromList { instance: instance(), begun: NOW },
+            Change::Located { instance: instance(), location: Location::new("gce project shop") },
             Change::ListedAgain { instance: instance() },
             Change::Forgotten { instance: instance() },
             Change::PoolDrained,
@@ -319,6 +321,11 @@ mod tests {
             WaitingOn::Unreachable { instance: instance.clone() },
             WaitingOn::Drained { since: NOW },
             WaitingOn::Moved { problem: "moved".to_owned() },
+            WaitingOn::Elsewhere {
+                instances: 2,
+                location: Location::new("gce project shop"),
+                here: Location::new("gce project test"),
+            },
             WaitingOn::Disk { problem: "disk full".to_owned() },
             WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
             WaitingOn::NoHost,
@@ -336,6 +343,12 @@ mod tests {
             Note::ListIncomplete,
             Note::OwnerConflict { instances: vec![instance.clone()] },
             Note::Copies { names: vec!["i-0abc".to_owned()] },
+            Note::Elsewhere {
+                instances: 2,
+                location: Location::new("gce project shop"),
+                here: Location::new("gce project test"),
+            },
+            Note::LocationUnknown { instances: 1 },
             Note::OverLimit { alive: 5, max_instances: 4 },
             Note::CallsFailing { instance: instance.clone(), failure: failure(), until },
             Note::Suspect { instance: instance.clone(), cause: Some("reclaimed".to_owned()) },

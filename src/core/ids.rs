@@ -87,6 +87,11 @@ text_name!(
     OfferingName
 );
 text_name!(
+    /// Where a provider launches and lists: its kind, and the account, region or project. A text for people:
+    /// `aws-ec2 account 123456789012 in eu-central-1`.
+    Location
+);
+text_name!(
     /// The jobs that may share an instance: those of a project, those of a namespace, or all.
     TrustDomain
 );

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::attempt::End;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
-use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, TrustDomain};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
 use super::time::{ManagerId, Stamp};
 
 /// A recorded instance.
@@ -41,6 +41,9 @@ pub struct Instance {
     pub domain: Option<TrustDomain>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint>,
+    /// Where it was launched; `None`: no list has told yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<Location>,
     /// Begin of the first of the complete lists that lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<Stamp>,

@@ -1,6 +1,6 @@
 //! The provider's list, and how far it can be trusted.
 
-use super::ids::{Generation, InstanceId, OfferingName, OwnerId, PoolName};
+use super::ids::{Generation, InstanceId, Location, OfferingName, OwnerId, PoolName};
 use super::time::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -59,10 +59,19 @@ pub struct Listing {
     pub begun: Stamp,
     /// False if anything may be missing. An incomplete list does not prove absence.
     pub complete: bool,
+    /// Where it was taken; `None`: unknown now. It proves nothing about instances of another location.
+    pub location: Option<Location>,
     /// Sorted by id.
     pub instances: Vec<Listed>,
     /// As `Resources::copies`; instances only.
     pub copies: Vec<Resource>,
+}
+
+impl Listing {
+    /// A complete list without instances.
+    pub fn empty(begun: Stamp, location: Option<Location>) -> Self {
+        Self { begun, complete: true, location, instances: Vec::new(), copies: Vec::new() }
+    }
 }
 
 /// The kind of a provider's resource.
@@ -107,6 +116,8 @@ pub struct Resources {
     pub begun: Stamp,
     /// False if the list may be incomplete.
     pub complete: bool,
+    /// As `Listing::location`.
+    pub location: Option<Location>,
     pub found: Vec<Resource>,
     /// Resources with the pool's tags that no launch created, such as copies that a person made in the cloud's console.
     /// Greenroom never touches them.
@@ -115,7 +126,7 @@ pub struct Resources {
 
 impl From<Listing> for Resources {
     /// Launched instances; static hosts are not resources.
-    fn from(Listing { begun, complete, instances, copies }: Listing) -> Self {
+    fn from(Listing { begun, complete, location, instances, copies }: Listing) -> Self {
         let made = instances.into_iter().filter(|listed| listed.tags.is_some());
         let resource = |Listed { id, tags, created, detail, .. }: Listed| Resource {
             kind: ResourceKind::Instance,
@@ -125,7 +136,7 @@ impl From<Listing> for Resources {
             created,
             detail,
         };
-        Self { begun, complete, found: made.map(resource).collect(), copies }
+        Self { begun, complete, location, found: made.map(resource).collect(), copies }
     }
 }
 
@@ -171,7 +182,13 @@ mod tests {
             fixed: None,
         };
         let instances = vec![listed("linux-3f9a-1", Some(tags.clone())), listed("mac-1", None)];
-        let resources = Resources::from(Listing { begun: at, complete: false, instances, copies: vec![] });
+        let resources = Resources::from(Listing {
+            begun: at,
+            complete: false,
+            location: None,
+            instances,
+            copies: vec![],
+        });
         let made = Resource {
             kind: ResourceKind::Instance,
             name: "linux-3f9a-1".to_owned(),
@@ -180,6 +197,8 @@ mod tests {
             created: Some(at),
             detail: None,
         };
-        assert_eq!(resources, Resources { begun: at, complete: false, found: vec![made], copies: vec![] });
+        let expected =
+            Resources { begun: at, complete: false, location: None, found: vec![made], copies: vec![] };
+        assert_eq!(resources, expected);
     }
 }

@@ -10,7 +10,7 @@
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
 //! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
 //! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering;
-//! `refused as c2`: no capacity).
+//! `refused as c2`: no capacity), `in there` (its location; the list's is `here`, with `nowhere` unknown).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
@@ -23,7 +23,7 @@ use super::attempt::{AttemptSeen, Closed, End, Presence};
 use super::endpoint::Endpoint;
 use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
-use super::ids::{AttemptName, Generation, InstanceId, JobKey, OfferingName, OwnerId, PoolName};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, OwnerId, PoolName};
 use super::instance::{Answer, DrainReason, Release};
 use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
 use super::job::JobFacts;
@@ -156,6 +156,7 @@ impl World {
             listing: Ok(Listing {
                 begun: ago(Duration::from_secs(1)),
                 complete: true,
+                location: Some(Location::new("here")),
                 instances: Vec::new(),
                 copies: Vec::new(),
             }),
@@ -234,6 +235,7 @@ impl World {
             "durable" => self.state.survives_reboot = true,
             "moved" => self.observed.moved = Some("moved".into()),
             "partial" => self.listing().complete = false,
+            "nowhere" => self.listing().location = None,
             "drained" | "failures" | "recent" | "unlisted" | "list" | "out" | "quota" => {}
             other => panic!("`{other}` is no setting"),
         }
@@ -397,7 +399,10 @@ impl World {
         let instance = id.clone();
         if fixed {
             let endpoint = endpoint();
+            let location = Location::new(after(words, "in").unwrap_or("here"));
+            let located = Change::Located { instance: id.clone(), location };
             self.tell(at(created), Change::Adopted { instance, endpoint, capacity, uses_left });
+            self.tell(at(created), located);
         } else {
             let (generation, number) = (generation(), self.launched);
             let offering = after(words, "as").map(OfferingName::new);
@@ -411,6 +416,7 @@ impl World {
                 capacity,
                 uses_left,
                 offering,
+                location: Some(Location::new(after(words, "in").unwrap_or("here"))),
             };
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::availability::Availability;
 use super::failure::Failure;
-use super::ids::{AttemptName, Generation, InstanceId, JobKey};
+use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location};
 use super::instance::Instance;
 use super::policy::Policy;
 use super::reservation::{QueuePlace, Reservation, Ticket};
@@ -38,6 +38,9 @@ pub struct PoolState {
     /// The offerings and their availability.
     #[serde(default, skip_serializing_if = "Availability::is_empty")]
     pub availability: Availability,
+    /// Where instances were last launched or listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<Location>,
     /// The reason and time of the operator's drain.
     pub drained: Option<Stamp>,
     /// The store loses nothing in a reboot or a power failure. The store says so each time; it is not recorded.

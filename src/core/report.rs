@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::availability;
 use super::failure::Failure;
-use super::ids::{AttemptName, InstanceId, OfferingName};
-use super::instance::DrainReason;
+use super::ids::{AttemptName, InstanceId, Location, OfferingName};
+use super::instance::{DrainReason, Instance};
 use super::time::{Pretty, Stamp, millis};
 
 /// The outcome of one pass over a pool.
@@ -42,6 +42,12 @@ impl Report {
     /// What the provider reports about an instance beyond its status.
     pub fn detail(&self, instance: &InstanceId) -> Option<&str> {
         self.details.iter().find(|(id, _)| id == instance).map(|(_, detail)| detail.as_str())
+    }
+
+    /// True if the pass listed another location than the instance's.
+    pub fn is_elsewhere(&self, instance: &Instance) -> bool {
+        let is_other = |here| instance.location.as_ref().is_some_and(|location| location != here);
+        self.notes.iter().any(|note| matches!(note, Note::Elsewhere { here, .. } if is_other(here)))
     }
 
     /// Why a waiting job waits.
@@ -96,6 +102,8 @@ pub enum WaitingOn {
     Moved { problem: String },
     /// Launches cannot be recorded, as on a full disk.
     Disk { problem: String },
+    /// The pool has instances in another location than `here`, where the provider now launches.
+    Elsewhere { instances: u32, location: Location, here: Location },
     /// No instance lives long enough for the job.
     TooLong {
         #[serde(with = "millis")]
@@ -125,6 +133,17 @@ pub enum Note {
     /// Instances with this owner's tags that no launch created, by the provider's names: a person copied an instance.
     Copies {
         names: Vec<String>,
+    },
+    /// The pool has instances in another location than `here`, which the provider now lists: they are kept, and nothing
+    /// is launched.
+    Elsewhere {
+        instances: u32,
+        location: Location,
+        here: Location,
+    },
+    /// The location of a list without these instances is unknown: they are not forgotten.
+    LocationUnknown {
+        instances: u32,
     },
     /// More instances exist than `max_instances` allows, although this keeper launched none above it.
     OverLimit {
@@ -237,6 +256,9 @@ impl fmt::Display for WaitingOn {
             }
             Self::Moved { problem } => f.write_str(problem),
             Self::Disk { problem } => write!(f, "no launch can be recorded: {problem}"),
+            Self::Elsewhere { instances, location, here } => {
+                write!(f, "{} in {location}, but launches would be in {here}", counted(*instances))
+            }
             Self::TooLong { timeout, max_lifetime } => write!(
                 f,
                 "the job's timeout of {} exceeds the lifetime of an instance ({}, `max_lifetime`)",
@@ -272,6 +294,18 @@ impl fmt::Display for Note {
                 f,
                 "not launched by Greenroom, which never touches them, but with this owner's tags: {}",
                 names.join(", ")
+            ),
+            Self::Elsewhere { instances, location, here } => write!(
+                f,
+                "{} in {location}, but the configuration and the credentials lead to {here}: Greenroom terminates, forgets \
+                 and launches nothing until they lead back",
+                counted(*instances)
+            ),
+            Self::LocationUnknown { instances } => write!(
+                f,
+                "{} missing from the provider's list, but the provider does not say which account it lists: Greenroom \
+                 forgets none",
+                counted(*instances)
             ),
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances exist, limit {max_instances} (`max_instances`)")
@@ -313,6 +347,13 @@ impl fmt::Display for Note {
             }
             Self::Moved { problem } => f.write_str(problem),
         }
+    }
+}
+
+fn counted(instances: u32) -> String {
+    match instances {
+        1 => "1 instance is".to_owned(),
+        count => format!("{count} instances are"),
     }
 }
 
@@ -378,6 +419,14 @@ mod tests {
                 },
                 "the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`)",
             ),
+            (
+                WaitingOn::Elsewhere {
+                    instances: 1,
+                    location: Location::new("gce project a"),
+                    here: Location::new("gce project b"),
+                },
+                "1 instance is in gce project a, but launches would be in gce project b",
+            ),
             (WaitingOn::NoHost, "no static host is free"),
             (WaitingOn::NextPass, "the keeper's next reconcile pass is pending"),
         ] {
@@ -412,6 +461,20 @@ mod tests {
                 Note::OwnerConflict { instances: vec![one(), instance("h2")] },
                 "another keeper works with a copy of this state directory, and reaping is suspended: h1, h2 have this \
                  owner's tag but an unknown generation",
+            ),
+            (
+                Note::Elsewhere {
+                    instances: 3,
+                    location: Location::new("gce project a"),
+                    here: Location::new("gce project b"),
+                },
+                "3 instances are in gce project a, but the configuration and the credentials lead to gce project b: \
+                 Greenroom terminates, forgets and launches nothing until they lead back",
+            ),
+            (
+                Note::LocationUnknown { instances: 2 },
+                "2 instances are missing from the provider's list, but the provider does not say which account it \
+                 lists: Greenroom forgets none",
             ),
             (Note::OverLimit { alive: 3, max_instances: 2 }, "3 instances exist, limit 2 (`max_instances`)"),
             (

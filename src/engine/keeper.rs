@@ -8,6 +8,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Engine;
+use super::accept::{Accepted, ActiveSetup};
 use super::deadline;
 use super::effect::{Done, EffectResult};
 use super::pass::{KeeperCache, Launching, PassResult};
@@ -69,6 +70,7 @@ type Running = FuturesUnordered<LocalBoxFuture<'static, Done>>;
 pub(super) struct PoolKeeper {
     pub(super) engine: Engine,
     setup: Rc<dyn Setup>,
+    accepted: ActiveSetup,
     revision: Rc<Cell<u64>>,
     memory: KeeperCache,
     running: Running,
@@ -94,6 +96,7 @@ impl PoolKeeper {
         Self {
             engine,
             setup,
+            accepted: ActiveSetup::default(),
             revision,
             memory: KeeperCache::default(),
             running: FuturesUnordered::new(),
@@ -107,7 +110,10 @@ impl PoolKeeper {
     /// Runs passes until the pool is settled, or this process is stopped.
     pub(super) async fn until_settled(&mut self) -> RoundEnd {
         loop {
-            let (setup, problem) = self.setup.current().await;
+            let Accepted { setup, problem, is_new } = self.accepted.read(&self.engine, &*self.setup).await;
+            if is_new {
+                self.memory.distrust_list();
+            }
             self.rest(&setup).await;
             let began = self.engine.now();
             let stepped = self.step(&setup, problem, Launching::Yes).await;

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, accept};
 use crate::core::failure::ErrorClass;
+use crate::core::ids::Location;
 use crate::core::inventory::{Resource, ResourceKind};
 use crate::core::orphan::{self, Knowledge, Ownership, instance_of};
 use crate::core::plan::classify::KnownLaunches;
@@ -21,6 +22,8 @@ pub enum LookError {
     Provider(#[from] ProviderError),
     #[error("the provider's list is incomplete: there may be more resources")]
     Incomplete,
+    #[error("the list is of {here}, but the pool has instances in {location}")]
+    Elsewhere { location: Location, here: Location },
     #[error("{problem}")]
     Moved { problem: String },
     #[error(transparent)]
@@ -50,6 +53,11 @@ impl Engine {
             return Err(LookError::Incomplete);
         }
         let recorded = self.store.load().await.map_err(EngineError::from)?;
+        if let Some(here) = resources.location
+            && let Some(location) = accept::instance_outside(&recorded, Some(&here))
+        {
+            return Err(LookError::Elsewhere { location, here });
+        }
         let mut denied = BTreeSet::new();
         for id in orphan::possibly_gone(&resources.found, &recorded) {
             if setup.provider.endpoint(&id).await.is_err_and(|e| *e.class() == ErrorClass::NotFound) {

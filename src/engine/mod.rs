@@ -3,6 +3,7 @@
 //! Intent is committed before the effect, the outcome after it. No lock of the store is ever held across a call to a
 //! provider or an instance.
 
+mod accept;
 pub mod acquire;
 mod boot;
 mod deadline;

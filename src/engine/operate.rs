@@ -1,11 +1,14 @@
 //! Operators' commands: drain, resume, and the plan as a dry run.
 
+use std::sync::Arc;
+
 use super::{Engine, EngineError};
 use crate::core::event::{Change, Event};
-use crate::core::ids::InstanceId;
+use crate::core::ids::{InstanceId, Location};
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
+use crate::core::report::Note;
 use crate::core::time::Stamp;
 
 /// What a command applies to.
@@ -24,6 +27,10 @@ pub enum OperateError {
     NothingToResume { instance: InstanceId, phase: &'static str },
     #[error("instance `{instance}` still runs a job: resume it after the job")]
     StillHeld { instance: InstanceId },
+    #[error(
+        "the keeper's last pass found no instance of pool `{pool}` in another location than the provider's"
+    )]
+    NothingElsewhere { pool: String },
     #[error(transparent)]
     Trouble(#[from] EngineError),
 }
@@ -50,6 +57,30 @@ impl Engine {
             }
         }
         self.apply(target, dry, resume_events).await
+    }
+
+    /// Drops the records of instances without jobs in another location than the one that the last pass listed. The
+    /// operator answers for those instances from then on.
+    pub async fn forget_elsewhere(&self, dry: bool) -> Result<Vec<Event>, OperateError> {
+        let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
+        let noted = report.iter().flat_map(|report| &report.notes).find_map(|note| match note {
+            Note::Elsewhere { here, .. } => Some(here.clone()),
+            _ => None,
+        });
+        let here = noted.ok_or_else(|| OperateError::NothingElsewhere { pool: self.pool.to_string() })?;
+        if dry {
+            let state = self.store.load().await.map_err(EngineError::from)?;
+            return Ok(forget_events(&state, &here, self.now()));
+        }
+        let forgotten = self.commit(|state| forget_events(state, &here, self.now())).await;
+        let events = forgotten.map_err(EngineError::from)?.events;
+        for event in &events {
+            if let Change::Forgotten { instance } = &event.change {
+                self.connector.discard_keys(instance).await;
+            }
+        }
+        self.summon().await.map_err(EngineError::from)?;
+        Ok(events)
     }
 
     async fn apply(
@@ -90,6 +121,18 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
             events
         }
     }
+}
+
+fn forget_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
+    let is_elsewhere = |i: &Instance| i.location.as_ref().is_some_and(|location| location != here);
+    let gone = state.instances.values().filter(|i| is_elsewhere(i) && i.holders.is_empty());
+    let forget = |instance: &Arc<Instance>| {
+        let mut events = request::withdraw(state, &instance.id, DrainReason::ByOperator, now);
+        events.retain(|event| matches!(event.change, Change::DrainingBegun { .. }));
+        events.push(Change::Forgotten { instance: instance.id.clone() }.at(now));
+        events
+    };
+    gone.flat_map(forget).collect()
 }
 
 fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {

@@ -17,7 +17,7 @@ use super::process::{self, Process};
 use super::scope;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::inventory::{Listed, Listing};
 use crate::port::clock::Clock;
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
@@ -30,6 +30,8 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 /// The instances of one pool.
 #[derive(Clone)]
 pub struct Supervised {
+    /// The provider's kind.
+    pub kind: &'static str,
     pub pool: PoolName,
     /// The directory with one subdirectory for each pool.
     pub instances: PathBuf,
@@ -129,7 +131,7 @@ impl Supervised {
     ) -> Result<Listing, ProviderError> {
         let begun = self.clock.now();
         let dirs = launch::instances(&self.pool_dir(pool)).map_err(|error| transient(&error))?;
-        let mut listing = Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() };
+        let mut listing = Listing::empty(begun, Some(Location::new(self.kind)));
         for dir in dirs {
             match entry(&dir) {
                 Ok(seen) => listing.instances.extend(seen),

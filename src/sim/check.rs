@@ -235,7 +235,14 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     for event in events {
         choosing::committed(world, machine, pool, event);
         match &event.change {
-            Change::LaunchIntended { instance, .. } => {
+            Change::LaunchIntended { instance, location, .. } => {
+                let other = state.instances.values().find(|i| i.location != *location && !i.is_refused());
+                if let Some(other) = other.filter(|i| location.is_some() && i.location.is_some()) {
+                    world.broken(format!(
+                        "promise 3: {instance} is launched in another account than {}",
+                        other.id
+                    ));
+                }
                 // A refused launch is only a name: nothing was created.
                 let count = state.instances.values().filter(|i| !i.is_refused()).count();
                 let limit = usize::try_from(limit(world, pool)).unwrap_or(usize::MAX);

@@ -46,7 +46,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
         Change::LaunchAnswered { instance, answer: Answer::Refused { failure, .. }, .. } => {
             let of_offering = matches!(
                 failure.class,
-                ErrorClass::NoCapacity { .. } | ErrorClass::Quota | ErrorClass::Invalid
+                ErrorClass::NoCapacity { .. } | ErrorClass::Quota | ErrorClass::Denied | ErrorClass::Invalid
             );
             if let Some((offering, _)) = answers.intended.get(instance).filter(|_| of_offering) {
                 answers.refused.insert(offering.clone(), at);

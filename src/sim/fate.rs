@@ -382,7 +382,8 @@ fn config_changes(proc: &Proc, dice: u64) {
     let idle_count = u32::try_from((dice >> 8) % 4).unwrap_or(0);
     let idle = IdlePolicy { idle_count, ..old.policy.idle };
     let policy = Policy { max_instances: most, idle, ..(*old.policy).clone() };
-    let until = world.now + 60_000;
+    // A pass decides by the policy that it began with, and one of its calls may hang for two minutes.
+    let until = world.now + 150_000;
     // Twice within a minute: a decision under the first policy may still be under way.
     let before =
         world.truth.old_limits.get(&pool).filter(|(until, _)| world.now < *until).map_or(0, |(_, n)| *n);

@@ -50,6 +50,8 @@ faults! {
     ListOmits = "list-omits",
     /// The instance runs, but no call finds it for a while.
     Hidden = "hidden",
+    /// The credentials are those of another account, which has nothing and may create nothing.
+    OtherAccount = "other-account",
     /// The list shows an earlier state.
     ListLags = "list-lags",
     /// The list is incomplete and reports this.
@@ -140,7 +142,8 @@ pub const WINDOWED: &[(Fault, u64)] = &[
     (Fault::RefusedYetThere, 400),
     (Fault::ListOmits, 1000),
     (Fault::ListLags, 1000),
-    (Fault::Hidden, 600),
+    (Fault::Hidden, 1000),
+    (Fault::OtherAccount, 1000),
     (Fault::ListIncomplete, 400),
     (Fault::ListFails, 500),
     (Fault::Throttles, 700),

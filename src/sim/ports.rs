@@ -145,8 +145,16 @@ impl SimStore {
 /// The operator's configuration.
 #[derive(Debug, Clone)]
 pub struct SimSetup {
-    pub proc: Proc,
-    pub pool: PoolName,
+    proc: Proc,
+    pool: PoolName,
+    provider: Rc<SimProvider>,
+}
+
+impl SimSetup {
+    pub fn new(proc: &Proc, pool: &PoolName) -> Self {
+        let provider = SimProvider { proc: proc.clone(), pool: pool.clone() };
+        Self { proc: proc.clone(), pool: pool.clone(), provider: Rc::new(provider) }
+    }
 }
 
 #[async_trait(?Send)]
@@ -158,11 +166,10 @@ impl Setup for SimSetup {
             world.strikes(Fault::ConfigInvalid).then(|| "greenroom.toml:3: expected `=`".to_owned());
         let plan = Rc::clone(&world.config[&self.pool]);
         drop(world);
-        let provider = SimProvider { proc: self.proc.clone(), pool: self.pool.clone() };
         let setup = PoolSetup {
             clean_script: None,
             policy: Arc::clone(&plan.policy),
-            provider: Rc::new(provider),
+            provider: Rc::<SimProvider>::clone(&self.provider),
             ready_command: Some("ready".to_owned()),
             clean_command: Some("clean".to_owned()),
         };

@@ -13,7 +13,7 @@ use super::process::Proc;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::inventory::{Capabilities, Listing};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 
@@ -71,11 +71,19 @@ impl SimProvider {
         answer
     }
 
+    /// True if the credentials are those of another account.
+    fn is_elsewhere(&self) -> bool {
+        is_elsewhere(&mut self.proc.world.borrow_mut(), &self.pool)
+    }
+
     /// Decides the result of a launch, and sends it on its way.
     fn fate(&self, request: &LaunchRequest, under_way: u64) -> Result<(), ProviderError> {
         let mut world = self.proc.world.borrow_mut();
         check::launch_requested(&mut world, self.proc.machine, request);
         let refused = |class, message: &str| Err(ProviderError::new(class, message));
+        if is_elsewhere(&mut world, &self.pool) {
+            return refused(ErrorClass::Denied, "not in this account");
+        }
         let stock = &world.config[&self.pool].stock;
         let refusal = request.offering.as_ref().and_then(|offering| stock.refuses(offering, world.now));
         if let Some((fault, class)) = refusal {
@@ -104,6 +112,15 @@ impl SimProvider {
             _ => Ok(()),
         }
     }
+}
+
+/// The location of a pool's cloud, and that of the other account.
+const HERE: &str = "cloud account 1";
+const ELSEWHERE: &str = "cloud account 2";
+
+/// True if calls for this pool go to the other account now. Static hosts need no account.
+fn is_elsewhere(world: &mut World, pool: &PoolName) -> bool {
+    world.config[pool].capabilities.launches && world.strikes(Fault::OtherAccount)
 }
 
 fn boot_plan(world: &mut World) -> BootPlan {
@@ -139,6 +156,8 @@ impl Provider for SimProvider {
         check::terminate_requested(&mut self.proc.world.borrow_mut(), self.proc.machine, id);
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
+        } else if self.is_elsewhere() {
+            Err(ProviderError::new(ErrorClass::NotFound, ""))
         } else {
             let mut world = self.proc.world.borrow_mut();
             if world.cloud.shows(id, world.now) {
@@ -185,6 +204,8 @@ impl Provider for SimProvider {
         self.proc.pause(under_way).await;
         let answer = if let Some(error) = self.stumbles() {
             Err(error)
+        } else if self.is_elsewhere() {
+            Err(ProviderError::new(ErrorClass::NotFound, ""))
         } else {
             let world = self.proc.world.borrow();
             let shown = world.cloud.shows(id, world.now);
@@ -221,6 +242,11 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
     if world.strikes(Fault::ListFails) {
         return Err(ProviderError::new(ErrorClass::Transient, "internal error"));
     }
+    if is_elsewhere(world, pool) {
+        // Nothing can be terminated there.
+        world.truth.held_up.clear();
+        return Ok(Listing::empty(world.stamp(0), Some(Location::new(ELSEWHERE))));
+    }
     let now = world.now;
     let lag = if world.strikes(Fault::ListLags) { world.streams.faults.within(1_000..25_000) } else { 0 };
     let mut instances = world.cloud.listed(pool, now, lag);
@@ -238,5 +264,6 @@ fn listing(world: &mut World, pool: &PoolName) -> Result<Listing, ProviderError>
         let kept = world.streams.faults.index(instances.len() + 1);
         instances.truncate(kept);
     }
-    Ok(Listing { begun: world.stamp(0), complete, instances, copies: Vec::new() })
+    let location = Some(Location::new(HERE));
+    Ok(Listing { begun: world.stamp(0), complete, location, instances, copies: Vec::new() })
 }

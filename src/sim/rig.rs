@@ -132,7 +132,7 @@ impl Starter {
         let names: Vec<PoolName> = proc.world.borrow().config.keys().cloned().collect();
         let pool = |name: PoolName| {
             let store: Rc<dyn Store> = Rc::new(SimStore { proc: proc.clone(), pool: name.clone() });
-            let setup: Rc<dyn Setup> = Rc::new(SimSetup { proc: proc.clone(), pool: name.clone() });
+            let setup: Rc<dyn Setup> = Rc::new(SimSetup::new(proc, &name));
             (name, PoolPorts { store, setup })
         };
         Ports {

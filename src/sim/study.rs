@@ -14,7 +14,7 @@ use crate::core::attempt::{AttemptSeen, End, Presence};
 use crate::core::endpoint::Endpoint;
 use crate::core::event::{Change, Event};
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, OwnerId, PoolName};
+use crate::core::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OwnerId, PoolName};
 use crate::core::instance::{Answer, Phase, Release};
 use crate::core::invariants;
 use crate::core::inventory::{Capabilities, Listed, Listing, Status, Tags};
@@ -87,7 +87,7 @@ impl Study {
         let observed = Observed {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),
-            listing: Ok(Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() }),
+            listing: Ok(Listing::empty(begun, Some(Location::new("cloud")))),
             denied: BTreeSet::new(),
             first_seen: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -311,8 +311,7 @@ impl Study {
     fn listing(&mut self) -> &mut Listing {
         let begun = stamp(self.now);
         if self.observed.listing.is_err() {
-            self.observed.listing =
-                Ok(Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() });
+            self.observed.listing = Ok(Listing::empty(begun, Some(Location::new("cloud"))));
         }
         self.observed.listing.as_mut().expect("set just before")
     }

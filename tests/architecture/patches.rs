@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 11] = [
+const PLACES: [&str; 12] = [
     "assign",
     "deadline",
     "disk",
@@ -16,6 +16,7 @@ const PLACES: [&str; 11] = [
     "forget",
     "health",
     "lease",
+    "location",
     "matrix",
     "reconcile",
     "repeat",

@@ -110,7 +110,7 @@ impl Cloud {
     /// The operations whose answers many instances share.
     pub fn shared(self) -> &'static [&'static str] {
         match self {
-            Self::Ec2 => &["DescribeImages", "DescribeInstances"],
+            Self::Ec2 => &["DescribeImages", "DescribeInstances", "GetCallerIdentity"],
             Self::Gce => &["compute.instances.aggregatedList", "compute.zoneOperations.list"],
         }
     }
@@ -148,6 +148,7 @@ impl Cloud {
                 "DescribeInstances",
                 "TerminateInstances",
                 "GetConsoleOutput",
+                "GetCallerIdentity",
             ],
             Self::Gce => &[
                 "compute.instances.insert",

@@ -7,13 +7,17 @@ use serde_json::json;
 
 /// In the format of `~/.aws/credentials`.
 pub const EC2: &str = "aws-credentials";
+/// The same, of an account without anything in it.
+pub const OTHER_EC2: &str = "aws-other-credentials";
 /// A service account's key.
 pub const GCE: &str = "service-account.json";
 
-/// Writes both into a directory; `lab` is the emulator's host and port.
+/// Writes all into a directory; `lab` is the emulator's host and port.
 pub fn write(dir: &Path, lab: &str) {
-    let text = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = secret\n";
-    std::fs::write(dir.join(EC2), text).expect("a file");
+    for (file, key) in [(EC2, "AKIAIOSFODNN7EXAMPLE"), (OTHER_EC2, "AKIAI44QH8DHBEXAMPLE")] {
+        let text = format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n");
+        std::fs::write(dir.join(file), text).expect("a file");
+    }
     let account = json!({
         "type": "service_account",
         "project_id": "lab-project",

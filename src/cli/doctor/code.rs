@@ -96,6 +96,8 @@ codes! {
     POOL_HOST_SUSPECTED Warning "pool-host-suspected" "So many instances do not respond that the runner host may be at fault.";
     POOL_HOST_UNAVAILABLE Warning "pool-host-unavailable" "A static host cannot be used at present.";
     POOL_OWNER_CONFLICT Error "pool-owner-conflict" "Another keeper works with a copy of this state directory.";
+    POOL_ELSEWHERE Error "pool-elsewhere" "A pool has instances in another account, region or project than its provider now reaches.";
+    POOL_LOCATION_UNKNOWN Warning "pool-location-unknown" "The provider does not say which account it lists, so missing instances are not forgotten.";
     POOL_COPIES Error "pool-copies" "Instances bear this owner's tags, but Greenroom did not launch them: copies from the cloud's console.";
 
     HOST_UNREACHABLE Error "host-unreachable" "A static host, or its jump host, does not respond.";

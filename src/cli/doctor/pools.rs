@@ -134,6 +134,19 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
                           launch no instance like one of Greenroom's";
             code::POOL_COPIES.found(what, remedy)
         }
+        Note::Elsewhere { location, .. } => {
+            let remedy = format!(
+                "restore the `kind`, the region, the project and the credentials of {location}; before another change, \
+                 run `greenroom pool drain {pool} --wait`. If that place no longer exists: `greenroom pool resume {pool} \
+                 --forget-elsewhere`"
+            );
+            code::POOL_ELSEWHERE.found(what, remedy)
+        }
+        Note::LocationUnknown { .. } => {
+            let remedy = "let the runner host reach AWS STS, or set `sts_endpoint`; the call `sts:GetCallerIdentity` \
+                          needs no permission";
+            code::POOL_LOCATION_UNKNOWN.found(what, remedy)
+        }
         Note::HostSuspected { .. } => {
             let remedy = "check the runner host: routes, firewall, connection tracking, open files; afterwards the \
                           instances get jobs again";

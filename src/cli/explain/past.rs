@@ -218,6 +218,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::OutOfService { .. }
         | Change::ReturnedToService { .. }
         | Change::MissingFromList { .. }
+        | Change::Located { .. }
         | Change::ListedAgain { .. }
         | Change::PoolDrained
         | Change::PoolResumed => true,
@@ -259,6 +260,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::ReturnedToService { instance }
         | Change::DrainingBegun { instance, .. }
         | Change::MissingFromList { instance, .. }
+        | Change::Located { instance, .. }
         | Change::ListedAgain { instance }
         | Change::Forgotten { instance } => Some(instance),
         Change::PolicySet { .. }

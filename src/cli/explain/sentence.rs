@@ -117,6 +117,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::ReturnedToService { instance } => format!("{instance} returned to service by the operator"),
         Change::DrainingBegun { instance, reason: why } => format!("{instance} draining: {why}"),
         Change::MissingFromList { instance, .. } => format!("{instance} missing from the provider's list"),
+        Change::Located { instance, location } => format!("{instance} listed in {location}"),
         Change::ListedAgain { instance } => format!("{instance} listed again by the provider"),
         Change::Forgotten { instance } => match before.instance(instance) {
             Some(known) => format!("{instance} gone after {}", age(at, known.created)),

@@ -163,6 +163,7 @@ fn a_pool_shows_what_is_notable_and_what_is_in_its_way() {
             capacity: 1,
             uses_left: Some(1),
             offering: None,
+            location: None,
         },
     );
     let answer = Answer::Refused { at: at(442.0), failure };

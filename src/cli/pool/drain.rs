@@ -69,6 +69,20 @@ pub(in crate::cli) async fn resume(
     Ok(true)
 }
 
+/// Drops the records of instances in another account, region, project or kind.
+pub(in crate::cli) async fn forget_elsewhere(
+    place: &GlobalOptions,
+    pool: Option<&str>,
+    dry: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let pool = context.the_pool(pool)?;
+    let engine = context.engine(&pool)?;
+    let events = engine.forget_elsewhere(dry).await?;
+    say(&events, dry, "nothing to forget: jobs still run on these instances");
+    Ok(true)
+}
+
 fn is_meant(target: &Target, instance: &Instance) -> bool {
     match target {
         Target::Pool => true,
@@ -94,6 +108,9 @@ fn summary(change: &Change) -> String {
     match change {
         Change::PoolDrained => "the pool accepts no new jobs and launches nothing".to_owned(),
         Change::PoolResumed => "the pool is resumed".to_owned(),
+        Change::Forgotten { instance } => {
+            format!("{instance} is forgotten; terminate it at the provider if it still exists")
+        }
         Change::DrainingBegun { instance, .. } => format!("{instance} is draining"),
         Change::OutOfService { instance, .. } => {
             format!(

@@ -57,6 +57,7 @@ fn intended(short: &str, number: u32, tries: u32) -> Change {
         capacity: 3,
         uses_left: Some(9),
         offering: None,
+        location: None,
     }
 }
 

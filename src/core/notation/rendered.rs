@@ -47,6 +47,8 @@ pub(crate) fn notes(text: &str) -> String {
 pub(crate) fn notes_of(world: &World) -> String {
     let word = |note: &Note| match note {
         Note::ListFailed { .. } => "list failed".to_owned(),
+        Note::Elsewhere { instances, .. } => format!("{instances} elsewhere"),
+        Note::LocationUnknown { instances } => format!("{instances} of unknown location"),
         Note::ListIncomplete => "list incomplete".to_owned(),
         Note::OwnerConflict { instances } => format!("another manager: {}", instances.len()),
         Note::Copies { names } => format!("copies {}", names.join(" ")),
@@ -96,6 +98,7 @@ fn describe(change: &Change) -> String {
         Change::ReturnedToService { instance } => format!("{instance} restored"),
         Change::DrainingBegun { instance, reason: why } => format!("{instance} drains: {}", word(why)),
         Change::MissingFromList { instance, .. } => format!("{instance} missed"),
+        Change::Located { instance, location } => format!("{instance} located in {location}"),
         Change::ListedAgain { instance } => format!("{instance} seen"),
         Change::Forgotten { instance } => format!("{instance} forgotten"),
         Change::PoolDrained => "pool drained".to_owned(),

@@ -21,6 +21,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 mod upcoming;
+mod whereabouts;
 mod why;
 
 use std::fmt;
@@ -141,6 +142,23 @@ impl<'a> ScaleInput<'a> {
 }
 
 impl Effect {
+    /// True if it calls the provider about its instance.
+    fn calls_provider(&self) -> bool {
+        match self {
+            Self::Launch { .. }
+            | Self::Probe { .. }
+            | Self::Adopt { .. }
+            | Self::Terminate { .. }
+            | Self::Forget { .. }
+            | Self::Reap { .. } => true,
+            Self::CheckHealth { .. }
+            | Self::Clean { .. }
+            | Self::EndAttempt { .. }
+            | Self::DropRequest { .. }
+            | Self::ForgetAttempt { .. } => false,
+        }
+    }
+
     /// The instance it is about, if it is about one.
     pub fn instance(&self) -> Option<&InstanceId> {
         match self {

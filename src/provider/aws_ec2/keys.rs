@@ -17,7 +17,7 @@ pub(super) const TABLES: &[KeyTable] = &[
         keys: &[
             key("region", Text, Words("`AWS_REGION`, or the region of the profile"), Pass)
                 .means("Region of the pool.")
-                .interacts("Drain the pool before a change: instances in the earlier region are no longer listed."),
+                .interacts("A keeper refuses a change while the pool has instances: drain the pool first."),
             key("profile", Text, Words("the default profile"), Pass)
                 .means("Profile in the files of the AWS tools that credentials come from."),
             CREDENTIALS_FILE
@@ -26,6 +26,9 @@ pub(super) const TABLES: &[KeyTable] = &[
                             identity, `~/.aws`, the role of the runner host. A keeper that a job has started has \
                             no secrets in its environment."),
             ENDPOINT.interacts("`greenroom doctor` queries quotas there, too."),
+            key("sts_endpoint", Text, Words("`endpoint`, or AWS's public address"), Pass)
+                .means("Address of AWS STS, `https://…`, for private endpoints.")
+                .interacts("STS says which account an empty list of instances is from."),
             IMAGE,
             INSTANCE_TYPES,
             SUBNETS,

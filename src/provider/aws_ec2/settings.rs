@@ -5,7 +5,7 @@ use crate::core::ids::PoolName;
 use crate::keys::problem::Problems;
 use crate::keys::table::{self, Table};
 use crate::provider::cloud::offerings::{KeyNames, Market, Offering};
-use crate::provider::cloud::settings::{Common, UserData, public_ip};
+use crate::provider::cloud::settings::{Common, UserData, endpoint, public_ip};
 
 const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"], check };
 
@@ -15,6 +15,8 @@ pub(super) struct Settings {
     pub(super) common: Common,
     /// `None`: from `AWS_REGION` or the profile.
     pub(super) region: Option<String>,
+    /// Where to ask for the account's ID; `None`: at `endpoint`, or else AWS.
+    pub(super) sts_endpoint: Option<String>,
     /// A profile of the credentials; `None`: the default one.
     pub(super) profile: Option<String>,
     /// Empty: the default group of the network.
@@ -42,6 +44,9 @@ impl Settings {
         });
         Self {
             region: text("region"),
+            sts_endpoint: table
+                .parsed("sts_endpoint", table.text("sts_endpoint"), |url| endpoint(&url))
+                .into_value(),
             profile: text("profile"),
             security_groups: groups.into_iter().map(|(group, _)| group).collect(),
             instance_profile: text("instance_profile"),

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::machine::{Handle, Machine};
 use super::offerings::Offering;
-use crate::core::ids::OwnerId;
+use crate::core::ids::{Location, OwnerId};
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -18,6 +18,8 @@ pub struct Machines {
     pub all: Vec<Machine>,
     /// False if machines may be missing, because a zone could not be listed.
     pub complete: bool,
+    /// The account and the region, or the project; `None`: unknown now.
+    pub location: Option<Location>,
 }
 
 /// A disk with a pool's tags.

@@ -59,6 +59,8 @@ pub struct Machine {
     pub what: String,
     /// Why it ended, if Greenroom did not terminate it: `was reclaimed by EC2 at 14:03:07 (spot)`.
     pub why: Option<String>,
+    /// What the cloud is about to do to it, to follow its name: `will be reclaimed by EC2 at 14:05:07 UTC (spot)`.
+    pub notice: Option<String>,
 }
 
 impl Addresses {
@@ -120,6 +122,7 @@ pub(super) mod tests {
             addresses: Addresses { private: Some("10.0.0.7".to_owned()), ..Addresses::default() },
             what: "small".to_owned(),
             why: None,
+            notice: None,
         }
     }
 

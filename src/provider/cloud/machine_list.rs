@@ -1,7 +1,7 @@
 //! The cloud's last list of a pool's machines.
 
 use super::machine::{Handle, Machine, MachineState};
-use crate::core::ids::InstanceId;
+use crate::core::ids::{InstanceId, Location};
 use crate::core::time::Stamp;
 
 /// One list.
@@ -10,6 +10,7 @@ pub(super) struct MachineList {
     /// The time before the call.
     pub(super) begun: Stamp,
     pub(super) complete: bool,
+    pub(super) location: Option<Location>,
     /// Machines that launches created.
     pub(super) machines: Vec<Machine>,
     /// Machines with the pool's tags that no launch created.
@@ -44,7 +45,7 @@ mod tests {
     fn what_was_asked_to_end_counts_as_ending() {
         let begun = Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 1 };
         let machines = vec![machine("a", MachineState::Running), machine("b", MachineState::Running)];
-        let mut list = MachineList { begun, complete: true, machines, copies: Vec::new() };
+        let mut list = MachineList { begun, complete: true, location: None, machines, copies: Vec::new() };
         list.mark_ending(&machine("a", MachineState::Running).handle);
         let state = |name| list.best(&InstanceId::new(name)).unwrap().state;
         assert_eq!((state("a"), state("b")), (MachineState::Ending, MachineState::Running));

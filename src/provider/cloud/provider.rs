@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::api::{Api, Disk, LaunchStatus};
+use super::api::{Api, Disk, LaunchStatus, Machines};
 use super::ledger::{Entry, Ledger};
 use super::machine::{Handle, Machine, MachineState};
 use super::machine_list::MachineList;
@@ -105,7 +105,8 @@ impl<A: Api> Cloud<A> {
             let (machines, copies): (Vec<Machine>, _) =
                 listed.all.into_iter().partition(|machine| self.is_launched(machine));
             *self.launched.borrow_mut() = machines.iter().map(|machine| machine.handle.clone()).collect();
-            Ok(MachineList { begun, complete: listed.complete, machines, copies })
+            let Machines { complete, location, .. } = listed;
+            Ok(MachineList { begun, complete, location, machines, copies })
         };
         self.last.within(age, &*self.context.clock, list).await
     }
@@ -356,8 +357,7 @@ impl<A: Api> Provider for Cloud<A> {
 
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         if *pool != self.context.pool {
-            let (instances, copies) = (Vec::new(), Vec::new());
-            return Ok(Listing { begun: self.now(), complete: true, instances, copies });
+            return Ok(Listing::empty(self.now(), None));
         }
         let latest = self.machine_list(Duration::ZERO).await?;
         let now = self.now();
@@ -375,7 +375,8 @@ impl<A: Api> Provider for Cloud<A> {
         let instances =
             machines.into_iter().filter(matters).filter_map(|machine| listed(machine, now)).collect();
         let copies = billed(&latest.copies, now).collect();
-        Ok(Listing { begun: latest.begun, complete: latest.complete, instances, copies })
+        let MachineList { begun, complete, ref location, .. } = *latest;
+        Ok(Listing { begun, complete, location: location.clone(), instances, copies })
     }
 
     async fn endpoint(&self, id: &InstanceId) -> Result<Endpoint, ProviderError> {
@@ -428,7 +429,8 @@ impl<A: Api> Provider for Cloud<A> {
         let resources = |disks: Vec<Disk>| disks.into_iter().map(|disk| disk.resource);
         let found = billed(&list.machines, now).chain(resources(own)).collect();
         let copies = billed(&list.copies, now).chain(resources(copied)).collect();
-        Ok(Resources { begun: list.begun, complete: list.complete && disks.complete, found, copies })
+        let (complete, location) = (list.complete && disks.complete, list.location.clone());
+        Ok(Resources { begun: list.begun, complete, location, found, copies })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {

@@ -112,7 +112,7 @@ fn own_tags(table: &Table<'_>) -> Vec<(String, String)> {
 }
 
 /// Does not repeat a wrong address, which may contain a password.
-fn endpoint(url: &str) -> Result<String, String> {
+pub fn endpoint(url: &str) -> Result<String, String> {
     if url.starts_with("https://") || url.starts_with("http://") {
         return Ok(url.trim_end_matches('/').to_owned());
     }

@@ -18,7 +18,7 @@ pub(super) const TABLES: &[KeyTable] = &[
         keys: &[
             key("project", Text, Required, Pass)
                 .means("Id of the project that the instances belong to and that pays for them.")
-                .interacts("Drain the pool before a change: instances of the earlier project are no longer listed."),
+                .interacts("A keeper refuses a change while the pool has instances: drain the pool first."),
             CREDENTIALS_FILE
                 .means("File with the key of a service account.")
                 .interacts("Without it, credentials come from where Google's own tools find them: \

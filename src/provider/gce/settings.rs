@@ -2,6 +2,8 @@
 
 use super::keys::TABLES;
 use super::resource::{Image, Net, is_name, is_project, region};
+#[cfg(feature = "gce")]
+use crate::core::ids::Location;
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problem, Problems, join};
 use crate::keys::table::{self, Table};
@@ -64,6 +66,12 @@ impl Settings {
             network_tags: network_tags(table),
             common,
         }
+    }
+
+    /// Lists cover all zones of the project.
+    #[cfg(feature = "gce")]
+    pub(super) fn location(&self) -> Location {
+        Location::new(format!("gce project {}", self.project))
     }
 
     #[cfg(feature = "gce")]

@@ -71,6 +71,7 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table, rustix::process::geteuid().is_root())?;
     let arguments = ["instance", "serve", "--dir"].map(OsString::from).to_vec();
     let supervised = Supervised {
+        kind: REGISTRATION.kind,
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),
         server: Server { program: context.program.clone(), arguments },

@@ -69,6 +69,7 @@ struct Qemu {
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
     let supervised = Supervised {
+        kind: REGISTRATION.kind,
         pool: context.pool.clone(),
         instances: context.state_dir.join("instances"),
         server: Server {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::{BuildContext, Built, Calls, FixedHosts, NamedHost, Registration};
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{InstanceId, PoolName};
+use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
 use crate::keys::KeyTable;
 use crate::keys::problem::Problems;
@@ -165,7 +165,7 @@ impl Provider for StaticHosts {
     /// A host that does not answer is *starting*: it gets no job until it answers again.
     async fn list(&self, pool: &PoolName) -> Result<Listing, ProviderError> {
         let begun = self.context.clock.now();
-        let mut listing = Listing { begun, complete: true, instances: Vec::new(), copies: Vec::new() };
+        let mut listing = Listing::empty(begun, Some(Location::new(REGISTRATION.kind)));
         if *pool != self.context.pool {
             return Ok(listing);
         }

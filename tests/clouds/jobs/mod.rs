@@ -20,6 +20,7 @@ macro_rules! on_both_clouds {
 
 mod copies;
 mod crowd;
+mod elsewhere;
 mod ends;
 mod faults;
 mod kills;

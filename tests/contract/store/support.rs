@@ -66,6 +66,7 @@ pub(super) fn intend(name: &str, number: u32) -> Event {
         capacity: 1,
         uses_left: Some(1),
         offering: None,
+        location: None,
     }
     .at(at(u64::from(number)))
 }

@@ -7,7 +7,7 @@ use crate::cli::fixture::{EventFixture, at, id, pool, report, when};
 use crate::core::attempt::{Closed, End, Presence};
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::JobKey;
+use crate::core::ids::{JobKey, Location};
 use crate::core::instance::DrainReason;
 use crate::core::job::JobFacts;
 use crate::core::policy::IdlePolicy;
@@ -177,6 +177,24 @@ fn of_reports() -> Vec<Trouble> {
             "error [pool-copies]: pool `linux`: not launched by Greenroom, which never touches them, but with this \
              owner's tags: i-0abc\n  help: terminate the copies at the provider, or remove their tags `greenroom-…`; launch no instance \
              like one of Greenroom's",
+        ),
+        (
+            Note::Elsewhere {
+                instances: 3,
+                location: Location::new("gce project shop"),
+                here: Location::new("gce project test"),
+            },
+            "error [pool-elsewhere]: pool `linux`: 3 instances are in gce project shop, but the configuration and the \
+             credentials lead to gce project test: Greenroom terminates, forgets and launches nothing until they lead \
+             back\n  help: restore the `kind`, the region, the project and the credentials of gce project shop; before \
+             another change, run `greenroom pool drain linux --wait`. If that place no longer exists: `greenroom pool \
+             resume linux --forget-elsewhere`",
+        ),
+        (
+            Note::LocationUnknown { instances: 1 },
+            "warning [pool-location-unknown]: pool `linux`: 1 instance is missing from the provider's list, but the \
+             provider does not say which account it lists: Greenroom forgets none\n  help: let the runner host \
+             reach AWS STS, or set `sts_endpoint`; the call `sts:GetCallerIdentity` needs no permission",
         ),
         (
             Note::OverLimit { alive: 3, max_instances: 2 },

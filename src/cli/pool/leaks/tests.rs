@@ -72,7 +72,13 @@ impl Provider for Cloud {
     async fn resources(&self, _: &PoolName) -> Result<Resources, ProviderError> {
         let all = self.has.borrow().iter().map(|(resource, _)| resource.clone()).collect::<Vec<_>>();
         let (copies, found) = all.into_iter().partition(|resource| resource.name.starts_with("copy"));
-        Ok(Resources { begun: crate::cli::fixture::at(0.0), complete: !self.is_cut_off, found, copies })
+        Ok(Resources {
+            begun: crate::cli::fixture::at(0.0),
+            complete: !self.is_cut_off,
+            location: None,
+            found,
+            copies,
+        })
     }
 
     async fn delete(&self, resource: &Resource) -> Result<(), ProviderError> {

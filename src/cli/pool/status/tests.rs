@@ -7,7 +7,7 @@ use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::PoolName;
+use crate::core::ids::{Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Release};
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use crate::core::pool::PoolState;
@@ -332,4 +332,15 @@ fn a_pool_says_which_offerings_are_unavailable_and_until_when() {
         on["text"],
         format!("all 2 offerings are unavailable; {spot}: no capacity, next try in 1m 58s")
     );
+}
+
+#[test]
+fn an_instance_in_another_location_says_where_it_is() {
+    let story = busy();
+    let mut report = report(189.0);
+    assert!(!shown(&story, Some(&report), &KeeperStatus::Runs, 192.0).contains("does not list now"));
+    let (location, here) = (Location::new("here"), Location::new("gce project test"));
+    report.notes = vec![Note::Elsewhere { instances: 5, location, here }];
+    let text = shown(&story, Some(&report), &KeeperStatus::Runs, 192.0);
+    assert!(text.contains("in here, which the provider does not list now"), "{text}");
 }

@@ -15,7 +15,7 @@ use crate::cli::when::When;
 use crate::connector::ssh::link::Survey;
 use crate::core::availability::Unavailable;
 use crate::core::failure::Failure;
-use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName, TrustDomain};
+use crate::core::ids::{AttemptName, InstanceId, Location, OfferingName, PoolName, TrustDomain};
 use crate::core::instance::{Holder, Instance, Phase};
 use crate::core::plan::backoff::{self, LaunchGate};
 use crate::core::policy::{IdlePolicy, Policy};
@@ -170,6 +170,10 @@ pub(crate) struct InstanceView<'a> {
     detail: Option<&'a str>,
     /// The offering it was launched from, if the provider names any.
     offering: Option<&'a OfferingName>,
+    /// Where it was launched: the kind, and the account and the region, or the project.
+    location: Option<&'a Location>,
+    #[serde(skip)]
+    is_elsewhere: bool,
     /// The command that returns it to service.
     remedy: Option<String>,
     /// Only with `--wide`: its links, by slot.
@@ -208,8 +212,8 @@ pub(super) struct WaitingView<'a> {
 /// What a job or a launch waits for.
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
-    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `drained`, `moved`,
-    /// `disk`, `too-long`, `no-host` or `next-pass`.
+    /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `unreachable`,
+    /// `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,
@@ -220,8 +224,9 @@ pub(super) struct WaitingFor<'a> {
 
 #[derive(Debug, Serialize)]
 pub(super) struct NoteView<'a> {
-    /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `over-limit`, `calls-failing`, `suspect`, `unavailable`,
-    /// `boot-failed`, `config-invalid` or `moved`.
+    /// `list-failed`, `list-incomplete`, `owner-conflict`, `copies`, `elsewhere`, `location-unknown`, `over-limit`,
+    /// `calls-failing`, `suspect`, `attempt-unreadable`, `host-suspected`, `unavailable`, `boot-failed`, `config-invalid`
+    /// or `moved`.
     #[serde(serialize_with = "note_kind")]
     pub(super) kind: &'a Note,
     pub(super) text: String,
@@ -374,6 +379,8 @@ impl<'a> InstanceView<'a> {
             reason: reason(known, state, when),
             detail: report.and_then(|report| report.detail(&known.id)),
             offering: known.offering(),
+            location: known.location.as_ref(),
+            is_elsewhere: report.is_some_and(|report| report.is_elsewhere(known)),
             remedy: is_out_of_service.then(|| bring_back(pool, &known.id)),
             links: links.map(link_views),
         }
@@ -384,8 +391,11 @@ impl<'a> InstanceView<'a> {
         let reason = self.reason.clone();
         let offering = self.offering.map(|offering| format!("launched as {offering}"));
         let detail = self.detail.map(str::to_owned);
+        let location = self.location.filter(|_| self.is_elsewhere);
+        let location =
+            location.map(|location| format!("in {location}, which the provider does not list now"));
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
-        [reason, offering, detail, remedy].into_iter().flatten().collect()
+        [reason, offering, location, detail, remedy].into_iter().flatten().collect()
     }
 }
 

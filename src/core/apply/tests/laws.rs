@@ -55,6 +55,7 @@ fn a_launch() -> impl Strategy<Value = Change> {
             capacity,
             uses_left,
             offering,
+            location: None,
         },
     )
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::random::a_world;
 use crate::core::event::Change;
-use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::ids::{AttemptName, InstanceId, Location};
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Listing, Status};
@@ -178,7 +178,8 @@ proptest! {
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
         let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, fixed: None });
-        let listing = Listing { begun: NOW, complete: true, instances: running.collect(), copies: vec![] };
+        let mut listing = Listing::empty(NOW, Some(Location::new("here")));
+        listing.instances = running.collect();
         seeing.observed.listing = Ok(listing);
         blind.observed.listing = Err(crate::core::notation::failure(crate::core::failure::ErrorClass::Transient));
         let refused = |id: &InstanceId| blind.state.instance(id).is_some_and(Instance::is_refused);

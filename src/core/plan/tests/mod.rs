@@ -12,4 +12,5 @@ mod request;
 mod retire;
 mod scale;
 mod settle;
+mod whereabouts;
 mod why;

@@ -92,7 +92,8 @@ fn settings() -> impl Strategy<Value = String> {
         ", offerings 2, out c1 20s",
         ", offerings 2, out c1 20s, quota c2 1m",
     ]);
-    let listing = one_of(&["", "", "", "", ", partial", ", unlisted", ", list 20s", ", reap", ", full"]);
+    let listing =
+        one_of(&["", "", "", "", ", partial", ", nowhere", ", unlisted", ", list 20s", ", reap", ", full"]);
     (limits, reuse, more, listing).prop_map(|((max, target, cap, uses), reuse, more, listing)| {
         let uses = uses.map_or_else(String::new, |uses| format!(", uses {uses}"));
         format!("max {max}, target {target}, cap {cap}{uses}{reuse}{more}{listing}")

@@ -1,4 +1,4 @@
-//! The clients of EC2 and of Service Quotas: endpoint, credentials, timeouts.
+//! The clients of EC2, Service Quotas and STS: endpoint, credentials, timeouts.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,6 +32,10 @@ pub(super) struct Clients {
     pub(super) ec2: Client,
     /// For the account's limits; used by `doctor` only.
     pub(super) quotas: aws_sdk_servicequotas::Client,
+    /// For the account's ID. It shares the cache of credentials with `ec2`: both act for the same account.
+    pub(super) sts: aws_sdk_sts::Client,
+    /// `None` if nothing sets it: then calls fail.
+    pub(super) region: Option<String>,
 }
 
 /// Finds the credentials, which may take a while, and creates the clients.
@@ -62,6 +66,10 @@ pub(super) async fn open(settings: &Settings) -> Clients {
     let shared = loader.load().await;
     let mut ec2 = aws_sdk_ec2::config::Builder::from(&shared);
     let mut quotas = aws_sdk_servicequotas::config::Builder::from(&shared);
+    let mut sts = aws_sdk_sts::config::Builder::from(&shared);
+    if let Some(url) = settings.sts_endpoint.as_ref().or(settings.common.endpoint.as_ref()) {
+        sts = sts.endpoint_url(url);
+    }
     if let Some(url) = &settings.common.endpoint {
         ec2 = ec2.endpoint_url(url);
         quotas = quotas.endpoint_url(url);
@@ -69,6 +77,8 @@ pub(super) async fn open(settings: &Settings) -> Clients {
     Clients {
         ec2: Client::from_conf(ec2.build()),
         quotas: aws_sdk_servicequotas::Client::from_conf(quotas.build()),
+        sts: aws_sdk_sts::Client::from_conf(sts.build()),
+        region: shared.region().map(ToString::to_string),
     }
 }
 

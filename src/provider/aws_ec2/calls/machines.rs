@@ -33,6 +33,7 @@ pub(super) fn read(instance: &Instance) -> Option<Machine> {
         },
         what: what(instance),
         why: why(instance).filter(|_| state <= MachineState::Stopped),
+        notice: None,
     })
 }
 

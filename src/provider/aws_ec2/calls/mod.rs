@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::settings::Settings;
 use crate::core::failure::ErrorClass;
-use crate::core::ids::{OwnerId, PoolName};
+use crate::core::ids::{Location, OwnerId, PoolName};
 use crate::core::inventory::Resource;
 use crate::core::time::Stamp;
 use crate::port::finding::Finding;
@@ -25,12 +25,14 @@ mod client;
 mod clock;
 mod errors;
 mod examine;
+mod identity;
 mod images;
 mod launch_spec;
 mod machines;
 mod volumes;
 
 use client::Clients;
+use identity::Identity;
 use images::Images;
 use launch_spec::LaunchSpec;
 
@@ -45,8 +47,13 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         .iter()
         .fold("aws-ec2".to_owned(), |text, part| format!("{text} {}", part.as_deref().unwrap_or_default()));
     let common = settings.common.clone();
-    let api =
-        Ec2 { pool: context.pool.clone(), settings, clients: OnceCell::new(), images: Images::default() };
+    let api = Ec2 {
+        pool: context.pool.clone(),
+        settings,
+        clients: OnceCell::new(),
+        images: Images::default(),
+        identity: Identity::default(),
+    };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
 
@@ -57,6 +64,7 @@ struct Ec2 {
     settings: Settings,
     clients: OnceCell<Clients>,
     images: Images,
+    identity: Identity,
 }
 
 impl Ec2 {
@@ -71,6 +79,17 @@ impl Ec2 {
     /// The filter for the pool's resources.
     fn pool_filter(&self) -> Filter {
         Filter::builder().name(format!("tag:{}", tags::POOL)).values(self.pool.as_str()).build()
+    }
+
+    /// All reservations with machines of the pool.
+    async fn reservations(&self) -> Result<Vec<Reservation>, ProviderError> {
+        let list = self.client().await.describe_instances().filters(self.pool_filter());
+        let mut pages = list.into_paginator().send();
+        let mut all = Vec::new();
+        while let Some(page) = pages.next().await {
+            all.extend(page.map_err(|error| errors::read(&error, ""))?.reservations.unwrap_or_default());
+        }
+        Ok(all)
     }
 
     /// The machine that a launch created, found by its token.
@@ -119,15 +138,18 @@ impl Api for Ec2 {
     }
 
     async fn machines(&self) -> Result<Machines, ProviderError> {
-        let mut pages =
-            self.client().await.describe_instances().filters(self.pool_filter()).into_paginator().send();
-        let mut all = Vec::new();
-        while let Some(page) = pages.next().await {
-            let page = page.map_err(|error| errors::read(&error, ""))?;
-            let instances = page.reservations().iter().flat_map(Reservation::instances);
-            all.extend(instances.filter_map(machines::read));
+        let clients = self.clients().await;
+        let mut reservations = self.reservations().await?;
+        if reservations.is_empty() && self.identity.ask_before(&clients.sts).await {
+            reservations = self.reservations().await?;
         }
-        Ok(Machines { all, complete: true })
+        let owner = reservations.iter().find_map(Reservation::owner_id);
+        let account = self.identity.of_list(owner, &clients.sts).await;
+        let location = account
+            .zip(clients.region.as_ref())
+            .map(|(account, region)| Location::new(format!("aws-ec2 account {account} in {region}")));
+        let all = reservations.iter().flat_map(Reservation::instances).filter_map(machines::read).collect();
+        Ok(Machines { all, complete: true, location })
     }
 
     async fn delete(&self, machine: &Handle) -> Result<(), ProviderError> {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use super::*;
-use crate::core::ids::{Generation, OfferingName, OwnerId};
+use crate::core::ids::{Generation, Location, OfferingName, OwnerId};
 use crate::core::inventory::{Status, Tags};
 use crate::keys::table::{self, Table};
 use crate::port::clock::Clock;
@@ -67,7 +67,7 @@ impl Api for Rc<World> {
             clock.pass(*time);
         }
         let all = if self.hidden.get() { Vec::new() } else { self.machines.borrow().clone() };
-        Ok(Machines { all, complete: true })
+        Ok(Machines { all, complete: true, location: Some(Location::new("test account 1")) })
     }
 
     async fn launch_status(&self, _spec: &String) -> Result<LaunchStatus, ProviderError> {

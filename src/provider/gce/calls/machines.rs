@@ -25,7 +25,8 @@ pub(super) async fn list(
     matters: impl Fn(&str) -> bool,
 ) -> Result<Machines, ProviderError> {
     let clients = engine.clients().await?;
-    let mut machines = Machines { all: Vec::new(), complete: true };
+    let mut machines =
+        Machines { all: Vec::new(), complete: true, location: Some(engine.settings.location()) };
     let mut next = None;
     loop {
         let page = clients.instances.aggregated_list().set_project(&engine.settings.project);
@@ -66,6 +67,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         addresses: addresses(instance),
         what: what(instance),
         why: None,
+        notice: None,
     })
 }
 

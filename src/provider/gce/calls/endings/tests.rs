@@ -26,11 +26,12 @@ fn machine(name: &str, state: MachineState) -> Machine {
         addresses: Addresses::default(),
         what: String::new(),
         why: None,
+        notice: None,
     }
 }
 
 fn list(all: Vec<Machine>) -> Machines {
-    Machines { all, complete: true }
+    Machines { all, complete: true, location: None }
 }
 
 fn operation(kind: &str, name: &str) -> Operation {
@@ -102,7 +103,7 @@ fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
 fn nobody_asks_for_ever_and_an_incomplete_look_ends_nothing() {
     let stage = Stage::new();
     stage.list(vec![machine("a", MachineState::Running)], &[]);
-    let cut = Machines { all: Vec::new(), complete: false };
+    let cut = Machines { all: Vec::new(), complete: false, location: None };
     assert!(stage.endings.update(&cut).is_empty() && stage.endings.has_machines(ZONE));
     for _ in 0..TRIES {
         assert_eq!(stage.list(Vec::new(), &[operation("preempted", "other")]), (true, vec![]));
