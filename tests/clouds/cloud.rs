@@ -110,7 +110,13 @@ impl Cloud {
     /// The operations whose answers many instances share.
     pub fn shared(self) -> &'static [&'static str] {
         match self {
-            Self::Ec2 => &["DescribeImages", "DescribeInstances", "GetCallerIdentity"],
+            Self::Ec2 => &[
+                "DescribeImages",
+                "DescribeInstances",
+                "GetCallerIdentity",
+                "DescribeInstanceStatus",
+                "DescribeSpotInstanceRequests",
+            ],
             Self::Gce => &["compute.instances.aggregatedList", "compute.zoneOperations.list"],
         }
     }
@@ -149,6 +155,8 @@ impl Cloud {
                 "TerminateInstances",
                 "GetConsoleOutput",
                 "GetCallerIdentity",
+                "DescribeInstanceStatus",
+                "DescribeSpotInstanceRequests",
             ],
             Self::Gce => &[
                 "compute.instances.insert",

@@ -22,6 +22,8 @@ pub(super) struct Facts {
     pub(super) room: Vec<QuotaHeadroom>,
     /// Why the quotas could not be checked; only `doctor` needs them.
     pub(super) not_checked: Option<String>,
+    /// Denied calls without which the pool works, but knows no notices, by their purpose.
+    pub(super) no_notices: Vec<(&'static str, String)>,
     /// Groups that allow no inbound SSH, if none of the pool's groups does.
     pub(super) closed_groups: Vec<String>,
     /// EC2's clock minus the runner host's, in seconds.
@@ -105,6 +107,10 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
                       the runner host to reach Service Quotas";
         add("aws-ec2-not-checked", Note, message, remedy);
     }
+    for (purpose, error) in &facts.no_notices {
+        let message = format!("pool `{pool}` is not allowed to {purpose} (it works without): {error}");
+        add("aws-ec2-notices-denied", Note, message, PERMISSIONS);
+    }
     for group in &facts.closed_groups {
         let message =
             format!("security group {group} of pool `{pool}` allows no inbound traffic on the SSH port");
@@ -156,6 +162,7 @@ mod tests {
             free_addresses: Some(0),
             room: vec![QuotaHeadroom { machines: 0, of: "of m5.large (On-Demand Standard)".to_owned() }],
             not_checked: Some("AccessDeniedException".to_owned()),
+            no_notices: vec![("list scheduled events", "UnauthorizedOperation".to_owned())],
             closed_groups: vec!["sg-1".to_owned()],
             clock_ahead_s: Some(400),
             failed: vec![("list volumes", "UnauthorizedOperation".to_owned())],
@@ -169,6 +176,7 @@ mod tests {
             "aws-ec2-addresses",
             "aws-ec2-quota",
             "aws-ec2-not-checked",
+            "aws-ec2-notices-denied",
             "aws-ec2-group-closed",
             "aws-ec2-clock",
         ];

@@ -19,7 +19,7 @@ use crate::core::ids::{Generation, InstanceId, OwnerId, PoolName};
 use crate::core::inventory::Tags;
 use crate::port::finding::Finding;
 use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
-use crate::provider::cloud::offerings::Offering;
+use crate::provider::cloud::offerings::{Market, Offering};
 
 mod groups;
 mod quotas;
@@ -71,6 +71,23 @@ async fn check(client: &Client, settings: &Settings, pool: &PoolName, facts: &mu
     if let Err(error) = client.describe_volumes().max_results(5).send().await {
         facts.failed.push(("list volumes", errors::read(&error, "").failure.message));
     }
+    facts.no_notices = no_notices(client, settings).await;
+}
+
+/// The lists of notices that the account may not make. Another error says nothing about the account.
+async fn no_notices(client: &Client, settings: &Settings) -> Vec<(&'static str, String)> {
+    let mut failed = Vec::new();
+    if let Err(error) = client.describe_instance_status().max_results(5).send().await {
+        failed.push(("list scheduled events", errors::read(&error, "")));
+    }
+    let is_spot = |offering: &Offering| offering.market == Market::Spot;
+    if settings.common.offerings.iter().any(is_spot)
+        && let Err(error) = client.describe_spot_instance_requests().max_results(5).send().await
+    {
+        failed.push(("list spot requests", errors::read(&error, "")));
+    }
+    failed.retain(|(_, error)| *error.class() == ErrorClass::Denied);
+    failed.into_iter().map(|(purpose, error)| (purpose, error.failure.message)).collect()
 }
 
 /// The launch itself, as a dry run.

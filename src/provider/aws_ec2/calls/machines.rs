@@ -83,6 +83,12 @@ fn is_spot(instance: &Instance) -> bool {
     instance.instance_lifecycle() == Some(&InstanceLifecycleType::Spot)
 }
 
+/// True for a spot instance that runs, or soon will.
+pub(super) fn is_living_spot(instance: &Instance) -> bool {
+    let state = instance.state().and_then(|state| state.name()).map(machine_state);
+    is_spot(instance) && state.is_some_and(|state| state > MachineState::Stopped)
+}
+
 /// Why it ended, worded to follow "instance X"; `None` if a call requested it, or EC2 reports no reason.
 fn why(instance: &Instance) -> Option<String> {
     let reason = instance.state_reason()?;
@@ -178,6 +184,18 @@ mod tests {
         ] {
             assert_eq!(read(&instance(state, "", "")).unwrap().state, wanted);
         }
+    }
+
+    #[test]
+    fn a_spot_instance_that_ends_is_not_a_living_one() {
+        use InstanceStateName::{Pending, Running, ShuttingDown, Terminated};
+        for (state, wanted) in [(Pending, true), (Running, true), (ShuttingDown, false), (Terminated, false)]
+        {
+            assert_eq!(is_living_spot(&instance(state, "", "")), wanted);
+        }
+        let mut on_demand = instance(Running, "", "");
+        on_demand.instance_lifecycle = None;
+        assert!(!is_living_spot(&on_demand));
     }
 
     #[test]

@@ -29,12 +29,14 @@ mod identity;
 mod images;
 mod launch_spec;
 mod machines;
+mod notices;
 mod volumes;
 
 use client::Clients;
 use identity::Identity;
 use images::Images;
 use launch_spec::LaunchSpec;
+use notices::Notices;
 
 /// Maximum length of a console, in bytes, from its end: the last lines show why a boot failed.
 const CONSOLE: usize = 64 << 10;
@@ -53,6 +55,7 @@ pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
         clients: OnceCell::new(),
         images: Images::default(),
         identity: Identity::default(),
+        notices: Notices::new(Rc::clone(&context.clock)),
     };
     Ok(Rc::new(Cloud::new(context, common, &account, api)))
 }
@@ -65,6 +68,7 @@ struct Ec2 {
     clients: OnceCell<Clients>,
     images: Images,
     identity: Identity,
+    notices: Notices,
 }
 
 impl Ec2 {
@@ -148,7 +152,10 @@ impl Api for Ec2 {
         let location = account
             .zip(clients.region.as_ref())
             .map(|(account, region)| Location::new(format!("aws-ec2 account {account} in {region}")));
-        let all = reservations.iter().flat_map(Reservation::instances).filter_map(machines::read).collect();
+        let instances = || reservations.iter().flat_map(Reservation::instances);
+        let mut all: Vec<_> = instances().filter_map(machines::read).collect();
+        let has_spot = instances().any(machines::is_living_spot);
+        self.notices.add(&clients.ec2, self.pool_filter(), &mut all, has_spot).await;
         Ok(Machines { all, complete: true, location })
     }
 

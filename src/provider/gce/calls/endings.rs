@@ -120,6 +120,7 @@ impl Endings {
         machines.all.extend(gone.map(|seen| Machine {
             state: MachineState::Gone,
             why: seen.why.clone(),
+            notice: None,
             ..seen.machine.clone()
         }));
     }

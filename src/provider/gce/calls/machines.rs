@@ -2,7 +2,8 @@
 
 use google_cloud_compute_v1::model::instance::Status;
 use google_cloud_compute_v1::model::instances_scoped_list::warning::Code;
-use google_cloud_compute_v1::model::scheduling::ProvisioningModel;
+use google_cloud_compute_v1::model::scheduling::{OnHostMaintenance, ProvisioningModel};
+use google_cloud_compute_v1::model::upcoming_maintenance::MaintenanceStatus;
 use google_cloud_compute_v1::model::{Instance, InstanceAggregatedList};
 use jiff::Timestamp;
 
@@ -67,7 +68,7 @@ fn read(instance: &Instance) -> Option<Machine> {
         addresses: addresses(instance),
         what: what(instance),
         why: None,
-        notice: None,
+        notice: notice(instance),
     })
 }
 
@@ -119,6 +120,21 @@ fn what(instance: &Instance) -> String {
     let spot = if model == Some(&ProvisioningModel::Spot) { " spot" } else { "" };
     let kind = last(instance.machine_type.as_deref().unwrap_or("unknown type"));
     format!("{kind}{spot}, {}", last(instance.zone.as_deref().unwrap_or("unknown zone")))
+}
+
+/// Maintenance of its host that stops it, worded to follow "instance X"; `None` if Compute Engine moves it instead.
+fn notice(instance: &Instance) -> Option<String> {
+    let upcoming = instance.resource_status.as_ref()?.upcoming_maintenance.as_ref()?;
+    let reaction = instance.scheduling.as_ref()?.on_host_maintenance.as_ref()?;
+    if *reaction != OnHostMaintenance::Terminate || machine_state(instance) <= MachineState::Stopped {
+        return None;
+    }
+    if upcoming.maintenance_status == Some(MaintenanceStatus::Ongoing) {
+        return Some("has host maintenance by Compute Engine now".to_owned());
+    }
+    let at = upcoming.window_start_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+    let at = at.map(|at| at.strftime(" at %Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default();
+    Some(format!("has host maintenance by Compute Engine{at}"))
 }
 
 /// The `creationTimestamp` in milliseconds since 1970.
@@ -193,6 +209,41 @@ mod tests {
         let external = json!([{ "type": "DIRECT_IPV6", "externalIpv6": "2001:db8::7" }]);
         instance.network_interfaces[0].ipv_6_access_configs = serde_json::from_value(external).unwrap();
         assert_eq!(ipv6(&instance).as_deref(), Some("2001:db8::7"));
+    }
+
+    #[test]
+    fn maintenance_that_stops_a_machine_is_a_notice() {
+        let start = "2026-12-01T06:00:00-08:00";
+        for (status, reaction, upcoming, expected) in [
+            (
+                "RUNNING",
+                "TERMINATE",
+                json!({ "type": "SCHEDULED", "maintenanceStatus": "PENDING", "windowStartTime": start }),
+                Some("has host maintenance by Compute Engine at 2026-12-01 14:00 UTC"),
+            ),
+            (
+                "RUNNING",
+                "TERMINATE",
+                json!({ "maintenanceStatus": "ONGOING", "windowStartTime": start }),
+                Some("has host maintenance by Compute Engine now"),
+            ),
+            (
+                "STAGING",
+                "TERMINATE",
+                json!({ "windowStartTime": "soon" }),
+                Some("has host maintenance by Compute Engine"),
+            ),
+            ("STOPPING", "TERMINATE", json!({ "windowStartTime": start }), None),
+            ("RUNNING", "MIGRATE", json!({ "windowStartTime": start }), None),
+            ("RUNNING", "TERMINATE", json!(null), None),
+        ] {
+            let mut listed = instance(status);
+            let scheduling = json!({ "onHostMaintenance": reaction });
+            listed.scheduling = serde_json::from_value(scheduling).unwrap();
+            let resource_status = json!({ "upcomingMaintenance": upcoming });
+            listed.resource_status = serde_json::from_value(resource_status).unwrap();
+            assert_eq!(read(&listed).unwrap().notice.as_deref(), expected, "{status} {reaction}");
+        }
     }
 
     #[test]
