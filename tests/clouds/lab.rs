@@ -133,6 +133,13 @@ impl Lab {
         self.call::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
     }
 
+    /// Announces the end of an instance, without ending it. EC2: without `why`, that a spot instance is reclaimed,
+    /// otherwise a scheduled event with this code. Compute Engine: maintenance of the host.
+    #[track_caller]
+    pub fn notice(&self, id: &str, why: Option<&str>) {
+        self.call::<Value>("POST", "notice", Some(&json!({ "id": id, "why": why })));
+    }
+
     /// Launches an instance like this one, as a person does in the cloud's console; returns the emulator's id.
     #[track_caller]
     pub fn copy(&self, id: &str) -> String {

@@ -97,6 +97,34 @@ class Login(Ec2Trial):
         self.assertEqual(gone["StateReason"]["Code"], "Server.SpotInstanceTermination")
         self.lab("POST", "interrupt", {"id": name}, status=404)
 
+    def requests(self, **filters):
+        """The status codes of the spot requests that match, by instance."""
+        wanted = [{"Name": name.replace("_", "-"), "Values": [value]} for name, value in filters.items()]
+        found = self.ec2.describe_spot_instance_requests(Filters=wanted)["SpotInstanceRequests"]
+        return {one["InstanceId"]: (one["State"], one["Status"]["Code"]) for one in found}
+
+    def test_a_reclaim_is_announced_before_it_happens(self):
+        spot = {"MarketType": "spot"}
+        tags = self.tags("spot-instances-request", pool="linux")
+        name = self.launch(InstanceMarketOptions=spot, TagSpecifications=tags)[0]["InstanceId"]
+        other = self.launch(InstanceMarketOptions=spot)[0]["InstanceId"]
+        self.launch()
+        running, reclaimed = ("active", "fulfilled"), ("closed", "instance-terminated-no-capacity")
+        self.until_state(name, "running")
+        self.assertEqual(self.requests(), {name: running, other: running})
+        identity = self.described(name)["SpotInstanceRequestId"]
+        found = self.ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[identity])["SpotInstanceRequests"]
+        self.assertEqual([one["InstanceId"] for one in found], [name])
+        mine = [{"Name": "tag:pool", "Values": ["linux"]}]
+        found = self.ec2.describe_spot_instance_requests(Filters=mine)["SpotInstanceRequests"]
+        self.assertEqual([one["InstanceId"] for one in found], [name])
+        self.lab("POST", "notice", {"id": name})
+        self.assertEqual(self.requests(status_code="instance-terminated-no-capacity"), {name: reclaimed})
+        self.assertEqual(self.described(name)["State"]["Name"], "running")
+        self.lab("POST", "interrupt", {"id": name})
+        self.ec2.terminate_instances(InstanceIds=[other])
+        self.assertEqual(self.requests(), {name: reclaimed, other: ("closed", "instance-terminated-by-user")})
+
     def test_another_reason_to_be_taken_away(self):
         name = self.launch()[0]["InstanceId"]
         self.lab("POST", "interrupt", {"id": name}, status=400)

@@ -1,6 +1,7 @@
 """Tests EC2's lists and an instance's resources: filters, pages, tags, volumes, the console."""
 
 import base64
+import datetime
 import unittest
 
 from trial import Ec2Trial
@@ -56,6 +57,37 @@ class Lists(Ec2Trial):
         shown = self.ec2.describe_instance_status(InstanceIds=[name], IncludeAllInstances=True)["InstanceStatuses"]
         self.assertEqual(shown[0]["InstanceState"]["Name"], "pending")
         self.until(lambda: self.ec2.describe_instance_status()["InstanceStatuses"])
+
+    def test_events(self):
+        names = [self.launch()[0]["InstanceId"] for _ in range(7)]
+        for name in names:
+            self.until_state(name, "running")
+            self.lab("POST", "notice", {"id": name, "why": "instance-retirement"})
+        other = self.launch()[0]["InstanceId"]
+        self.until_state(other, "running")
+        retired = [{"Name": "event.code", "Values": ["instance-retirement", "instance-stop"]}]
+        pages = self.ec2.get_paginator("describe_instance_status").paginate(
+            Filters=retired, PaginationConfig={"PageSize": 5}
+        )
+        pages = [page["InstanceStatuses"] for page in pages]
+        self.assertEqual([len(page) for page in pages], [5, 2])
+        self.assertEqual([one["InstanceId"] for page in pages for one in page], names)
+        event = pages[0][0]["Events"][0]
+        self.assertEqual(
+            (event["Code"], event["Description"]),
+            ("instance-retirement", "The instance is running on degraded hardware"),
+        )
+        self.assertGreater(event["NotBefore"], datetime.datetime.now(datetime.UTC))
+        self.assertEqual(self.ec2.describe_instance_status(InstanceIds=[other])["InstanceStatuses"][0]["Events"], [])
+        self.refused(
+            "InvalidParameterValue",
+            self.ec2.describe_instance_status,
+            400,
+            Filters=[{"Name": "tag:pool", "Values": ["linux"]}],
+        )
+        self.lab("POST", "notice", {"id": other, "why": "instance-explosion"}, status=400)
+        self.lab("POST", "notice", {"id": other}, status=400)
+        self.lab("POST", "notice", {"id": "i-0bad"}, status=404)
 
     def test_groups(self):
         given, default = self.launch(SecurityGroupIds=[self.aws["security_group"]])[0], self.launch()[0]

@@ -86,6 +86,20 @@ class Faults(GceTrial):
         self.assertEqual(self.truth(), {})
 
 
+class Notices(GceTrial):
+    def test_maintenance_is_announced(self):
+        self.assertNotIn("resourceStatus", self.running("one"))
+        self.lab("POST", "notice", {"id": "one"})
+        upcoming = self.get("one")["resourceStatus"]["upcomingMaintenance"]
+        self.assertEqual((upcoming["type"], upcoming["maintenanceStatus"]), ("SCHEDULED", "PENDING"))
+        self.assertLess(upcoming["windowStartTime"], upcoming["windowEndTime"])
+        self.lab("POST", "notice", {"id": "one", "why": "UNSCHEDULED"})
+        listed = self.call("GET", f"zones/{ZONE}/instances")["items"][0]
+        self.assertEqual(listed["resourceStatus"]["upcomingMaintenance"]["type"], "UNSCHEDULED")
+        self.lab("POST", "notice", {"id": "one", "why": "compute.instances.hostError"}, status=400)
+        self.lab("POST", "notice", {"id": "two"}, status=404)
+
+
 class Ends(GceTrial):
     def setUp(self):
         super().setUp()

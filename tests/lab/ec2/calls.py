@@ -7,7 +7,7 @@ import time
 from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 
-from . import fleet, lists, views
+from . import announced, fleet, lists, views
 from .errors import Refused
 from .launch import Spec
 from .lives import visible
@@ -65,13 +65,21 @@ class Calls(EC2Response):
         self._stop_if_dry()
         account = self._lab.world
         found = self._named() if self._values.get("InstanceIds") else views.listed(account, self._lab.settings)
-        found = lists.select(found, self._values.get("Filters"), views.instance_filters(account))
         if not self._values.get("IncludeAllInstances"):
             found = [one for one in found if one.state == "running"]
-        part, token = lists.page(
-            found, self._values.get("MaxResults"), self._values.get("NextToken"), lambda one: one.id
-        )
-        return ActionResult({"InstanceStatuses": part, "NextToken": token})
+        found = [announced.status(account, one) for one in found]
+        return self._selected("InstanceStatuses", found, announced.STATUS_FILTERS, "InstanceId")
+
+    def describe_spot_instance_requests(self):
+        self._stop_if_dry()
+        found = announced.requests(self._lab.world)
+        wanted = self._values.get("SpotInstanceRequestIds")
+        known = {one["SpotInstanceRequestId"] for one in found}
+        for name in wanted or ():
+            if name not in known:
+                raise Refused("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
+        found = [one for one in found if not wanted or one["SpotInstanceRequestId"] in wanted]
+        return self._selected("SpotInstanceRequests", found, announced.REQUEST_FILTERS, "SpotInstanceRequestId")
 
     def describe_volumes(self):
         self._stop_if_dry()
@@ -142,6 +150,15 @@ class Calls(EC2Response):
             )
         return [known[name] for name in wanted]
 
+    def _selected(self, name, found, filters, identity):
+        """The page of a list of dicts that a request asks for."""
+        values = self._values
+        found = lists.select(found, values.get("Filters"), filters)
+        part, token = lists.page(
+            found, values.get("MaxResults"), values.get("NextToken"), lambda one: one[identity]
+        )
+        return ActionResult({name: part, "NextToken": token})
+
     def _stop_if_dry(self):
         if self._values.get("DryRun"):
             raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
@@ -150,18 +167,25 @@ class Calls(EC2Response):
 class Nothing(Calls):
     """One request in another account or region: nothing is there, and nothing may be created."""
 
+    LISTS = ("DescribeInstances", "DescribeInstanceStatus", "DescribeSpotInstanceRequests", "DescribeVolumes")
     # What is called about an instance.
     OF_INSTANCES = ("TerminateInstances", "GetConsoleOutput")
 
     def describe_instances(self):
         return self._empty("Reservations")
 
+    def describe_instance_status(self):
+        return self._empty("InstanceStatuses")
+
+    def describe_spot_instance_requests(self):
+        return self._empty("SpotInstanceRequests")
+
     def describe_volumes(self):
         return self._empty("Volumes")
 
     def call_action(self):
         action = self._get_action()
-        if action in ("DescribeInstances", "DescribeVolumes"):
+        if action in self.LISTS:
             return super().call_action()
         if action in self.OF_INSTANCES:
             raise Refused("InvalidInstanceID.NotFound", "The instance IDs do not exist")

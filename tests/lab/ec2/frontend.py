@@ -9,7 +9,7 @@ from functools import partial
 from moto.core.request import Request
 from shared.exchange import Answer
 
-from . import errors, tokens, views, world
+from . import announced, errors, tokens, views, world
 from .calls import Calls, Nothing
 from .errors import Refused
 from .launch import Launcher, Unsupported
@@ -62,6 +62,16 @@ class Ec2:
         if why is None and not self.world.records[name].spot:
             raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
         self.lives.end(instance, BY_SPOT if why is None else (why, f"{why}: taken away"))
+
+    def notice(self, name, why=None):
+        """Announces that EC2 takes a spot instance back, or, with `why`, a scheduled event with this code.
+
+        Raises `KeyError` if no live instance has this name, `ValueError` if that cannot be announced.
+        """
+        instance = next((one for one in self.world.live() if one.id == name), None)
+        if instance is None:
+            raise KeyError(name)
+        announced.announce(self.world.records[name], why)
 
     def copy(self, name):
         """Launches an instance like `name`, with its tags and without its token; returns its id.

@@ -6,7 +6,7 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models.instances import InstanceState
 from shared import faults, machines
 
-from . import errors, quotas, world
+from . import announced, errors, quotas, world
 from .errors import Refused
 from .model import user_data
 
@@ -219,11 +219,12 @@ class Spec:
         requested = self.interface.get("AssociatePublicIpAddress")
         return self.subnet.map_public_ip_on_launch is True if requested is None else requested
 
-    def interface_tags(self):
+    def tags_of(self, kind):
+        """The tags for a kind of resource that the launch creates."""
         return [
             tag
             for one in self._wanted.get("TagSpecifications", ())
-            if one["ResourceType"] == "network-interface"
+            if one["ResourceType"] == kind
             for tag in one["Tags"]
         ]
 
@@ -288,6 +289,8 @@ class Launcher:
             if spec.public():
                 record.public = world.public(instance.private_ip)
             record.ipv6 = machines.IPV6 if spec.ipv6 else None
+            record.request = announced.request_id() if spec.spot else None
+            record.request_tags = spec.tags_of("spot-instances-request")
             self.world.records[instance.id] = record
             instance._state = InstanceState("pending", 0)
             instance.root_device_name = spec.image.root_device_name
@@ -299,7 +302,7 @@ class Launcher:
                 interface.public_ip = record.public
                 interface.delete_on_termination = True
                 interface.ipv6_addresses = [record.ipv6] if record.ipv6 else []
-                for tag in spec.interface_tags():
+                for tag in spec.tags_of("network-interface"):
                     interface.add_tag(tag["Key"], tag.get("Value", ""))
             self._lives.begin(instance, spec.key, fate)
         return reservation

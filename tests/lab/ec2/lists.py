@@ -21,10 +21,10 @@ def select(items, filters, values):
 
 
 def _fits(item, name, wanted, values):
-    if name.startswith("tag:"):
+    if name.startswith("tag:") and "tags" in values:
         have = values["tags"](item).get(name[4:])
         have = [] if have is None else [have]
-    elif name == "tag-key":
+    elif name == "tag-key" and "tags" in values:
         have = list(values["tags"](item))
     elif name in values and name != "tags":
         have = values[name](item)

@@ -10,7 +10,13 @@ import botocore.session
 VALUES_OF_USERS = {"InstanceType"}
 LONGEST_USER_DATA = 16 * 1024
 # The range of MaxResults in the lists that a driver uses.
-PAGE = {"DescribeInstances": (5, 1000), "DescribeVolumes": (5, 1000), "DescribeInstanceTypes": (5, 100)}
+PAGE = {
+    "DescribeInstanceStatus": (5, 1000),
+    "DescribeInstanceTypes": (5, 100),
+    "DescribeInstances": (5, 1000),
+    "DescribeSpotInstanceRequests": (5, 1000),
+    "DescribeVolumes": (5, 1000),
+}
 # The form of an id of each kind.
 ID = re.compile(r"[a-z]+-([0-9a-f]{8}|[0-9a-f]{17})")
 

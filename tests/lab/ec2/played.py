@@ -35,6 +35,7 @@ BY_THE_LAB = {
     "CreateFleet",
     "DescribeInstanceStatus",
     "DescribeInstances",
+    "DescribeSpotInstanceRequests",
     "DescribeVolumes",
     "GetConsoleOutput",
     "RunInstances",

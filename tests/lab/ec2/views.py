@@ -13,6 +13,7 @@ class Instance:
         self._instance, self._record = instance, record
         self.client_token = record.token
         self.instance_lifecycle = self.lifecycle = "spot" if record.spot else None
+        self.spot_instance_request_id = record.request
         self.tags = [{"Key": tag["key"], "Value": tag["value"]} for tag in instance.get_tags()]
         self.state_reason = instance.state_reason if record.reason else None
         self.ipv6_address = record.ipv6

@@ -54,6 +54,12 @@ class Record:
     ipv6: str | None = None
     # Why it ends, as (code, message), once it is shutting down.
     reason: tuple | None = None
+    # The id and tags of its spot request, and when EC2 announced that it takes the instance back.
+    request: str | None = None
+    request_tags: list = dataclasses.field(default_factory=list)
+    reclaimed_at: object = None
+    # Scheduled events, as EC2 shows them.
+    events: list = dataclasses.field(default_factory=list)
 
 
 def caller(authorization):

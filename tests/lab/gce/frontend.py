@@ -65,13 +65,19 @@ class Gce:
 
         Raises `KeyError` if no live instance has this name, `ValueError` if it cannot be preempted.
         """
-        found = (one for one in self.project.instances.values() if one.wish.name == name)
-        instance = next((one for one in found if one.shown["status"] in TAKING), None)
-        if instance is None:
-            raise KeyError(name)
+        instance = self._live(name)
         if why is None and not instance.wish.spot:
             raise ValueError(f"{name} is no spot instance; say `why` it is taken away")
         self._lives.preempt(instance, why or PREEMPTED)
+
+    def notice(self, name, why=None):
+        """Announces maintenance of an instance's host, of the type `why`: by default SCHEDULED.
+
+        Raises `KeyError` if no live instance has this name, `ValueError` for another type.
+        """
+        if why not in (None, "SCHEDULED", "UNSCHEDULED"):
+            raise ValueError(f"`why` must be SCHEDULED or UNSCHEDULED, not {why!r}")
+        self._live(name).announce(why or "SCHEDULED")
 
     def copy(self, name):
         """Creates an instance like `name`, with its labels and metadata, but a name of its own; returns that.
@@ -85,6 +91,13 @@ class Gce:
         _instance, finish = self._lives.begin(wish)
         finish()
         return wish.name
+
+    def _live(self, name):
+        found = (one for one in self.project.instances.values() if one.wish.name == name)
+        instance = next((one for one in found if one.shown["status"] in TAKING), None)
+        if instance is None:
+            raise KeyError(name)
+        return instance
 
     def truth(self):
         """All existing instances and volumes: for the test, not for the client."""

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import datetime
 import ipaddress
 import itertools
 import json
@@ -40,6 +41,20 @@ class Instance:
     @property
     def target(self):
         return self.shown["id"], self.shown["selfLink"]
+
+    def announce(self, kind):
+        """Announces maintenance of its host, a day ahead."""
+        start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+        self.shown["resourceStatus"] = {
+            "upcomingMaintenance": {
+                "type": kind,
+                "maintenanceStatus": "PENDING",
+                "canReschedule": False,
+                "windowStartTime": start.isoformat(timespec="seconds"),
+                "latestWindowStartTime": start.isoformat(timespec="seconds"),
+                "windowEndTime": (start + datetime.timedelta(hours=4)).isoformat(timespec="seconds"),
+            }
+        }
 
     def status(self, status):
         self.shown["status"] = status

@@ -23,6 +23,7 @@ class Admin:
             ("GET", "/_lab/console"): self._console,
             ("GET", "/_lab/violations"): lambda _body: {"violations": lab.judge.found()},
             ("POST", "/_lab/interrupt"): self._interrupt,
+            ("POST", "/_lab/notice"): self._notice,
             ("POST", "/_lab/copy"): self._copy,
         }
 
@@ -80,6 +81,10 @@ class Admin:
     def _interrupt(self, body):
         """Ends the instance `id`, as a reclaimed spot instance, or for the reason `why`."""
         return self._first(lambda front_end: front_end.interrupt(body["id"], body.get("why")), body["id"])
+
+    def _notice(self, body):
+        """Announces the end of the instance `id`, of the kind `why`; does not end it."""
+        return self._first(lambda front_end: front_end.notice(body["id"], body.get("why")), body["id"])
 
     def _copy(self, body):
         """Launches an instance like the instance `id`, as a person does in a cloud's console."""
