@@ -96,6 +96,27 @@ fn launches_that_are_not_allowed_are_one_finding() {
 }
 
 #[test]
+fn notices_that_are_not_allowed_are_told() {
+    let site = Site::open(Cloud::Ec2, pool(), Buy::Either);
+    for operation in ["DescribeInstanceStatus", "DescribeSpotInstanceRequests"] {
+        site.lab.fault(&json!({ "operation": operation, "mode": "denied" }));
+    }
+    let found = site.findings(Cloud::Ec2);
+    let begins = ["list scheduled events", "list spot requests"].map(|purpose| {
+        format!("pool `pool` is not allowed to {purpose} (it works without): UnauthorizedOperation: ")
+    });
+    let [events, reclaims] = &as_texts(&found)[..] else { panic!("{found:#?}") };
+    for ([code, severity, message], begin) in [events, reclaims].into_iter().zip(begins) {
+        assert_eq!([*code, *severity], ["aws-ec2-notices-denied", "note"]);
+        assert!(message.starts_with(&begin), "{message}");
+    }
+    for mode in ["throttled", "lost"] {
+        site.lab.fault(&json!({ "operation": "DescribeInstanceStatus", "mode": mode }));
+        assert_eq!(site.findings(Cloud::Ec2), Vec::<[String; 3]>::new(), "{mode}");
+    }
+}
+
+#[test]
 fn a_clock_that_is_off_is_told() {
     for (cloud, severity) in [(Cloud::Ec2, "error"), (Cloud::Gce, "warning")] {
         let site = Site::open(cloud, pool(), Buy::OnDemand);

@@ -21,6 +21,7 @@ use crate::provider::{Behaviour, Fixture};
 
 pub(crate) struct CloudFixture {
     cloud: Cloud,
+    buy: Buy,
     pub(crate) lab: Taken,
     state: TempDir,
     keys: InstanceKeys,
@@ -28,9 +29,13 @@ pub(crate) struct CloudFixture {
 
 impl CloudFixture {
     pub(crate) fn new(cloud: Cloud) -> Self {
+        Self::buying(cloud, Buy::OnDemand)
+    }
+
+    pub(crate) fn buying(cloud: Cloud, buy: Buy) -> Self {
         let (lab, state) = (Taken::take(), tempfile::tempdir().unwrap());
         make_keys(state.path());
-        Self { cloud, lab, keys: read_keys(state.path()), state }
+        Self { cloud, buy, lab, keys: read_keys(state.path()), state }
     }
 
     /// A new provider without the memory of earlier ones.
@@ -41,7 +46,7 @@ impl CloudFixture {
             program: Path::new(env!("CARGO_BIN_EXE_greenroom")).to_owned(),
             clock: self.clock(),
         };
-        let table = self.cloud.table(&self.lab, &self.lab.url(), Buy::OnDemand);
+        let table = self.cloud.table(&self.lab, &self.lab.url(), self.buy);
         let provider =
             WITH_BACKENDS.iter().find(|known| known.kind == self.cloud.kind()).expect("it is built in");
         (provider.build)(&context, &table).expect("a table that builds")

@@ -21,6 +21,7 @@ mod jobs;
 mod lab;
 mod matrix;
 mod networks;
+mod notices;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 mod operation;
