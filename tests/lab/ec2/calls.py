@@ -154,9 +154,7 @@ class Calls(EC2Response):
         """The page of a list of dicts that a request asks for."""
         values = self._values
         found = lists.select(found, values.get("Filters"), filters)
-        part, token = lists.page(
-            found, values.get("MaxResults"), values.get("NextToken"), lambda one: one[identity]
-        )
+        part, token = lists.page(found, values.get("MaxResults"), values.get("NextToken"), lambda one: one[identity])
         return ActionResult({name: part, "NextToken": token})
 
     def _stop_if_dry(self):
