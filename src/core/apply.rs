@@ -200,6 +200,10 @@ impl PoolState {
             return Err(InapplicableEvent("the answer is to another attempt to launch"));
         }
         launch.answer = answer.clone();
+        if matches!(answer, Answer::Refused { .. }) {
+            // It is nowhere, unless a list shows it after all.
+            instance.location = None;
+        }
         let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
         if !matches!(answer, Answer::Refused { .. }) {
             // A list from before the call proves nothing about what the call created.

@@ -67,7 +67,6 @@ impl ActiveSetup {
 
 /// The location of an instance that may exist, and that is not `here`.
 pub(super) fn instance_outside(state: &PoolState, here: Option<&Location>) -> Option<Location> {
-    let made = state.instances.values().filter(|instance| !instance.is_refused());
-    let mut locations = made.filter_map(|instance| instance.location.as_ref());
+    let mut locations = state.instances.values().filter_map(|instance| instance.location.as_ref());
     locations.find(|location| here != Some(*location)).cloned()
 }

@@ -5,7 +5,7 @@
 
 use super::observed::Observed;
 use crate::core::ids::{InstanceId, Location};
-use crate::core::instance::{Answer, Instance};
+use crate::core::instance::Instance;
 use crate::core::inventory::Listing;
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, WaitingOn};
@@ -23,16 +23,9 @@ pub(super) enum Coverage {
 pub(super) fn coverage(instance: &Instance, listing: &Listing) -> Coverage {
     match (&instance.location, &listing.location) {
         (_, None) => Coverage::Unknown,
-        (Some(recorded), Some(listed)) if recorded != listed && !created_nothing(instance) => {
-            Coverage::Elsewhere
-        }
+        (Some(recorded), Some(listed)) if recorded != listed => Coverage::Elsewhere,
         (_, Some(_)) => Coverage::Covered,
     }
-}
-
-/// True if its launch was refused: there is nothing anywhere.
-fn created_nothing(instance: &Instance) -> bool {
-    instance.launch.as_ref().is_some_and(|launch| matches!(launch.answer, Answer::Refused { .. }))
 }
 
 /// True if the provider now answers for another location than the instance's: no call of its concerns the instance.

@@ -181,7 +181,7 @@ fn a_refused_launch_is_tried_anew_as_its_next_attempt_or_dropped() {
             ("max 2 | refused 9m missing 1s busy; waits 8", "i2 intended; launch i2"),
             (
                 "refused 9m running; waits 8",
-                "i1 drains: launchedafterrefusal; i2 intended; terminate i1; launch i2",
+                "i1 located in here; i1 drains: launchedafterrefusal; i2 intended; terminate i1; launch i2",
             ),
         ],
     );

@@ -20,6 +20,10 @@ fn a_list_of_another_location_proves_nothing_about_an_instance() {
             ("draining 5m missing 31s denied in there", ""),
             ("asked 40s in there", ""),
             ("refused 10s in there", "i1 missed; i1 drains: surplus; terminate i1"),
+            (
+                "refused 10s running in there",
+                "i1 located in here; i1 drains: launchedafterrefusal; terminate i1",
+            ),
             // What is given up there is not terminated by calls that go elsewhere.
             ("booting 600s gone in there", "i1 drains: neverready"),
             ("fixed idle 5m gone in there", ""),
