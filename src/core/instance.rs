@@ -156,6 +156,8 @@ pub enum DrainReason {
     Unaccounted,
     /// The provider refused the launch, but the instance exists.
     LaunchedAfterRefusal,
+    /// The provider has announced its end.
+    Announced { notice: String },
 }
 
 impl DrainReason {
@@ -172,7 +174,8 @@ impl DrainReason {
             | Self::Unresponsive { .. }
             | Self::Rebooted
             | Self::Unaccounted
-            | Self::LaunchedAfterRefusal => false,
+            | Self::LaunchedAfterRefusal
+            | Self::Announced { .. } => false,
         }
     }
 }
@@ -196,6 +199,7 @@ impl fmt::Display for DrainReason {
             }
             Self::Unaccounted => f.write_str("an unrecorded job ran on it"),
             Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
+            Self::Announced { notice } => write!(f, "it {notice}"),
         }
     }
 }

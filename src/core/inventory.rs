@@ -5,6 +5,7 @@ use super::time::Stamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The tags on everything that Greenroom creates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,17 @@ pub struct Listed {
     pub detail: Option<String>,
     /// Properties of a static host; `None` for a launched instance.
     pub fixed: Option<Fixed>,
+    /// The provider's announcement that it will interrupt or end the instance.
+    pub notice: Option<Notice>,
+}
+
+/// What a provider is about to do to an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// To follow the instance's name in a sentence: `will be reclaimed by EC2 (spot)`.
+    pub text: String,
+    /// When, at the earliest; `None`: at any moment.
+    pub at: Option<Stamp>,
 }
 
 /// Properties of a static host, in addition to its status.
@@ -150,13 +162,21 @@ pub struct Capabilities {
     /// For instances that boot on the runner host: how many can boot concurrently without slowing each other down.
     /// Refilling then yields to waiting jobs, and probing a booting instance costs nothing. `None`: they boot elsewhere.
     pub boots_here: Option<u32>,
+    /// How often to list instances for the sake of notices; `None`: the provider has none.
+    pub notice_interval: Option<Duration>,
     /// The offerings, the preferred one first; each launch names one. Empty: the provider has only one way to launch.
     pub offerings: Arc<[OfferingName]>,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { launches: true, idempotent_launch: true, boots_here: None, offerings: Arc::default() }
+        Self {
+            launches: true,
+            idempotent_launch: true,
+            boots_here: None,
+            notice_interval: None,
+            offerings: Arc::default(),
+        }
     }
 }
 
@@ -180,6 +200,7 @@ mod tests {
             created: Some(at),
             detail: None,
             fixed: None,
+            notice: None,
         };
         let instances = vec![listed("linux-3f9a-1", Some(tags.clone())), listed("mac-1", None)];
         let resources = Resources::from(Listing {

@@ -10,7 +10,8 @@
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
 //! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
 //! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering;
-//! `refused as c2`: no capacity), `in there` (its location; the list's is `here`, with `nowhere` unknown).
+//! `refused as c2`: no capacity), `in there` (its location; the list's is `here`, with `nowhere` unknown), `ends 2h` or
+//! `ends now` (the provider's notice).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
@@ -25,7 +26,7 @@ use super::event::{Change, Event};
 use super::failure::{ErrorClass, Failure};
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, OwnerId, PoolName};
 use super::instance::{Answer, DrainReason, Release};
-use super::inventory::{Capabilities, Listed, Listing, Status, Tags};
+use super::inventory::{Capabilities, Listed, Listing, Notice, Status, Tags};
 use super::job::JobFacts;
 use super::plan::{FailingCall, Fresh, Observed, Plan, View, plan};
 use super::policy::{Lifetime, Policy, Reuse};
@@ -223,6 +224,7 @@ impl World {
             "bound" => policy.clean_unbinds = false,
             "hosts" => self.observed.capabilities.launches = false,
             "repeats" => self.observed.capabilities.idempotent_launch = false,
+            "notices" => self.observed.capabilities.notice_interval = Some(span(words[1])),
             "here" => self.observed.capabilities.boots_here = Some(count()),
             "offerings" => {
                 let offering = |number| OfferingName::new(format!("c{number}"));
@@ -497,7 +499,14 @@ impl World {
             let (owner, generation) = (OwnerId::new("us"), generation());
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
             let tags = (!fixed).then_some(tags);
-            self.listed.push(listed(id, tags, status, None));
+            let mut listed = listed(id, tags, status, None);
+            let text = "will end".to_owned();
+            listed.notice = match after(words, "ends") {
+                Some("now") => Some(Notice { text, at: None }),
+                Some(left) => Some(Notice { text, at: Some(NOW.plus(span(left))) }),
+                None => None,
+            };
+            self.listed.push(listed);
         }
         self.claim(words, id);
         if words.contains(&"busy") {
@@ -546,7 +555,7 @@ fn status(words: &[&str]) -> Option<Status> {
 }
 
 fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<Stamp>) -> Listed {
-    Listed { id: id.clone(), tags, status, created, detail: None, fixed: None }
+    Listed { id: id.clone(), tags, status, created, detail: None, fixed: None, notice: None }
 }
 
 #[cfg(test)]

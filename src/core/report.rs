@@ -163,6 +163,11 @@ pub enum Note {
         #[serde(default)]
         cause: Option<String>,
     },
+    /// The provider has announced the end of an instance in use.
+    Announced {
+        instance: InstanceId,
+        notice: String,
+    },
     /// A file of an open attempt cannot be read: its job fails at the next stage.
     AttemptUnreadable {
         attempt: AttemptName,
@@ -310,6 +315,7 @@ impl fmt::Display for Note {
             Self::OverLimit { alive, max_instances } => {
                 write!(f, "{alive} instances exist, limit {max_instances} (`max_instances`)")
             }
+            Self::Announced { instance, notice } => write!(f, "{instance} {notice}, while a job uses it"),
             Self::AttemptUnreadable { attempt, problem } => write!(
                 f,
                 "attempt `{attempt}` cannot be read ({problem}): its job fails at the next stage, and keeps its \
@@ -498,6 +504,10 @@ mod tests {
             (
                 Note::Suspect { instance: one(), cause: Some("it powered itself off".to_owned()) },
                 "h1 stopped while in use (it powered itself off); the job's own connection decides",
+            ),
+            (
+                Note::Announced { instance: one(), notice: "will be reclaimed by EC2 (spot)".to_owned() },
+                "h1 will be reclaimed by EC2 (spot), while a job uses it",
             ),
             (Note::BootFailed(boot(&[])), "h1 did not come up: not ready within `launch_timeout`"),
             (

@@ -1,6 +1,12 @@
 //! `run`: one stage on the attempt's instance.
 
+use std::convert::Infallible;
 use std::fs::File;
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
 
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
@@ -16,6 +22,9 @@ use crate::port::wakeups::MailboxName;
 
 /// The reason of a loss that no report explains.
 const NO_RESPONSE: &str = "no longer responds";
+
+/// How often a running stage looks for the provider's notices in the report of the last pass.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a stage could not be completed. None of these is the script's fault.
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +77,14 @@ impl From<HostError> for StageError {
 }
 
 impl Engine {
-    /// Runs a script on the attempt's instance. The lease is held from here to the end of the call.
+    /// Runs a script on the attempt's instance. The lease is held from here to the end of the call. `tell` receives a
+    /// sentence if the provider announces the end of the instance.
     pub async fn stage(
         &self,
         attempt: &AttemptName,
         script: File,
         output: &mut dyn Output,
+        tell: &dyn Fn(&str),
     ) -> Result<StageEnd, StageError> {
         let entered = self.host.attempts.enter_attempt(attempt).await?;
         let Some((_lease, record)) = entered else {
@@ -96,7 +107,11 @@ impl Engine {
             self.host.wakeups.stopped(attempt).await;
         });
         let (id, at) = (&assignment.instance, &assignment.endpoint);
-        let ended = self.connector.run(id, at, stage, output, stop).await;
+        let run = self.connector.run(id, at, stage, output, stop);
+        let ended = match select(pin!(run), pin!(self.announced(id, tell))).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((never, _)) => match never {},
+        };
         if matches!(ended, Ok(StageEnd::Stopped) | Err(_))
             && let Ok(Some(closed)) = self.host.attempts.closed(attempt).await
             && closed.end() != End::CleanedUp
@@ -122,6 +137,22 @@ impl Engine {
                         StageError::Lost { instance, verdict: format!("is being terminated: {why}"), cause }
                     }
                 })
+            }
+        }
+    }
+
+    /// Tells, once, that the provider has announced the end of the instance. Ends with the stage.
+    async fn announced(&self, id: &InstanceId, tell: &dyn Fn(&str)) -> Infallible {
+        loop {
+            self.host.wakeups.pause(NOTICE_INTERVAL).await;
+            let report = self.last_report().await;
+            let notice = report.iter().flat_map(|report| &report.notes).find_map(|note| match note {
+                Note::Announced { instance, notice } if instance == id => Some(notice),
+                _ => None,
+            });
+            if let Some(notice) = notice {
+                tell(&format!("instance {id} {notice}; the job goes on until then"));
+                return pending().await;
             }
         }
     }

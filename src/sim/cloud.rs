@@ -204,6 +204,7 @@ impl Cloud {
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
             fixed: machine.tags.is_none().then(Fixed::default),
+            notice: None,
         };
         let present = self.machines.values().filter(|m| m.made + m.plan.hidden <= then).map(|m| {
             // A stale list shows an instance as it was.

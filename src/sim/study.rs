@@ -220,6 +220,7 @@ impl Study {
                 created: Some(now),
                 detail: None,
                 fixed: None,
+                notice: None,
             };
             let instances = &mut self.listing().instances;
             let place = instances.partition_point(|l| l.id < instance);

@@ -165,6 +165,7 @@ fn noted(pool: &PoolName, note: &Note) -> Option<Finding> {
                           runner ends the job, and a retry gets a new attempt";
             code::ATTEMPTS_UNREADABLE.found(what, remedy)
         }
+        Note::Announced { .. } => code::POOL_ANNOUNCED.noted(what),
         Note::Suspect { .. } | Note::BootFailed(_) | Note::ConfigInvalid { .. } | Note::Moved { .. } => {
             return None;
         }

@@ -59,6 +59,7 @@ pub(crate) fn notes_of(world: &World) -> String {
         Note::HostSuspected { unreachable, responding, .. } => {
             format!("suspect the runner host: {unreachable} to {responding}")
         }
+        Note::Announced { instance, .. } => format!("announced {instance}"),
         Note::Suspect { instance, .. } => format!("suspect {instance}"),
         Note::BootFailed(boot) => format!("failed {}", boot.instance),
         Note::ConfigInvalid { .. } => "config".to_owned(),

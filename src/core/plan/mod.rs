@@ -1,7 +1,7 @@
 //! `plan`: what to do next, and why.
 //!
 //! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
-//! what the previous one decided: attempts, reconcile, assign, retire, scale. State changes are events; actions on the
+//! what the previous one decided: attempts, reconcile, notices, assign, retire, scale. State changes are events; actions on the
 //! outside world are effects. The dry run *is* the plan.
 
 mod assign;
@@ -12,6 +12,7 @@ pub mod classify;
 mod counts;
 mod fixed;
 pub mod health;
+mod notices;
 mod observed;
 mod reconcile;
 pub mod request;
@@ -100,6 +101,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     }
     let ungranted = attempts::step(&mut draft, view.observed, policy, &mut report);
     let reconciled = reconcile::step(&mut draft, view.observed, policy, &ungranted, &mut report);
+    notices::step(&mut draft, view.observed, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
     let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, reconciled.uncounted);

@@ -1,5 +1,7 @@
 //! The port of a cloud's API: one call each, no decisions.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,6 +75,11 @@ pub trait Api {
 
     /// The form in which machines show the token of the launch that created them.
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String;
+
+    /// How often a list has to look for notices. Scheduled maintenance is known days before.
+    fn notice_interval(&self) -> Duration {
+        Duration::from_mins(5)
+    }
 
     /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;

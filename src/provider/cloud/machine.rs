@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::AddressKind;
 use crate::core::ids::InstanceId;
-use crate::core::inventory::{Status, Tags};
+use crate::core::inventory::{Notice, Status, Tags};
 use crate::core::time::Stamp;
 
 /// A cloud's identifier of one machine.
@@ -59,8 +59,17 @@ pub struct Machine {
     pub what: String,
     /// Why it ended, if Greenroom did not terminate it: `was reclaimed by EC2 at 14:03:07 (spot)`.
     pub why: Option<String>,
-    /// What the cloud is about to do to it, to follow its name: `will be reclaimed by EC2 at 14:05:07 UTC (spot)`.
-    pub notice: Option<String>,
+    /// What the cloud is about to do to it.
+    pub notice: Option<CloudNotice>,
+}
+
+/// An announcement of the cloud's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloudNotice {
+    /// To follow the instance's name: `will be reclaimed by EC2 (spot)`.
+    pub text: String,
+    /// Its time by the cloud's clock, in milliseconds since 1970; `None`: at any moment.
+    pub at_ms: Option<i64>,
 }
 
 impl Addresses {
@@ -83,6 +92,14 @@ impl Machine {
             // Its job reports the reason.
             MachineState::Gone => self.why.as_ref().map(|_| Status::Stopping),
         }
+    }
+
+    /// The announcement, relative to `now`.
+    pub fn announced(&self, now: Stamp) -> Option<Notice> {
+        let CloudNotice { text, at_ms } = self.notice.clone()?;
+        let left = |at_ms: i64| u64::try_from(at_ms.saturating_sub(now.wall_ms)).unwrap_or(0);
+        let at = at_ms.map(|at_ms| now.plus(Duration::from_millis(left(at_ms))));
+        Some(Notice { text, at })
     }
 
     /// Time of creation, relative to `now`.

@@ -75,7 +75,10 @@ impl<A: Api> Cloud<A> {
         Self {
             ledger: Ledger::new(&context.state_dir, &context.pool),
             context: context.clone(),
-            capabilities: capabilities(&settings.offerings),
+            capabilities: Capabilities {
+                notice_interval: Some(api.notice_interval()),
+                ..capabilities(&settings.offerings)
+            },
             settings,
             api,
             throttle: AccountThrottle::of(account),
@@ -265,6 +268,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
             Some(machine.what.clone())
         },
         fixed: None,
+        notice: machine.announced(now),
     })
 }
 

@@ -96,6 +96,7 @@ impl Local {
             created: Some(created),
             detail: None,
             fixed: None,
+            notice: None,
         }))
     }
 }

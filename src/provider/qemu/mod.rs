@@ -155,6 +155,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         created: Some(created),
         detail,
         fixed: None,
+        notice: None,
     }))
 }
 

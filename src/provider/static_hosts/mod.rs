@@ -177,7 +177,15 @@ impl Provider for StaticHosts {
             let problem = self.problem(host, jump.as_ref()).await;
             let status = if problem.is_some() { Status::Starting } else { Status::Running };
             let fixed = Some(Fixed { capacity: host.capacity, problem });
-            Listed { id: InstanceId::new(&host.name), tags: None, status, created: None, detail: None, fixed }
+            Listed {
+                id: InstanceId::new(&host.name),
+                tags: None,
+                status,
+                created: None,
+                detail: None,
+                fixed,
+                notice: None,
+            }
         });
         listing.instances = join_all(probes).await;
         listing.instances.sort_by(|a, b| a.id.cmp(&b.id));

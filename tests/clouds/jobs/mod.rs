@@ -18,6 +18,7 @@ macro_rules! on_both_clouds {
     };
 }
 
+mod announced;
 mod copies;
 mod crowd;
 mod elsewhere;

@@ -43,8 +43,9 @@ class Instance:
         return self.shown["id"], self.shown["selfLink"]
 
     def announce(self, kind):
-        """Announces maintenance of its host, a day ahead."""
-        start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+        """Announces maintenance of its host: a day ahead if it is scheduled, otherwise half an hour."""
+        ahead = datetime.timedelta(days=1) if kind == "SCHEDULED" else datetime.timedelta(minutes=30)
+        start = datetime.datetime.now(datetime.UTC) + ahead
         self.shown["resourceStatus"] = {
             "upcomingMaintenance": {
                 "type": kind,

@@ -197,6 +197,10 @@ fn of_reports() -> Vec<Trouble> {
              reach AWS STS, or set `sts_endpoint`; the call `sts:GetCallerIdentity` needs no permission",
         ),
         (
+            Note::Announced { instance: id(1), notice: "will be reclaimed by EC2 (spot)".into() },
+            "note [pool-announced]: pool `linux`: linux-7f3a-1 will be reclaimed by EC2 (spot), while a job uses it",
+        ),
+        (
             Note::OverLimit { alive: 3, max_instances: 2 },
             "note [pool-over-limit]: pool `linux`: 3 instances exist, limit 2 (`max_instances`)",
         ),

@@ -6,6 +6,7 @@ mod availability;
 mod backoff;
 mod health;
 mod laws;
+mod notices;
 mod random;
 mod reconcile;
 mod request;

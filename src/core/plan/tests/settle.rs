@@ -78,6 +78,7 @@ impl World {
                         created: None,
                         detail: None,
                         fixed: None,
+                        notice: None,
                     });
                     listing.instances.sort_by(|a, b| a.id.cmp(&b.id));
                 }

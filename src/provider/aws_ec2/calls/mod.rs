@@ -1,6 +1,7 @@
 //! EC2's calls, through the vendor's library.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_ec2::Client;
@@ -17,7 +18,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Disks, Machines};
 use crate::provider::cloud::machine::Handle;
-use crate::provider::cloud::offerings::Offering;
+use crate::provider::cloud::offerings::{Market, Offering};
 use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
@@ -120,6 +121,13 @@ impl Api for Ec2 {
 
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
         launch_spec::token(owner, token)
+    }
+
+    /// EC2 announces the end of a spot instance two minutes before.
+    fn notice_interval(&self) -> Duration {
+        let is_spot = |offering: &Offering| offering.market == Market::Spot;
+        let has_spot = self.settings.common.offerings.iter().any(is_spot);
+        if has_spot { notices::INTERVAL } else { Duration::from_mins(5) }
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {

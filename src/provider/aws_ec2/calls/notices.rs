@@ -20,12 +20,12 @@ use crate::core::text::clean_line;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::port::provider::ProviderError;
-use crate::provider::cloud::machine::{Machine, MachineState};
+use crate::provider::cloud::machine::{CloudNotice, Machine, MachineState};
 
 /// Limit for an answer: the list of instances waits for it.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long an answer serves. EC2 reclaims a spot instance two minutes after it says so.
-const INTERVAL: Duration = Duration::from_secs(15);
+pub(super) const INTERVAL: Duration = Duration::from_secs(15);
 /// The pause after a failed call.
 const PAUSE: Duration = Duration::from_mins(1);
 /// The pause after a call that the account may not make.
@@ -53,7 +53,7 @@ const EVENTS: [EventCode; 5] = [
 const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
 
 /// Notices by the ID of the instance.
-type ByInstance = BTreeMap<String, String>;
+type ByInstance = BTreeMap<String, CloudNotice>;
 type Answer = Result<ByInstance, ProviderError>;
 
 /// The notices of one pool's instances.
@@ -136,7 +136,7 @@ impl Source {
         self.next.set(Some(clock.now().plus(pause)));
     }
 
-    fn of(&self, id: &str) -> Option<String> {
+    fn of(&self, id: &str) -> Option<CloudNotice> {
         self.known.borrow().get(id).cloned()
     }
 }
@@ -168,14 +168,15 @@ async fn reclaimed(client: &Client, of_pool: Filter) -> Answer {
     Ok(found)
 }
 
-fn reclaim_of(request: &SpotInstanceRequest) -> Option<(String, String)> {
+fn reclaim_of(request: &SpotInstanceRequest) -> Option<(String, CloudNotice)> {
     let code = request.status()?.code()?;
     RECLAIMED.contains(&code).then_some(())?;
-    Some((request.instance_id()?.to_owned(), "will be reclaimed by EC2 (spot)".to_owned()))
+    let text = "will be reclaimed by EC2 (spot)".to_owned();
+    Some((request.instance_id()?.to_owned(), CloudNotice { text, at_ms: None }))
 }
 
 /// The first event of an instance that is not over.
-fn event_of(status: &InstanceStatus) -> Option<(String, String)> {
+fn event_of(status: &InstanceStatus) -> Option<(String, CloudNotice)> {
     let is_over = |event: &&InstanceStatusEvent| {
         let description = event.description().unwrap_or_default();
         OVER.iter().any(|over| description.starts_with(over))
@@ -184,7 +185,8 @@ fn event_of(status: &InstanceStatus) -> Option<(String, String)> {
     let of_codes = to_come.filter(|event| event.code().is_some_and(|code| EVENTS.contains(code)));
     // One without a time comes first: it may be now.
     let first = of_codes.min_by_key(|event| event.not_before().map(DateTime::secs))?;
-    Some((status.instance_id()?.to_owned(), text(first)))
+    let at_ms = first.not_before().and_then(|at| at.to_millis().ok());
+    Some((status.instance_id()?.to_owned(), CloudNotice { text: text(first), at_ms }))
 }
 
 fn text(event: &InstanceStatusEvent) -> String {
@@ -221,7 +223,7 @@ mod tests {
             InstanceStatus::builder().instance_id("i-0abc").set_events(Some(events.to_vec())).build();
         let (id, notice) = event_of(&status)?;
         assert_eq!(id, "i-0abc");
-        Some(notice)
+        Some(notice.text)
     }
 
     #[test]
@@ -275,7 +277,8 @@ mod tests {
             let status = SpotInstanceStatus::builder().code(code).build();
             SpotInstanceRequest::builder().instance_id("i-0abc").status(status).build()
         };
-        let expected = ("i-0abc".to_owned(), "will be reclaimed by EC2 (spot)".to_owned());
+        let text = "will be reclaimed by EC2 (spot)".to_owned();
+        let expected = ("i-0abc".to_owned(), CloudNotice { text, at_ms: None });
         for code in RECLAIMED {
             assert_eq!(reclaim_of(&request(code)), Some(expected.clone()), "{code}");
         }
@@ -299,8 +302,9 @@ mod tests {
             source.update(&clock, call).await;
             (calls.get(), source.of("i-1"))
         };
-        let fresh = || Ok(ByInstance::from([("i-1".to_owned(), "will go".to_owned())]));
-        let told = Some("will go".to_owned());
+        let notice = CloudNotice { text: "will go".to_owned(), at_ms: None };
+        let fresh = || Ok(ByInstance::from([("i-1".to_owned(), notice.clone())]));
+        let told = Some(notice.clone());
         assert_eq!(ask(fresh()).await, (1, told.clone()));
         clock.pass(INTERVAL / 2);
         assert_eq!(ask(Ok(ByInstance::new())).await, (1, told.clone()));

@@ -13,7 +13,7 @@ use super::errors::{self, CallKind};
 use super::launch_spec::{created_by, name};
 use crate::port::provider::ProviderError;
 use crate::provider::cloud::api::Machines;
-use crate::provider::cloud::machine::{Addresses, Handle, Machine, MachineState};
+use crate::provider::cloud::machine::{Addresses, CloudNotice, Handle, Machine, MachineState};
 use crate::provider::cloud::tags;
 
 /// Compute Engine's maximum size of a page.
@@ -123,18 +123,20 @@ fn what(instance: &Instance) -> String {
 }
 
 /// Maintenance of its host that stops it, worded to follow "instance X"; `None` if Compute Engine moves it instead.
-fn notice(instance: &Instance) -> Option<String> {
+fn notice(instance: &Instance) -> Option<CloudNotice> {
     let upcoming = instance.resource_status.as_ref()?.upcoming_maintenance.as_ref()?;
     let reaction = instance.scheduling.as_ref()?.on_host_maintenance.as_ref()?;
     if *reaction != OnHostMaintenance::Terminate || machine_state(instance) <= MachineState::Stopped {
         return None;
     }
     if upcoming.maintenance_status == Some(MaintenanceStatus::Ongoing) {
-        return Some("has host maintenance by Compute Engine now".to_owned());
+        let text = "has host maintenance by Compute Engine now".to_owned();
+        return Some(CloudNotice { text, at_ms: None });
     }
     let at = upcoming.window_start_time.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+    let at_ms = at.map(Timestamp::as_millisecond);
     let at = at.map(|at| at.strftime(" at %Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default();
-    Some(format!("has host maintenance by Compute Engine{at}"))
+    Some(CloudNotice { text: format!("has host maintenance by Compute Engine{at}"), at_ms })
 }
 
 /// The `creationTimestamp` in milliseconds since 1970.
@@ -242,7 +244,11 @@ mod tests {
             listed.scheduling = serde_json::from_value(scheduling).unwrap();
             let resource_status = json!({ "upcomingMaintenance": upcoming });
             listed.resource_status = serde_json::from_value(resource_status).unwrap();
-            assert_eq!(read(&listed).unwrap().notice.as_deref(), expected, "{status} {reaction}");
+            assert_eq!(
+                read(&listed).unwrap().notice.map(|notice| notice.text).as_deref(),
+                expected,
+                "{status} {reaction}"
+            );
         }
     }
 
