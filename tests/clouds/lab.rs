@@ -133,6 +133,12 @@ impl Lab {
         self.call::<Value>("POST", "interrupt", Some(&json!({ "id": id, "why": why })));
     }
 
+    /// The same, if it still exists.
+    pub fn interrupt_if_alive(&self, id: &str, why: Option<&str>) {
+        let body = json!({ "id": id, "why": why });
+        let _answer = http::call(&self.host, "POST", "/_lab/interrupt", Some(&body));
+    }
+
     /// Announces the end of an instance, without ending it. EC2: without `why`, that a spot instance is reclaimed,
     /// otherwise a scheduled event with this code. Compute Engine: maintenance of the host.
     #[track_caller]

@@ -77,6 +77,11 @@ fn doctor(site: &Site) -> String {
     String::from_utf8_lossy(&site.greenroom(&["doctor", "--json"]).stdout).into_owned()
 }
 
+/// The configuration with another account or project.
+pub(super) fn leading_away(site: &Site, cloud: Cloud) -> String {
+    changed(site, other(cloud, site))
+}
+
 /// The configuration with another value of one of the provider's keys.
 fn changed(site: &Site, (key, value): (&str, String)) -> String {
     site.setting.clone().provider(key, value).text(&site.state_dir)

@@ -27,4 +27,5 @@ mod faults;
 mod kills;
 mod moved;
 mod stock;
+mod storm;
 mod work;
