@@ -145,16 +145,17 @@ fn open(
     {
         found.ungranted.0.push(UngrantedAttempt { instance: instance.clone(), used: seen.used });
     }
-    let is_waiting = draft.state().waiting_for(name).is_some();
+    // A search: hundreds of jobs may wait.
+    let is_waiting = || draft.state().waiting_for(name).is_some();
     if let Some(problem) = &seen.unreadable
-        && (seen.job.is_some() || grant.is_some() || is_waiting)
+        && (seen.job.is_some() || grant.is_some() || is_waiting())
     {
         let problem = problem.clone();
         found.notes.push(Note::AttemptUnreadable { attempt: name.clone(), problem });
     }
     let recorded = grant.filter(|_| seen.job.is_none()).map(|grant| as_granted(seen, grant));
     let seen = recorded.as_ref().unwrap_or(seen);
-    let may_end = grant.is_some() || (!seen.lease_held && !is_waiting);
+    let may_end = grant.is_some() || (!seen.lease_held && !is_waiting());
     if !may_end {
         return;
     }

@@ -51,6 +51,7 @@ pub(super) fn step(
     let mut reconciled = Reconciled::default();
     let (mut todo, mut others) = (Vec::new(), Vec::new());
     report.rows.reserve(draft.state().instances.len());
+    let mut uncovered = observed.listing.as_ref().is_ok_and(|listing| listing.location.is_none());
     // Both are sorted by id, so one walk covers both.
     for (id, instance) in &draft.state().instances {
         while let Some(other) = listed.next_if(|l| l.id < *id) {
@@ -58,6 +59,7 @@ pub(super) fn step(
         }
         let own = listed.next_if(|l| l.id == *id);
         let (observation, noted) = observe(draft, observed, policy, instance, own);
+        uncovered |= observation == Observation::Elsewhere;
         let (recorded, age) = describe(instance, draft.state(), observed, policy, ungranted, draft.now);
         let row = table::recorded(recorded, observation, age);
         report.rows.push((id.clone(), row.number));
@@ -89,7 +91,9 @@ pub(super) fn step(
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
     report.notes.extend(copies(observed));
-    report.notes.extend(whereabouts::note(draft.state(), observed));
+    if uncovered {
+        report.notes.extend(whereabouts::note(draft.state(), observed));
+    }
     let unavailable = fixed::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in
