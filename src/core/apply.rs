@@ -57,7 +57,6 @@ impl PoolState {
                 let launch = LaunchRecord { generation, number, attempt, offering, answer, requested_at: at };
                 let mut intended = fresh(instance, *capacity, *uses_left, at);
                 (intended.launch, intended.location) = (Some(launch), location.clone());
-                self.location = location.clone().or(self.location.take());
                 return self.intend(intended, at);
             }
             Change::LaunchAnswered { instance, attempt, answer } => {
@@ -164,6 +163,7 @@ impl PoolState {
         *highest = launch.number.max(*highest);
         self.launches.recent.retain(|then| at.since(*then) < Duration::from_mins(1));
         self.launches.recent.push(at);
+        self.location = intended.location.clone().or(self.location.take());
         // A refused launch created nothing: the next one starts from the beginning.
         self.instances.insert(intended.id.clone(), Arc::new(intended));
         Ok(())
@@ -200,12 +200,11 @@ impl PoolState {
             return Err(InapplicableEvent("the answer is to another attempt to launch"));
         }
         launch.answer = answer.clone();
+        let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
         if matches!(answer, Answer::Refused { .. }) {
             // It is nowhere, unless a list shows it after all.
             instance.location = None;
-        }
-        let (offering, requested_at) = (launch.offering.clone(), launch.requested_at);
-        if !matches!(answer, Answer::Refused { .. }) {
+        } else {
             // A list from before the call proves nothing about what the call created.
             instance.missing = None;
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::event::Event;
-use crate::core::ids::JobKey;
+use crate::core::ids::{JobKey, Location};
 use crate::core::invariants::check;
 use crate::core::time::{BootId, Stamp};
 
@@ -37,6 +37,10 @@ fn a_offering() -> impl Strategy<Value = OfferingName> {
     prop::sample::select(vec!["c1", "c2", "c3"]).prop_map(OfferingName::new)
 }
 
+fn a_location() -> impl Strategy<Value = Location> {
+    prop::sample::select(vec!["here", "there"]).prop_map(Location::new)
+}
+
 fn an_answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         3 => Just(Answer::Accepted { at: NOW }),
@@ -46,8 +50,9 @@ fn an_answer() -> impl Strategy<Value = Answer> {
 }
 
 fn a_launch() -> impl Strategy<Value = Change> {
-    (1..4_u32, 1..3_u32, 1..4_u32, prop::option::of(0..4_u32), prop::option::of(a_offering())).prop_map(
-        |(number, tries, capacity, uses_left, offering)| Change::LaunchIntended {
+    let choices = (prop::option::of(a_offering()), prop::option::of(a_location()));
+    (1..4_u32, 1..3_u32, 1..4_u32, prop::option::of(0..4_u32), choices).prop_map(
+        |(number, tries, capacity, uses_left, (offering, location))| Change::LaunchIntended {
             instance: instance(&format!("i{number}")),
             generation: generation(),
             number,
@@ -55,7 +60,7 @@ fn a_launch() -> impl Strategy<Value = Change> {
             capacity,
             uses_left,
             offering,
-            location: None,
+            location,
         },
     )
 }
@@ -85,6 +90,7 @@ fn of_instances() -> impl Strategy<Value = Change> {
         1 => an_instance().prop_map(|instance| Change::ReturnedToService { instance }),
         1 => (an_instance(), why).prop_map(|(instance, reason)| Change::DrainingBegun { instance, reason }),
         1 => an_instance().prop_map(|instance| Change::MissingFromList { instance, begun: NOW }),
+        1 => (an_instance(), a_location()).prop_map(|(instance, location)| Change::Located { instance, location }),
         1 => an_instance().prop_map(|instance| Change::ListedAgain { instance }),
         1 => an_instance().prop_map(|instance| Change::Forgotten { instance }),
     ]
