@@ -14,6 +14,9 @@ pub mod names;
 pub mod port;
 pub mod provider;
 pub mod remove;
+#[cfg(test)]
+#[path = "../tests/support/shells.rs"]
+mod shells;
 pub mod sim;
 #[cfg(test)]
 #[path = "../tests/support/skipped.rs"]

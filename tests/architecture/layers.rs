@@ -14,12 +14,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("threads", &[]),
     ("remove", &[]),
     ("keys", &[]),
-    // Where unit tests note that they could not run.
+    // What unit tests need of the machine, and where they note that it is missing.
     ("skipped", &[]),
+    ("shells", &["skipped"]),
     ("config", &["core", "keys"]),
     ("gitlab", &["core"]),
-    ("provider/*", &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped"]),
-    ("connector/*", &["core", "port", "names", "threads", "connector"]),
+    ("provider/*", &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells"]),
+    ("connector/*", &["core", "port", "names", "threads", "connector", "shells"]),
     ("store/*", &["core", "port", "threads", "store"]),
     ("host/*", &["core", "port", "remove", "threads", "host"]),
     // A family's own file: the list of its adapters and what they have in common.

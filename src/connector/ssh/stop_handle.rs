@@ -77,6 +77,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::shells::shells;
 
     /// The `/proc` entries of a session's processes that are not zombies.
     fn living_of(session: u32) -> Vec<String> {
@@ -111,18 +112,25 @@ mod tests {
             .replace("exec /bin/sh", &format!("exec {}", sh.join(" ")))
             .replace("/proc/", proc);
         let mut stopping = Command::new("/bin/sh").arg("-c").arg(command).spawn().unwrap();
+        let victim_pid = rustix::process::Pid::from_child(&victim);
+        let stopped = std::thread::spawn(move || {
+            let stopped = stopping.wait().unwrap().success();
+            if !stopped {
+                // Otherwise, the test would wait without end for what the command left alive.
+                let _gone = rustix::process::kill_process(victim_pid, rustix::process::Signal::KILL);
+            }
+            stopped
+        });
         let end = victim.wait().unwrap();
-        assert!(stopping.wait().unwrap().success(), "{sh:?} {proc}");
+        assert!(stopped.join().unwrap(), "{sh:?} {proc}");
         assert_eq!(living_of(handle.session), Vec::<String>::new(), "{sh:?} {proc}");
         end
     }
 
-    const SHELLS: [&[&str]; 3] = [&["sh"], &["bash"], &["busybox", "ash"]];
-
     #[test]
     fn the_command_kills_what_ignores_term_after_the_grace_in_every_shell_here() {
         let grace = Duration::from_millis(300);
-        for sh in SHELLS {
+        for sh in shells() {
             let begun = Instant::now();
             let script = "trap '' TERM; sleep 300 & echo $$; wait; wait; sleep 300";
             assert_eq!(stopped(sh, "/proc/", script, grace).signal(), Some(9), "{sh:?}");
@@ -135,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_command_lets_what_heeds_term_end_in_its_own_way() {
-        for sh in SHELLS {
+        for sh in shells() {
             for proc in ["/proc/", "/nowhere/"] {
                 // A second TERM would kill it in the middle of its work.
                 let script = "trap 'trap - TERM; while [ $((n+=1)) -lt 100000 ]; do :; done; exit 7' TERM; echo $$; \

@@ -37,9 +37,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::shells::shells;
 
     const MARK: &str = "owner.pool.host";
-    const SHELLS: [&[&str]; 3] = [&["sh"], &["bash"], &["busybox", "ash"]];
 
     /// An account's home with builds and a cache in it.
     struct Home(tempfile::TempDir);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_a_job_left_goes_and_what_is_not_its_own_stays() {
-        for shell in SHELLS {
+        for shell in shells() {
             // BusyBox runs on Linux: its `ps` lacks the options that the variant without /proc uses.
             let ways: &[&str] = if shell[0] == "busybox" { &["/proc/"] } else { &["/proc/", "/nowhere/"] };
             for proc in ways {
@@ -153,7 +153,7 @@ mod tests {
         let is_root = rustix::process::geteuid().is_root();
         let bound: &[&str] =
             if is_root { &["setpriv", "--inh-caps=-all", "--bounding-set=-all"] } else { &["env"] };
-        for shell in SHELLS {
+        for shell in shells() {
             let home = Home::new();
             home.note(999_999_999, &home.path("builds/x1"));
             let kept = home.path("kept");
