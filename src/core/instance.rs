@@ -260,6 +260,11 @@ impl Instance {
         self.launch.as_ref()?.offering.as_ref()
     }
 
+    /// True if it is known to be in another location.
+    pub fn is_outside(&self, here: &Location) -> bool {
+        self.location.as_ref().is_some_and(|location| location != here)
+    }
+
     pub fn is_static(&self) -> bool {
         self.launch.is_none()
     }

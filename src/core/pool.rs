@@ -83,6 +83,11 @@ impl PoolState {
         !self.survives_reboot && recorded.boot != now.boot
     }
 
+    /// The location of the first instance that is not `here`.
+    pub fn location_outside(&self, here: &Location) -> Option<&Location> {
+        self.instances.values().find(|instance| instance.is_outside(here))?.location.as_ref()
+    }
+
     pub fn instance(&self, id: &InstanceId) -> Option<&Instance> {
         self.instances.get(id).map(AsRef::as_ref)
     }

@@ -46,8 +46,14 @@ impl Report {
 
     /// True if the pass listed another location than the instance's.
     pub fn is_elsewhere(&self, instance: &Instance) -> bool {
-        let is_other = |here| instance.location.as_ref().is_some_and(|location| location != here);
-        self.notes.iter().any(|note| matches!(note, Note::Elsewhere { here, .. } if is_other(here)))
+        self.elsewhere().is_some_and(|here| instance.is_outside(here))
+    }
+
+    /// The location that the pass listed, if the pool has instances in another one.
+    pub fn elsewhere(&self) -> Option<&Location> {
+        self.notes
+            .iter()
+            .find_map(|note| if let Note::Elsewhere { here, .. } = note { Some(here) } else { None })
     }
 
     /// Why a waiting job waits.

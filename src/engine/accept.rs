@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use super::{Engine, deadline};
 use crate::core::ids::Location;
-use crate::core::pool::PoolState;
 use crate::port::provider::Provider;
 use crate::port::setup::{PoolSetup, Setup};
 
@@ -47,14 +46,16 @@ impl ActiveSetup {
     /// Why a provider cannot replace the present one: instances are recorded in another location than its own.
     async fn leads_away(&mut self, engine: &Engine, provider: &Rc<dyn Provider>) -> Option<String> {
         let state = engine.store.load().await.ok()?;
-        instance_outside(&state, None)?;
+        if state.instances.is_empty() {
+            return None;
+        }
         let known = self.refused.as_ref().filter(|(refused, _)| Rc::ptr_eq(refused, provider));
         let here = match known {
             Some((_, location)) => location.clone(),
             // Without an answer, the change is accepted: `plan` makes no call for another location, either.
             None => engine.call(deadline::ASIDE, provider.list(&engine.pool)).await.ok()?.location?,
         };
-        let location = instance_outside(&state, Some(&here))?;
+        let location = state.location_outside(&here)?;
         let pool = &engine.pool;
         let refusal = format!(
             "it leads to {here}, but instances are in {location}; restore it, run `greenroom pool drain {pool} --wait`, and \
@@ -63,10 +64,4 @@ impl ActiveSetup {
         self.refused = Some((Rc::clone(provider), here));
         Some(refusal)
     }
-}
-
-/// The location of an instance that may exist, and that is not `here`.
-pub(super) fn instance_outside(state: &PoolState, here: Option<&Location>) -> Option<Location> {
-    let mut locations = state.instances.values().filter_map(|instance| instance.location.as_ref());
-    locations.find(|location| here != Some(*location)).cloned()
 }

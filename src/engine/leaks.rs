@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Engine, EngineError, accept};
+use super::{Engine, EngineError};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::Location;
 use crate::core::inventory::{Resource, ResourceKind};
@@ -54,9 +54,9 @@ impl Engine {
         }
         let recorded = self.store.load().await.map_err(EngineError::from)?;
         if let Some(here) = resources.location
-            && let Some(location) = accept::instance_outside(&recorded, Some(&here))
+            && let Some(location) = recorded.location_outside(&here)
         {
-            return Err(LookError::Elsewhere { location, here });
+            return Err(LookError::Elsewhere { location: location.clone(), here });
         }
         let mut denied = BTreeSet::new();
         for id in orphan::possibly_gone(&resources.found, &recorded) {

@@ -8,7 +8,7 @@ use crate::core::ids::{InstanceId, Location};
 use crate::core::instance::{DrainReason, Instance, Phase};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
-use crate::core::report::Note;
+use crate::core::report::Report;
 use crate::core::time::Stamp;
 
 /// What a command applies to.
@@ -63,23 +63,16 @@ impl Engine {
     /// operator answers for those instances from then on.
     pub async fn forget_elsewhere(&self, dry: bool) -> Result<Vec<Event>, OperateError> {
         let report = self.host.reports.read_report(&self.pool).await.map_err(EngineError::from)?;
-        let noted = report.iter().flat_map(|report| &report.notes).find_map(|note| match note {
-            Note::Elsewhere { here, .. } => Some(here.clone()),
+        let here = report.as_ref().and_then(Report::elsewhere);
+        let here = here.ok_or_else(|| OperateError::NothingElsewhere { pool: self.pool.to_string() })?;
+        let events = self.apply(&Target::Pool, dry, |state, _, now| forget_events(state, here, now)).await?;
+        let forgotten = events.iter().filter(|_| !dry).filter_map(|event| match &event.change {
+            Change::Forgotten { instance } => Some(instance),
             _ => None,
         });
-        let here = noted.ok_or_else(|| OperateError::NothingElsewhere { pool: self.pool.to_string() })?;
-        if dry {
-            let state = self.store.load().await.map_err(EngineError::from)?;
-            return Ok(forget_events(&state, &here, self.now()));
+        for instance in forgotten {
+            self.connector.discard_keys(instance).await;
         }
-        let forgotten = self.commit(|state| forget_events(state, &here, self.now())).await;
-        let events = forgotten.map_err(EngineError::from)?.events;
-        for event in &events {
-            if let Change::Forgotten { instance } = &event.change {
-                self.connector.discard_keys(instance).await;
-            }
-        }
-        self.summon().await.map_err(EngineError::from)?;
         Ok(events)
     }
 
@@ -87,7 +80,7 @@ impl Engine {
         &self,
         target: &Target,
         dry: bool,
-        decide: fn(&PoolState, &Target, Stamp) -> Vec<Event>,
+        decide: impl Fn(&PoolState, &Target, Stamp) -> Vec<Event>,
     ) -> Result<Vec<Event>, OperateError> {
         let state = self.store.load().await.map_err(EngineError::from)?;
         if let Target::Instance(id) = target
@@ -124,13 +117,12 @@ fn drain_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {
 }
 
 fn forget_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
-    let is_elsewhere = |i: &Instance| i.location.as_ref().is_some_and(|location| location != here);
-    let gone = state.instances.values().filter(|i| is_elsewhere(i) && i.holders.is_empty());
-    let forget = |instance: &Arc<Instance>| {
-        let mut events = request::withdraw(state, &instance.id, DrainReason::ByOperator, now);
-        events.retain(|event| matches!(event.change, Change::DrainingBegun { .. }));
-        events.push(Change::Forgotten { instance: instance.id.clone() }.at(now));
-        events
+    let gone = state.instances.values().filter(|i| i.is_outside(here) && i.holders.is_empty());
+    let forget = |gone: &Arc<Instance>| {
+        let (instance, reason) = (gone.id.clone(), DrainReason::ByOperator);
+        let ends = gone.is_static() || matches!(gone.phase, Phase::Draining { .. });
+        let drain = (!ends).then(|| Change::DrainingBegun { instance: instance.clone(), reason });
+        drain.into_iter().chain([Change::Forgotten { instance }]).map(move |change| change.at(now))
     };
     gone.flat_map(forget).collect()
 }

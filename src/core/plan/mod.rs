@@ -1,8 +1,8 @@
 //! `plan`: what to do next, and why.
 //!
 //! Total and deterministic: every input has one answer, always the same. The steps have a fixed order, and each sees
-//! what the previous one decided: attempts, reconcile, notices, assign, retire, scale. State changes are events; actions on the
-//! outside world are effects. The dry run *is* the plan.
+//! what the previous one decided: attempts, reconcile, notices, assign, retire, scale. State changes are events; actions
+//! on the outside world are effects. The dry run *is* the plan.
 
 mod assign;
 mod attempts;
@@ -36,8 +36,10 @@ use super::report::{Note, Report};
 use super::time::Stamp;
 use builder::PlanBuilder;
 pub use observed::{FailingCall, Fresh, Observed};
+use reconcile::Reconciled;
 pub use reconcile::unconfirmed_absences;
 use upcoming::{Shortfall, UpcomingCapacity};
+use whereabouts::Elsewhere;
 pub use why::by_record;
 
 /// Recorded and observed state.
@@ -104,7 +106,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     notices::step(&mut draft, view.observed, &ungranted, &mut report);
     assign::step(&mut draft, policy, &reconciled.held_back);
     health::replace(&mut draft, view.observed, policy, &reconciled, &mut report);
-    let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, reconciled.uncounted);
+    let input = ScaleInput::of(&draft, view.observed, policy, &ungranted, &reconciled);
     (report.idle_target, report.schedule) = (input.target, input.schedule);
     retire::step(&mut draft, &input);
     let scaled = scale::step(&mut draft, &input, &mut report);
@@ -124,6 +126,7 @@ struct ScaleInput<'a> {
     target: u32,
     ungranted: &'a attempts::UngrantedAttempts,
     uncounted: u32,
+    elsewhere: Option<&'a Elsewhere>,
     /// What is missing for the jobs that still wait.
     shortfall: Shortfall,
 }
@@ -134,12 +137,13 @@ impl<'a> ScaleInput<'a> {
         observed: &'a Observed,
         policy: &'a Policy,
         ungranted: &'a attempts::UngrantedAttempts,
-        uncounted: u32,
+        reconciled: &'a Reconciled,
     ) -> Self {
         let (idle, schedule) = policy.in_force(draft.now);
         let target = idle.target(draft.state().in_use());
         let shortfall = UpcomingCapacity::new(draft.state(), policy, ungranted).shortfall(draft.state());
-        Self { observed, policy, idle, schedule, target, ungranted, uncounted, shortfall }
+        let (uncounted, elsewhere) = (reconciled.uncounted, reconciled.elsewhere.as_ref());
+        Self { observed, policy, idle, schedule, target, ungranted, uncounted, elsewhere, shortfall }
     }
 }
 

@@ -9,7 +9,7 @@ use super::classify::KnownLaunches;
 use super::fixed;
 use super::observed::Observed;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
-use super::whereabouts::{self, Coverage, coverage, is_elsewhere};
+use super::whereabouts::{self, Coverage, Elsewhere, coverage, is_elsewhere};
 use crate::core::event::Change;
 use crate::core::ids::InstanceId;
 use crate::core::instance::{Answer, DrainReason, Instance, LaunchRecord, Phase};
@@ -27,6 +27,7 @@ pub(super) struct Reconciled {
     pub(super) held_back: BTreeSet<InstanceId>,
     /// Listed instances with this owner's tag and without a record: they count against `max_instances`.
     pub(super) uncounted: u32,
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 pub(super) fn step(
@@ -51,7 +52,6 @@ pub(super) fn step(
     let mut reconciled = Reconciled::default();
     let (mut todo, mut others) = (Vec::new(), Vec::new());
     report.rows.reserve(draft.state().instances.len());
-    let mut uncovered = observed.listing.as_ref().is_ok_and(|listing| listing.location.is_none());
     // Both are sorted by id, so one walk covers both.
     for (id, instance) in &draft.state().instances {
         while let Some(other) = listed.next_if(|l| l.id < *id) {
@@ -59,7 +59,6 @@ pub(super) fn step(
         }
         let own = listed.next_if(|l| l.id == *id);
         let (observation, noted) = observe(draft, observed, policy, instance, own);
-        uncovered |= observation == Observation::Elsewhere;
         let (recorded, age) = describe(instance, draft.state(), observed, policy, ungranted, draft.now);
         let row = table::recorded(recorded, observation, age);
         report.rows.push((id.clone(), row.number));
@@ -91,9 +90,9 @@ pub(super) fn step(
     }
     reconciled.uncounted = unrecorded(draft, observed, policy, &others, report);
     report.notes.extend(copies(observed));
-    if uncovered {
-        report.notes.extend(whereabouts::note(draft.state(), observed));
-    }
+    reconciled.elsewhere = Elsewhere::find(draft.state(), observed);
+    report.notes.extend(reconciled.elsewhere.as_ref().map(Elsewhere::note));
+    report.notes.extend(whereabouts::unknown(draft.state(), observed));
     let unavailable = fixed::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in

@@ -7,7 +7,7 @@ use super::builder::PlanBuilder;
 use super::counts::{self, InstanceCounts};
 use super::observed::Fresh;
 use super::reconcile::act;
-use super::whereabouts;
+use super::whereabouts::Elsewhere;
 use super::{Effect, ScaleInput};
 use crate::core::availability::{Choice, Unavailable};
 use crate::core::event::Change;
@@ -41,8 +41,8 @@ pub(super) fn step(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>, report: 
     let wanted = wanted(draft, input);
     drop_refused(draft, input, wanted);
     let mut scaled = ScaleReport::default();
-    let elsewhere = || whereabouts::blocks_launches(draft.state(), input.observed).filter(|_| wanted > 0);
-    if let Some(on) = elsewhere().or_else(|| no_offering(draft, input, wanted)) {
+    let elsewhere = input.elsewhere.filter(|_| wanted > 0).map(Elsewhere::waiting_on);
+    if let Some(on) = elsewhere.or_else(|| no_offering(draft, input, wanted)) {
         (report.launches, scaled.blocked) = (Some(on.clone()), Some(on));
         return scaled;
     }
@@ -145,9 +145,7 @@ pub(super) fn launchable(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, under_
     if input.observed.launching.is_none() {
         return 0;
     }
-    if matches!(choice(draft, input), Choice::Wait { .. })
-        || whereabouts::blocks_launches(draft.state(), input.observed).is_some()
-    {
+    if input.elsewhere.is_some() || matches!(choice(draft, input), Choice::Wait { .. }) {
         return 0;
     }
     let needed = input.shortfall.instances;

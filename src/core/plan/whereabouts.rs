@@ -21,10 +21,10 @@ pub(super) enum Coverage {
 }
 
 pub(super) fn coverage(instance: &Instance, listing: &Listing) -> Coverage {
-    match (&instance.location, &listing.location) {
-        (_, None) => Coverage::Unknown,
-        (Some(recorded), Some(listed)) if recorded != listed => Coverage::Elsewhere,
-        (_, Some(_)) => Coverage::Covered,
+    match &listing.location {
+        None => Coverage::Unknown,
+        Some(here) if instance.is_outside(here) => Coverage::Elsewhere,
+        Some(_) => Coverage::Covered,
     }
 }
 
@@ -33,25 +33,40 @@ pub(super) fn is_elsewhere(instance: &Instance, observed: &Observed) -> bool {
     observed.listing.as_ref().is_ok_and(|listing| coverage(instance, listing) == Coverage::Elsewhere)
 }
 
-/// The instances in another location, how many, and the location of the first of them.
-fn elsewhere(state: &PoolState, observed: &Observed) -> Option<(u32, Location, Location)> {
-    let here = observed.listing.as_ref().ok()?.location.clone()?;
-    let mut away = state.instances.values().filter(|instance| is_elsewhere(instance, observed));
-    let location = away.next()?.location.clone()?;
-    Some((u32::try_from(away.count()).unwrap_or(u32::MAX).saturating_add(1), location, here))
+/// The pool's instances in another location.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    instances: u32,
+    /// The location of the first of them.
+    location: Location,
+    /// The location of the list.
+    here: Location,
 }
 
-/// What launches wait for while the pool has instances in another location.
-pub(super) fn blocks_launches(state: &PoolState, observed: &Observed) -> Option<WaitingOn> {
-    let (instances, location, here) = elsewhere(state, observed)?;
-    Some(WaitingOn::Elsewhere { instances, location, here })
-}
-
-/// What operators read about it.
-pub(super) fn note(state: &PoolState, observed: &Observed) -> Option<Note> {
-    if let Some((instances, location, here)) = elsewhere(state, observed) {
-        return Some(Note::Elsewhere { instances, location, here });
+impl Elsewhere {
+    pub(super) fn find(state: &PoolState, observed: &Observed) -> Option<Self> {
+        let here = observed.listing.as_ref().ok()?.location.as_ref()?;
+        let mut outside = state.instances.values().filter(|instance| instance.is_outside(here));
+        let location = outside.next()?.location.clone()?;
+        let instances = u32::try_from(outside.count()).unwrap_or(u32::MAX).saturating_add(1);
+        Some(Self { instances, location, here: here.clone() })
     }
+
+    /// What launches wait for.
+    pub(super) fn waiting_on(&self) -> WaitingOn {
+        let Self { instances, location, here } = self.clone();
+        WaitingOn::Elsewhere { instances, location, here }
+    }
+
+    /// What operators read about it.
+    pub(super) fn note(&self) -> Note {
+        let Self { instances, location, here } = self.clone();
+        Note::Elsewhere { instances, location, here }
+    }
+}
+
+/// What operators read about a list whose location is unknown.
+pub(super) fn unknown(state: &PoolState, observed: &Observed) -> Option<Note> {
     let listing = observed.listing.as_ref().ok().filter(|listing| listing.location.is_none())?;
     let listed = |id: &InstanceId| listing.instances.binary_search_by(|l| l.id.cmp(id)).is_ok();
     let missing = state.instances.keys().filter(|id| !listed(id)).count();

@@ -3,6 +3,7 @@
 use super::attempts::UngrantedAttempts;
 use super::builder::PlanBuilder;
 use super::observed::Observed;
+use super::reconcile::Reconciled;
 use super::scale::{self, ScaleReport};
 use super::upcoming::UpcomingCapacity;
 use super::{ScaleInput, counts};
@@ -42,10 +43,11 @@ pub(super) fn step(
 /// What the attempt waits for according to the record alone, for a call that cannot wait for the keeper's report.
 pub fn by_record(state: &PoolState, attempt: &AttemptName, now: Stamp) -> Option<WaitingOn> {
     let policy = state.policy.as_deref()?;
-    let (observed, ungranted) = (Observed::nothing(state, now), UngrantedAttempts::default());
+    let observed = Observed::nothing(state, now);
+    let (ungranted, reconciled) = (UngrantedAttempts::default(), Reconciled::default());
     let mut draft = PlanBuilder::new(state, now);
     let mut report = Report::new(now, state.revision);
-    let input = ScaleInput::of(&draft, &observed, policy, &ungranted, 0);
+    let input = ScaleInput::of(&draft, &observed, policy, &ungranted, &reconciled);
     let scaled = scale::step(&mut draft, &input, &mut report);
     step(&draft, &input, &scaled, &mut report);
     let (_, on) = report.waiting.into_iter().find(|(name, _)| name == attempt)?;
