@@ -132,6 +132,5 @@ codes! {
     RUNNER_PREPARE_TIMEOUT Warning "runner-prepare-timeout" "`prepare_exec_timeout` ends the wait for an instance before `acquire_timeout` does.";
     RUNNER_TOO_MANY_JOBS Warning "runner-too-many-jobs" "The runner accepts more jobs than the pool has slots: jobs wait while their own timeout runs.";
     RUNNER_TOO_FEW_JOBS Note "runner-too-few-jobs" "The runner accepts fewer jobs than the pool has slots.";
-    RUNNER_CONCURRENT Note "runner-concurrent" "`concurrent` is below the runner's `limit`.";
     RUNNER_SHELL Note "runner-shell" "The runner's `shell` differs from the pool's, and has no effect.";
 }

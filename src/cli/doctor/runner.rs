@@ -1,5 +1,6 @@
 //! The runner's own config.toml: whether its `[[runners]]` sections call Greenroom correctly.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use toml::{Table, Value};
 
 use super::code::{self, Code};
 use crate::cli::args::{Cli, Command, RunnerCall};
+use crate::cli::ui::plural;
 use crate::cli::when::whole;
 use crate::connector::ssh::STOP_MARGIN;
 use crate::core::ids::PoolName;
@@ -294,42 +296,34 @@ fn shell(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Fin
 }
 
 /// Compares the jobs that the runner accepts with the slots of its pools.
-fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent: i64) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let title = &stanza.title;
+fn capacity(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)], concurrent: i64) -> Option<Finding> {
     let limit = stanza.runner.get("limit").and_then(Value::as_integer).filter(|limit| *limit > 0);
-    let slots = serving.iter().fold(0_u64, |sum, (_, needs)| sum.saturating_add(needs.slots));
-    let slots = i64::try_from(slots).unwrap_or(i64::MAX);
-    if let Some(limit) = limit
-        && concurrent < limit
-    {
-        let what = format!(
-            "{title}: `limit` is {limit}, but all runners of this file share `concurrent` = {concurrent}"
-        );
-        found.push(code::RUNNER_CONCURRENT.found(what, format!("set `concurrent = {limit}` or higher")));
-    }
     let (jobs, key) = match limit {
         Some(limit) if limit <= concurrent => (limit, "limit"),
         _ => (concurrent, "concurrent"),
     };
+    let jobs = u64::try_from(jobs).unwrap_or(0);
+    let slots = serving.iter().fold(0_u64, |sum, (_, needs)| sum.saturating_add(needs.slots));
     let pools: Vec<String> = serving.iter().map(|(pool, _)| format!("`{pool}`")).collect();
-    let pools = format!("{} {}", if pools.len() == 1 { "pool" } else { "pools" }, pools.join(", "));
-    let has = if serving.len() == 1 { "has" } else { "have" };
-    let why = "`max_instances` × `capacity_per_instance`";
-    if jobs > slots {
-        let what = format!(
-            "{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why}): further jobs \
-             wait while their timeout runs"
-        );
-        found.push(
-            code::RUNNER_TOO_MANY_JOBS.found(what, format!("set `limit = {slots}` under `[[runners]]`")),
-        );
-    } else if jobs < slots {
-        let what = format!("{title} accepts {jobs} jobs (`{key}`), but {pools} {has} {slots} slots ({why})");
-        let remedy = format!("set `{key} = {slots}` if that many jobs should run");
-        found.push(code::RUNNER_TOO_FEW_JOBS.found(what, remedy));
+    let (pool, has) = if pools.len() == 1 { ("pool", "has") } else { ("pools", "have") };
+    let compared = format!(
+        "{} accepts {} (`{key}`), but {pool} {} {has} {} (`max_instances` × `capacity_per_instance`)",
+        stanza.title,
+        plural(usize::try_from(jobs).unwrap_or(usize::MAX), "job"),
+        pools.join(", "),
+        plural(usize::try_from(slots).unwrap_or(usize::MAX), "slot"),
+    );
+    match jobs.cmp(&slots) {
+        Ordering::Equal => None,
+        Ordering::Greater => {
+            let what = format!("{compared}: further jobs wait while their timeout runs");
+            Some(code::RUNNER_TOO_MANY_JOBS.found(what, format!("set `limit = {slots}` under `[[runners]]`")))
+        }
+        Ordering::Less => {
+            let remedy = format!("set `{key} = {slots}` if that many jobs should run");
+            Some(code::RUNNER_TOO_FEW_JOBS.found(compared, remedy))
+        }
     }
-    found
 }
 
 #[cfg(test)]

@@ -75,10 +75,7 @@ pub(super) fn instance(chapter: &Chapter<'_>, known: &Instance, when: &When) -> 
     if let Some((_, number)) = report.rows.iter().find(|(id, _)| *id == known.id)
         && let Some((_, recorded, _, _, verdict)) = ROWS.iter().find(|row| row.0 == *number)
     {
-        let ago = when.age(report.at);
-        now.push(format!(
-            "the keeper's verdict {ago} ago, row {number} of the reconcile table: {recorded}: {verdict}"
-        ));
+        now.push(format!("the keeper's verdict {} ago: {recorded}: {verdict}", when.age(report.at)));
     }
     let about = |note: &&Note| matches!(note, Note::CallsFailing { instance, .. } | Note::Suspect { instance, .. } if *instance == known.id);
     now.extend(report.notes.iter().filter(about).map(ToString::to_string));

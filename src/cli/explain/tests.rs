@@ -142,8 +142,7 @@ instance linux-7f3a-3, pool linux
   now: the ready command ended with 1
   now: return it to service with
     `greenroom pool resume linux --instance linux-7f3a-3`
-  now: the keeper's verdict 5 s ago, row 20 of the reconcile table: out of
-    service: keep
+  now: the keeper's verdict 5 s ago: out of service: keep
   now: calls about linux-7f3a-3 fail repeatedly (transient error: 503)
 ";
     assert_eq!(text, expected, "{text}");
