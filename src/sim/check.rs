@@ -88,8 +88,8 @@ pub(super) fn launch_requested(world: &mut World, machine: usize, request: &Laun
     }
 }
 
-/// Promise 3, when a pass cannot write its report: a full disk holds up no termination.
-pub(super) fn report_lost(world: &mut World, machine: usize, pool: &PoolName) {
+/// Promise 3, when a pass cannot reserve room or write its report: a full disk holds up no termination.
+pub(super) fn disk_full(world: &mut World, machine: usize, pool: &PoolName) {
     // An effect that hangs holds up its own instance.
     if is_moved(world, machine) || world.scenario.windows.have(Fault::Hangs) {
         return;
@@ -99,10 +99,10 @@ pub(super) fn report_lost(world: &mut World, machine: usize, pool: &PoolName) {
         |i: &Instance| matches!(i.phase, Phase::Draining { .. }) && i.holders.is_empty() && !i.is_static();
     for instance in state.instances.values().filter(|i| is_due(i)) {
         let now = world.now;
-        let (since, passes) = world.truth.held_up.entry(instance.id.clone()).or_insert((now, 0));
-        *passes += 1;
-        // A call that failed before is repeated only after a pause.
-        if *passes > 5 && now > *since + HELD_UP_MS {
+        let (since, errors) = world.truth.held_up.entry(instance.id.clone()).or_insert((now, 0));
+        *errors += 1;
+        // Two errors a pass. A call that failed before is repeated only after a pause.
+        if *errors > 10 && now > *since + HELD_UP_MS {
             let id = instance.id.clone();
             world.broken(format!("promise 3: a full disk holds up the termination of {id}"));
         }

@@ -298,7 +298,7 @@ impl Reports for SimHost {
         let directory = self.step("reports.write_report").await;
         let mut world = self.proc.world.borrow_mut();
         if world.strikes(Fault::DiskFull) {
-            check::report_lost(&mut world, self.proc.machine, pool);
+            check::disk_full(&mut world, self.proc.machine, pool);
             return Err(HostError::Io { what: "no space left on device".to_owned() });
         }
         for (_, row) in &report.rows {

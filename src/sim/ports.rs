@@ -99,7 +99,9 @@ impl Store for SimStore {
 
     async fn reserve(&self) -> Result<(), StoreError> {
         self.proc.step("store.reserve").await;
-        if self.proc.world.borrow_mut().strikes(Fault::DiskFull) {
+        let mut world = self.proc.world.borrow_mut();
+        if world.strikes(Fault::DiskFull) {
+            check::disk_full(&mut world, self.proc.machine, &self.pool);
             return Err(StoreError::Full { what: "no space left on device".to_owned() });
         }
         Ok(())

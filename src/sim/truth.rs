@@ -76,7 +76,7 @@ pub struct Truth {
     pub excused: u64,
     /// Since when a job waits although an instance is free for it, by machine and pool.
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
-    /// Instances to be terminated on a full disk: since when, and how many passes, no call was made about them.
+    /// Instances to be terminated on a full disk: since when, and during how many errors, no call was made about them.
     pub held_up: BTreeMap<InstanceId, (u64, u32)>,
     /// When the last keeper of machine 0 exited by itself, unless a later event excuses it.
     pub keeper_left: Option<u64>,
