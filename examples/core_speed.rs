@@ -123,7 +123,7 @@ impl World {
                 status: Status::Running,
                 created: None,
                 detail: None,
-                fixed: None,
+                static_host: None,
                 notice: None,
             });
             listing.instances.sort_by(|a, b| a.id.cmp(&b.id));

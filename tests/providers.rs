@@ -18,7 +18,7 @@ const PAPER: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
-    fixed: None,
+    static_hosts: None,
     doctor: |_, _| Vec::new(),
 };
 

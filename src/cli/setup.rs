@@ -128,13 +128,13 @@ pub(super) fn build(
         return Err(CliError::config(objection.into()));
     }
     let policy = Arc::new(pool.policy_where(launches, registration.lifetime));
-    let clean_script = match registration.fixed {
-        Some(fixed) => {
+    let clean_script = match registration.static_hosts {
+        Some(static_hosts) => {
             let dirs = JobDirs::of(pool, &around.state_dir)?;
             // A host that all domains may use must not keep what one domain has cached.
             let cache = policy.clean_unbinds.then_some(dirs.cache.as_str());
             let dirs = CleanDirs { builds: &dirs.builds, cache };
-            (fixed.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)?.map(Rc::from)
+            (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)?.map(Rc::from)
         }
         None => None,
     };

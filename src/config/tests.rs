@@ -324,7 +324,7 @@ fn capacity_that_the_default_of_uses_never_fills_is_objected_to_where_instances_
         ),
         "{wrong}"
     );
-    assert_eq!(objection("#", false), None, "a fixed host serves any number");
+    assert_eq!(objection("#", false), None, "a static host serves any number");
     assert_eq!(objection("max_use_count = 4", true), None);
     assert_eq!(objection("max_use_count = 0", true), None);
 }

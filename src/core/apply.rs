@@ -67,9 +67,9 @@ impl PoolState {
             Change::Adopted { instance, endpoint, capacity, uses_left } => {
                 return self.adopted(instance, endpoint, *capacity, *uses_left, at);
             }
-            Change::Resized { instance, capacity } => self.fixed(instance)?.capacity = *capacity,
+            Change::Resized { instance, capacity } => self.static_host(instance)?.capacity = *capacity,
             Change::Readdressed { instance, endpoint } => {
-                self.fixed(instance)?.endpoint = Some(endpoint.clone());
+                self.static_host(instance)?.endpoint = Some(endpoint.clone());
             }
             Change::BecameUnreachable { instance, reason } => {
                 return self.became_unreachable(instance, reason, at);
@@ -136,7 +136,7 @@ impl PoolState {
     }
 
     /// The same for a static host.
-    fn fixed(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
+    fn static_host(&mut self, id: &InstanceId) -> Result<&mut Instance, InapplicableEvent> {
         let instance = self.change(id)?;
         if instance.is_static() {
             Ok(instance)

@@ -279,8 +279,8 @@ mod tests {
     fn states() -> Vec<PoolState> {
         [
             "",
-            "max 9, cap 2 | asked 5s; booting 20s; checking 30s; idle 5m; held 3m by 7,8 of b; held 1m closing 9; \
-             cleaning 5s; aside 1h; draining 9s; fixed idle 2m; idle 4m missing 40s; refused 9s; waits 10",
+            "max 9, cap 2 | requested 5s; booting 20s; checking 30s; idle 5m; held 3m by 7,8 of b; held 1m closing 9; \
+             cleaning 5s; out-of-service 1h; draining 9s; static idle 2m; idle 4m missing 40s; refused 9s; waits 10",
             "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
             "drained | held 5m by 7; waits 8 dead",
         ]

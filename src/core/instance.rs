@@ -385,8 +385,8 @@ mod tests {
             ("cap 1 | held 5m by 7", 0, 0),
             ("cap 3 | checking 5s", 3, 0),
             ("cap 3 | draining 5s by 7", 2, 0),
-            ("cap 3 | fixed cleaning 5s", 3, 0),
-            ("cap 3 | fixed aside 5s", 3, 0),
+            ("cap 3 | static cleaning 5s", 3, 0),
+            ("cap 3 | static out-of-service 5s", 3, 0),
         ] {
             let instance = known(line);
             assert_eq!((instance.free_slots(), instance.usable()), (free, usable), "{line}");
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(idle("idle 5m"), 300);
         assert_eq!(idle("idle 5m of a"), 300, "left five minutes ago, ready six");
         assert_eq!(idle("booting 40s"), 40);
-        let mut cleaned = known("bound | fixed idle 5m of a");
+        let mut cleaned = known("bound | static idle 5m of a");
         cleaned.ready = Some(ago(Duration::from_secs(9)));
         assert_eq!(NOW.since(cleaned.idle_since()).as_secs(), 9);
         cleaned.ready = Some(crate::core::time::Stamp { boot: BootId(6), ..cleaned.ready.unwrap() });
@@ -423,13 +423,13 @@ mod tests {
         assert_eq!(ask("idle 5m"), "i....");
         assert_eq!(ask("idle 5m uses 0"), "i...u");
         assert_eq!(ask("held 5m by 7"), ".....");
-        assert_eq!(ask("fixed idle 5m"), "if...");
+        assert_eq!(ask("static idle 5m"), "if...");
         assert_eq!(ask("refused 5m"), "..rw.");
         assert_eq!(ask("booting 5m"), "...w.");
         assert_eq!(ask("checking 5m"), "...w.");
         assert_eq!(ask("draining 5m"), "...w.");
-        assert_eq!(ask("fixed cleaning 5m"), ".f.w.");
-        assert_eq!(ask("fixed aside 5m"), ".f...");
+        assert_eq!(ask("static cleaning 5m"), ".f.w.");
+        assert_eq!(ask("static out-of-service 5m"), ".f...");
         let mut later = known("refused 5m");
         later.phase = Phase::Draining { reason: DrainReason::LaunchedAfterRefusal };
         assert!(!later.is_refused(), "it is being removed");

@@ -255,7 +255,7 @@ mod tests {
     use crate::core::notation::{attempt, instance, world};
 
     const SOUND: &str = "cap 3 | idle 5m; held 3m by 7,8; held 3m closing 9; booting 5s; checking 5s; refused 5s; \
-                         fixed cleaning 5s; fixed aside 5m by 10; draining 5s by 11; draining 5s; waits 12; waits 13 of b";
+                         static cleaning 5s; static out-of-service 5m by 10; draining 5s by 11; draining 5s; waits 12; waits 13 of b";
 
     /// Violations of the sound state after this change.
     fn broken_by(change: impl FnOnce(&mut PoolState)) -> String {

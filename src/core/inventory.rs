@@ -41,7 +41,7 @@ pub struct Listed {
     /// reclaimed by EC2`), or nothing.
     pub detail: Option<String>,
     /// Properties of a static host; `None` for a launched instance.
-    pub fixed: Option<Fixed>,
+    pub static_host: Option<StaticHost>,
     /// The provider's announcement that it will interrupt or end the instance.
     pub notice: Option<Notice>,
 }
@@ -57,7 +57,7 @@ pub struct Notice {
 
 /// Properties of a static host, in addition to its status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fixed {
+pub struct StaticHost {
     /// Concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub capacity: Option<u32>,
     /// Why it cannot be used now, and the fix.
@@ -199,7 +199,7 @@ mod tests {
             status: Status::Running,
             created: Some(at),
             detail: None,
-            fixed: None,
+            static_host: None,
             notice: None,
         };
         let instances = vec![listed("linux-3f9a-1", Some(tags.clone())), listed("mac-1", None)];

@@ -2,11 +2,11 @@
 //!
 //! `max 4, target 1 | idle 5m; held 3m by 7; waits 8` is a pool with its policy, an idle instance, one that job 7
 //! holds, and a waiting job 8. Before the bar stand settings, separated by commas; after it instances and jobs,
-//! separated by semicolons, each with its age. Launched instances are called `i1`, `i2`, … in their order, fixed hosts
+//! separated by semicolons, each with its age. Launched instances are called `i1`, `i2`, … in their order, static hosts
 //! `h1`, …, unrecorded ones `u1`, …; the attempt of job 7 is `a7`.
 //!
-//! Instances: `asked`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `aside`, `draining`;
-//! with `fixed` a fixed host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a job of
+//! Instances: `requested`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `out-of-service`,
+//! `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a job of
 //! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
 //! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
 //! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering;
@@ -287,7 +287,7 @@ impl World {
         match words[0] {
             "waits" => self.add_waiting(&words),
             "orphan" | "stranger" | "foreign" | "host" => self.add_unrecorded(&words),
-            "fixed" => self.add_instance(&words[1..], true),
+            "static" => self.add_instance(&words[1..], true),
             _ => self.add_instance(&words, false),
         }
     }
@@ -360,8 +360,8 @@ impl World {
         }
     }
 
-    fn add_instance(&mut self, words: &[&str], fixed: bool) {
-        let id = if fixed {
+    fn add_instance(&mut self, words: &[&str], is_static: bool) {
+        let id = if is_static {
             self.others += 1;
             InstanceId::new(format!("h{}", self.others))
         } else {
@@ -371,10 +371,10 @@ impl World {
         let old = words.contains(&"old");
         let age = age(words).unwrap_or(Duration::from_mins(1));
         let at = move |age: Duration| if old { earlier_boot(age) } else { ago(age) };
-        self.begin(&id, words, fixed, &at, age);
+        self.begin(&id, words, is_static, &at, age);
         self.jobs(&id, words, &at, age);
         self.end_up(&id, words, at(age));
-        self.witness(&id, words, fixed);
+        self.witness(&id, words, is_static);
     }
 
     /// From the intent to ready, as far as the phase requires.
@@ -382,13 +382,13 @@ impl World {
         &mut self,
         id: &InstanceId,
         words: &[&str],
-        fixed: bool,
+        is_static: bool,
         at: &dyn Fn(Duration) -> Stamp,
         age: Duration,
     ) {
         let minute = Duration::from_mins(1);
         let past = after(words, "of").is_some() || words[0] == "held";
-        let boots = matches!(words[0], "asked" | "unknown" | "refused" | "booting");
+        let boots = matches!(words[0], "requested" | "unknown" | "refused" | "booting");
         let created = match (boots, past) {
             (true, _) => age,
             (false, false) => age + Duration::from_secs(30),
@@ -399,7 +399,7 @@ impl World {
         let uses = after(words, "uses").map(|n| n.parse::<u32>().unwrap()).or(self.policy.max_use_count);
         let uses_left = uses.map(|left| left + u32::try_from(used).unwrap());
         let instance = id.clone();
-        if fixed {
+        if is_static {
             let endpoint = endpoint();
             let location = Location::new(after(words, "in").unwrap_or("here"));
             let located = Change::Located { instance: id.clone(), location };
@@ -423,7 +423,7 @@ impl World {
             self.tell(at(created), intent);
             let when = at(created.saturating_sub(Duration::from_secs(1)));
             let answer = match words[0] {
-                "asked" => None,
+                "requested" => None,
                 "unknown" => Some(Answer::Unknown { at: when }),
                 "refused" => Some(Answer::Refused { at: when, failure: failure(no) }),
                 _ => Some(Answer::Accepted { at: when }),
@@ -472,9 +472,9 @@ impl World {
         let instance = id.clone();
         match words[0] {
             "cleaning" => self.tell(at, Change::CleaningBegun { instance }),
-            "aside" => self.tell(at, Change::OutOfService { instance, reason: "broken".into() }),
+            "out-of-service" => self.tell(at, Change::OutOfService { instance, reason: "broken".into() }),
             "draining" => self.tell(at, Change::DrainingBegun { instance, reason: DrainReason::ByOperator }),
-            "asked" | "unknown" | "refused" | "booting" | "checking" | "idle" | "held" => {}
+            "requested" | "unknown" | "refused" | "booting" | "checking" | "idle" | "held" => {}
             other => panic!("`{other}` is no phase"),
         }
         if let Some(missing) = after(words, "missing") {
@@ -484,10 +484,10 @@ impl World {
     }
 
     /// What is observed of it.
-    fn witness(&mut self, id: &InstanceId, words: &[&str], fixed: bool) {
+    fn witness(&mut self, id: &InstanceId, words: &[&str], is_static: bool) {
         let denied = words.contains(&"denied");
         let hidden = denied || ["gone", "missing"].iter().any(|w| words.contains(w));
-        let unborn = matches!(words[0], "asked" | "unknown" | "refused");
+        let unborn = matches!(words[0], "requested" | "unknown" | "refused");
         let status = status(words).or((!hidden && !unborn).then_some(Status::Running));
         if denied {
             self.observed.denied.insert(id.clone());
@@ -498,7 +498,7 @@ impl World {
         if let Some(status) = status {
             let (owner, generation) = (OwnerId::new("us"), generation());
             let tags = Tags { pool: PoolName::new("p"), owner, generation, number: self.launched };
-            let tags = (!fixed).then_some(tags);
+            let tags = (!is_static).then_some(tags);
             let mut listed = listed(id, tags, status, None);
             let text = "will end".to_owned();
             listed.notice = match after(words, "ends") {
@@ -555,7 +555,7 @@ fn status(words: &[&str]) -> Option<Status> {
 }
 
 fn listed(id: &InstanceId, tags: Option<Tags>, status: Status, created: Option<Stamp>) -> Listed {
-    Listed { id: id.clone(), tags, status, created, detail: None, fixed: None, notice: None }
+    Listed { id: id.clone(), tags, status, created, detail: None, static_host: None, notice: None }
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ pub fn judge(resource: &Resource, known: &Knowledge<'_>) -> Ownership {
         Unrecorded::OursHeld => Ownership::Held,
         Unrecorded::Stranger => Ownership::Stranger,
         Unrecorded::Foreign => Ownership::Foreign,
-        Unrecorded::Fixed => Ownership::Untagged,
+        Unrecorded::Static => Ownership::Untagged,
     }
 }
 

@@ -171,7 +171,7 @@ impl Engine {
             };
             let now = self.now();
             // Greenroom cannot predict when a static host returns: it is probed at intervals, not continuously.
-            if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_fixed_hosts() {
+            if now.reached(until) || problem.class == ErrorClass::NotFound || setup.has_static_hosts() {
                 return Ok(EffectResult::Failed(problem));
             }
             let close = (now.since(begun) / PART).max(CLOSE_INTERVAL).min(timing.probe_interval);
@@ -197,7 +197,7 @@ impl Engine {
             let by_instance = !matches!(problem, ConnectError::HostFault { .. });
             // A launched instance has the key that Greenroom gave it; a static host may have been reinstalled.
             let message = match problem {
-                ConnectError::HostKey { .. } if setup.has_fixed_hosts() => {
+                ConnectError::HostKey { .. } if setup.has_static_hosts() => {
                     format!(
                         "{problem}; if the new key is legitimate, `greenroom doctor` shows how to accept it"
                     )
@@ -229,7 +229,7 @@ impl Engine {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(Err(error.failure)),
         };
-        if setup.has_fixed_hosts() {
+        if setup.has_static_hosts() {
             let at = self.now();
             self.commit(|state| {
                 let differs = |i: &&Instance| i.is_static() && i.endpoint.as_ref() != Some(&endpoint);
@@ -246,7 +246,7 @@ impl Engine {
     /// unreachable, because a network may fail briefly.
     async fn check_health(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
         let mut reached = self.reach(id, setup).await?;
-        if reached.is_err() && !setup.has_fixed_hosts() {
+        if reached.is_err() && !setup.has_static_hosts() {
             self.host.wakeups.pause(setup.policy.timing.probe_interval).await;
             reached = self.reach(id, setup).await?;
         }
@@ -258,7 +258,7 @@ impl Engine {
             return Ok(EffectResult::Fine);
         };
         let Unreached { failure, by_instance } = problem;
-        if !by_instance && !setup.has_fixed_hosts() {
+        if !by_instance && !setup.has_static_hosts() {
             return Ok(EffectResult::Failed(failure));
         }
         self.commit(|state| request::doubt(state, id, &failure.message, self.now())).await?;

@@ -290,7 +290,7 @@ impl PoolKeeper {
         }
         let now = self.engine.now();
         let timing = &setup.policy.timing;
-        let fixed = setup.has_fixed_hosts();
+        let has_static_hosts = setup.has_static_hosts();
         let no_response = matches!(done.outcome, EffectResult::NoResponse(_));
         match done.outcome {
             EffectResult::Fine => {
@@ -323,8 +323,8 @@ impl PoolKeeper {
                 let until = match done.effect {
                     // Retried when the next health check would be due, at the latest.
                     Effect::CheckHealth { .. } if backed_off.reached(at_health_check) => at_health_check,
-                    _ if fixed && backed_off.reached(at_health_check) => at_health_check,
-                    _ if fixed => backed_off,
+                    _ if has_static_hosts && backed_off.reached(at_health_check) => at_health_check,
+                    _ if has_static_hosts => backed_off,
                     // A booting instance is probed again at each pass; a failing call backs off by its class.
                     Effect::Probe { .. } => now,
                     _ => backed_off,

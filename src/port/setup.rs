@@ -23,7 +23,7 @@ pub struct PoolSetup {
 
 impl PoolSetup {
     /// True if the instances are static hosts, which are adopted and never launched.
-    pub fn has_fixed_hosts(&self) -> bool {
+    pub fn has_static_hosts(&self) -> bool {
         !self.provider.capabilities().launches
     }
 }

@@ -102,7 +102,7 @@ pub struct Registration {
     /// Default of `max_lifetime`, after which an instance ends even if its manager is lost. `None`: no limit.
     pub lifetime: Option<Duration>,
     /// Set for a provider of static hosts; `None`: instances are launched and terminated.
-    pub fixed: Option<FixedHosts>,
+    pub static_hosts: Option<StaticHostCalls>,
     /// Checks whether the provider can work here, without launching anything. If the table does not build, reports
     /// its mistakes.
     pub doctor: fn(&BuildContext, &toml::Table) -> Vec<Finding>,
@@ -110,7 +110,7 @@ pub struct Registration {
 
 /// What a provider of static hosts implements in addition to the trait. Both functions take a table that builds.
 #[derive(Debug, Clone, Copy)]
-pub struct FixedHosts {
+pub struct StaticHostCalls {
     /// Every host of the table, the jump host first.
     pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, Problems>,
     /// Greenroom's own part of cleaning, as a script for `/bin/sh`; `None`: the table turns it off.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{InstanceId, PoolName};
-use crate::core::inventory::{Fixed, Listed, Status, Tags};
+use crate::core::inventory::{Listed, StaticHost, Status, Tags};
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::port::provider::LaunchRequest;
 
@@ -203,7 +203,7 @@ impl Cloud {
             status,
             created: machine.tags.is_some().then(|| cloud_time(machine.made)),
             detail: None,
-            fixed: machine.tags.is_none().then(Fixed::default),
+            static_host: machine.tags.is_none().then(StaticHost::default),
             notice: None,
         };
         let present = self.machines.values().filter(|m| m.made + m.plan.hidden <= then).map(|m| {

@@ -219,7 +219,7 @@ impl Study {
                 status: Status::Starting,
                 created: Some(now),
                 detail: None,
-                fixed: None,
+                static_host: None,
                 notice: None,
             };
             let instances = &mut self.listing().instances;

@@ -131,7 +131,7 @@ pub(super) async fn examine(
 }
 
 fn has_hosts(pool: &PoolConfig) -> bool {
-    crate::provider::find(&pool.provider.kind).is_ok_and(|known| known.fixed.is_some())
+    crate::provider::find(&pool.provider.kind).is_ok_and(|known| known.static_hosts.is_some())
 }
 
 type Policies = BTreeMap<PoolName, Policy>;

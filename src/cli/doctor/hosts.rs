@@ -37,11 +37,12 @@ struct Needs<'a> {
 
 /// Checks all hosts of a pool concurrently.
 pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) -> Vec<Finding> {
-    let Some(fixed) = provider::find(&pool.provider.kind).ok().and_then(|known| known.fixed) else {
+    let Some(static_hosts) = provider::find(&pool.provider.kind).ok().and_then(|known| known.static_hosts)
+    else {
         return Vec::new();
     };
     // The provider reports an invalid table, and keys that are not pinned.
-    let hosts = (fixed.named)(context, &pool.provider.table).unwrap_or_default();
+    let hosts = (static_hosts.named)(context, &pool.provider.table).unwrap_or_default();
     let known = hosts.iter().filter(|host| !host.endpoint.host_key.is_empty() && host.blocked.is_none());
     let tries = known.map(async |host| {
         let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);

@@ -77,14 +77,14 @@ fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, 
     let named = pool.map(|pool| context.the_pool(Some(pool))).transpose()?;
     let (mut found, mut known) = (Vec::new(), Vec::new());
     for pool in context.config()?.pools.values().filter(|p| named.as_ref().is_none_or(|n| *n == p.name)) {
-        let Some(fixed) = provider::find(&pool.provider.kind)?.fixed else { continue };
+        let Some(static_hosts) = provider::find(&pool.provider.kind)?.static_hosts else { continue };
         let build = BuildContext {
             pool: pool.name.clone(),
             state_dir: around.state_dir.clone(),
             program: around.program.clone(),
             clock: std::rc::Rc::clone(&around.clock),
         };
-        for host in (fixed.named)(&build, &pool.provider.table)? {
+        for host in (static_hosts.named)(&build, &pool.provider.table)? {
             known.push(host.name.to_string());
             if host.name.as_str() == name {
                 found.push((pool.name.clone(), host));

@@ -93,7 +93,7 @@ fn launches_older_than_a_minute_do_not_count_for_the_rate() {
 #[test]
 fn only_a_refused_launch_is_tried_anew_and_begins_from_the_beginning() {
     let anew = "only a refused launch is repeated, as the next attempt";
-    for text in ["asked 5s", "booting 5s", "idle 5m", "draining 5s"] {
+    for text in ["requested 5s", "booting 5s", "idle 5m", "draining 5s"] {
         assert_eq!(misfit(text, intended("i1", 1, 2)), anew, "{text}");
     }
     assert_eq!(misfit("refused 5m", intended("i1", 1, 1)), anew);
@@ -108,12 +108,12 @@ fn only_a_refused_launch_is_tried_anew_and_begins_from_the_beginning() {
 fn an_answer_belongs_to_its_attempt_and_a_refusal_counts() {
     let accepted = || Answer::Accepted { at: NOW };
     assert_eq!(
-        misfit("asked 5s", answered("i1", 2, accepted())),
+        misfit("requested 5s", answered("i1", 2, accepted())),
         "the answer is to another attempt to launch"
     );
     assert_eq!(misfit("", answered("i1", 1, accepted())), "no such instance");
-    assert_eq!(misfit("fixed idle 5m", answered("h1", 1, accepted())), "a static host is not launched");
-    let mut world = world("asked 5s");
+    assert_eq!(misfit("static idle 5m", answered("h1", 1, accepted())), "a static host is not launched");
+    let mut world = world("requested 5s");
     assert_eq!(after(&mut world, answered("i1", 1, Answer::Unknown { at: NOW })), "");
     assert_eq!(world.state.launches.failures, 0);
     let refusal = Answer::Refused { at: NOW, failure: failure(ErrorClass::Quota) };
@@ -128,7 +128,7 @@ fn launches_that_are_refused_together_are_one_failure() {
     let throttled = || failure(ErrorClass::Throttled { until: None });
     // Requested five seconds ago; the last failure: the row before it, and its age.
     for (row, age, then) in [(0, 1, 1), (0, 9, 1), (2, 1, 2), (2, 4, 2), (2, 5, 2), (2, 6, 3), (4, 60, 5)] {
-        let mut world = world("asked 5s");
+        let mut world = world("requested 5s");
         world.state.launches.failures = row;
         world.state.launches.last = Some((ago(Duration::from_secs(age)), failure(ErrorClass::Quota)));
         after(&mut world, answered("i1", 1, Answer::Refused { at: NOW, failure: throttled() }));
@@ -140,7 +140,9 @@ fn launches_that_are_refused_together_are_one_failure() {
 
 #[test]
 fn reaching_an_instance_answers_an_unanswered_launch() {
-    for (text, at) in [("asked 5s", NOW), ("unknown 5s", NOW), ("booting 5s", ago(Duration::from_secs(4)))] {
+    for (text, at) in
+        [("requested 5s", NOW), ("unknown 5s", NOW), ("booting 5s", ago(Duration::from_secs(4)))]
+    {
         let mut world = world(text);
         assert_eq!(after(&mut world, Change::Reached { instance: instance("i1"), endpoint: endpoint() }), "");
         let reached = known(&world, "i1");
@@ -153,7 +155,7 @@ fn reaching_an_instance_answers_an_unanswered_launch() {
     for text in ["idle 5m", "checking 5s", "refused 5s", "draining 5s"] {
         assert_eq!(misfit(text, again("i1")), WRONG_PHASE.0, "{text}");
     }
-    assert_eq!(misfit("fixed aside 5m", again("h1")), WRONG_PHASE.0);
+    assert_eq!(misfit("static out-of-service 5m", again("h1")), WRONG_PHASE.0);
 }
 
 #[test]
@@ -165,13 +167,13 @@ fn what_becomes_ready_ends_a_row_of_failures_and_says_how_long_a_boot_takes() {
     // Requested half a minute before it was reached.
     assert_eq!(world.state.launches.boot_ms, [56_000]);
     assert_eq!(misfit("idle 5m", Change::BecameReady { instance: instance("i1") }), WRONG_PHASE.0);
-    assert_eq!(misfit("fixed cleaning 5m", Change::BecameReady { instance: instance("h1") }), WRONG_PHASE.0);
+    assert_eq!(misfit("static cleaning 5m", Change::BecameReady { instance: instance("h1") }), WRONG_PHASE.0);
     assert_eq!(misfit("", Change::BecameReady { instance: instance("i1") }), NO_INSTANCE.0);
 }
 
 #[test]
 fn the_last_nine_boots_are_remembered_and_their_median_is_usual() {
-    let mut world = world("checking 26s; fixed checking 1s");
+    let mut world = world("checking 26s; static checking 1s");
     assert_eq!(world.state.launches.usual_boot(), None);
     world.state.launches.boot_ms = vec![1, 9, 8, 7, 6, 5, 4, 3, 2];
     after(&mut world, Change::BecameReady { instance: instance("i1") });
@@ -258,11 +260,11 @@ fn nothing_is_granted_without_room_trust_or_request() {
     let waits = |text: &str| misfit(&format!("{text}; waits 8"), granted(8, "i1"));
     assert_eq!(waits("held 5m by 7"), room);
     assert_eq!(waits("cap 2 | idle 5m uses 0"), room);
-    for phase in ["asked 5s", "booting 5s", "checking 5s", "draining 5s"] {
+    for phase in ["requested 5s", "booting 5s", "checking 5s", "draining 5s"] {
         assert_eq!(waits(phase), room, "{phase}");
     }
-    for phase in ["checking 5s", "cleaning 5s", "aside 5s"] {
-        assert_eq!(misfit(&format!("fixed {phase}; waits 8"), granted(8, "h1")), room, "{phase}");
+    for phase in ["checking 5s", "cleaning 5s", "out-of-service 5s"] {
+        assert_eq!(misfit(&format!("static {phase}; waits 8"), granted(8, "h1")), room, "{phase}");
     }
     assert_eq!(waits("idle 5m of b"), "the instance belongs to another trust domain");
     assert_eq!(waits("idle 5m of a"), "");
@@ -301,7 +303,7 @@ fn an_instance_is_unbound_only_while_nobody_has_used_it() {
     assert!(domain_after("cap 2 | held 5m by 6,7", released(7, false, false)), "another job is on it");
     assert!(domain_after("held 5m by 7 of a", released(7, false, false)), "one has used it before");
     assert!(!domain_after("held 5m by 7", released(7, false, false)));
-    assert!(!domain_after("cap 2 | fixed held 5m by 7", released(7, false, false)));
+    assert!(!domain_after("cap 2 | static held 5m by 7", released(7, false, false)));
 }
 
 #[test]
@@ -313,8 +315,8 @@ fn a_cleaned_host_is_nobodys_again_also_after_a_grant_given_back_unused() {
         assert_eq!(known(&world, "h1").ready, Some(NOW));
         world
     };
-    assert!(cleaned("bound | fixed idle 5m of a").state.instances[&instance("h1")].domain.is_some());
-    let mut world = cleaned("fixed idle 5m of a");
+    assert!(cleaned("bound | static idle 5m of a").state.instances[&instance("h1")].domain.is_some());
+    let mut world = cleaned("static idle 5m of a");
     assert_eq!(known(&world, "h1").domain, None);
     let at = NOW.plus(MINUTE);
     world.tell(at, requested(8, 8));
@@ -327,12 +329,12 @@ fn a_cleaned_host_is_nobodys_again_also_after_a_grant_given_back_unused() {
 
 #[test]
 fn a_cleaned_host_is_not_used_up() {
-    let mut world = world("uses 2 | fixed idle 5m of a uses 0");
+    let mut world = world("uses 2 | static idle 5m of a uses 0");
     assert!(known(&world, "h1").is_used_up());
     world.tell(NOW, Change::CleaningBegun { instance: instance("h1") });
     world.tell(NOW, Change::Cleaned { instance: instance("h1") });
     assert_eq!(known(&world, "h1").uses_left, Some(2));
-    assert_eq!(misfit("fixed idle 5m", Change::Cleaned { instance: instance("h1") }), WRONG_PHASE.0);
+    assert_eq!(misfit("static idle 5m", Change::Cleaned { instance: instance("h1") }), WRONG_PHASE.0);
 }
 
 #[test]
@@ -361,15 +363,17 @@ fn a_rejected_job_waits_again_at_its_old_place() {
 #[test]
 fn a_host_is_not_cleaned_or_brought_back_under_a_job() {
     let begun = Change::CleaningBegun { instance: instance("h1") };
-    assert_eq!(misfit("fixed held 5m by 7", begun.clone()), HELD.0);
-    assert_eq!(misfit("fixed held 5s closing 7", begun.clone()), HELD.0);
-    assert_eq!(misfit("fixed aside 5s", begun), "");
+    assert_eq!(misfit("static held 5m by 7", begun.clone()), HELD.0);
+    assert_eq!(misfit("static held 5s closing 7", begun.clone()), HELD.0);
+    assert_eq!(misfit("static out-of-service 5s", begun), "");
     let restored = || Change::ReturnedToService { instance: instance("h1") };
-    assert_eq!(misfit("fixed aside 5m by 7", restored()), HELD.0);
-    assert_eq!(misfit("fixed idle 5m", restored()), WRONG_PHASE.0);
+    assert_eq!(misfit("static out-of-service 5m by 7", restored()), HELD.0);
+    assert_eq!(misfit("static idle 5m", restored()), WRONG_PHASE.0);
     let launched = Change::ReturnedToService { instance: instance("i1") };
     assert_eq!(misfit("booting 5s", launched), WRONG_PHASE.0, "not a way round the first check");
-    for (text, phase) in [("fixed aside 5m", "checking"), ("fixed aside 5m of a", "cleaning")] {
+    for (text, phase) in
+        [("static out-of-service 5m", "checking"), ("static out-of-service 5m of a", "cleaning")]
+    {
         let mut world = world(text);
         assert_eq!(after(&mut world, restored()), "");
         assert_eq!(known(&world, "h1").phase.word(), phase, "{text}");
@@ -382,15 +386,15 @@ fn only_what_is_on_its_way_out_is_forgotten() {
     for text in ["draining 5s", "refused 5s"] {
         assert_eq!(forget(text), "", "{text}");
     }
-    for text in ["asked 5s", "unknown 5s", "booting 5s", "checking 5s", "idle 5m"] {
+    for text in ["requested 5s", "unknown 5s", "booting 5s", "checking 5s", "idle 5m"] {
         assert_eq!(forget(text), WRONG_PHASE.0, "{text}");
     }
     assert_eq!(forget("draining 5s by 7"), HELD.0);
     assert_eq!(forget("draining 5s closing 7"), "");
     assert_eq!(forget(""), NO_INSTANCE.0);
     let host = |text: &str| misfit(text, Change::Forgotten { instance: instance("h1") });
-    assert_eq!(host("fixed idle 5m"), "", "a host that is gone from the list cannot be drained");
-    assert_eq!(host("fixed held 5m by 7"), HELD.0);
+    assert_eq!(host("static idle 5m"), "", "a host that is gone from the list cannot be drained");
+    assert_eq!(host("static held 5m by 7"), HELD.0);
 }
 
 #[test]
@@ -401,7 +405,7 @@ fn a_drained_instance_takes_no_more_jobs_and_a_host_is_never_drained() {
     assert_eq!((drained.usable(), drained.holders.len(), drained.since), (0, 1, NOW));
     assert_eq!(after(&mut world, draining("i1", DrainReason::ByOperator)), WRONG_PHASE.0);
     assert_eq!(
-        misfit("fixed idle 5m", draining("h1", DrainReason::ByOperator)),
+        misfit("static idle 5m", draining("h1", DrainReason::ByOperator)),
         "a static host cannot be terminated"
     );
     assert_eq!(misfit("", draining("i1", DrainReason::ByOperator)), NO_INSTANCE.0);
@@ -443,7 +447,7 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
 
 #[test]
 fn setting_aside_keeps_the_reason_and_the_jobs() {
-    let mut world = world("fixed held 5m by 7");
+    let mut world = world("static held 5m by 7");
     let aside = Change::OutOfService { instance: instance("h1"), reason: "smoke".into() };
     assert_eq!(after(&mut world, aside.clone()), "");
     assert_eq!(known(&world, "h1").phase, Phase::OutOfService { reason: "smoke".into() });
@@ -470,7 +474,7 @@ fn what_was_missing_before_a_launch_call_is_not_missing_after_it() {
         (Answer::Unknown { at: NOW }, false),
         (Answer::Refused { at: NOW, failure: failure(ErrorClass::Quota) }, true),
     ] {
-        let mut world = world("asked 40s");
+        let mut world = world("requested 40s");
         after(&mut world, Change::MissingFromList { instance: instance("i1"), begun: ago(MINUTE) });
         assert_eq!(after(&mut world, answered("i1", 1, answer)), "");
         assert_eq!(known(&world, "i1").missing.is_some(), is_missing);

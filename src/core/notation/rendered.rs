@@ -95,7 +95,7 @@ fn describe(change: &Change) -> String {
         Change::SlotFreed { attempt } => format!("{attempt} departs"),
         Change::CleaningBegun { instance } => format!("{instance} to clean"),
         Change::Cleaned { instance } => format!("{instance} cleaned"),
-        Change::OutOfService { instance, .. } => format!("{instance} aside"),
+        Change::OutOfService { instance, .. } => format!("{instance} out-of-service"),
         Change::ReturnedToService { instance } => format!("{instance} restored"),
         Change::DrainingBegun { instance, reason: why } => format!("{instance} drains: {}", word(why)),
         Change::MissingFromList { instance, .. } => format!("{instance} missed"),

@@ -63,7 +63,7 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("", "instance 3 1h untagged", Untagged),
         ("", "instance 3 1h untagged nameless", Untagged),
         ("idle 1h", "instance 1 1h", Recorded),
-        ("asked 10s", "instance 1 1h", Recorded),
+        ("requested 10s", "instance 1 1h", Recorded),
         ("draining 1h denied", "instance 1 1h", Recorded),
         // It was terminated and forgotten during the provider's call.
         (";; draining 1h", "instance 1 1h", Recorded),
@@ -81,9 +81,9 @@ fn whatever_the_provider_has_stands_in_one_way_to_the_record() {
         ("idle 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
         ("idle 1h denied", "volume 1 1m", Young),
         ("idle 1h denied", "volume 1 1h them", Foreign),
-        ("aside 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
+        ("out-of-service 1h denied", "volume 1 1h", Orphaned(OrphanReason::InstanceGone)),
         ("held 1h by 7 denied", "volume 1 1h", Recorded),
-        ("asked 1m denied", "volume 1 1h", Recorded),
+        ("requested 1m denied", "volume 1 1h", Recorded),
         ("draining 1h denied", "volume 1 1h", Recorded),
         (";; draining 1h", "volume 1 1h", Recorded),
     ];
@@ -106,8 +106,15 @@ fn what_an_open_attempt_names_is_in_use() {
 
 #[test]
 fn only_what_is_ours_and_not_in_use_is_ever_left_over() {
-    let recorded =
-        ["", "idle 1h", "held 1h by 7", "asked 1m", "draining 1h", "idle 1h denied", "held 1h by 7 denied"];
+    let recorded = [
+        "",
+        "idle 1h",
+        "held 1h by 7",
+        "requested 1m",
+        "draining 1h",
+        "idle 1h denied",
+        "held 1h by 7 denied",
+    ];
     for text in
         ["instance 1 9h them", "volume 1 9h them", "volume 1 9h elsewhen", "instance 99 9h", "volume 99 9h"]
     {
@@ -122,7 +129,7 @@ fn only_what_is_ours_and_not_in_use_is_ever_left_over() {
 
 #[test]
 fn an_instance_is_doubtful_when_something_of_it_is_there_and_it_is_not() {
-    let seen = world("idle 1h; idle 1h; asked 1m; draining 1h; idle 1h");
+    let seen = world("idle 1h; idle 1h; requested 1m; draining 1h; idle 1h");
     let found: Vec<Resource> =
         ["instance 1 1h", "volume 1 1h", "volume 2 1h nameless", "volume 3 1m", "volume 4 1h", "volume 8 1h"]
             .map(resource)

@@ -27,7 +27,7 @@ impl<'a> KnownLaunches<'a> {
 
     /// Classifies an instance without a record by its tags.
     pub fn classify(&self, id: &InstanceId, tags: Option<&Tags>) -> Unrecorded {
-        let Some(tags) = tags else { return Unrecorded::Fixed };
+        let Some(tags) = tags else { return Unrecorded::Static };
         if tags.owner != *self.owner {
             return Unrecorded::Foreign;
         }

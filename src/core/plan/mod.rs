@@ -10,7 +10,6 @@ pub mod backoff;
 mod builder;
 pub mod classify;
 mod counts;
-mod fixed;
 pub mod health;
 mod notices;
 mod observed;
@@ -18,6 +17,7 @@ mod reconcile;
 pub mod request;
 mod retire;
 mod scale;
+mod static_hosts;
 pub mod table;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@ use super::Effect;
 use super::attempts::UngrantedAttempts;
 use super::builder::PlanBuilder;
 use super::classify::KnownLaunches;
-use super::fixed;
 use super::observed::Observed;
+use super::static_hosts;
 use super::table::{self, Age, Observation, Recorded, Unrecorded, Verdict};
 use super::whereabouts::{self, Coverage, Elsewhere, coverage, is_elsewhere};
 use crate::core::event::Change;
@@ -81,10 +81,10 @@ pub(super) fn step(
             draft.emit(change);
         }
         if let Some(own) = own {
-            fixed::resize(draft, policy, own);
+            static_hosts::resize(draft, policy, own);
         }
         if verdict == Verdict::HoldBack {
-            fixed::hold_back(draft, policy, &id, own);
+            static_hosts::hold_back(draft, policy, &id, own);
         }
         carry_out(draft, observed, policy, id, &verdict);
     }
@@ -93,7 +93,7 @@ pub(super) fn step(
     reconciled.elsewhere = Elsewhere::find(draft.state(), observed);
     report.notes.extend(reconciled.elsewhere.as_ref().map(Elsewhere::note));
     report.notes.extend(whereabouts::unknown(draft.state(), observed));
-    let unavailable = fixed::unavailable(observed);
+    let unavailable = static_hosts::unavailable(observed);
     let unavailable_ids: BTreeSet<&InstanceId> = unavailable.iter().map(|(id, _)| *id).collect();
     for (id, failing) in
         observed.failing_calls.iter().filter(|(id, t)| t.failures > 0 && !unavailable_ids.contains(id))
@@ -389,7 +389,7 @@ fn unrecorded(
     let (mut strangers, mut orphans) = (Vec::new(), Vec::new());
     for listed in others {
         let kind = KnownLaunches::seen_by(draft.state(), observed).classify(&listed.id, listed.tags.as_ref());
-        owned += u32::from(!matches!(kind, Unrecorded::Fixed | Unrecorded::Foreign));
+        owned += u32::from(!matches!(kind, Unrecorded::Static | Unrecorded::Foreign));
         let due = grace_ends(listed, observed, policy, draft.now);
         let late = draft.now.reached(due);
         // The missing part of the list may contain a stranger.
@@ -399,7 +399,7 @@ fn unrecorded(
         let id = listed.id.clone();
         match row.verdict {
             Verdict::Adopt => {
-                let capacity = listed.fixed.as_ref().and_then(|fixed| fixed.capacity);
+                let capacity = listed.static_host.as_ref().and_then(|host| host.capacity);
                 act(draft, observed, Effect::Adopt { instance: id, capacity });
             }
             Verdict::Leave if kind == Unrecorded::Ours && !late => draft.wake_at(due),

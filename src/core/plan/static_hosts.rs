@@ -9,8 +9,8 @@ use crate::core::policy::Policy;
 
 /// Records another capacity, as soon as the present jobs fit.
 pub(super) fn resize(draft: &mut PlanBuilder<'_>, policy: &Policy, listed: &Listed) {
-    let (Some(fixed), Some(known)) = (&listed.fixed, draft.state().instance(&listed.id)) else { return };
-    let capacity = fixed.capacity.unwrap_or(policy.capacity_per_instance);
+    let (Some(host), Some(known)) = (&listed.static_host, draft.state().instance(&listed.id)) else { return };
+    let capacity = host.capacity.unwrap_or(policy.capacity_per_instance);
     let fits = u32::try_from(known.holders.len()).is_ok_and(|jobs| jobs <= capacity);
     if known.is_static() && known.capacity != capacity && fits {
         draft.emit(Change::Resized { instance: listed.id.clone(), capacity });
@@ -27,7 +27,7 @@ pub(super) fn hold_back(
     if !draft.state().instance(id).is_some_and(|known| known.is_static() && known.is_idle()) {
         return;
     }
-    let reported = listed.and_then(|l| l.fixed.as_ref()?.problem.clone());
+    let reported = listed.and_then(|l| l.static_host.as_ref()?.problem.clone());
     let why = reported.unwrap_or_else(|| "it is starting".to_owned());
     draft.emit(Change::BecameUnreachable { instance: id.clone(), reason: why });
     draft.wake_at(draft.now.plus(policy.timing.probe_interval));
@@ -36,5 +36,5 @@ pub(super) fn hold_back(
 /// The hosts that the provider reports as unusable now, and why.
 pub(super) fn unavailable(observed: &Observed) -> Vec<(&InstanceId, &str)> {
     let listed = observed.listing.iter().flat_map(|listing| &listing.instances);
-    listed.filter_map(|l| Some((&l.id, l.fixed.as_ref()?.problem.as_deref()?))).collect()
+    listed.filter_map(|l| Some((&l.id, l.static_host.as_ref()?.problem.as_deref()?))).collect()
 }

@@ -63,7 +63,7 @@ pub enum Age {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unrecorded {
     /// A static host.
-    Fixed,
+    Static,
     /// This owner, a known generation, a known number.
     Ours,
     /// The same, and an open attempt's directory names it.
@@ -223,8 +223,8 @@ pub fn recorded(recorded: Recorded, observation: Observation, age: Age) -> Row {
 /// The row for a listed instance without a record.
 pub fn unrecorded(kind: Unrecorded, status: Status, age: Age) -> Row {
     let (number, verdict) = match (kind, status, age) {
-        (Unrecorded::Fixed, Status::Running, _) => (24, Verdict::Adopt),
-        (Unrecorded::Fixed, Status::Starting | Status::Stopping, _) => (25, Verdict::Leave),
+        (Unrecorded::Static, Status::Running, _) => (24, Verdict::Adopt),
+        (Unrecorded::Static, Status::Starting | Status::Stopping, _) => (25, Verdict::Leave),
         (Unrecorded::Ours, _, Age::Young | Age::Due) => (26, Verdict::Leave),
         (Unrecorded::Ours, _, Age::Late) => (27, Verdict::Reap),
         (Unrecorded::OursHeld, _, _) => (28, Verdict::Leave),
@@ -264,7 +264,7 @@ mod tests {
     ];
     const AGES: [Age; 3] = [Age::Young, Age::Due, Age::Late];
     const UNRECORDED: [Unrecorded; 5] = [
-        Unrecorded::Fixed,
+        Unrecorded::Static,
         Unrecorded::Ours,
         Unrecorded::OursHeld,
         Unrecorded::Stranger,

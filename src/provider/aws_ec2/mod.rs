@@ -28,7 +28,7 @@ pub const REGISTRATION: Registration = Registration {
     build: build_without_calls,
     guest_dirs: None,
     lifetime: Some(LIFETIME),
-    fixed: None,
+    static_hosts: None,
     doctor: doctor::without_calls,
 };
 

@@ -267,7 +267,7 @@ fn listed(machine: &Machine, now: Stamp) -> Option<Listed> {
         } else {
             Some(machine.what.clone())
         },
-        fixed: None,
+        static_host: None,
         notice: machine.announced(now),
     })
 }

@@ -43,7 +43,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: Some(guest_dirs),
     lifetime: None,
-    fixed: None,
+    static_hosts: None,
     doctor: doctor::doctor,
 };
 
@@ -95,7 +95,7 @@ impl Local {
             status: dir.life()?.status(),
             created: Some(created),
             detail: None,
-            fixed: None,
+            static_host: None,
             notice: None,
         }))
     }

@@ -45,7 +45,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
-    fixed: None,
+    static_hosts: None,
     doctor: doctor::doctor,
 };
 
@@ -154,7 +154,7 @@ fn entry(dir: &InstanceDir) -> io::Result<Option<Listed>> {
         status: life.status(),
         created: Some(created),
         detail,
-        fixed: None,
+        static_host: None,
         notice: None,
     }))
 }

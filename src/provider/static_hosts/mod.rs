@@ -8,11 +8,11 @@ use std::rc::Rc;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use super::{BuildContext, Built, Calls, FixedHosts, NamedHost, Registration};
+use super::{BuildContext, Built, Calls, NamedHost, Registration, StaticHostCalls};
 use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, Location, PoolName};
-use crate::core::inventory::{Capabilities, Fixed, Listed, Listing, Status};
+use crate::core::inventory::{Capabilities, Listed, Listing, StaticHost, Status};
 use crate::keys::KeyTable;
 use crate::keys::problem::Problems;
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
@@ -34,7 +34,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
-    fixed: Some(FixedHosts { named, clean: clean::script }),
+    static_hosts: Some(StaticHostCalls { named, clean: clean::script }),
     doctor: doctor::doctor,
 };
 
@@ -176,14 +176,14 @@ impl Provider for StaticHosts {
         let probes = self.settings.hosts.iter().map(async |host| {
             let problem = self.problem(host, jump.as_ref()).await;
             let status = if problem.is_some() { Status::Starting } else { Status::Running };
-            let fixed = Some(Fixed { capacity: host.capacity, problem });
+            let static_host = Some(StaticHost { capacity: host.capacity, problem });
             Listed {
                 id: InstanceId::new(&host.name),
                 tags: None,
                 status,
                 created: None,
                 detail: None,
-                fixed,
+                static_host,
                 notice: None,
             }
         });

@@ -22,7 +22,7 @@ use crate::host::local::Role;
 pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliError> {
     let context = Context::open(place, Role::Operator)?;
     let pool = context.the_pool(Some(pool))?;
-    if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_fixed_hosts() {
+    if context.pool(&context.config()?.pools[&pool])?.setup.current().await.0.has_static_hosts() {
         return Err(CliError::say(format!("pool `{pool}` has static hosts, which cannot be booted"))
             .help("run `greenroom doctor`, which checks each of them"));
     }

@@ -52,7 +52,7 @@ fn an_instance_is_capacity_only_for_the_domain_that_has_used_it() {
     table(
         does,
         &[
-            ("max 1, bound | fixed idle 5m of b; waits 8 of a", "h1 to clean; clean h1"),
+            ("max 1, bound | static idle 5m of b; waits 8 of a", "h1 to clean; clean h1"),
             (
                 "max 2, cap 2 | held 5m by 7 of b; waits 8 of a; waits 9 of b",
                 "a9 gets i1; i2 intended; launch i2",
@@ -71,7 +71,7 @@ fn what_an_earlier_boot_recorded_as_ready_is_not_handed_out() {
         does,
         &[
             ("max 1 | idle 5m old; waits 8", "i1 drains: rebooted; terminate i1"),
-            ("max 1, hosts | fixed idle 5m old; waits 8", "h1 to clean; clean h1"),
+            ("max 1, hosts | static idle 5m old; waits 8", "h1 to clean; clean h1"),
             ("max 1, cap 2 | held 5m by 7 old; waits 8", ""),
         ],
     );
@@ -83,7 +83,7 @@ fn what_a_store_that_forgets_nothing_recorded_is_handed_out_after_a_reboot_too()
         does,
         &[
             ("max 1, durable | idle 5m old; waits 8", "a8 gets i1"),
-            ("max 1, hosts, durable | fixed idle 5m old; waits 8", "a8 gets h1"),
+            ("max 1, hosts, durable | static idle 5m old; waits 8", "a8 gets h1"),
             ("max 1, cap 2, durable | held 5m by 7 old; waits 8", "a8 gets i1"),
             // It booted for ten minutes, which is too long with or without a reboot.
             ("durable | booting 10s old", "i1 drains: neverready; terminate i1"),
@@ -99,7 +99,7 @@ fn an_instance_that_something_is_wrong_with_is_held_back() {
             ("max 1 | idle 5m starting; waits 8", "i1 drains: maderoom; terminate i1"),
             ("max 1 | idle 5m named 9; waits 8", ""),
             ("max 1, cap 2 | held 5m by 7 named 9; waits 8", ""),
-            ("drained | fixed idle 5m; waits 8", ""),
+            ("drained | static idle 5m; waits 8", ""),
         ],
     );
 }
@@ -116,7 +116,7 @@ fn a_job_gets_no_instance_that_dies_of_age_before_its_timeout() {
                 "a8 gets i2; i1 drains: surplus; terminate i1",
             ),
             // A static host does not age, and an instance that has just become ready has its full lifetime left.
-            ("hosts, lifetime 2h | fixed idle 9h; waits 8 timeout 1h", "a8 gets h1"),
+            ("hosts, lifetime 2h | static idle 9h; waits 8 timeout 1h", "a8 gets h1"),
             ("max 1, lifetime 1h | idle 0s; waits 8 timeout 1h", "a8 gets i1"),
         ],
     );

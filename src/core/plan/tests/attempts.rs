@@ -42,7 +42,7 @@ fn builds_that_outlived_their_attempt_are_removed_and_no_others() {
 
 #[test]
 fn an_attempt_that_holds_nothing_is_ended_only_when_nobody_is_at_it() {
-    let idle = "fixed aside 5m named 9";
+    let idle = "static out-of-service 5m named 9";
     assert_eq!(changed(idle, |w| w.seen(9).runner = Presence::Gone), "end attempt a9 (the runner is gone)");
     let busy = |w: &mut World| (w.seen(9).begun, w.seen(9).lease_held) = (ago(Duration::from_hours(9)), true);
     assert_eq!(changed(idle, busy), "", "a call of it lives");
@@ -72,14 +72,18 @@ fn an_attempt_that_cannot_be_read_keeps_its_instance_until_its_record_says_that_
     assert_eq!(with("held 20m by 7", unused), "end attempt a7 (unused for too long)");
     let by_record = "end attempt a7 (it exceeded its job's timeout)";
     assert_eq!(with("held 75m by 7", |s| s.lease_held = true), by_record, "by the request");
-    assert_eq!(with("fixed aside 5m named 7", |s| s.lease_held = true), "", "no record knows its timeout");
+    assert_eq!(
+        with("static out-of-service 5m named 7", |s| s.lease_held = true),
+        "",
+        "no record knows its timeout"
+    );
     let notes = |text: &str| {
         let mut world = world(text);
         unreadable(world.seen(7));
         world.plan().report.notes.len()
     };
     assert_eq!(notes("held 5m by 7"), 1);
-    assert_eq!(notes("fixed aside 5m named 7"), 0, "it may belong to any pool");
+    assert_eq!(notes("static out-of-service 5m named 7"), 0, "it may belong to any pool");
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn a_mark_that_stands_releases_what_the_dead_cleanup_did_not() {
     let last = |w: &mut World| w.seen(7).closed = Some(cleaned(NOW));
     let used_up = changed("uses 1 | held 5m by 7 uses 0", last);
     assert_eq!(used_up, "a7 leaves; i1 drains: usedup; terminate i1");
-    assert_eq!(changed("fixed held 5m by 7", last), "a7 leaves; h1 to clean; clean h1");
+    assert_eq!(changed("static held 5m by 7", last), "a7 leaves; h1 to clean; clean h1");
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn an_attempt_without_a_directory_is_over_unless_it_came_after_the_look() {
     assert_eq!(lost("max 0 | waits 8 5m"), "a8 withdrawn");
     assert_eq!(lost("max 0 | waits 8 29s"), "");
     let old = "a7 leaves; i1 drains: rebooted; terminate i1";
-    assert_eq!(lost("max 1 | held 29s by 7 old"), old, "asked in an earlier boot");
+    assert_eq!(lost("max 1 | held 29s by 7 old"), old, "requested in an earlier boot");
     // Names before, between and after the existing ones.
     let some =
         |w: &mut World| w.observed.attempts.retain(|name, _| *name == attempt(3) || *name == attempt(5));
@@ -163,7 +167,7 @@ fn a_request_whose_call_is_dead_leaves_the_queue() {
     let closed = |w: &mut World| w.seen(8).closed = Some(cleaned(NOW));
     assert_eq!(changed("max 1 | idle 5m; waits 8; waits 9", closed), "a8 withdrawn; a9 gets i1");
     let later = |w: &mut World| w.observed.attempts_at = ago(Duration::from_secs(10));
-    assert_eq!(changed("max 0 | waits 8 dead", later), "", "it asked when the directories were read");
+    assert_eq!(changed("max 0 | waits 8 dead", later), "", "its request came when the directories were read");
 }
 
 #[test]
@@ -173,7 +177,7 @@ fn a_closing_call_keeps_its_slot_for_a_minute_at_most() {
         &[
             ("max 1 | held 59s closing 7; waits 8", ""),
             ("max 1 | held 60s closing 7; waits 8", "a7 departs; a8 gets i1"),
-            ("fixed held 60s closing 7", "a7 departs; h1 to clean; clean h1"),
+            ("static held 60s closing 7", "a7 departs; h1 to clean; clean h1"),
             ("uses 1 | held 60s closing 7 uses 0", "a7 departs; i1 drains: usedup; terminate i1"),
             ("uses 1 | held 59s closing 7 uses 0", ""),
             // No wake-up is scheduled for an instance that is drained anyway.
@@ -189,7 +193,7 @@ fn a_closing_call_keeps_its_slot_for_a_minute_at_most() {
 #[test]
 fn directories_go_a_day_after_the_end() {
     let closed = |age: Duration| {
-        changed("fixed aside 5m named 9", move |w| w.seen(9).closed = Some(cleaned(ago(age))))
+        changed("static out-of-service 5m named 9", move |w| w.seen(9).closed = Some(cleaned(ago(age))))
     };
     assert_eq!(closed(Duration::from_secs(86_399)), "");
     assert_eq!(closed(Duration::from_hours(24)), "remove the directory of a9");

@@ -83,7 +83,7 @@ fn answer(world: &mut World, class: Option<ErrorClass>) {
 #[test]
 fn a_refusal_that_is_no_offerings_fault_keeps_the_offering_and_pulls_the_brake() {
     for class in [ErrorClass::Transient, ErrorClass::Throttled { until: None }] {
-        let mut world = world("offerings 2 | asked 0s missing 0s as c1; waits 8");
+        let mut world = world("offerings 2 | requested 0s missing 0s as c1; waits 8");
         answer(&mut world, Some(class));
         assert_eq!(render(&world.plan()), "");
         assert_eq!(world.state.launches.failures, 1);
@@ -94,7 +94,7 @@ fn a_refusal_that_is_no_offerings_fault_keeps_the_offering_and_pulls_the_brake()
 
 #[test]
 fn a_refused_offering_is_no_failed_launch_and_costs_none_of_the_rate() {
-    let mut world = world("offerings 2, rate 1, breaker 1 | asked 0s missing 0s as c1; waits 8");
+    let mut world = world("offerings 2, rate 1, breaker 1 | requested 0s missing 0s as c1; waits 8");
     world.state.launches.recent = vec![NOW];
     answer(&mut world, Some(ErrorClass::Quota));
     assert_eq!(world.state.launches.failures, 0);

@@ -177,7 +177,7 @@ proptest! {
         let mut blind = world(&line);
         let mut seeing = blind.clone();
         let made = blind.state.instances.values().filter(|i| !i.is_refused());
-        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, fixed: None, notice: None });
+        let running = made.map(|i| Listed { id: i.id.clone(), tags: None, status: Status::Running, created: None, detail: None, static_host: None, notice: None });
         let mut listing = Listing::empty(NOW, Some(Location::new("here")));
         listing.instances = running.collect();
         seeing.observed.listing = Ok(listing);

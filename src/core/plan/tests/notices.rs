@@ -15,7 +15,7 @@ fn an_instance_without_a_job_is_replaced_before_it_ends() {
             // A waiting job gets another instance.
             ("idle 5m ends now; waits 8", "i1 drains: announced; i2 intended; terminate i1; launch i2"),
             ("idle 5m ends now; idle 5m; waits 8", "i1 drains: announced; a8 gets i2; terminate i1"),
-            ("fixed idle 5m ends now", ""),
+            ("static idle 5m ends now", ""),
             ("draining 5m ends now", "terminate i1"),
             ("idle 5m ends now named 8", ""),
         ],

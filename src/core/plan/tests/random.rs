@@ -38,10 +38,19 @@ fn hindrance() -> impl Strategy<Value = String> {
 
 /// `number` gives the jobs of different items different IDs.
 fn item(number: usize) -> impl Strategy<Value = String> {
-    let empty =
-        one_of(&["asked", "unknown", "refused", "booting", "checking", "idle", "idle", "idle", "draining"]);
-    let host = one_of(&["fixed checking", "fixed idle", "fixed cleaning", "fixed aside"]);
-    let held = one_of(&["held", "held", "draining", "fixed held", "fixed aside"]);
+    let empty = one_of(&[
+        "requested",
+        "unknown",
+        "refused",
+        "booting",
+        "checking",
+        "idle",
+        "idle",
+        "idle",
+        "draining",
+    ]);
+    let host = one_of(&["static checking", "static idle", "static cleaning", "static out-of-service"]);
+    let held = one_of(&["held", "held", "draining", "static held", "static out-of-service"]);
     let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
     let bound = project().prop_map(|p| format!("of {p}"));
     let job = 10 * (number + 1);

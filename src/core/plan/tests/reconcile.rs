@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::core::inventory::Fixed;
+use crate::core::inventory::StaticHost;
 use crate::core::notation::{NOW, ago, does, notes, render, table, world};
 use crate::core::plan::unconfirmed_absences;
 use crate::core::report::Note;
@@ -13,9 +13,9 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
     table(
         does,
         &[
-            ("asked 29s", "i1 missed"),
-            ("asked 30s", "i1 missed; launch i1"),
-            ("asked 30s missing 10s", "launch i1"),
+            ("requested 29s", "i1 missed"),
+            ("requested 30s", "i1 missed; launch i1"),
+            ("requested 30s missing 10s", "launch i1"),
             // Half a minute after the last try, not after the first one.
             ("unknown 30s", "i1 missed"),
             ("unknown 31s", "i1 missed; launch i1"),
@@ -23,15 +23,15 @@ fn a_launch_without_an_answer_is_repeated_after_a_while_with_the_same_token() {
             ("max 2 | held 5m by 7; unknown 31s", "i2 missed; launch i2"),
             ("max 1 | held 5m by 7; unknown 31s", "i2 missed; i2 drains: surplus; terminate i2"),
             ("unknown 31s failing 5s", "i1 missed"),
-            ("unlisted | asked 40s", ""),
-            ("partial | asked 40s", ""),
+            ("unlisted | requested 40s", ""),
+            ("partial | requested 40s", ""),
             // The list began before the launch was requested.
-            ("list 50s | asked 40s", ""),
-            ("repeats | asked 40s", "i1 missed"),
-            ("reap | asked 40s", "i1 missed"),
-            ("asked 40s starting", "probe i1"),
-            ("asked 40s running", "probe i1"),
-            ("asked 40s stopping", "i1 drains: stopped; terminate i1"),
+            ("list 50s | requested 40s", ""),
+            ("repeats | requested 40s", "i1 missed"),
+            ("reap | requested 40s", "i1 missed"),
+            ("requested 40s starting", "probe i1"),
+            ("requested 40s running", "probe i1"),
+            ("requested 40s stopping", "i1 drains: stopped; terminate i1"),
         ],
     );
 }
@@ -41,16 +41,16 @@ fn a_launch_that_does_not_become_ready_in_time_is_given_up() {
     table(
         does,
         &[
-            ("asked 599s missing 10s", "launch i1"),
-            ("asked 600s missing 10s", "i1 drains: neverready; terminate i1"),
-            ("unlisted | asked 600s", "i1 drains: neverready; terminate i1"),
+            ("requested 599s missing 10s", "launch i1"),
+            ("requested 600s missing 10s", "i1 drains: neverready; terminate i1"),
+            ("unlisted | requested 600s", "i1 drains: neverready; terminate i1"),
             ("booting 599s", "probe i1"),
             ("booting 600s", "i1 drains: neverready; terminate i1"),
             // Counted from the launch, half a minute before it was reached.
             ("checking 569s", "probe i1"),
             ("checking 570s", "i1 drains: neverready; terminate i1"),
             ("booting 10s busy", ""),
-            ("fixed checking 2h", "probe h1"),
+            ("static checking 2h", "probe h1"),
         ],
     );
 }
@@ -71,8 +71,8 @@ fn absence_takes_two_complete_lists_far_enough_apart_and_an_endpoint_that_says_n
             ("partial | idle 5m missing 31s running", "i1 seen"),
             ("booting 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
             ("checking 5m missing 31s denied", "i1 drains: vanished; terminate i1"),
-            ("fixed cleaning 5m missing 31s denied", "h1 forgotten"),
-            ("fixed aside 5m missing 31s denied", "h1 forgotten"),
+            ("static cleaning 5m missing 31s denied", "h1 forgotten"),
+            ("static out-of-service 5m missing 31s denied", "h1 forgotten"),
             ("draining 5m missing 31s", "terminate i1"),
             ("draining 5m missing 31s denied", "forget i1"),
             ("draining 5m missing 31s denied busy", ""),
@@ -108,10 +108,10 @@ fn an_instance_in_use_is_only_suspected() {
             ("held 5m by 7 stopping", ""),
             ("held 5m by 7 starting", ""),
             ("draining 5m by 7 missing 31s denied", ""),
-            ("fixed aside 5m by 7 missing 31s denied", ""),
+            ("static out-of-service 5m by 7 missing 31s denied", ""),
             ("idle 5m named 9 missing 31s denied", ""),
             ("booting 20m named 9 stopping", ""),
-            ("fixed cleaning 5m named 9", ""),
+            ("static cleaning 5m named 9", ""),
         ],
     );
     table(
@@ -132,18 +132,18 @@ fn a_machine_that_was_rebooted_hands_nothing_out_that_it_recorded_before() {
         does,
         &[
             ("idle 5m old", "i1 drains: rebooted; terminate i1"),
-            ("fixed idle 5m old", "h1 to clean; clean h1"),
+            ("static idle 5m old", "h1 to clean; clean h1"),
             ("held 5m by 7 old", ""),
             // The lost end of the journal may have made it ready and granted it.
-            ("asked 10s old", "i1 missed; i1 drains: rebooted; terminate i1"),
+            ("requested 10s old", "i1 missed; i1 drains: rebooted; terminate i1"),
             ("booting 10s old", "i1 drains: rebooted; terminate i1"),
             ("checking 10s old", "i1 drains: rebooted; terminate i1"),
-            ("fixed checking 10s old", "h1 to clean; clean h1"),
-            ("fixed cleaning 10s old", "clean h1"),
-            ("fixed aside 10s old", ""),
+            ("static checking 10s old", "h1 to clean; clean h1"),
+            ("static cleaning 10s old", "clean h1"),
+            ("static out-of-service 10s old", ""),
             ("draining 10s old", "terminate i1"),
-            ("bound | fixed idle 5m old of a", "h1 to clean; clean h1"),
-            ("bound | fixed idle 5m old", "h1 to clean; clean h1"),
+            ("bound | static idle 5m old of a", "h1 to clean; clean h1"),
+            ("bound | static idle 5m old", "h1 to clean; clean h1"),
         ],
     );
 }
@@ -162,14 +162,14 @@ fn an_instance_that_only_an_open_attempt_names_serves_that_one_and_nobody_else()
             ("idle 5m user 9", "i1 drains: unaccounted"),
             ("cap 2 | held 5m by 7 user 9", "i1 drains: unaccounted"),
             ("booting 5m user 9", "i1 drains: unaccounted"),
-            ("fixed idle 5m user 9", "h1 to clean"),
-            ("fixed checking 5m user 9", "h1 to clean"),
+            ("static idle 5m user 9", "h1 to clean"),
+            ("static checking 5m user 9", "h1 to clean"),
             // Where cleaning does not unbind, the job may have been of any domain.
-            ("bound | fixed idle 5m user 9", "h1 aside"),
-            ("bound | fixed idle 5m of a user 9", "h1 to clean"),
-            ("fixed cleaning 5m user 9", ""),
-            ("cap 2 | fixed held 5m by 7 user 9", ""),
-            ("fixed aside 5m user 9", ""),
+            ("bound | static idle 5m user 9", "h1 out-of-service"),
+            ("bound | static idle 5m of a user 9", "h1 to clean"),
+            ("static cleaning 5m user 9", ""),
+            ("cap 2 | static held 5m by 7 user 9", ""),
+            ("static out-of-service 5m user 9", ""),
             ("idle 5m user 9 missing 31s denied", ""),
         ],
     );
@@ -266,13 +266,13 @@ fn an_idle_instance_that_nobody_has_heard_of_for_a_while_is_asked() {
     table(
         does,
         &[
-            ("hosts | fixed idle 60s unheard", "check the health of h1"),
-            ("hosts | fixed idle 59s unheard", ""),
-            ("hosts | fixed idle 60s", ""),
-            ("hosts | fixed held 5m by 7 unheard", ""),
-            ("hosts, bound | fixed idle 5m of a unheard; waits 8 of a", "a8 gets h1"),
-            ("hosts | fixed idle 5m starting unheard", "h1 doubted"),
-            ("hosts | fixed cleaning 5m unheard", "clean h1"),
+            ("hosts | static idle 60s unheard", "check the health of h1"),
+            ("hosts | static idle 59s unheard", ""),
+            ("hosts | static idle 60s", ""),
+            ("hosts | static held 5m by 7 unheard", ""),
+            ("hosts, bound | static idle 5m of a unheard; waits 8 of a", "a8 gets h1"),
+            ("hosts | static idle 5m starting unheard", "h1 doubted"),
+            ("hosts | static cleaning 5m unheard", "clean h1"),
             ("idle 60s unheard", "check the health of i1"),
             ("idle 59s unheard", ""),
             ("idle 5m", ""),
@@ -286,13 +286,13 @@ fn another_capacity_is_recorded_as_soon_as_the_present_jobs_fit() {
     let resized = |text: &str, capacity: Option<u32>| {
         let mut world = world(text);
         let listing = world.observed.listing.as_mut().unwrap();
-        listing.instances[0].fixed = Some(Fixed { capacity, problem: None });
+        listing.instances[0].static_host = Some(StaticHost { capacity, problem: None });
         render(&world.plan())
     };
-    assert_eq!(resized("hosts | fixed idle 5s", Some(3)), "h1 holds 3");
-    assert_eq!(resized("hosts, cap 2 | fixed idle 5s", None), "");
-    assert_eq!(resized("hosts, cap 2 | fixed idle 5s cap 4", None), "h1 holds 2");
-    assert_eq!(resized("hosts, cap 2 | fixed held 5s by 7,8", Some(1)), "");
+    assert_eq!(resized("hosts | static idle 5s", Some(3)), "h1 holds 3");
+    assert_eq!(resized("hosts, cap 2 | static idle 5s", None), "");
+    assert_eq!(resized("hosts, cap 2 | static idle 5s cap 4", None), "h1 holds 2");
+    assert_eq!(resized("hosts, cap 2 | static held 5s by 7,8", Some(1)), "");
 }
 
 #[test]
@@ -303,21 +303,21 @@ fn hosts_are_adopted_when_they_run() {
             ("hosts | host; host starting; host stopping", "adopt u1"),
             ("hosts, drained | host", "adopt u1"),
             // One that stops may start again: it waits, as it is.
-            ("hosts | fixed idle 5m stopping; waits 8", "h1 doubted"),
-            ("hosts | fixed idle 5m starting", "h1 doubted"),
-            ("hosts, cap 2 | fixed held 5m by 7 starting", ""),
-            ("hosts | fixed checking 5m", "probe h1"),
-            ("hosts | fixed checking 5m starting", "probe h1"),
-            ("hosts | fixed cleaning 5m stopping", ""),
-            ("hosts | fixed idle 5m missing 31s denied", "h1 forgotten"),
-            ("hosts | fixed checking 5m missing 31s denied", "h1 forgotten"),
+            ("hosts | static idle 5m stopping; waits 8", "h1 doubted"),
+            ("hosts | static idle 5m starting", "h1 doubted"),
+            ("hosts, cap 2 | static held 5m by 7 starting", ""),
+            ("hosts | static checking 5m", "probe h1"),
+            ("hosts | static checking 5m starting", "probe h1"),
+            ("hosts | static cleaning 5m stopping", ""),
+            ("hosts | static idle 5m missing 31s denied", "h1 forgotten"),
+            ("hosts | static checking 5m missing 31s denied", "h1 forgotten"),
         ],
     );
 }
 
 #[test]
 fn a_state_directory_that_was_moved_changes_nothing_and_touches_nothing() {
-    let mut world = world("moved, target 2 | idle 50m; asked 20m; draining 5m; orphan 6m; waits 8");
+    let mut world = world("moved, target 2 | idle 50m; requested 20m; draining 5m; orphan 6m; waits 8");
     world.policy.max_instances = 99;
     assert_eq!(render(&world.plan()), "");
     assert_eq!(world.plan().report.waiting.len(), 1);
@@ -345,7 +345,7 @@ fn operators_hear_what_is_wrong() {
     );
     let mut again = world("draining 5m failing 5s");
     again.observed.failing_calls.values_mut().for_each(|t| t.failures = 0);
-    assert!(again.plan().report.notes.is_empty(), "asked for, not yet gone: no failing");
+    assert!(again.plan().report.notes.is_empty(), "requested, not yet gone: nothing failed");
 }
 
 #[test]
@@ -379,9 +379,9 @@ fn a_plan_wakes_the_keeper_when_the_next_thing_falls_due() {
         ("held 5m by 7", Some(10)),
         ("booting 595s", Some(5)),
         ("booting 10s", Some(10)),
-        ("fixed checking 20m", Some(10)),
-        ("fixed cleaning 20m", Some(10)),
-        ("fixed idle 20m", None),
+        ("static checking 20m", Some(10)),
+        ("static cleaning 20m", Some(10)),
+        ("static idle 20m", None),
         ("idle 5m gone", Some(30)),
         ("idle 5m missing 10s", Some(20)),
         // Missing for long enough, but this list is older than that.

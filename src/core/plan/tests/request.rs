@@ -114,10 +114,10 @@ fn what_has_served_its_last_job_is_drained_and_a_host_is_cleaned() {
     assert_eq!(releases("held 5m by 7 uses 0; waits 8", true, false), "a7 leaves; i1 drains: usedup");
     assert_eq!(releases("held 5m by 7 uses 0; waits 8", false, false), "a7 leaves unused; a8 gets i1");
     assert_eq!(releases("cap 2 | held 5m by 6,7 uses 0", true, false), "a7 leaves");
-    assert_eq!(releases("fixed held 5m by 7; waits 8", true, false), "a7 leaves; h1 to clean");
-    assert_eq!(releases("fixed held 5m by 7; waits 8 of b", false, false), "a7 leaves unused; a8 gets h1");
-    assert_eq!(releases("uses 3 | fixed held 5m by 7 uses 0", true, false), "a7 leaves; h1 to clean");
-    assert_eq!(releases("fixed aside 5m by 7", true, false), "a7 leaves");
+    assert_eq!(releases("static held 5m by 7; waits 8", true, false), "a7 leaves; h1 to clean");
+    assert_eq!(releases("static held 5m by 7; waits 8 of b", false, false), "a7 leaves unused; a8 gets h1");
+    assert_eq!(releases("uses 3 | static held 5m by 7 uses 0", true, false), "a7 leaves; h1 to clean");
+    assert_eq!(releases("static out-of-service 5m by 7", true, false), "a7 leaves");
     assert_eq!(releases("draining 5m by 7", true, false), "a7 leaves");
 }
 
@@ -125,7 +125,7 @@ fn what_has_served_its_last_job_is_drained_and_a_host_is_cleaned() {
 fn a_slot_that_a_pass_left_closing_is_free_when_its_cleanup_knows_of_no_call() {
     assert_eq!(releases("held 5m closing 7; waits 8", true, false), "a7 departs; a8 gets i1");
     assert_eq!(releases("held 5m closing 7 uses 0", true, false), "a7 departs; i1 drains: usedup");
-    assert_eq!(releases("fixed held 5m closing 7", true, false), "a7 departs; h1 to clean");
+    assert_eq!(releases("static held 5m closing 7", true, false), "a7 departs; h1 to clean");
     assert_eq!(releases("held 5m closing 7; waits 8", true, true), "");
     assert_eq!(releases("held 5m closing 9; waits 8", true, false), "");
 }
@@ -142,32 +142,32 @@ fn a_job_that_finds_its_instance_broken_gets_another_one_at_once() {
         |text: &str| render_events(&request::reject(&world(text).state, &attempt(7), "no answer", NOW));
     assert_eq!(rejects("held 5m by 7; idle 6m; waits 8"), "a7 rejects; i1 doubted; a7 gets i2");
     assert_eq!(rejects("held 5m by 7; waits 8"), "a7 rejects; i1 doubted");
-    assert_eq!(rejects("fixed held 5m by 7; waits 8"), "a7 rejects; h1 doubted");
+    assert_eq!(rejects("static held 5m by 7; waits 8"), "a7 rejects; h1 doubted");
     assert_eq!(rejects("cap 2 | held 5m by 6,7"), "a7 rejects; i1 doubted");
     assert_eq!(rejects("cap 2 | draining 5m by 6,7"), "a7 rejects");
-    assert_eq!(rejects("fixed aside 5m by 7"), "a7 rejects");
+    assert_eq!(rejects("static out-of-service 5m by 7"), "a7 rejects");
     assert_eq!(rejects("idle 5m; waits 7"), "");
 }
 
 #[test]
 fn a_host_that_was_doubted_while_jobs_were_on_it_is_cleaned_all_the_same() {
-    let mut world = world("cap 2 | fixed held 5m by 6,7; waits 8");
+    let mut world = world("cap 2 | static held 5m by 6,7; waits 8");
     let events = request::reject(&world.state, &attempt(7), "no answer", NOW);
     assert_eq!(render_events(&events), "a7 rejects; h1 doubted", "nobody else gets it");
     world.carry(&events);
     let leaving = Release { how: End::CleanedUp, used: true, closing: false };
     let events = request::release(&world.state, &attempt(6), leaving, NOW);
     assert_eq!(render_events(&events), "a6 leaves; h1 to clean");
-    let mut twice = self::world("cap 2 | fixed held 5m by 6,7");
+    let mut twice = self::world("cap 2 | static held 5m by 6,7");
     twice.carry(&request::reject(&twice.state, &attempt(7), "no answer", NOW));
     let events = request::reject(&twice.state, &attempt(6), "no answer", NOW);
     assert_eq!(render_events(&events), "a6 rejects", "it still comes back by itself");
     let doubts = |text: &str| {
         render_events(&request::doubt(&self::world(text).state, &instance("h1"), "no answer", NOW))
     };
-    assert_eq!(doubts("fixed idle 5m"), "h1 doubted");
-    assert_eq!(doubts("fixed cleaning 5m"), "");
-    assert_eq!(doubts("fixed aside 5m"), "");
+    assert_eq!(doubts("static idle 5m"), "h1 doubted");
+    assert_eq!(doubts("static cleaning 5m"), "");
+    assert_eq!(doubts("static out-of-service 5m"), "");
 }
 
 #[test]
@@ -177,12 +177,12 @@ fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
     assert_eq!(ready("checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1");
     assert_eq!(ready("cap 2 | checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1; a9 gets i1");
     assert_eq!(ready("lifetime 1h | checking 5s; waits 8 timeout 1h", "i1"), "i1 ready; a8 gets i1");
-    assert_eq!(ready("fixed cleaning 5s of b; waits 8", "h1"), "h1 cleaned; a8 gets h1");
-    assert_eq!(ready("bound | fixed cleaning 5s of b; waits 8", "h1"), "h1 cleaned");
+    assert_eq!(ready("static cleaning 5s of b; waits 8", "h1"), "h1 cleaned; a8 gets h1");
+    assert_eq!(ready("bound | static cleaning 5s of b; waits 8", "h1"), "h1 cleaned");
     for text in ["booting 5s", "idle 5m", "draining 5s", ""] {
         assert_eq!(ready(text, "i1"), "", "{text}");
     }
-    assert_eq!(ready("fixed aside 5m", "h1"), "");
+    assert_eq!(ready("static out-of-service 5m", "h1"), "");
     let mut without = world("checking 5s; waits 8");
     without.state.policy = None;
     assert_eq!(render_events(&request::ready(&without.state, &instance("i1"), NOW)), "i1 ready");
@@ -195,13 +195,13 @@ fn an_instance_leaves_service_without_harm_to_its_jobs() {
         let id = state.instances.keys().next().cloned().unwrap_or_else(|| instance("i1"));
         render_events(&request::withdraw(&state, &id, DrainReason::ByOperator, NOW))
     };
-    for text in ["asked 5s", "booting 5s", "checking 5s", "idle 5m", "held 5m by 7"] {
+    for text in ["requested 5s", "booting 5s", "checking 5s", "idle 5m", "held 5m by 7"] {
         assert_eq!(leaves(text), "i1 drains: byoperator", "{text}");
     }
-    for text in ["fixed checking 5s", "fixed idle 5m", "fixed held 5m by 7", "fixed cleaning 5s"] {
-        assert_eq!(leaves(text), "h1 aside", "{text}");
+    for text in ["static checking 5s", "static idle 5m", "static held 5m by 7", "static cleaning 5s"] {
+        assert_eq!(leaves(text), "h1 out-of-service", "{text}");
     }
     assert_eq!(leaves("draining 5s"), "");
-    assert_eq!(leaves("fixed aside 5s"), "");
+    assert_eq!(leaves("static out-of-service 5s"), "");
     assert_eq!(leaves(""), "");
 }

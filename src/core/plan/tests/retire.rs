@@ -76,7 +76,7 @@ fn the_aged_go_when_they_are_idle_and_not_before() {
             ("lifetime 10m | idle 569s", ""),
             ("lifetime 10m | idle 570s", "i1 drains: expired; terminate i1"),
             ("lifetime 10m | held 50m by 7", ""),
-            ("lifetime 10m | fixed idle 50m", ""),
+            ("lifetime 10m | static idle 50m", ""),
             ("lifetime 10m, target 1 | idle 50m", "i1 drains: expired; i2 intended; terminate i1; launch i2"),
         ],
     );
@@ -88,7 +88,7 @@ fn a_drained_pool_empties_as_its_jobs_end() {
         does,
         &[
             (
-                "drained, target 1 | idle 5s; held 5m by 7; refused 5s; fixed idle 5m; waits 8",
+                "drained, target 1 | idle 5s; held 5m by 7; refused 5s; static idle 5m; waits 8",
                 "i3 missed; i1 drains: byoperator; i3 drains: byoperator; terminate i1; terminate i3",
             ),
             ("drained | draining 5m", "terminate i1"),
@@ -144,13 +144,13 @@ fn a_host_is_cleaned_for_a_job_of_another_project_if_a_clean_unbinds() {
         let text = render(&world.plan());
         text.strip_prefix("policy; ").unwrap_or(&text).to_owned()
     };
-    assert_eq!(bound("hosts, bound | fixed idle 5m of b; waits 8 of a"), "h1 to clean; clean h1");
-    let two = "hosts, bound | fixed idle 5m of b; fixed idle 6m of b; waits 8 of a";
+    assert_eq!(bound("hosts, bound | static idle 5m of b; waits 8 of a"), "h1 to clean; clean h1");
+    let two = "hosts, bound | static idle 5m of b; static idle 6m of b; waits 8 of a";
     assert_eq!(bound(two), "h1 to clean; clean h1", "as many as needed");
-    let under_way = "hosts, bound | fixed idle 5m of b; fixed cleaning 5s of b; waits 8 of a";
+    let under_way = "hosts, bound | static idle 5m of b; static cleaning 5s of b; waits 8 of a";
     assert_eq!(bound(under_way), "clean h2");
     assert_eq!(
-        does("hosts | fixed idle 5m named 9 of b; waits 8 of a"),
+        does("hosts | static idle 5m named 9 of b; waits 8 of a"),
         "h1 to clean",
         "when attempt 9 has ended"
     );
@@ -158,7 +158,7 @@ fn a_host_is_cleaned_for_a_job_of_another_project_if_a_clean_unbinds() {
 
 #[test]
 fn a_host_is_cleaned_once_after_its_job_whatever_a_reboot_did_to_the_clock() {
-    let mut world = world("bound | fixed idle 5m of a");
+    let mut world = world("bound | static idle 5m of a");
     let ready = world.state.instance(&instance("h1")).and_then(|i| i.ready).expect("it is idle");
     let mut left = |at: Stamp| {
         let host = world.state.instances.get_mut(&instance("h1")).expect("it is there");

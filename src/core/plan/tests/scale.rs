@@ -16,7 +16,7 @@ fn one_instance_is_launched_for_each_job_that_nothing_on_its_way_will_serve() {
             ("waits 8", "i1 intended; launch i1"),
             ("waits 8; waits 9", "i1 intended; i2 intended; launch i1; launch i2"),
             ("booting 5s; waits 8", "probe i1"),
-            ("asked 5s missing 1s; waits 8", ""),
+            ("requested 5s missing 1s; waits 8", ""),
             ("checking 5s; waits 8", "probe i1"),
             ("booting 5s; waits 8; waits 9", "i2 intended; probe i1; launch i2"),
             ("draining 5s; waits 8", "i2 intended; terminate i1; launch i2"),
@@ -62,7 +62,7 @@ fn the_target_counts_spare_slots_beside_the_waiting_jobs() {
         ("max 9, target 1, cap 2, any | waits 8", 1), // here all domains may use it
         ("max 9, target 2, cap 2, any | waits 8", 2),
         ("target 1 | idle 5m; waits 8", 1),
-        ("target 1 | fixed idle 5m", 0),
+        ("target 1 | static idle 5m", 0),
         ("max 9, factor 0.5 | held 5m by 1; held 5m by 2; held 5m by 3", 2),
         ("max 9, cap 2, target 1, lifetime 10m | idle 11m", 1),
         // An instance on its way counts by its own slots, even after the policy changes.

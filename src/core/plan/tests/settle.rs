@@ -77,7 +77,7 @@ impl World {
                         status,
                         created: None,
                         detail: None,
-                        fixed: None,
+                        static_host: None,
                         notice: None,
                     });
                     listing.instances.sort_by(|a, b| a.id.cmp(&b.id));

@@ -18,7 +18,7 @@ fn a_list_of_another_location_proves_nothing_about_an_instance() {
             ("held 5m by 7 gone in there", ""),
             ("draining 1m gone in there", ""),
             ("draining 5m missing 31s denied in there", ""),
-            ("asked 40s in there", ""),
+            ("requested 40s in there", ""),
             ("refused 10s in there", "i1 missed; i1 drains: surplus; terminate i1"),
             (
                 "refused 10s running in there",
@@ -26,7 +26,7 @@ fn a_list_of_another_location_proves_nothing_about_an_instance() {
             ),
             // What is given up there is not terminated by calls that go elsewhere.
             ("booting 600s gone in there", "i1 drains: neverready"),
-            ("fixed idle 5m gone in there", ""),
+            ("static idle 5m gone in there", ""),
         ],
     );
 }
@@ -38,7 +38,7 @@ fn an_instance_that_is_listed_is_where_the_list_is_from() {
         &[
             ("idle 5m in there", "i1 located in here"),
             ("idle 5m missing 31s running in there", "i1 seen; i1 located in here"),
-            ("fixed idle 5m in there", "h1 located in here"),
+            ("static idle 5m in there", "h1 located in here"),
             ("nowhere | idle 5m in there", ""),
         ],
     );
@@ -54,7 +54,7 @@ fn a_list_of_unknown_location_shows_instances_and_denies_none() {
             ("nowhere | draining 5m stopping", "terminate i1"),
             // Launches go on, and an unanswered one is not repeated.
             ("nowhere, target 1 | ", "i1 intended; launch i1"),
-            ("nowhere | asked 40s", ""),
+            ("nowhere | requested 40s", ""),
         ],
     );
     table(

@@ -11,9 +11,9 @@ fn each_reason_is_given_where_it_is_the_reason() {
             ("waits 8", "a8: i1 is booting"),
             ("booting 5s; waits 8", "a8: i1 is booting"),
             ("checking 5s; waits 8", "a8: i1 is booting"),
-            ("hosts | fixed cleaning 5s; waits 8", "a8: h1 is being cleaned"),
-            ("hosts | fixed held 5m by 7; waits 8", "a8: no static host is free"),
-            ("hosts | fixed aside 5m; waits 8", "a8: no static host is free"),
+            ("hosts | static cleaning 5s; waits 8", "a8: h1 is being cleaned"),
+            ("hosts | static held 5m by 7; waits 8", "a8: no static host is free"),
+            ("hosts | static out-of-service 5m; waits 8", "a8: no static host is free"),
             ("max 1 | draining 5s; waits 8", "a8: i1 is being terminated to make room"),
             ("max 1 | held 5m by 7; waits 8", "a8: all 1 instances in use, limit 1 (`max_instances`)"),
             ("launching 0 | waits 8", "a8: 0 launches in progress, limit 0"),
@@ -75,16 +75,16 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
                 &format!("a8: i1 is booting; a9: {limit}"),
             ),
             ("max 1, cap 2, any | booting 5s; waits 8; waits 9 of b", "a8: i1 is booting; a9: i1 is booting"),
-            ("hosts, bound | fixed cleaning 5s of b; waits 8", "a8: no static host is free"),
-            ("hosts | fixed cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
-            ("hosts, bound | fixed cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
+            ("hosts, bound | static cleaning 5s of b; waits 8", "a8: no static host is free"),
+            ("hosts | static cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
+            ("hosts, bound | static cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
             // No promise to a job that the pool could not keep.
             (
                 "max 1, lifetime 1h | booting 5s; waits 8 timeout 2h; waits 9",
                 "a8: the job's timeout of 2h exceeds the lifetime of an instance (1h, `max_lifetime`); \
                  a9: i1 is booting",
             ),
-            ("hosts, lifetime 1h | fixed cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
+            ("hosts, lifetime 1h | static cleaning 5s; waits 8 timeout 2h", "a8: h1 is being cleaned"),
             ("launching 0 | refused 1m; waits 8", "a8: 0 launches in progress, limit 0"),
         ],
     );
@@ -101,7 +101,7 @@ fn the_record_alone_tells_most_reasons() {
         by_record,
         &[
             ("max 1 | held 5m by 7; waits 8", "all 1 instances in use, limit 1 (`max_instances`)"),
-            ("hosts | fixed held 5m by 7; waits 8", "no static host is free"),
+            ("hosts | static held 5m by 7; waits 8", "no static host is free"),
             ("booting 5s; waits 8", "p-g-1 is booting"),
             ("waits 8", ""),
             ("drained | waits 8", "the operator drained the pool (`greenroom pool resume` resumes it)"),
