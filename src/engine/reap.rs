@@ -13,6 +13,9 @@ use crate::core::report::Report;
 /// Passes in a row: the next one forgets what the previous one drained.
 const ROUNDS: usize = 4;
 
+/// How often a command that waits looks whether a keeper runs.
+const KEEPER_LOOK: Duration = Duration::from_secs(2);
+
 /// The result of `reap`.
 #[derive(Debug)]
 pub enum Reaped {
@@ -98,13 +101,15 @@ impl super::Engine {
         Ok(jobs || idle < target || state.instances.values().any(|i| i.is_under_way()))
     }
 
-    /// Waits until `done` holds for the state, polling every 200 ms; false after `within`.
+    /// Waits until `done` holds for the state, polling every 200 ms; false after `within`. Starts a keeper where none
+    /// runs: the one that was there at first may have ended.
     pub async fn wait_until(
         &self,
         within: Duration,
         mut done: impl FnMut(&crate::core::pool::PoolState) -> bool,
     ) -> Result<bool, EngineError> {
         let until = self.now().plus(within);
+        let mut look_at = self.now().plus(KEEPER_LOOK);
         loop {
             if done(&self.store.load().await?) {
                 return Ok(true);
@@ -112,6 +117,10 @@ impl super::Engine {
             let now = self.now();
             if now.reached(until) {
                 return Ok(false);
+            }
+            if now.reached(look_at) {
+                self.ensure_keeper().await?;
+                look_at = now.plus(KEEPER_LOOK);
             }
             self.host.wakeups.pause(Duration::from_millis(200).min(now.until(until))).await;
         }

@@ -149,6 +149,22 @@ fn what_a_dead_keeper_left_is_repaired_by_reap() {
 
 /// There is no call and no waiting job: without a successor, the launch would stay incomplete.
 #[test]
+fn a_drain_that_waits_starts_a_keeper_after_the_one_that_ended() {
+    let place = Setting::new().pool("idle_count", 1).open();
+    place.warm_up(1);
+    kill_keepers(&place);
+    // The killed keeper has not given up its lock yet.
+    let dying = std::fs::File::open(place.state_dir.join("keeper.lock")).expect("the keeper's lock");
+    dying.lock().expect("no keeper holds it");
+    let mut drain = place.start(&["pool", "drain", "--wait"]);
+    wait_for("the drain", SOON, || place.state().drained);
+    drop(dying);
+    let end = wait_for("the end of the drain", SOON, || drain.try_wait().expect("our child"));
+    assert!(end.success(), "{end}");
+    assert!(place.state().instances.is_empty());
+}
+
+#[test]
 fn a_keeper_whose_executable_is_replaced_hands_its_work_to_the_new_one() {
     let place = Setting::new().pool("idle_count", 1).pool("max_instances", 2).open();
     let program = installed(&place);

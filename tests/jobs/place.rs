@@ -133,6 +133,11 @@ impl Place {
         command
     }
 
+    /// Starts another `greenroom` command.
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).spawn().expect("the driver starts")
+    }
+
     /// Runs another `greenroom` command to its end.
     pub fn greenroom(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the driver starts")
