@@ -94,7 +94,7 @@ pub(super) async fn reap(
             continue;
         }
         let (what, report) = match reap::reap(pool, KEEPERS_PASS).await? {
-            Reaped::Here(did, report) => (did_text(&did), *report),
+            Reaped::Here(passes) => (did_text(&passes.did), passes.report),
             Reaped::Keeper(report) => {
                 ("a keeper is running; this is its next reconcile pass".to_owned(), Some(*report))
             }

@@ -14,6 +14,7 @@ use super::effect::{Done, EffectResult};
 use super::pass::{KeeperCache, Launching, PassResult};
 use crate::core::plan::{self, Effect, backoff};
 use crate::core::pool::PoolState;
+use crate::core::report::Report;
 use crate::core::time::Stamp;
 use crate::port::setup::{PoolSetup, Setup};
 use crate::port::wakeups::{MailboxName, WakeReason};
@@ -80,8 +81,17 @@ pub(super) struct PoolKeeper {
     rest_until: Option<Stamp>,
     /// Failed waits in a row.
     failed_waits: u32,
-    /// The started effects as text, if the caller wants them.
-    pub(super) did: Option<Vec<String>>,
+    /// What the passes did, if the caller shows it.
+    pub(super) shown: Option<OwnPasses>,
+}
+
+/// What the passes of this process started.
+#[derive(Debug, Default)]
+pub struct OwnPasses {
+    /// The effects as text.
+    pub did: Vec<String>,
+    /// The last pass's report, whether it could be written or not.
+    pub report: Option<Report>,
 }
 
 impl std::fmt::Debug for PoolKeeper {
@@ -103,7 +113,7 @@ impl PoolKeeper {
             has_idle: false,
             rest_until: None,
             failed_waits: 0,
-            did: None,
+            shown: None,
         }
     }
 
@@ -191,6 +201,9 @@ impl PoolKeeper {
         let now = self.engine.now();
         let waiting = !state.waiting.is_empty();
         let next = plan.report.next.map(|next| now.until(next));
+        if let Some(shown) = &mut self.shown {
+            shown.report = Some(plan.report);
+        }
         let heartbeat = waiting.then_some(setup.policy.timing.pass_interval);
         Ok([next, heartbeat, again].into_iter().flatten().min())
     }
@@ -208,8 +221,8 @@ impl PoolKeeper {
         } else {
             tracing::info!(pool = %self.engine.pool, "{effect}");
         }
-        if let Some(did) = &mut self.did {
-            did.push(effect.to_string());
+        if let Some(shown) = &mut self.shown {
+            shown.did.push(effect.to_string());
         }
         let (engine, setup) = (self.engine.clone(), setup.clone());
         let news = self.memory.news_of_a_boot(&effect, state, self.engine.now());

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::EngineError;
-use super::keeper::{Pool, PoolKeeper};
+use super::keeper::{OwnPasses, Pool, PoolKeeper};
 use super::pass::Launching;
 use crate::core::plan::Plan;
 use crate::core::report::Report;
@@ -19,8 +19,8 @@ const KEEPER_LOOK: Duration = Duration::from_secs(2);
 /// The result of `reap`.
 #[derive(Debug)]
 pub enum Reaped {
-    /// The passes of this process: what they did, and the last one's report.
-    Here(Vec<String>, Box<Option<Report>>),
+    /// The passes of this process.
+    Here(Box<OwnPasses>),
     /// A keeper is running: the report of its pass that began after the wake-up.
     Keeper(Box<Report>),
     /// A keeper is running, but it made no pass in time.
@@ -32,7 +32,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
     let host = &pool.engine.host;
     if let Some(lock) = host.leadership.lock_keeper(Duration::ZERO).await? {
         let mut keeper = PoolKeeper::new(pool.clone());
-        keeper.did = Some(Vec::new());
+        keeper.shown = Some(OwnPasses::default());
         let (setup, problem) = pool.setup.current().await;
         for _ in 0..ROUNDS {
             keeper.step(&setup, problem.clone(), Launching::No).await?;
@@ -42,8 +42,7 @@ pub async fn reap(pool: &Pool, within: Duration) -> Result<Reaped, EngineError> 
             keeper.finish(&setup).await;
         }
         drop(lock);
-        let report = host.reports.read_report(&pool.engine.pool).await?;
-        return Ok(Reaped::Here(keeper.did.unwrap_or_default(), Box::new(report)));
+        return Ok(Reaped::Here(Box::new(keeper.shown.unwrap_or_default())));
     }
     let requested_at = pool.engine.now();
     let until = requested_at.plus(within);

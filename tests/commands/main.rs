@@ -208,6 +208,23 @@ fn reap_says_what_it_did_for_each_pool() {
 }
 
 #[test]
+fn reap_shows_its_own_report_where_none_can_be_written() {
+    let place = Place::new();
+    let config = place.path().join("greenroom.toml");
+    let text = std::fs::read_to_string(&config).expect("the configuration");
+    // Without idle instances, no keeper is needed.
+    std::fs::write(&config, text.replace("idle_count = 1", "idle_count = 0")).expect("another one");
+    assert!(place.call(&["reap"]).status.success());
+    let report = place.path().join("state/pools/linux/report.json");
+    std::fs::remove_file(&report).expect("the first pass wrote it");
+    std::fs::create_dir(&report).expect("a folder in its place");
+    let output = place.call(&["reap", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let shown: serde_json::Value = serde_json::from_str(&out(&output)).expect("JSON");
+    assert!(shown["linux"]["report"]["at"].is_array(), "{shown:#}");
+}
+
+#[test]
 fn colours_stay_away_from_pipes_and_from_those_who_do_not_want_them() {
     let place = Place::new();
     for args in [&["doctor"][..], &["pool", "status"], &["try", "true"]] {
