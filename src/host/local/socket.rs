@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::net::RecvFlags;
 
 use super::files;
@@ -35,7 +35,11 @@ impl Mailbox {
         let socket = UnixDatagram::bind(through(&opened, &fresh))?;
         socket.set_nonblocking(true)?;
         // RACE: a sender finds the old socket or the new one, never none; a dead socket's file needs no removal.
-        rustix::fs::renameat(&opened, fresh.as_str(), &opened, name)?;
+        let renamed = rustix::fs::renameat(&opened, fresh.as_str(), &opened, name);
+        if renamed.is_err() {
+            rustix::fs::unlinkat(&opened, fresh.as_str(), AtFlags::empty()).ok();
+        }
+        renamed?;
         Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)? })
     }
 
