@@ -41,11 +41,13 @@ impl KeyStore {
     /// Reads the keys of an instance, or generates them.
     pub(super) fn obtain(&self, id: &InstanceId) -> Result<Pair, ConnectError> {
         let folder = self.folder(id);
+        let failed = |e| ConnectError::Local { what: format!("cannot store keys for `{id}`: {e}") };
         if let Some(pair) = read_pair(&folder)? {
+            // The call that made them may have failed, or be running still, before it synced the folder's name.
+            self.sync().map_err(failed)?;
             return Ok(pair);
         }
-        self.make(id)
-            .map_err(|e| ConnectError::Local { what: format!("cannot store keys for `{id}`: {e}") })?;
+        self.make(id).map_err(failed)?;
         // Read back instead of returned: if two calls generate keys concurrently, both must return the stored ones.
         read_pair(&folder)?.ok_or_else(|| missing(id, &folder))
     }
@@ -80,19 +82,28 @@ impl KeyStore {
     fn make(&self, id: &InstanceId) -> std::io::Result<()> {
         private_dir(&self.dir)?;
         let unfinished = self.dir.join(format!("{UNFINISHED}{}.{:016x}", folder_name(id), random()?));
-        std::fs::DirBuilder::new().mode(0o700).create(&unfinished)?;
+        // On a full disk, the part that fitted goes.
+        self.fill(&unfinished, id).inspect_err(|_| drop(fs::remove_dir_all(&unfinished)))?;
+        self.sync()
+    }
+
+    /// Puts two new keys into a folder and gives it its name.
+    fn fill(&self, unfinished: &Path, id: &InstanceId) -> std::io::Result<()> {
+        std::fs::DirBuilder::new().mode(0o700).create(unfinished)?;
         write(&unfinished.join(CLIENT), &fresh()?)?;
         write(&unfinished.join(HOST), &fresh()?)?;
-        fs::File::open(&unfinished)?.sync_all()?;
+        fs::File::open(unfinished)?.sync_all()?;
         // RACE: another process may have been faster. A rename never replaces a folder that has files in it.
-        match fs::rename(&unfinished, self.folder(id)) {
-            Ok(()) => {}
+        match fs::rename(unfinished, self.folder(id)) {
             Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {
-                fs::remove_dir_all(&unfinished)?;
+                fs::remove_dir_all(unfinished)
             }
-            Err(error) => return Err(error),
+            renamed => renamed,
         }
-        // CRASH: an instance must never outlive its keys, so they are on disk before it is launched.
+    }
+
+    /// CRASH: an instance must never outlive its keys, so they are on disk before it is launched.
+    fn sync(&self) -> std::io::Result<()> {
         fs::File::open(&self.dir)?.sync_all()
     }
 }
