@@ -121,9 +121,11 @@ impl CodeFile {
         // RACE: a `run` that is being stopped may still be running beside the next one; each writes its own draft.
         let mut draft = self.path.clone().into_os_string();
         draft.push(format!(".{}", std::process::id()));
-        let mut file = fs::File::create(&draft)?;
-        file.write_all(format!("{code}\n").as_bytes())?;
-        fs::rename(&draft, &self.path)
+        let written = fs::File::create(&draft)
+            .and_then(|mut file| file.write_all(format!("{code}\n").as_bytes()))
+            .and_then(|()| fs::rename(&draft, &self.path));
+        // On a full disk, the draft goes.
+        written.inspect_err(|_| drop(fs::remove_file(&draft)))
     }
 }
 
