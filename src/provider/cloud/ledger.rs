@@ -126,8 +126,9 @@ impl Ledger {
     pub(super) fn forget(&self, id: &InstanceId) {
         let Some(path) = self.file(id) else { return };
         // CRASH: a file that stays is swept.
-        match self.disks(id) {
-            disks if disks.is_empty() => drop(fs::remove_file(path)),
+        match fs::read(&path).and_then(|bytes| parse::<IgnoredAny>(&path, &bytes)) {
+            Ok(entry) if entry.disks.is_empty() => drop(fs::remove_file(path)),
+            // A file that cannot be read may name disks.
             _ => {
                 let aside = path.with_extension(GONE);
                 let kept =
