@@ -7,6 +7,9 @@ pub mod config;
 pub mod connector;
 pub mod core;
 pub mod engine;
+#[cfg(test)]
+#[path = "../tests/support/faulty.rs"]
+mod faulty;
 pub mod gitlab;
 pub mod host;
 pub mod keys;
@@ -23,3 +26,6 @@ pub mod sim;
 mod skipped;
 pub mod store;
 pub mod threads;
+#[cfg(test)]
+#[path = "../tests/support/write_errors.rs"]
+mod write_errors;

@@ -12,4 +12,6 @@ pub mod secret;
 pub mod stage;
 
 #[cfg(test)]
+mod failing_writes;
+#[cfg(test)]
 mod recorded_tests;

@@ -1,6 +1,9 @@
 //! The contract of every adapter of a port, run against real systems.
 
 mod connector;
+#[path = "../support/faulty.rs"]
+mod faulty;
+mod keys;
 mod link;
 #[expect(clippy::duplicate_mod, reason = "the connector's suite once more, with every call through a link")]
 #[path = "connector/mod.rs"]
@@ -15,3 +18,5 @@ mod skipped;
 mod store;
 mod trick;
 mod users_machine;
+#[path = "../support/write_errors.rs"]
+mod write_errors;

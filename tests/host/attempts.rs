@@ -130,7 +130,7 @@ fn a_run_that_sends_is_never_called_unused() {
     println!("of 200: {sent} sent");
 }
 
-fn assignment() -> Assignment {
+pub(super) fn assignment() -> Assignment {
     let endpoint = Endpoint {
         address: "192.0.2.7".into(),
         port: 22,

@@ -35,12 +35,17 @@ mod attempts;
 mod builds;
 mod deaths;
 mod directory;
+mod failing_writes;
+#[path = "../support/faulty.rs"]
+mod faulty;
 mod leadership;
 #[path = "../support/pace.rs"]
 mod pace;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod wakeups;
+#[path = "../support/write_errors.rs"]
+mod write_errors;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const ROLE: &str = "GREENROOM_TEST_ROLE";

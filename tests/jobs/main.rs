@@ -14,6 +14,7 @@ mod apart;
 mod boot;
 mod cleanup;
 mod crowd;
+mod exit_code;
 mod facts;
 mod frozen;
 mod input;

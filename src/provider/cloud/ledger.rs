@@ -215,6 +215,9 @@ fn before_release() -> u32 {
 }
 
 #[cfg(test)]
+mod failing_writes;
+
+#[cfg(test)]
 pub(super) mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 

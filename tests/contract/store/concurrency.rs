@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use greenroom::port::store::{Store, StoreError};
 use greenroom::store::file::Options;
 
-use super::helper::{clock, command, said, wait_for};
+use super::helper::{clock, command, wait_for};
 use super::support::{block_on, commit, eager, fill, open, request, requests, told};
+use crate::faulty::said;
 
 /// `count` processes are released at the same moment; each commits once. Returns how long after that moment each was
 /// done, in microseconds, in order.

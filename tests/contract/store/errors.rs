@@ -2,34 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::helper::said;
-use super::kill::{Call, SCENES, calls, injected, ptrace_works};
-
-/// An error, its text, and the system calls that may return it.
-struct Row {
-    error: &'static str,
-    text: &'static str,
-    calls: &'static [&'static str],
-}
-
-const TABLE: [Row; 4] = [
-    Row {
-        error: "ENOSPC",
-        text: "No space left on device",
-        calls: &["write", "ftruncate", "fallocate", "rename", "link", "linkat", "mkdir", "openat"],
-    },
-    Row {
-        error: "EIO",
-        text: "Input/output error",
-        calls: &["write", "fsync", "fdatasync", "ftruncate", "rename", "link", "linkat", "unlink", "openat"],
-    },
-    Row {
-        error: "EROFS",
-        text: "Read-only file system",
-        calls: &["ftruncate", "fallocate", "rename", "link", "linkat", "unlink", "mkdir", "openat"],
-    },
-    Row { error: "EMFILE", text: "Too many open files", calls: &["openat"] },
-];
+use super::kill::{SCENES, calls, injected};
+use crate::faulty::said;
+use crate::write_errors::{Call, Row, TABLE, ptrace_works};
 
 #[test]
 fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
@@ -51,7 +26,7 @@ fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
                 let stderr = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{how}: {said}\n{stderr}");
                 let is_done = said == "done";
-                assert!(is_done || said.contains(row.text), "{how}: {said}\n{stderr}");
+                assert!(is_done || row.is_told(&said), "{how}: {said}\n{stderr}");
                 let is_recorded = scene.judge(home.path(), &expected, &how);
                 assert_eq!(is_recorded, scene.commits && is_done, "{how}: {said}");
                 tried += 1;
@@ -65,6 +40,6 @@ fn an_error_of_any_write_is_reported_and_what_it_interrupts_is_not_recorded() {
 
 /// System calls of a scene that a row concerns, each with a file that it names or writes to.
 fn places<'a>(calls: &'a [Call], row: &Row) -> BTreeSet<(&'a str, &'a str)> {
-    let concerned = calls.iter().filter(|call| row.calls.contains(&call.name.as_str()));
-    concerned.flat_map(|call| call.files.iter().map(|file| (call.name.as_str(), file.as_str()))).collect()
+    let on_files = |call: &'a Call| call.files.iter().map(|file| (call.name.as_str(), file.as_str()));
+    row.places(calls).flat_map(on_files).collect()
 }

@@ -10,12 +10,11 @@ use greenroom::store::file::{FileStore, Options, open_dir};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::support::{block_on, commit, eager, file, pool, request};
+use crate::faulty::said;
+use crate::write_errors::{BEGIN, END};
 
 const ORDER: &str = "GREENROOM_STORE_HELPER";
 const NAME: &str = "store::helper::a_process_of_its_own";
-/// The code under test is between these two reads of nothing; they show in a trace of system calls.
-pub(super) const BEGIN: &str = "/greenroom-mark-begin";
-pub(super) const END: &str = "/greenroom-mark-end";
 
 /// Arguments that make this binary a helper; the command is in the environment.
 pub(super) fn command(launcher: &[&str], dir: &Path, order: &str) -> Command {
@@ -36,12 +35,6 @@ pub(super) fn command(launcher: &[&str], dir: &Path, order: &str) -> Command {
 
 pub(super) fn run(dir: &Path, order: &str) -> Output {
     command(&[], dir, order).output().unwrap()
-}
-
-/// The helper's messages: the lines after `@@ `.
-pub(super) fn said(output: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(output);
-    text.lines().filter_map(|l| l.split_once("@@ ")).map(|(_, said)| said.to_owned()).collect()
 }
 
 /// Reads a child's output until it contains `what`.

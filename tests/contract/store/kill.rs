@@ -1,17 +1,18 @@
 //! Kill -9 at every system call, every crash point and every byte.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use greenroom::core::pool::PoolState;
 use greenroom::port::store::{OperatorStore as _, Store};
 use greenroom::store::file::Options;
 
-use super::helper::{BEGIN, END, command, run, said};
+use super::helper::{command, run};
 use super::support::{block_on, commit, eager, file, fill, open, request, told};
-use crate::skipped::skipped;
+use crate::faulty::said;
+use crate::write_errors::{Call, calls_in, ptrace_works};
 
 /// A directory before the helper runs, and the helper's command.
 pub(super) struct Scene {
@@ -111,16 +112,6 @@ impl Scene {
     }
 }
 
-/// A system call of a scene.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) name: String,
-    /// Its count for that name in its thread.
-    pub(super) nth: usize,
-    /// Files of the directory that it names or has open, as the trace shows them.
-    pub(super) files: Vec<String>,
-}
-
 /// System calls of one scene, between its marks.
 pub(super) fn calls(scene: &Scene) -> Vec<Call> {
     let home = tempfile::tempdir().unwrap();
@@ -134,36 +125,7 @@ pub(super) fn calls(scene: &Scene) -> Vec<Call> {
     )
     .output();
     assert_eq!(said(&output.unwrap().stdout), ["done"], "{}", scene.name);
-    let (mut counts, mut inside, mut found) = (BTreeMap::new(), false, Vec::new());
-    for line in std::fs::read_to_string(&trace).unwrap().lines() {
-        let (thread, rest) = line.split_once(' ').unwrap();
-        let Some((name, _)) = rest.trim_start().split_once('(') else { continue };
-        if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            continue;
-        }
-        let count = counts.entry((thread.to_owned(), name.to_owned())).or_insert(0);
-        *count += 1;
-        inside &= !rest.contains(END);
-        if inside {
-            let prefix = format!("{}/", dir.display());
-            let ends = |c: char| matches!(c, '"' | '>' | ',');
-            let file = |rest: &str| rest.split(ends).next().unwrap_or_default().to_owned();
-            let files = rest.split(&prefix).skip(1).map(file).collect();
-            found.push(Call { name: name.to_owned(), nth: *count, files });
-        }
-        inside |= rest.contains(BEGIN);
-    }
-    found
-}
-
-/// False, and the test is skipped, if strace cannot be used here.
-pub(super) fn ptrace_works() -> bool {
-    let tried = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).output();
-    let works = tried.is_ok_and(|output| output.status.success());
-    if !works {
-        skipped("strace is missing, or ptrace is not allowed");
-    }
-    works
+    calls_in(&std::fs::read_to_string(&trace).unwrap(), &dir)
 }
 
 /// Runs a scene in a new directory, with a fault that strace injects.

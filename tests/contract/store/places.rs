@@ -6,8 +6,9 @@ use std::process::{Command, Output};
 
 use greenroom::port::store::{OperatorStore as _, Store};
 
-use super::helper::{command, run, said};
+use super::helper::{command, run};
 use super::support::{block_on, eager, file, fill, open};
+use crate::faulty::said;
 use crate::skipped::skipped;
 
 /// Runs a helper in a mount namespace of its own, after `setup` has changed what is there. `None`: not allowed here,

@@ -1,0 +1,209 @@
+//! Actions in a process of their own, in which each system call that writes fails in turn.
+//!
+//! The process is this test binary again. It prepares, says that it is ready, and acts when strace is attached: names of
+//! temporary files are random, so a call is known by its count since then, not by its file.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, IoSlice, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{PTracer, set_ptracer};
+
+use crate::write_errors::{BEGIN, Call, END, TABLE, calls_in};
+
+const ORDER: &str = "GREENROOM_FAULTY_ACTION";
+/// An action that takes longer hangs.
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// An action of the code under test on files in a directory.
+pub(crate) struct Action {
+    pub(crate) name: &'static str,
+    /// What is there before.
+    pub(crate) prepare: fn(&Path),
+    /// Gets everything ready, calls the function it is given, and acts.
+    pub(crate) act: fn(&Path, &dyn Fn()) -> Result<(), String>,
+    /// Checks what readers find afterwards, and that the action can be repeated.
+    pub(crate) judge: fn(&Path, &Ended),
+}
+
+/// How an action with a fault ended.
+pub(crate) struct Ended {
+    /// True if it returned no error.
+    pub(crate) is_done: bool,
+    /// The system call that failed.
+    call: String,
+    /// For messages.
+    pub(crate) how: String,
+}
+
+impl Ended {
+    /// Checks that a folder has no temporary files. A removal that failed may leave one.
+    pub(crate) fn no_remains(&self, folder: &Path, is_temporary: impl Fn(&str) -> bool) {
+        let mut left = listed(folder);
+        left.retain(|name| is_temporary(name));
+        assert!(left.is_empty() || self.call.starts_with("unlink"), "{}: {left:?} is left", self.how);
+    }
+}
+
+/// What a folder contains; nothing if there is none.
+pub(crate) fn listed(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().into_string().expect("a plain name")).collect();
+    names.sort();
+    names
+}
+
+/// The process's part: runs the action that the environment names, if it names one.
+#[expect(
+    clippy::exit,
+    reason = "the fault may meet whatever writes after the action, such as the test harness"
+)]
+pub(crate) fn act(actions: &[Action]) {
+    let Ok(order) = std::env::var(ORDER) else { return };
+    let (name, dir) = order.split_once('\t').expect("an action and its directory");
+    let action = actions.iter().find(|action| action.name == name).expect("an action of that name");
+    let begin = || {
+        // Where only ancestors may trace, strace beside this process may do it too.
+        let _allowed = set_ptracer(PTracer::Any);
+        say("ready");
+        std::io::stdin().read_line(&mut String::new()).expect("the word to begin");
+        let _mark = std::fs::metadata(BEGIN);
+    };
+    let done = (action.act)(Path::new(dir), &begin);
+    let _mark = std::fs::metadata(END);
+    say(&done.err().unwrap_or_else(|| "done".to_owned()));
+    std::process::exit(0);
+}
+
+/// By a system call that no row of the table has.
+fn say(what: &str) {
+    let line = format!("@@ {what}\n");
+    let said = rustix::io::writev(rustix::stdio::stdout(), &[IoSlice::new(line.as_bytes())]);
+    assert_eq!(said.ok(), Some(line.len()), "the test listens");
+}
+
+/// The helper's messages: the lines after `@@ `.
+pub(crate) fn said(output: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(output);
+    text.lines().filter_map(|l| l.split_once("@@ ")).map(|(_, said)| said.to_owned()).collect()
+}
+
+/// The faults of an action: how many there were, and how many it reported.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) tried: usize,
+    pub(crate) reported: usize,
+    /// The same for each error, for the test's output.
+    pub(crate) text: String,
+}
+
+/// Runs an action with each error of the table in each of its calls. `helper` is the test that calls `act`.
+pub(crate) fn with_each_error(helper: &str, action: &Action) -> Tally {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("place");
+    (action.prepare)(&dir);
+    let ran = run(helper, action, &dir, &[]);
+    assert_eq!(ran.said, "done", "{}: {}", action.name, ran.stderr);
+    let calls = calls_in(&ran.trace, &dir);
+    let (mut tally, mut text) = (Tally::default(), Vec::new());
+    for row in &TABLE {
+        // Calls of two threads may have the same number: the fault meets the first of them.
+        let places: BTreeMap<_, &Call> =
+            row.places(&calls).map(|call| ((&call.name, call.nth), call)).collect();
+        let (mut tried, mut reported) = (0, 0);
+        for ((name, nth), call) in places {
+            let home = tempfile::tempdir().expect("a directory");
+            let dir = home.path().join("place");
+            (action.prepare)(&dir);
+            let inject = format!("inject={name}:error={}:when={nth}", row.error);
+            let ran = run(helper, action, &dir, &["-e", &inject]);
+            let how = format!("{}, {} of {name} {nth} on {:?}", action.name, row.error, call.files);
+            assert!(ran.status.success() && !ran.said.is_empty(), "{how}: {}\n{}", ran.said, ran.stderr);
+            assert!(ran.trace.contains("(INJECTED)"), "{how}: no such call\n{}", ran.trace);
+            let is_done = ran.said == "done";
+            assert!(is_done || row.is_told(&ran.said), "{how}: {}", ran.said);
+            (action.judge)(&dir, &Ended { is_done, call: name.clone(), how });
+            tried += 1;
+            reported += usize::from(!is_done);
+        }
+        text.push(format!("{reported} of {tried} {}", row.error));
+        tally.tried += tried;
+        tally.reported += reported;
+    }
+    tally.text = format!("{}: {} are reported", action.name, text.join(", "));
+    tally
+}
+
+/// What an action's process did.
+struct Ran {
+    said: String,
+    stderr: String,
+    trace: String,
+    status: ExitStatus,
+}
+
+fn run(helper: &str, action: &Action, dir: &Path, fault: &[&str]) -> Ran {
+    let trace = dir.with_file_name("trace");
+    let mut command = Command::new(std::env::current_exe().expect("this executable has a path"));
+    command.args(["--exact", helper, "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+    command.env(ORDER, format!("{}\t{}", action.name, dir.display())).env_remove("GREENROOM_CRASH");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("this executable starts");
+    let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
+    wait_until_ready(&mut out);
+    let mut strace = Command::new("strace")
+        .args(["-f", "-y", "-s", "256", "-o"])
+        .arg(&trace)
+        .args(fault)
+        .args(["-p", &child.id().to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace starts");
+    wait_until("strace is attached", &mut child, |child| {
+        assert!(strace.try_wait().expect("a child of ours").is_none(), "strace cannot attach");
+        is_traced(child.id()).then_some(())
+    });
+    child.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
+    let status = wait_until(action.name, &mut child, |child| child.try_wait().expect("a child of ours"));
+    strace.wait().expect("a child of ours");
+    let (mut printed, mut stderr) = (Vec::new(), String::new());
+    out.read_to_end(&mut printed).expect("its output");
+    child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("its errors");
+    let trace = std::fs::read_to_string(&trace).expect("the trace");
+    Ran { said: said(&printed).join("\n"), stderr, trace, status }
+}
+
+fn wait_until_ready(out: &mut BufReader<ChildStdout>) {
+    let mut line = String::new();
+    while !line.ends_with("@@ ready\n") {
+        assert!(out.read_line(&mut line).expect("its output") > 0, "it was never ready: {line}");
+    }
+}
+
+/// Polls; kills the process and fails after a timeout.
+fn wait_until<T>(what: &str, child: &mut Child, mut good: impl FnMut(&mut Child) -> Option<T>) -> T {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        if let Some(found) = good(child) {
+            return found;
+        }
+        if Instant::now() >= end {
+            child.kill().expect("it lives");
+        }
+        assert!(Instant::now() < end, "it hangs: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// True if every thread of a process has a tracer.
+fn is_traced(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    tasks.flatten().all(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
+    })
+}

@@ -1,0 +1,144 @@
+//! The errors that any write may meet, and the system calls that meet them, as strace shows and injects them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use crate::skipped::skipped;
+
+/// The code under test is between these two reads of nothing; they show in a trace of system calls.
+pub(crate) const BEGIN: &str = "/greenroom-mark-begin";
+pub(crate) const END: &str = "/greenroom-mark-end";
+
+/// An error, its texts, and the system calls that may return it.
+pub(crate) struct Row {
+    pub(crate) error: &'static str,
+    /// The system's text, and Greenroom's own where it has one.
+    texts: &'static [&'static str],
+    calls: &'static [&'static str],
+}
+
+pub(crate) const TABLE: [Row; 4] = [
+    Row {
+        error: "ENOSPC",
+        texts: &["No space left on device", "its file system is full"],
+        calls: &[
+            "write",
+            "pwrite64",
+            "ftruncate",
+            "fallocate",
+            "rename",
+            "renameat",
+            "renameat2",
+            "link",
+            "linkat",
+            "mkdir",
+            "mkdirat",
+            "openat",
+            "bind",
+        ],
+    },
+    Row {
+        error: "EIO",
+        texts: &["Input/output error"],
+        calls: &[
+            "write",
+            "pwrite64",
+            "fsync",
+            "fdatasync",
+            "ftruncate",
+            "rename",
+            "renameat",
+            "renameat2",
+            "link",
+            "linkat",
+            "unlink",
+            "unlinkat",
+            "mkdir",
+            "mkdirat",
+            "openat",
+            "bind",
+        ],
+    },
+    Row {
+        error: "EROFS",
+        texts: &["Read-only file system", "its file system is read-only"],
+        calls: &[
+            "ftruncate",
+            "fallocate",
+            "rename",
+            "renameat",
+            "renameat2",
+            "link",
+            "linkat",
+            "unlink",
+            "unlinkat",
+            "mkdir",
+            "mkdirat",
+            "openat",
+            "bind",
+            "chmod",
+        ],
+    },
+    Row { error: "EMFILE", texts: &["Too many open files"], calls: &["openat", "socket"] },
+];
+
+impl Row {
+    /// True if a message contains the error's text.
+    pub(crate) fn is_told(&self, message: &str) -> bool {
+        self.texts.iter().any(|text| message.contains(text))
+    }
+
+    /// The calls that may return the error, of those that concern a file or a socket.
+    pub(crate) fn places<'a>(&self, calls: &'a [Call]) -> impl Iterator<Item = &'a Call> {
+        calls.iter().filter(|call| self.calls.contains(&call.name.as_str()) && !call.files.is_empty())
+    }
+}
+
+/// A system call of the code under test.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) name: String,
+    /// Its count for that name in its thread.
+    pub(crate) nth: usize,
+    /// Files of the directory that it names or has open, as the trace shows them.
+    pub(crate) files: Vec<String>,
+}
+
+/// The system calls between the marks of a trace, which `strace -f -y` wrote.
+pub(crate) fn calls_in(trace: &str, dir: &Path) -> Vec<Call> {
+    let prefix = format!("{}/", dir.display());
+    let (mut counts, mut inside, mut found) = (BTreeMap::new(), false, Vec::new());
+    for line in trace.lines() {
+        let (thread, rest) = line.split_once(' ').expect("a thread and a call");
+        let Some((name, _)) = rest.trim_start().split_once('(') else { continue };
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            continue;
+        }
+        let count = counts.entry((thread.to_owned(), name.to_owned())).or_insert(0);
+        *count += 1;
+        inside &= !rest.contains(END);
+        if inside {
+            let ends = |c: char| matches!(c, '"' | '>' | ',');
+            let file = |rest: &str| rest.split(ends).next().unwrap_or_default().to_owned();
+            let mut files: Vec<String> = rest.split(&prefix).skip(1).map(file).collect();
+            if matches!(name, "socket" | "bind") {
+                // Sockets have names under `/proc/self/fd`.
+                files.push("a socket".to_owned());
+            }
+            found.push(Call { name: name.to_owned(), nth: *count, files });
+        }
+        inside |= rest.contains(BEGIN);
+    }
+    found
+}
+
+/// False, and the test is skipped, if strace cannot be used here.
+pub(crate) fn ptrace_works() -> bool {
+    let tried = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).output();
+    let works = tried.is_ok_and(|output| output.status.success());
+    if !works {
+        skipped("strace is missing, or ptrace is not allowed");
+    }
+    works
+}
