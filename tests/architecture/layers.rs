@@ -17,14 +17,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What unit tests need of the machine, and where they note that it is missing.
     ("skipped", &[]),
     ("shells", &["skipped"]),
+    // Errors that unit tests inject into system calls.
+    ("write_errors", &["skipped"]),
+    ("faulty", &["write_errors"]),
     ("config", &["core", "keys"]),
-    ("gitlab", &["core"]),
+    ("gitlab", &["core", "faulty", "write_errors"]),
     ("provider/*", &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells"]),
     ("connector/*", &["core", "port", "names", "threads", "connector", "shells"]),
     ("store/*", &["core", "port", "threads", "store"]),
     ("host/*", &["core", "port", "remove", "threads", "host"]),
     // A family's own file: the list of its adapters and what they have in common.
-    ("provider", &["core", "port", "remove", "threads", "keys", "provider/*"]),
+    ("provider", &["core", "port", "remove", "threads", "keys", "provider/*", "faulty", "write_errors"]),
     ("connector", &["core", "port", "connector/*"]),
     ("store", &["core", "port", "store/*"]),
     ("host", &["core", "port", "host/*"]),

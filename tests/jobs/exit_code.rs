@@ -57,10 +57,10 @@ fn a_failed_script_whose_code_cannot_be_written_stays_a_build_failure_and_the_lo
         cases.extend([
             (injected("openat", DRAFT, "ENOSPC"), "No space left on device"),
             (injected("write", DRAFT, "ENOSPC"), "No space left on device"),
-            (injected(RENAMES, FILE, "ENOSPC"), "No space left on device"),
+            (injected(RENAMES, DRAFT, "ENOSPC"), "No space left on device"),
             (injected("openat", DRAFT, "EIO"), "Input/output error"),
             (injected("write", DRAFT, "EIO"), "Input/output error"),
-            (injected(RENAMES, FILE, "EIO"), "Input/output error"),
+            (injected(RENAMES, DRAFT, "EIO"), "Input/output error"),
             (injected("openat", DRAFT, "EROFS"), "Read-only file system"),
             (injected("openat", DRAFT, "EMFILE"), "Too many open files"),
         ]);

@@ -10,10 +10,13 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{PTracer, set_ptracer};
+use tempfile::TempDir;
 
 use crate::write_errors::{BEGIN, Call, END, TABLE, calls_in};
 
 const ORDER: &str = "GREENROOM_FAULTY_ACTION";
+/// The directory of an action, within a temporary one.
+const PLACE: &str = "place";
 /// An action that takes longer hangs.
 const DEADLINE: Duration = Duration::from_mins(2);
 
@@ -103,7 +106,7 @@ pub(crate) struct Tally {
 /// Runs an action with each error of the table in each of its calls. `helper` is the test that calls `act`.
 pub(crate) fn with_each_error(helper: &str, action: &Action) -> Tally {
     let home = tempfile::tempdir().expect("a directory");
-    let dir = home.path().join("place");
+    let dir = home.path().join(PLACE);
     (action.prepare)(&dir);
     let ran = run(helper, action, &dir, &[]);
     assert_eq!(ran.said, "done", "{}: {}", action.name, ran.stderr);
@@ -115,12 +118,10 @@ pub(crate) fn with_each_error(helper: &str, action: &Action) -> Tally {
             row.places(&calls).map(|call| ((&call.name, call.nth), call)).collect();
         let (mut tried, mut reported) = (0, 0);
         for ((name, nth), call) in places {
-            let home = tempfile::tempdir().expect("a directory");
-            let dir = home.path().join("place");
-            (action.prepare)(&dir);
             let inject = format!("inject={name}:error={}:when={nth}", row.error);
-            let ran = run(helper, action, &dir, &["-e", &inject]);
             let how = format!("{}, {} of {name} {nth} on {:?}", action.name, row.error, call.files);
+            let (home, ran) = run_until_met(helper, action, &["-e", &inject]);
+            let dir = home.path().join(PLACE);
             assert!(ran.status.success() && !ran.said.is_empty(), "{how}: {}\n{}", ran.said, ran.stderr);
             assert!(ran.trace.contains("(INJECTED)"), "{how}: no such call\n{}", ran.trace);
             let is_done = ran.said == "done";
@@ -135,6 +136,22 @@ pub(crate) fn with_each_error(helper: &str, action: &Action) -> Tally {
     }
     tally.text = format!("{}: {} are reported", action.name, text.join(", "));
     tally
+}
+
+/// Runs an action until its fault meets a call. Calls are counted by thread, and on a busy machine another thread may
+/// make the call.
+fn run_until_met(helper: &str, action: &Action, fault: &[&str]) -> (TempDir, Ran) {
+    let mut tries = 0;
+    loop {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path().join(PLACE);
+        (action.prepare)(&dir);
+        let ran = run(helper, action, &dir, fault);
+        tries += 1;
+        if tries == 5 || ran.trace.contains("(INJECTED)") {
+            return (home, ran);
+        }
+    }
 }
 
 /// What an action's process did.

@@ -191,17 +191,19 @@ mod tests {
     async fn generations_are_short_unique_and_survive_a_torn_line() {
         let (_home, state) = open();
         let disk = Lane::default();
-        let begin = || begin_generation(&state, &disk, Duration::ZERO);
-        let one = begin().await.unwrap();
+        let begin = |within| begin_generation(&state, &disk, within);
+        // A process that another test is just starting may hold the lock for a moment.
+        let patience = Duration::from_secs(30);
+        let one = begin(patience).await.unwrap();
         let path = state.root().join(GENERATIONS);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"12ab").unwrap();
-        let two = begin().await.unwrap();
+        let two = begin(patience).await.unwrap();
         let known = identity(&state).unwrap().generations;
         assert_eq!(known, BTreeSet::from([one.clone(), two]));
         assert_eq!(one.as_str().len(), 8);
         file.lock().unwrap();
-        let busy = begin().await.unwrap_err().to_string();
+        let busy = begin(Duration::ZERO).await.unwrap_err().to_string();
         assert!(busy.contains("another process holds its lock"), "{busy}");
     }
 }
