@@ -10,7 +10,6 @@ use greenroom::port::connector::{ConnectError, Connector as _};
 use greenroom::port::provider::InstanceKeys;
 
 use crate::faulty::{Action, Ended, act, listed, with_each_error};
-use crate::write_errors::ptrace_works;
 
 const ACTIONS: [Action; 3] = [
     Action { name: "the first keys of all", prepare: |_| (), act: obtain, judge },
@@ -73,12 +72,8 @@ fn a_process_that_acts() {
 
 #[test]
 fn an_error_of_any_write_is_reported_and_leaves_no_half_of_a_pair() {
-    if !ptrace_works() {
-        return;
-    }
-    for action in &ACTIONS {
-        let tally = with_each_error("keys::a_process_that_acts", action);
+    with_each_error("keys::a_process_that_acts", &ACTIONS, |action, tally| {
         println!("{}", tally.text);
         assert!(tally.tried >= 13 && tally.reported == tally.tried, "{}: {tally:?}", action.name);
-    }
+    });
 }

@@ -4,7 +4,6 @@ use greenroom::core::time::Stamp;
 
 use super::attempts::assignment;
 use super::faulty::{Action, Ended, act, listed, with_each_error};
-use super::write_errors::ptrace_works;
 use super::*;
 
 const ACTIONS: [Action; 15] = [
@@ -292,12 +291,8 @@ fn a_process_that_acts() {
 
 #[test]
 fn an_error_of_any_write_is_reported_and_leaves_the_old_file_or_the_new_one() {
-    if !ptrace_works() {
-        return;
-    }
-    for action in &ACTIONS {
-        let tally = with_each_error("failing_writes::a_process_that_acts", action);
+    with_each_error("failing_writes::a_process_that_acts", &ACTIONS, |action, tally| {
         println!("{}", tally.text);
         assert!(tally.reported >= 2 && tally.reported * 2 >= tally.tried, "{}: {tally:?}", action.name);
-    }
+    });
 }

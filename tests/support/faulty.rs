@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{PTracer, set_ptracer};
 use tempfile::TempDir;
 
-use crate::write_errors::{BEGIN, Call, END, TABLE, calls_in};
+use crate::write_errors::{BEGIN, Call, END, TABLE, calls_in, ptrace_works};
 
 const ORDER: &str = "GREENROOM_FAULTY_ACTION";
 /// The directory of an action, within a temporary one.
@@ -103,8 +103,18 @@ pub(crate) struct Tally {
     pub(crate) text: String,
 }
 
-/// Runs an action with each error of the table in each of its calls. `helper` is the test that calls `act`.
-pub(crate) fn with_each_error(helper: &str, action: &Action) -> Tally {
+/// Runs actions with each error of the table in each of their calls, where strace works. `helper` is the test that
+/// calls `act`; `expect` judges an action's tally.
+pub(crate) fn with_each_error(helper: &str, actions: &[Action], expect: impl Fn(&Action, &Tally)) {
+    if !ptrace_works() {
+        return;
+    }
+    for action in actions {
+        expect(action, &tallied(helper, action));
+    }
+}
+
+fn tallied(helper: &str, action: &Action) -> Tally {
     let home = tempfile::tempdir().expect("a directory");
     let dir = home.path().join(PLACE);
     (action.prepare)(&dir);

@@ -15,72 +15,39 @@ pub(crate) struct Row {
     pub(crate) error: &'static str,
     /// The system's text, and Greenroom's own where it has one.
     texts: &'static [&'static str],
-    calls: &'static [&'static str],
+    calls: &'static [&'static [&'static str]],
 }
+
+const OPEN: &[&str] = &["openat"];
+const WRITE: &[&str] = &["write", "pwrite64"];
+const SYNC: &[&str] = &["fsync", "fdatasync"];
+const RESIZE: &[&str] = &["ftruncate"];
+const RESERVE: &[&str] = &["fallocate"];
+const RENAME: &[&str] = &["rename", "renameat", "renameat2"];
+const LINK: &[&str] = &["link", "linkat"];
+const UNLINK: &[&str] = &["unlink", "unlinkat"];
+const MKDIR: &[&str] = &["mkdir", "mkdirat"];
+const CHMOD: &[&str] = &["chmod"];
+const SOCKET: &[&str] = &["socket"];
+const BIND: &[&str] = &["bind"];
 
 pub(crate) const TABLE: [Row; 4] = [
     Row {
         error: "ENOSPC",
         texts: &["No space left on device", "its file system is full"],
-        calls: &[
-            "write",
-            "pwrite64",
-            "ftruncate",
-            "fallocate",
-            "rename",
-            "renameat",
-            "renameat2",
-            "link",
-            "linkat",
-            "mkdir",
-            "mkdirat",
-            "openat",
-            "bind",
-        ],
+        calls: &[WRITE, RESIZE, RESERVE, RENAME, LINK, MKDIR, OPEN, BIND],
     },
     Row {
         error: "EIO",
         texts: &["Input/output error"],
-        calls: &[
-            "write",
-            "pwrite64",
-            "fsync",
-            "fdatasync",
-            "ftruncate",
-            "rename",
-            "renameat",
-            "renameat2",
-            "link",
-            "linkat",
-            "unlink",
-            "unlinkat",
-            "mkdir",
-            "mkdirat",
-            "openat",
-            "bind",
-        ],
+        calls: &[WRITE, SYNC, RESIZE, RENAME, LINK, UNLINK, MKDIR, OPEN, BIND],
     },
     Row {
         error: "EROFS",
         texts: &["Read-only file system", "its file system is read-only"],
-        calls: &[
-            "ftruncate",
-            "fallocate",
-            "rename",
-            "renameat",
-            "renameat2",
-            "link",
-            "linkat",
-            "unlink",
-            "unlinkat",
-            "mkdir",
-            "mkdirat",
-            "openat",
-            "bind",
-            "chmod",
-        ],
+        calls: &[RESIZE, RESERVE, RENAME, LINK, UNLINK, MKDIR, OPEN, BIND, CHMOD],
     },
-    Row { error: "EMFILE", texts: &["Too many open files"], calls: &["openat", "socket"] },
+    Row { error: "EMFILE", texts: &["Too many open files"], calls: &[OPEN, SOCKET] },
 ];
 
 impl Row {
@@ -91,7 +58,8 @@ impl Row {
 
     /// The calls that may return the error, of those that concern a file or a socket.
     pub(crate) fn places<'a>(&self, calls: &'a [Call]) -> impl Iterator<Item = &'a Call> {
-        calls.iter().filter(|call| self.calls.contains(&call.name.as_str()) && !call.files.is_empty())
+        let may_fail = |call: &Call| self.calls.iter().any(|names| names.contains(&call.name.as_str()));
+        calls.iter().filter(move |call| may_fail(call) && !call.files.is_empty())
     }
 }
 

@@ -7,7 +7,6 @@ use super::tests::entry;
 use super::{Entry, Ledger};
 use crate::core::ids::{InstanceId, PoolName};
 use crate::faulty::{Action, Ended, act, listed, with_each_error};
-use crate::write_errors::ptrace_works;
 
 const ACTIONS: [Action; 3] = [
     Action { name: "the first spec of all", prepare: |_| (), act: write, judge: judge_spec },
@@ -91,14 +90,14 @@ fn a_process_that_acts() {
 
 #[test]
 fn an_error_of_any_write_of_a_launch_spec_is_reported_and_leaves_the_old_one_or_the_new_one() {
-    if !ptrace_works() {
-        return;
-    }
-    for action in &ACTIONS {
-        let tally = with_each_error("provider::cloud::ledger::failing_writes::a_process_that_acts", action);
-        println!("{}", tally.text);
-        let reports = action.name != "a spec that is set aside";
-        assert!(tally.tried >= 3, "{}: {tally:?}", action.name);
-        assert!(tally.reported == if reports { tally.tried } else { 0 }, "{}: {tally:?}", action.name);
-    }
+    with_each_error(
+        "provider::cloud::ledger::failing_writes::a_process_that_acts",
+        &ACTIONS,
+        |action, tally| {
+            println!("{}", tally.text);
+            let reports = action.name != "a spec that is set aside";
+            assert!(tally.tried >= 3, "{}: {tally:?}", action.name);
+            assert!(tally.reported == if reports { tally.tried } else { 0 }, "{}: {tally:?}", action.name);
+        },
+    );
 }
