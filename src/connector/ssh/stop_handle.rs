@@ -28,10 +28,12 @@ impl StopHandle {
         digits.parse().ok().filter(|session| *session > 1).map(|session| Self { session })
     }
 
-    /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until none
-    /// is left. Gives up `killing` later, so that the command itself does not stay behind.
+    /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until two
+    /// scans in a row find none. Gives up `killing` later, so that the command itself does not stay behind.
     ///
-    /// Prefers `/proc`, which shows zombies: where no init reaps orphans they stay forever, and `pkill` counts them.
+    /// Prefers `/proc`, which shows zombies: where no init reaps orphans they stay forever, and `pkill` counts them. A
+    /// process chooses its name, line breaks and parentheses included, so only what follows the last one counts. A
+    /// process whose first thread has ended looks like a zombie, but has other threads.
     /// The process group of that number is included for servers that create no session. Time comes from the guest's own
     /// clock, in hundredths of a second, because rounds take longer on a busy guest.
     pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
@@ -43,8 +45,9 @@ impl StopHandle {
              if [ -r /proc/self/stat ]; then \
                sweep() {{ k=$1; n=1; \
                  for f in /proc/[0-9]*/stat; do \
-                   read -r x <\"$f\" || continue; p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
-                   case $1 in Z|X) continue;; esac; \
+                   x=; while read -r l; do x=$l; done <\"$f\"; [ -n \"$x\" ] || continue; \
+                   p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
+                   case $1 in Z|X) [ \"${{18}}\" -gt 1 ] || continue;; esac; \
                    if [ \"$3\" = $s ] || [ \"$4\" = $s ]; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
                  done; return $n; }}; \
              else \
@@ -55,10 +58,11 @@ impl StopHandle {
              else \
                now() {{ t=$(($(date +%s) * 100)); }}; \
              fi; \
-             now; b=$t; sweep TERM; w=0; \
-             while sweep $w; do \
+             now; b=$t; sweep TERM; w=0; e=0; \
+             while [ $e -lt 2 ]; do \
                sleep 0.02 || sleep 1; now; \
                [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \
+               if sweep $w; then e=0; else e=$((e + 1)); fi; \
              done; exit 0"
         ))
     }
@@ -138,6 +142,16 @@ mod tests {
             // A guest without `/proc`. Only one process, because `pkill` counts unreaped orphans.
             let script = "trap '' TERM; echo $$; exec sleep 300";
             assert_eq!(stopped(sh, "/nowhere/", script, grace).signal(), Some(9), "{sh:?}, no /proc");
+        }
+    }
+
+    #[test]
+    fn the_command_finds_a_process_with_the_name_of_a_zombie() {
+        for sh in shells() {
+            let script =
+                "printf 'a) Z\\nb' > /proc/$$/comm; trap '' TERM; echo $$; sleep 300; sleep 300; exit 7";
+            let end = stopped(sh, "/proc/", script, Duration::from_millis(100));
+            assert_eq!(end.signal(), Some(9), "{sh:?}");
         }
     }
 

@@ -145,6 +145,40 @@ mod tests {
     }
 
     #[test]
+    fn a_process_with_the_name_of_a_zombie_goes() {
+        for shell in shells() {
+            let home = Home::new();
+            let script = "printf 'a) Z\\nb' > /proc/$$/comm; trap '' TERM; while :; do sleep 600; done";
+            let mut named = Command::new("setsid").args(["sh", "-c", script]).spawn().unwrap();
+            let comm = format!("/proc/{}/comm", named.id());
+            let until = Instant::now() + Duration::from_secs(30);
+            while std::fs::read_to_string(&comm).unwrap() != "a) Z\nb\n" {
+                assert!(Instant::now() < until, "it takes the name");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            home.note(named.id(), &home.path("builds/x1"));
+            assert_eq!(home.clean(shell, quick), (true, String::new()), "{shell:?}");
+            let end = named.try_wait().unwrap();
+            assert_eq!(end.and_then(|end| end.signal()), Some(9), "{shell:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_notes_goes() {
+        let home = Home::new();
+        std::fs::remove_dir_all(home.path(".greenroom")).unwrap();
+        std::fs::write(home.path(".greenroom"), "").unwrap();
+        assert_eq!(home.clean(&["sh"], quick), (true, String::new()));
+        assert!(home.path(".greenroom").is_dir(), "the next stage can leave its note");
+        // A directory that cannot be made means that no stage would begin.
+        std::fs::remove_dir_all(home.path(".greenroom")).unwrap();
+        symlink(home.path("away/from/here"), home.path(".greenroom")).unwrap();
+        assert_eq!(home.clean(&["sh"], quick), (true, String::new()));
+        let (cleaned, output) = home.clean(&["sh"], |script| quick(script).replace("/try", "/no/try"));
+        assert!(!cleaned && output.starts_with("cannot make "), "{output}");
+    }
+
+    #[test]
     fn read_only_directories_go_and_what_links_lead_to_stays_as_it_is() {
         let set_mode = |path: &Path, mode| {
             std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();

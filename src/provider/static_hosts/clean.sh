@@ -14,14 +14,16 @@ case $mark in */* | '' | .*) fail "the argument with the mark is missing" ;; esa
 # A stage notes its session as a link ATTEMPT.SESSION.START to the attempt's builds directory.
 session() { s=${1##*/}; start=${s##*.}; s=${s%.*}; s=${s##*.}; }
 
+# Sets `x` to what follows the name in /proc/PID/stat. A name may contain line breaks and parentheses: the last line has
+# the last parenthesis.
+stat() { x=; while read -r l; do x=$l; done 2>/dev/null <"/proc/$1/stat"; x=${x##*) }; [ -n "$x" ]; }
+
 # Processes that must survive: this shell and its ancestors.
 own=" "
 up=$$
 if [ -r /proc/self/stat ]; then
-  while [ "${up:-0}" -gt 1 ] && read -r x 2>/dev/null </proc/$up/stat; do
-    own="$own$up "; set -- ${x##*) }; up=$2
-  done
-  read -r x </proc/$$/stat; set -- ${x##*) }; here=$4
+  while [ "${up:-0}" -gt 1 ] && stat "$up"; do own="$own$up "; set -- $x; up=$2; done
+  stat $$; set -- $x; here=$4
 else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
@@ -35,8 +37,8 @@ find_on_linux() {
   for n in "$notes"/*; do
     [ -L "$n" ] || continue
     session "$n"
-    if read -r x 2>/dev/null </proc/"$s"/stat; then
-      set -- ${x##*) }
+    if stat "$s"; then
+      set -- $x
       [ "$start" = 0 ] || [ "${20}" = "$start" ] || continue
     fi
     sessions="$sessions$s "
@@ -44,15 +46,16 @@ find_on_linux() {
   # -z: variables are lines that end with a zero byte; BusyBox reads no further than the first one otherwise.
   for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
     p=${f#/proc/} p=${p%/environ}
-    read -r x 2>/dev/null </proc/"$p"/stat || continue
-    set -- ${x##*) }
+    stat "$p" || continue
+    set -- $x
     [ "$4" = "$here" ] || sessions="$sessions$4 "
   done
   for f in /proc/[0-9]*/stat; do
-    read -r x 2>/dev/null <"$f" || continue
     p=${f#/proc/} p=${p%/stat}
-    set -- ${x##*) }
-    case $1 in Z | X) continue ;; esac
+    stat "$p" || continue
+    set -- $x
+    # A process whose first thread has ended looks like a zombie, but has other threads.
+    case $1 in Z | X) [ "${18}" -gt 1 ] || continue ;; esac
     case $own in *" $p "*) continue ;; esac
     [ "$4" != "$here" ] || continue
     case $sessions in *" $4 "* | *" $3 "*) found="$found $p"; continue ;; esac
@@ -85,20 +88,27 @@ ALL
 
 find_processes() { if [ -r /proc/self/stat ]; then find_on_linux; else find_elsewhere; fi; }
 
-find_processes
-if [ -n "$found" ]; then
+# Stops what is found, until two scans in a row find nothing. The first scan ends a clean of a tidy job: the second one
+# comes after its files have been removed.
+stop_processes() {
+  find_processes
+  [ -n "$found" ] || return 0
   kill -TERM $found 2>/dev/null
   began=$(date +%s)
-  while find_processes; [ -n "$found" ]; do
+  missed=0
+  while [ $missed -lt 2 ]; do
+    sleep 0.1 2>/dev/null || sleep 1
+    find_processes
+    if [ -z "$found" ]; then missed=$((missed + 1)); continue; fi
+    missed=0
     waited=$(($(date +%s) - began))
     if [ $waited -ge $((grace + killing)) ]; then
       fail "cannot kill processes of jobs:$found"
     elif [ $waited -ge $grace ]; then
       kill -KILL $found 2>/dev/null
     fi
-    sleep 0.1 2>/dev/null || sleep 1
   done
-fi
+}
 
 # Removes write-protected directories, too. The target of a link stays as it is.
 erase() { rm -rf -- "$1" 2>/dev/null || { [ -L "$1" ] || chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1"; } 2>&1; }
@@ -122,22 +132,32 @@ empty() {
   done
 }
 
-for n in "$notes"/*; do
-  [ -L "$n" ] || continue
-  b=$(readlink "$n")
-  remove "$b"
-  remove "$b.tmp"
-done
-[ -z "$cache" ] || empty "$cache"
-
-if [ "$dedicated" = 1 ]; then
-  for d in /tmp /var/tmp /dev/shm "$(getconf DARWIN_USER_TEMP_DIR 2>/dev/null)"; do
-    [ -n "$d" ] && [ -d "$d" ] || continue
-    for e in "$d"/* "$d"/.[!.]* "$d"/..?*; do
-      [ -n "$(find "$e" -prune -user "$me" 2>/dev/null)" ] || continue
-      erase "$e" || fail "cannot remove $e"
-    done
+remove_files() {
+  for n in "$notes"/*; do
+    [ -L "$n" ] || continue
+    b=$(readlink "$n")
+    remove "$b"
+    remove "$b.tmp"
   done
+  [ -z "$cache" ] || empty "$cache"
+  if [ "$dedicated" = 1 ]; then
+    for d in /tmp /var/tmp /dev/shm "$(getconf DARWIN_USER_TEMP_DIR 2>/dev/null)"; do
+      [ -n "$d" ] && [ -d "$d" ] || continue
+      for e in "$d"/* "$d"/.[!.]* "$d"/..?*; do
+        [ -n "$(find "$e" -prune -user "$me" 2>/dev/null)" ] || continue
+        erase "$e" || fail "cannot remove $e"
+      done
+    done
+  fi
+}
+
+stop_processes
+remove_files
+# A process that a scan missed is found now, and may have made files meanwhile.
+find_processes
+if [ -n "$found" ]; then
+  stop_processes
+  remove_files
 fi
 
 if [ -d "$builds" ]; then
@@ -146,3 +166,7 @@ if [ -d "$builds" ]; then
 fi
 # Last, so that the notes stay as long as a file has not been removed.
 erase "$notes" || fail "cannot remove $notes"
+# The next stage has to make this directory and to write to it.
+[ -d "$HOME/.greenroom" ] || erase "$HOME/.greenroom" || fail "cannot remove $HOME/.greenroom"
+{ mkdir -p -m 700 "$notes" && ln -s / "$notes/try" && rm -rf "$notes"; } 2>/dev/null ||
+  fail "cannot make $notes and write to it"
