@@ -121,8 +121,7 @@ impl EventFixture {
     }
 
     pub(crate) fn asks(&mut self, name: &str, job: u64, project: &str, seconds: f64) -> &mut Self {
-        let key = JobKey::new("https://gitlab.example.com", job);
-        self.asks_as(name, JobFacts::new(key, project, Duration::from_hours(1)), seconds)
+        self.asks_as(name, facts(job, project), seconds)
     }
 
     pub(crate) fn asks_as(&mut self, name: &str, job: JobFacts, seconds: f64) -> &mut Self {
@@ -139,6 +138,10 @@ impl EventFixture {
         let leaving = Release { how, used: true, closing: false };
         self.then(seconds, Change::Released { attempt: attempt(name), release: leaving })
     }
+}
+
+pub(crate) fn facts(job: u64, project: &str) -> JobFacts {
+    JobFacts::new(JobKey::new("https://gitlab.example.com", job), project, Duration::from_hours(1))
 }
 
 pub(crate) fn endpoint() -> Endpoint {

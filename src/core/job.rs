@@ -1,7 +1,7 @@
 //! A job's facts, from GitLab's job response only.
 //!
-//! None of them comes from a variable that a user can set. Key, project and timeout decide; the other facts are kept for
-//! people and for the history.
+//! None of them comes from a variable that a user can set. Key, project, timeout and protection of the ref decide; the
+//! other facts are kept for people and for the history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +136,15 @@ mod tests {
             assert_eq!(share(Reuse::Project, &one, &other), project, "{other:?}");
             assert_eq!(share(Reuse::Namespace, &one, &other), namespace, "{other:?}");
             assert_eq!(share(Reuse::Any, &one, &other), any, "{other:?}");
+        }
+        let protected = |job| JobFacts { protected: true, ..job };
+        for other in ["g/one", "g/two", "h/one"].map(|project| job("gl", project)) {
+            for reuse in [Reuse::Project, Reuse::Namespace] {
+                assert!(!share(reuse, &one, &protected(other.clone())), "{reuse:?} {other:?}");
+                let (both, none) = (protected(one.clone()), share(reuse, &one, &other));
+                assert_eq!(share(reuse, &both, &protected(other.clone())), none, "{reuse:?} {other:?}");
+            }
+            assert!(share(Reuse::Any, &one, &protected(other)));
         }
         let named = Policy { reuse: Reuse::Namespace, ..Policy::default() }.domain_of(&job("gl", "g/one"));
         let project = Policy::default().domain_of(&job("gl", "g"));

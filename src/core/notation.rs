@@ -6,15 +6,15 @@
 //! `h1`, …, unrecorded ones `u1`, …; the attempt of job 7 is `a7`.
 //!
 //! Instances: `requested`, `unknown`, `refused`, `booting`, `checking`, `idle`, `held`, `cleaning`, `out-of-service`,
-//! `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a job of
-//! project b has used it), `cap 2`, `uses 3` (left), `missing 40s`, `old` (from an earlier boot), its status in the
-//! list (`starting`, `running`, `stopping`, `gone`, and `denied`: the endpoint is unknown, too), `named 9` (an open
-//! attempt names it), `user 9` (the same, and it has run a stage), `busy`, `failing 5s`, launched `as c2` (an offering;
-//! `refused as c2`: no capacity), `in there` (its location; the list's is `here`, with `nowhere` unknown), `ends 2h` or
-//! `ends now` (the provider's notice).
+//! `draining`; with `static` a static host. Then, in any order: an age, `by 7,8` (jobs on it), `closing 9`, `of b` (a
+//! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
+//! (from an earlier boot), its status in the list (`starting`, `running`, `stopping`, `gone`, and `denied`: the
+//! endpoint is unknown, too), `named 9` (an open attempt names it), `user 9` (the same, and it has run a stage),
+//! `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity), `in there` (its location; the
+//! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
-//! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `timeout 2h`, `dead`.
+//! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -297,18 +297,18 @@ impl World {
         let requested_at = ago(age(words).unwrap_or(Duration::from_secs(10)));
         let project = after(words, "of").unwrap_or("a");
         let timeout = after(words, "timeout").map_or(Duration::from_hours(1), span);
-        self.request(job, project, timeout, requested_at);
+        let facts = JobFacts { protected: is_protected(words), ..facts(job, project, timeout) };
+        self.request(facts, requested_at);
         self.attend(job, requested_at, None);
         let alive = !words.contains(&"dead");
         let seen = self.seen(job);
         (seen.lease_held, seen.used) = (alive, false);
     }
 
-    fn request(&mut self, job: u64, project: &str, timeout: Duration, requested_at: Stamp) {
-        let job_facts = facts(job, project, timeout);
-        let domain = self.policy.domain_of(&job_facts);
+    fn request(&mut self, job: JobFacts, requested_at: Stamp) {
+        let domain = self.policy.domain_of(&job);
         let acquire_timeout = self.policy.timing.acquire_timeout;
-        let change = Change::Requested { attempt: attempt(job), job: job_facts, domain, acquire_timeout };
+        let change = Change::Requested { attempt: attempt(job.key.id), job, domain, acquire_timeout };
         self.tell(requested_at, change);
     }
 
@@ -446,17 +446,20 @@ impl World {
     /// Past and present jobs.
     fn jobs(&mut self, id: &InstanceId, words: &[&str], at: &dyn Fn(Duration) -> Stamp, age: Duration) {
         let project = after(words, "of").unwrap_or("a");
-        let hour = Duration::from_hours(1);
+        let facts = |job| {
+            let facts = facts(job, project, Duration::from_hours(1));
+            JobFacts { protected: is_protected(words), ..facts }
+        };
         if after(words, "of").is_some() {
             let job = 1_000 + u64::from(self.launched + self.others);
-            self.request(job, project, hour, at(age + Duration::from_secs(50)));
+            self.request(facts(job), at(age + Duration::from_secs(50)));
             let begun = at(age + Duration::from_secs(40));
             self.tell(begun, Change::Granted { attempt: attempt(job), instance: id.clone() });
             let leaving = Release { how: End::CleanedUp, used: true, closing: false };
             self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
         }
         for (job, closing) in jobs_of(words) {
-            self.request(job, project, hour, at(age));
+            self.request(facts(job), at(age));
             self.tell(at(age), Change::Granted { attempt: attempt(job), instance: id.clone() });
             self.attend(job, at(age), Some(id.clone()));
             if closing {
@@ -518,6 +521,11 @@ impl World {
             self.observed.failing_calls.insert(id.clone(), failing);
         }
     }
+}
+
+/// True if its jobs are those of protected refs.
+fn is_protected(words: &[&str]) -> bool {
+    words.contains(&"protected")
 }
 
 /// The same age, but from the boot before this one.

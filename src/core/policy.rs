@@ -79,6 +79,8 @@ pub enum Reuse {
 
 /// The domain of all jobs under `reuse = "any"`.
 const ANYBODY: &str = "any";
+/// Begins the domains of protected refs. A domain that was recorded before this word existed counts as not protected.
+const PROTECTED: &str = "protected ";
 
 /// All durations, so that tests of the real binary can shorten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -269,13 +271,16 @@ impl Policy {
         self.max_lifetime.is_none_or(|limit| job.timeout <= limit.0)
     }
 
-    /// The trust domain of a job under this policy.
+    /// The trust domain of a job under this policy. A project's protected refs have one of their own: users who may not
+    /// push to them may run jobs on its other refs.
     pub fn domain_of(&self, job: &JobFacts) -> TrustDomain {
-        match self.reuse {
-            Reuse::Project => TrustDomain::new(format!("project {} {}", job.key.server, job.project)),
-            Reuse::Namespace => TrustDomain::new(format!("namespace {} {}", job.key.server, job.namespace())),
-            Reuse::Any => TrustDomain::new(ANYBODY),
-        }
+        let (kind, name) = match self.reuse {
+            Reuse::Project => ("project", &*job.project),
+            Reuse::Namespace => ("namespace", job.namespace()),
+            Reuse::Any => return TrustDomain::new(ANYBODY),
+        };
+        let protected = if job.protected { PROTECTED } else { "" };
+        TrustDomain::new(format!("{protected}{kind} {} {name}", job.key.server))
     }
 }
 
@@ -283,6 +288,18 @@ impl Reuse {
     /// True if an instance that is bound to this domain is still capacity for every job.
     pub fn is_open(self, bound_to: &TrustDomain) -> bool {
         self == Self::Any && bound_to.as_str() == ANYBODY
+    }
+}
+
+impl TrustDomain {
+    /// Its project or namespace, without the server.
+    pub fn name(&self) -> &str {
+        self.as_str().rsplit(' ').next().unwrap_or_default()
+    }
+
+    /// True if its jobs are those of protected refs.
+    pub fn is_protected(&self) -> bool {
+        self.as_str().starts_with(PROTECTED)
     }
 }
 
@@ -376,6 +393,18 @@ mod tests {
                 assert_eq!(now.is_open(&domain(bound)), (bound, now) == (Reuse::Any, Reuse::Any));
             }
         }
+    }
+
+    #[test]
+    fn a_domain_is_shown_by_its_name_and_its_protection() {
+        let shown = |text: &str| {
+            let domain = TrustDomain::new(text);
+            (domain.name().to_owned(), domain.is_protected())
+        };
+        assert_eq!(shown("any"), ("any".to_owned(), false));
+        assert_eq!(shown("project gl group/a"), ("group/a".to_owned(), false));
+        assert_eq!(shown("protected namespace gl group"), ("group".to_owned(), true));
+        assert_eq!(shown("project gl protected"), ("protected".to_owned(), false));
     }
 
     proptest::proptest! {

@@ -30,10 +30,14 @@ const HELD_UP_MS: u64 = 60_000;
 
 /// The jobs that may share, by an independent reading of the policy.
 fn domain(reuse: Reuse, job: &JobFacts) -> String {
+    let protected = if job.protected { " on protected refs" } else { "" };
     match reuse {
         Reuse::Any => "everybody".to_owned(),
-        Reuse::Project => job.project.to_string(),
-        Reuse::Namespace => job.project.split('/').next().unwrap_or_default().to_owned(),
+        Reuse::Project => format!("{}{protected}", job.project),
+        Reuse::Namespace => {
+            let namespace = job.project.split('/').next().unwrap_or_default();
+            format!("{namespace}{protected}")
+        }
     }
 }
 

@@ -203,6 +203,7 @@ const JOB_FAULTS: &[Fault] = &[
 
 fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
     let mut rng = Rng::new(seed, "jobs");
+    let mut refs = Rng::new(seed, "refs");
     let gap = rng.within(8_000..24_000);
     let mut comes = 0;
     let mut jobs = Vec::new();
@@ -212,6 +213,7 @@ fn draw_jobs(seed: u64, faults: &mut Rng) -> Vec<JobPlan> {
         let project = rng.pick(&["red/app", "red/lib", "blue/app"]);
         let key = JobKey::new("https://gitlab.example", 1000 + number);
         let facts = JobFacts::new(key, project, Duration::from_mins(rng.pick(&[20, 45])));
+        let facts = JobFacts { protected: refs.chance(300), ..facts };
         let mut stages: Vec<(u64, u32)> =
             (0..rng.within(2..6)).map(|_| (rng.within(500..20_000), 0)).collect();
         if rng.chance(150) {

@@ -27,17 +27,18 @@ fn one_by_one(place: &Place, jobs: &[(u64, &str)]) {
     }
 }
 
-/// The projects whose jobs each instance served.
+/// The projects whose jobs each instance served; with an asterisk, those whose refs were protected.
 fn served(place: &Place) -> Vec<BTreeSet<String>> {
     let mut projects = BTreeMap::new();
     let mut served: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for event in place.events() {
         match event.change {
             Change::Requested { attempt, job, .. } => {
-                projects.insert(attempt, job.project);
+                let protected = if job.protected { "*" } else { "" };
+                projects.insert(attempt, format!("{}{protected}", job.project));
             }
             Change::Granted { attempt, instance } => {
-                served.entry(instance).or_default().insert(projects[&attempt].to_string());
+                served.entry(instance).or_default().insert(projects[&attempt].clone());
             }
             _ => {}
         }
@@ -94,5 +95,49 @@ fn an_idle_instance_of_strangers_makes_room_at_the_limit() {
     let used: Vec<_> = place.grants().into_iter().map(|(_, instance)| instance).collect();
     assert!(used[0] != used[1] && used[1] == used[2], "{used:?}");
     assert!(served(&place).iter().all(|projects| projects.len() == 1));
+    place.expect_sound();
+}
+
+#[test]
+fn jobs_of_protected_refs_follow_only_one_another_unless_anybody_may_share() {
+    // GitLab says so of each ref; an older one says nothing.
+    let jobs = [
+        (1, "g/a", Some(true)),
+        (2, "g/a", Some(false)),
+        (3, "g/b", Some(true)),
+        (4, "g/a", None),
+        (5, "g/a", Some(true)),
+        (6, "g/b", Some(false)),
+    ];
+    for (reuse, each) in [
+        ("project", vec!["g/a", "g/a*", "g/b", "g/b*"]),
+        ("namespace", vec!["g/a g/b", "g/a* g/b*"]),
+        ("any", vec!["g/a g/a* g/b g/b*"]),
+    ] {
+        let place = reusing().pool("reuse", reuse).open();
+        for (id, project, protected) in jobs {
+            let job = Job { protected, ..of(project, id) };
+            place.run(&job).expect_outcome(&Outcome::Success);
+            place.wait_until_quiet();
+        }
+        let mut served: Vec<String> =
+            served(&place).iter().map(|all| all.iter().cloned().collect::<Vec<_>>().join(" ")).collect();
+        served.sort();
+        assert_eq!(served, each, "{reuse}");
+        place.expect_sound();
+    }
+}
+
+#[test]
+fn a_job_of_a_protected_ref_waits_beside_a_free_slot_of_an_unprotected_one() {
+    let place = reusing().pool("capacity_per_instance", 4).open();
+    let runner = place.runner();
+    let jobs = (1..=6).map(|id| Job { protected: Some(id % 2 == 0), ..of("g/a", id).script(["sleep 0.2"]) });
+    let handles: Vec<_> = jobs.map(|job| runner.start(&job)).collect();
+    for handle in handles {
+        handle.finish().expect_outcome(&Outcome::Success);
+    }
+    let served = served(&place);
+    assert!(served.len() >= 2 && served.iter().all(|kinds| kinds.len() == 1), "{served:?}");
     place.expect_sound();
 }

@@ -155,7 +155,10 @@ const REUSE_KEY: Key = key("reuse", Word(REUSE), Value("\"project\""), Request)
         "Which jobs may follow a job on its instance: those of the same project, of projects in the same \
          namespace, or all.",
     )
-    .interacts("It matters where an instance serves several jobs: see `max_use_count` and `clean_unbinds`.");
+    .interacts(
+        "Jobs of protected refs and other jobs never follow one another, except with `\"any\"`. The key matters \
+         where an instance serves several jobs: see `max_use_count` and `clean_unbinds`.",
+    );
 
 const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Value("true"), Pass)
     .means("Whether a static host may serve any job after a successful cleaning.")

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::fixture::{EventFixture, at, attempt, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, facts, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
 use crate::core::ids::{Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Release};
+use crate::core::job::JobFacts;
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
 use crate::core::pool::PoolState;
 use crate::core::report::{Note, Report, WaitingOn};
@@ -41,7 +42,8 @@ fn busy() -> EventFixture {
     for number in 1..=5 {
         story.ready(number, f64::from(number));
     }
-    story.asks("a", 4711, "acme/shop", 60.0).gets("a", 1, 60.2);
+    let protected = JobFacts { protected: true, ..facts(4711, "acme/shop") };
+    story.asks_as("a", protected, 60.0).gets("a", 1, 60.2);
     story.asks("b", 4712, "acme/shop", 61.0).gets("b", 2, 61.2);
     story.leaves("b", End::CleanedUp, 100.0);
     let broken = "the clean command ended with 1".to_owned();
@@ -81,6 +83,7 @@ pool linux: 6 of 8 instances, 1 of 8 job slots in use, 2 jobs waiting
 
 INSTANCE      PHASE           FOR     JOBS  SERVED  USES LEFT  BOUND TO
 linux-7f3a-1  ready           2m 46s  4711  0       1          acme/shop
+    bound to jobs of protected refs
     resumed from a snapshot in 0.8 s
 linux-7f3a-2  ready           2m 45s  -     1       1          acme/shop
     idle for 1m 32s

@@ -188,8 +188,7 @@ fn jobs(jobs: &[JobView<'_>]) -> String {
 
 /// The project or namespace without its server.
 fn bound_to(domain: &TrustDomain) -> String {
-    let name = domain.as_str().rsplit(' ').next().unwrap_or_default();
-    shortened(name, NAME_COLUMNS)
+    shortened(domain.name(), NAME_COLUMNS)
 }
 
 fn waiting(seen: &PoolView<'_>, when: &When, width: usize) -> String {

@@ -394,8 +394,10 @@ impl<'a> InstanceView<'a> {
         let location = self.location.filter(|_| self.is_elsewhere);
         let location =
             location.map(|location| format!("in {location}, which the provider does not list now"));
+        let is_protected = self.bound_to.is_some_and(TrustDomain::is_protected);
+        let protected = is_protected.then(|| "bound to jobs of protected refs".to_owned());
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
-        [reason, offering, location, detail, remedy].into_iter().flatten().collect()
+        [reason, protected, offering, location, detail, remedy].into_iter().flatten().collect()
     }
 }
 

@@ -59,6 +59,13 @@ fn an_instance_is_capacity_only_for_the_domain_that_has_used_it() {
             ),
             ("max 1, any | idle 5m of b; waits 8 of a", "a8 gets i1"),
             ("max 1, namespace | idle 5m of b; waits 8 of a", "a8 gets i1"),
+            ("max 1, cap 2 | held 5m by 7 of b; waits 8 of b protected", ""),
+            (
+                "max 1, cap 2, namespace | held 5m by 7 of b protected; waits 8 of a; waits 9 of a protected",
+                "a9 gets i1",
+            ),
+            ("max 1, cap 2, any | held 5m by 7 of b protected; waits 8 of a", "a8 gets i1"),
+            ("max 1, hosts | static idle 5m of b protected; waits 8 of b", "h1 to clean; clean h1"),
             // The first of two jobs of different domains binds it.
             ("max 1, cap 2 | idle 5m; waits 8 of a; waits 9 of b", "a8 gets i1"),
         ],

@@ -16,6 +16,7 @@ use crate::core::inventory::{Listed, Listing, Status};
 use crate::core::notation::{NOW, World, render, world};
 use crate::core::plan::{Effect, Plan};
 use crate::core::policy::Reuse;
+use crate::core::pool::Grant;
 use crate::core::report::WaitingOn;
 use crate::core::reservation::Reservation;
 use crate::core::time::{BootId, Stamp};
@@ -129,6 +130,10 @@ proptest! {
                     other.ticket < job.ticket && other.domain == job.domain && other.job.timeout <= job.job.timeout
                 });
                 prop_assert_eq!(passed_over, None, "{} came before {}", line, attempt);
+                let beside = instance.holders.keys().filter_map(|name| at.state.granted.get(name));
+                let alike = |other: &Grant| other.reservation.job.protected == job.job.protected;
+                let mixed = before.policy.reuse != Reuse::Any && !beside.into_iter().all(alike);
+                prop_assert!(!mixed, "{attempt} shares {} with a job of the other protection", instance.id);
             }
             at.carry(std::slice::from_ref(event));
         }

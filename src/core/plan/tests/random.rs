@@ -10,6 +10,10 @@ fn project() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["a", "b", "c"])
 }
 
+fn protection() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["", "", " protected"])
+}
+
 fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
     prop::sample::select(words)
 }
@@ -52,27 +56,28 @@ fn item(number: usize) -> impl Strategy<Value = String> {
     let host = one_of(&["static checking", "static idle", "static cleaning", "static out-of-service"]);
     let held = one_of(&["held", "held", "draining", "static held", "static out-of-service"]);
     let uses = (1..4_u32).prop_map(|uses| format!("uses {uses}"));
-    let bound = project().prop_map(|p| format!("of {p}"));
+    let bound =
+        (project(), protection()).prop_map(|(project, protection)| format!("of {project}{protection}"));
     let job = 10 * (number + 1);
     let word = one_of(&["by", "by", "by", "closing"]);
     let other = one_of(&["orphan", "stranger", "foreign", "host", "orphan"]);
-    let waits = (project(), one_of(&["10m", "1h", "2h"]), any::<bool>());
+    let waits = (project(), protection(), one_of(&["10m", "1h", "2h"]), any::<bool>());
     prop_oneof![
         6 => (prop_oneof![4 => empty, 1 => host], span(), maybe(uses.clone()), maybe(bound), maybe(status()), maybe(hindrance()))
             .prop_map(|(phase, age, uses, bound, status, hindrance)| {
                 let bound = if phase.ends_with("idle") { bound } else { String::new() };
                 format!("{phase} {age}{uses}{bound}{status}{hindrance}")
             }),
-        4 => (held, span(), word, 1..3_usize, maybe(uses), project(), maybe(status()), maybe(hindrance()))
-            .prop_map(move |(phase, age, word, jobs, uses, project, status, hindrance)| {
+        4 => (held, span(), word, 1..3_usize, maybe(uses), (project(), protection()), maybe(status()), maybe(hindrance()))
+            .prop_map(move |(phase, age, word, jobs, uses, (project, protection), status, hindrance)| {
                 let jobs: Vec<String> = (0..jobs).map(|n| (job + n).to_string()).collect();
                 let jobs = jobs.join(",");
-                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{status}{hindrance}")
+                format!("{phase} {age} {word} {jobs} cap 3{uses} of {project}{protection}{status}{hindrance}")
             }),
         1 => (other, span()).prop_map(|(kind, age)| format!("{kind} {age}")),
-        4 => (waits, span()).prop_map(move |((project, timeout, dead), age)| {
+        4 => (waits, span()).prop_map(move |((project, protection, timeout, dead), age)| {
             let dead = if dead && timeout == "2h" { " dead" } else { "" };
-            format!("waits {job} {age} of {project} timeout {timeout}{dead}")
+            format!("waits {job} {age} of {project}{protection} timeout {timeout}{dead}")
         }),
     ]
 }
