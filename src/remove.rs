@@ -171,7 +171,9 @@ fn open_below(dir: &OwnedFd, name: impl Arg + Copy, flags: OFlags) -> Result<Own
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
     use super::*;
@@ -220,6 +222,46 @@ mod tests {
             assert!(kept.join("file").exists());
             assert_eq!(mode_of(&kept), 0o500);
         }
+        set_mode(&kept, 0o700);
+    }
+
+    /// Stops the racer, also after a failed assertion.
+    struct Stop<'a>(&'a AtomicBool);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_a_racer_swaps_for_a_link_leaves_the_target_alone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (kept, root) = (temporary.path().join("kept"), temporary.path().join("builds"));
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("file"), "x").unwrap();
+        set_mode(&kept, 0o500);
+        let (dir, link) = (root.join("dir"), root.join("link"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = Stop(&done);
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // Fails while one of the two is missing.
+                    let _swapped = renameat_with(CWD, &dir, CWD, &link, RenameFlags::EXCHANGE);
+                }
+            });
+            // One that cannot be entered, and one that can: both are made writable.
+            for mode in [0, 0o500].into_iter().cycle().take(400) {
+                fs::create_dir_all(&dir).unwrap();
+                set_mode(&dir, mode);
+                symlink(&kept, &link).unwrap();
+                // A swap can make one call fail. Each call removes something.
+                bound_by_permissions(|| while tree(&root).is_err() {});
+                assert_eq!(mode_of(&kept), 0o500);
+                assert!(kept.join("file").exists());
+            }
+        });
         set_mode(&kept, 0o700);
     }
 
