@@ -121,6 +121,12 @@ class Lists(Ec2Trial):
             self.ec2.describe_security_groups(GroupIds=[self.aws["security_group"]])["SecurityGroups"][0]["GroupName"],
             "lab",
         )
+        members = self.aws["open_groups"]["members"]
+        rule = self.ec2.describe_security_groups(GroupIds=[members])["SecurityGroups"][0]["IpPermissions"][0]
+        self.assertEqual((rule["IpProtocol"], rule["UserIdGroupPairs"][0]["GroupId"]), ("-1", members))
+        world = self.aws["open_groups"]["world"]
+        rule = self.ec2.describe_security_groups(GroupIds=[world])["SecurityGroups"][0]["IpPermissions"][0]
+        self.assertEqual(rule["IpRanges"], [{"CidrIp": "0.0.0.0/0"}])
         self.assertEqual(self.ec2.describe_availability_zones()["AvailabilityZones"][0]["State"], "available")
         self.ec2.describe_spot_price_history(
             InstanceTypes=["m5.large"], ProductDescriptions=["Linux/UNIX"], MaxResults=5

@@ -144,7 +144,9 @@ class Lists(GceTrial):
         quotas = {one["metric"]: (one["limit"], one["usage"]) for one in self.call("GET", "regions/us-east1")["quotas"]}
         self.assertEqual((quotas["CPUS"], quotas["PREEMPTIBLE_CPUS"][1]), ((8.0, 2.0), 0.0))
         self.assertEqual(len(self.call("GET", "zones")["items"]), 5)
-        self.assertEqual(self.call("GET", "global/firewalls")["items"][0]["allowed"][0]["IPProtocol"], "tcp")
+        rules = {one["name"]: one for one in self.call("GET", "global/firewalls")["items"]}
+        self.assertEqual(rules["lab-allow"]["allowed"][0]["IPProtocol"], "tcp")
+        self.assertEqual((rules["lab-members"]["sourceTags"], rules["lab-members"]["targetTags"]), (["members"],) * 2)
         self.assertEqual(self.call("GET", "regions/us-east1/subnetworks")["items"][0]["name"], "default")
         self.assertEqual(len(self.call("GET", "global/networks/default")["subnetworks"]), 6)
         self.assertEqual(self.call("GET", "")["commonInstanceMetadata"]["items"], [])

@@ -90,10 +90,25 @@ class World:
         self.small_subnet = self._subnet(*SMALL)
         self.default_vpc = backend.create_vpc(DEFAULT_NETWORK, is_default=True).id
         self.default_subnets = {REGION + zone: self._default_subnet(zone) for zone in DEFAULT_SUBNETS}
-        self.group = backend.create_security_group("lab", "the lab's instances", vpc_id=vpc.id, tags={}).id
-        # Allows TCP from every address of this machine. The network's default group allows no inbound traffic.
-        everybody = [{"CidrIp": "127.0.0.0/8"}, {"CidrIpv6": "::1/128"}]
-        backend.authorize_security_group_ingress(self.group, "tcp", "1", "65535", everybody)
+        self.group = self._group("lab", vpc.id)
+        # Allows TCP from the machine of the tests, which is the runner host, and from nowhere else.
+        runner_host = [{"CidrIp": "127.0.0.1/32"}, {"CidrIpv6": "::1/128"}]
+        self._allow(self.group, runner_host)
+        self.default_network_group = self._group("lab-default", self.default_vpc)
+        self._allow(self.default_network_group, runner_host)
+        # Groups that allow more: everything, IPv6 alone, the network's own addresses, and the group's own members.
+        ranges = {
+            "world": [{"CidrIp": "0.0.0.0/0"}],
+            "world_ipv6": [{"CidrIpv6": "::/0"}],
+            "network": [{"CidrIp": NETWORK}],
+        }
+        self.open_groups = {name: self._group(f"lab-{name}", vpc.id) for name in (*ranges, "members")}
+        for name, sources in ranges.items():
+            self._allow(self.open_groups[name], sources)
+        members = self.open_groups["members"]
+        backend.authorize_security_group_ingress(
+            members, "-1", None, None, [], source_groups=[{"GroupId": members, "OwnerId": ACCOUNT}]
+        )
         for image, (name, architecture) in IMAGES.items():
             backend.amis[image] = Ami(
                 backend,
@@ -110,6 +125,13 @@ class World:
                 region_name=REGION + "a",
             )
         self.records = {}
+
+    def _group(self, name, vpc):
+        return self.backend.create_security_group(name, "instances of the lab", vpc_id=vpc, tags={}).id
+
+    def _allow(self, group, sources):
+        """Lets sources connect to every port of TCP."""
+        self.backend.authorize_security_group_ingress(group, "tcp", "1", "65535", sources)
 
     def _subnet(self, zone, block):
         """A subnet whose instances get a public address only on request."""
@@ -147,10 +169,12 @@ class World:
             "subnets": self.subnets,
             "small_subnet": self.small_subnet,
             "security_group": self.group,
+            "open_groups": self.open_groups,
             "default": {
                 "vpc": self.default_vpc,
                 "subnets": self.default_subnets,
                 "security_group": self.default_group(self.default_vpc),
+                "closed_group": self.default_network_group,
             },
             "images": {architecture: image for image, (_, architecture) in IMAGES.items()},
         }

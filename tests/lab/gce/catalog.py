@@ -182,13 +182,22 @@ def network(name):
 
 
 def firewalls():
-    """Allows every address of this machine to connect to every port; a rule applies to IPv4 or to IPv6."""
+    """Allows the machine of the tests, which is the runner host, to connect to every port; a rule applies to IPv4 or to IPv6.
+
+    Instances with certain tags allow more: everything, the network's own addresses, or instances with the same tag.
+    """
     shown = {"direction": "INGRESS", "priority": 1000, "disabled": False, "network": url("global/networks/default")}
     allowed = [{"IPProtocol": "tcp", "ports": ["1-65535"]}]
-    sources = {"lab-allow": "127.0.0.0/8", "lab-allow-ipv6": "::1/128"}
+    rules = {
+        "lab-allow": {"sourceRanges": ["127.0.0.1/32"]},
+        "lab-allow-ipv6": {"sourceRanges": ["::1/128"]},
+        "lab-world": {"sourceRanges": ["0.0.0.0/0"], "targetTags": ["world"]},
+        "lab-network": {"sourceRanges": ["127.78.0.0/16"], "targetTags": ["network"]},
+        "lab-members": {"sourceTags": ["members"], "targetTags": ["members"]},
+    }
     return [
-        _resource("firewall", project_path(f"global/firewalls/{name}"), allowed=allowed, sourceRanges=[source], **shown)
-        for name, source in sources.items()
+        _resource("firewall", project_path(f"global/firewalls/{name}"), allowed=allowed, **rule, **shown)
+        for name, rule in rules.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The metadata server, for default credentials only; GCE_METADATA_HOST leads clients here."""
+"""The metadata server of the runner host: default credentials and network tags; GCE_METADATA_HOST leads clients here."""
 
 import json
 import uuid
@@ -9,6 +9,8 @@ from . import catalog
 
 ROOT = "/computeMetadata/v1"
 ACCOUNT = f"{ROOT}/instance/service-accounts/default"
+# Network tags of the runner host.
+TAGS = ["manager"]
 FLAVOR = {"Metadata-Flavor": "Google"}
 
 
@@ -29,10 +31,11 @@ class MetadataServer:
         known = {
             f"{ACCOUNT}/token": json.dumps(token),
             f"{ACCOUNT}/email": f"lab@{catalog.PROJECT}.iam.gserviceaccount.com",
+            f"{ROOT}/instance/tags": json.dumps(TAGS),
             f"{ROOT}/project/project-id": catalog.PROJECT,
             f"{ROOT}/universe/universe-domain": "googleapis.com",
         }
         if request.path not in known:
             return Answer(404, b"not found\n", "text/plain", headers=FLAVOR)
-        kind = "application/json" if request.path.endswith("/token") else "application/text"
+        kind = "application/json" if request.path.endswith(("/token", "/tags")) else "application/text"
         return Answer(200, known[request.path].encode(), kind, headers=FLAVOR)
