@@ -12,11 +12,11 @@ use crate::skipped::skipped;
 use crate::support::job::Job;
 use crate::support::record::Outcome;
 
-/// Two zones of EC2's default network, with its default group.
-fn by_zones(table: &mut Table, _world: &Value) {
-    for key in ["subnets", "security_groups"] {
-        table.remove(key);
-    }
+/// Two zones of EC2's default network, with a group there.
+fn by_zones(table: &mut Table, world: &Value) {
+    table.remove("subnets");
+    let group = world["ec2"]["default"]["closed_group"].as_str().expect("an id");
+    table.insert("security_groups".to_owned(), group.into());
     let zones = ["eu-west-1b", "eu-west-1c"].map(toml::Value::from);
     table.insert("zones".to_owned(), toml::Value::Array(zones.to_vec()));
 }
@@ -68,9 +68,11 @@ fn a_zone_of_ec2_is_its_default_subnet() {
     let requests = site.lab.requests();
     let launch = requests.iter().find(|request| request.operation == "RunInstances").expect("a launch");
     assert_eq!(launch.parameters["Placement"], json!({ "AvailabilityZone": "eu-west-1b" }));
-    for key in ["SubnetId", "SecurityGroupIds"] {
-        assert_eq!(launch.parameters[key], Value::Null, "{key}");
-    }
+    assert_eq!(launch.parameters["SubnetId"], Value::Null);
+    let group = &site.lab.world["ec2"]["default"]["closed_group"];
+    assert_eq!(launch.parameters["SecurityGroupIds"], json!([group]));
+    let metadata = json!({ "HttpTokens": "required", "HttpPutResponseHopLimit": 1 });
+    assert_eq!(launch.parameters["MetadataOptions"], metadata);
     site.expect_nothing_left(0);
 }
 

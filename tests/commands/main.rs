@@ -259,7 +259,7 @@ fn a_pool_in_a_cloud_names_the_program_that_is_missing() {
     let alone = dir.path().join("greenroom");
     std::fs::copy(env!("CARGO_BIN_EXE_greenroom"), &alone).expect("a copy");
     let config = dir.path().join("greenroom.toml");
-    let provider = "kind = \"aws-ec2\"\nimage = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nzones = \"a\"\n";
+    let provider = "kind = \"aws-ec2\"\nimage = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nzones = \"a\"\nsecurity_groups = \"sg-0a1b2c3d\"\n";
     let state = dir.path().join("state");
     let text =
         format!("state_dir = {state:?}\n[pool.linux]\nmax_instances = 1\n[pool.linux.provider]\n{provider}");

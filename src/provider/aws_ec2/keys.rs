@@ -39,10 +39,10 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("Highest price of a spot instance, such as `\"0.05\"`.")
                 .interacts("Only with `\"spot\"` in `market`."),
             OFFERING,
-            key("security_groups", TextOrTexts, Words("the default group of the network"), Launch)
+            key("security_groups", TextOrTexts, Required, Launch)
                 .means("Ids of security groups.")
-                .interacts("One of them must allow inbound SSH from the runner host on `ssh_port`. With `zones`, \
-                            groups of the default network."),
+                .interacts("One of them must allow inbound SSH from the runner host on `ssh_port`, and none anything \
+                            else. With `zones`, groups of the default network."),
             key("instance_profile", Text, Words("none"), Launch)
                 .means("Name or ARN of the instance profile.")
                 .interacts("Jobs have its permissions."),

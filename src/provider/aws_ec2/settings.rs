@@ -8,6 +8,8 @@ use crate::provider::cloud::offerings::{KeyNames, Market, Offering};
 use crate::provider::cloud::settings::{Common, UserData, endpoint, public_ip};
 
 const KEY_NAMES: KeyNames = KeyNames { types: "instance_types", places: &["subnets", "zones"], check };
+const NAME_A_GROUP: &str = "name a group that allows inbound TCP to `ssh_port` from the runner host and nothing else; the \
+                            default group of a network lets its members reach each other";
 
 /// The table, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +21,7 @@ pub(super) struct Settings {
     pub(super) sts_endpoint: Option<String>,
     /// A profile of the credentials; `None`: the default one.
     pub(super) profile: Option<String>,
-    /// Empty: the default group of the network.
+    /// Never empty: members of the network's default group reach each other.
     pub(super) security_groups: Vec<String>,
     /// The permissions of the machine itself; `None`: no permissions.
     pub(super) instance_profile: Option<String>,
@@ -37,18 +39,13 @@ impl Settings {
     fn of(table: &Table<'_>) -> Self {
         let common = Common::read(table, &KEY_NAMES, UserData::CloudInit);
         let text = |name: &str| table.text(name).into_value();
-        let groups = table.texts("security_groups").or_default();
-        table.check_each("security_groups", &groups, |group| {
-            let wrong = || format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
-            is_id(group, "sg-").then_some(()).ok_or_else(wrong)
-        });
         Self {
             region: text("region"),
             sts_endpoint: table
                 .parsed("sts_endpoint", table.text("sts_endpoint"), |url| endpoint(&url))
                 .into_value(),
             profile: text("profile"),
-            security_groups: groups.into_iter().map(|(group, _)| group).collect(),
+            security_groups: security_groups(table),
             instance_profile: text("instance_profile"),
             public_ip: public_ip(table, common.address),
             spot_price: spot_price(table, &common.offerings),
@@ -62,6 +59,17 @@ fn check(key: &str, text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("is {text:?}, expected the ID of an image (`ami-0123456789abcdef0`)"))
+}
+
+fn security_groups(table: &Table<'_>) -> Vec<String> {
+    const KEY: &str = "security_groups";
+    let named = table.required(KEY, table.texts(KEY), NAME_A_GROUP);
+    let groups = named.or_default();
+    table.check_each(KEY, &groups, |group| {
+        let wrong = || format!("contains {group:?}, expected IDs of groups (`sg-0123456789abcdef0`)");
+        is_id(group, "sg-").then_some(()).ok_or_else(wrong)
+    });
+    groups.into_iter().map(|(group, _)| group).collect()
 }
 
 fn spot_price(table: &Table<'_>, offerings: &[Offering]) -> Option<String> {
@@ -86,15 +94,17 @@ mod tests {
     use super::*;
     use crate::provider::key_tables;
 
-    const MINIMAL: &str =
-        "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n";
+    const MINIMAL: &str = "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-0a1b2c3d\"\n\
+                           security_groups = \"sg-0a1b2c3d\"\n";
 
     fn settings(values: &toml::Table) -> Result<Settings, Problems> {
         Settings::read(&PoolName::new("linux"), values)
     }
 
     fn read(text: &str) -> Result<Settings, Problems> {
-        settings(&format!("{MINIMAL}{text}").parse().unwrap())
+        let mut table: toml::Table = MINIMAL.parse().unwrap();
+        table.extend(text.parse::<toml::Table>().unwrap());
+        settings(&table)
     }
 
     #[test]
@@ -109,6 +119,10 @@ mod tests {
         for (text, expected) in [
             ("security_groups = \"default\"", "`security_groups` contains \"default\", expected IDs"),
             (
+                "security_groups = []",
+                "`security_groups` in `[pool.linux.provider]` must be a string or a list",
+            ),
+            (
                 "address = \"public\"\npublic_ip = false",
                 "`public_ip` is false, but `address` requires a public one",
             ),
@@ -122,9 +136,14 @@ mod tests {
             let wrong = read(text).unwrap_err();
             assert!(wrong.to_string().contains(expected) && wrong.0.len() == 1, "{text}: {wrong}");
         }
-        let image = "image = \"debian\"\ninstance_types = \"t\"\nzones = \"a\"".parse().unwrap();
-        let wrong = settings(&image).unwrap_err().to_string();
+        let wrong = read("image = \"debian\"").unwrap_err().to_string();
         assert!(wrong.starts_with("`image` is \"debian\", expected the ID of an image"), "{wrong}");
+        let mut without: toml::Table = MINIMAL.parse().unwrap();
+        without.remove("security_groups");
+        let wrong = settings(&without).unwrap_err();
+        let expected =
+            "`security_groups` is missing in `[pool.linux.provider]` (name a group that allows inbound TCP";
+        assert!(wrong.to_string().starts_with(expected) && wrong.0.len() == 1, "{wrong}");
     }
 
     #[test]

@@ -94,7 +94,11 @@ impl LaunchSpec {
             // A machine that shuts itself down is terminated, so that it ends even if its manager is lost.
             .instance_initiated_shutdown_behavior(ShutdownBehavior::Terminate)
             .metadata_options(
-                InstanceMetadataOptionsRequest::builder().http_tokens(HttpTokensState::Required).build(),
+                InstanceMetadataOptionsRequest::builder()
+                    .http_tokens(HttpTokensState::Required)
+                    // Containers of a job are one hop further away: none of them reaches the instance's permissions.
+                    .http_put_response_hop_limit(1)
+                    .build(),
             )
             .set_tag_specifications(Some(self.tag_specifications()))
             .set_block_device_mappings(Some(disks.iter().map(|disk| self.mapping(disk)).collect()));
@@ -117,6 +121,7 @@ impl LaunchSpec {
             Some(_) => call,
             None => call.placement(Placement::builder().availability_zone(&self.place).build()),
         };
+        // Empty only in launch specs that an earlier version stored.
         let groups = Some(self.security_groups.clone()).filter(|groups| !groups.is_empty());
         if self.public_ip.is_none() && !self.ipv6 {
             return call.set_subnet_id(subnet).set_security_group_ids(groups);

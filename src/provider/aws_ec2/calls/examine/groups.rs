@@ -65,8 +65,8 @@ mod tests {
     use crate::core::ids::PoolName;
 
     fn settings(address: &str) -> Settings {
-        let text =
-            "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"";
+        let text = "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n\
+                    security_groups = \"sg-0a1b2c3d\"";
         let text = format!("{text}\naddress = \"{address}\"");
         Settings::read(&PoolName::new("linux"), &text.parse().unwrap()).unwrap()
     }

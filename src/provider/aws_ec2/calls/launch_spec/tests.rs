@@ -7,10 +7,11 @@ use crate::core::inventory::Tags;
 use crate::port::provider::InstanceKeys;
 
 fn settings(more: &str) -> Settings {
-    let text = format!(
-        "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n{more}"
-    );
-    Settings::read(&PoolName::new("linux"), &text.parse().unwrap()).unwrap()
+    let minimal = "image = \"ami-0a000000000000001\"\ninstance_types = \"m7i.large\"\nsubnets = \"subnet-1\"\n\
+                   security_groups = \"sg-0a1b2c3d\"";
+    let mut table: toml::Table = minimal.parse().unwrap();
+    table.extend(more.parse::<toml::Table>().unwrap());
+    Settings::read(&PoolName::new("linux"), &table).unwrap()
 }
 
 fn request(owner: &str) -> LaunchRequest {
@@ -86,7 +87,7 @@ fn everything_that_is_made_has_the_tags_and_goes_with_its_machine() {
 
 #[test]
 fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placement() {
-    let plain = spec("security_groups = \"sg-0a1b2c3d\"");
+    let plain = spec("");
     let call = plain.call(&client(), &[]);
     let input = call.as_input();
     assert_eq!(input.get_subnet_id().as_deref(), Some("subnet-1"));
@@ -98,7 +99,7 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
         (Some("subnet-1"), Some(true))
     );
     assert_eq!(public.as_input().get_subnet_id(), &None);
-    let ipv6 = spec("address = \"ipv6\"\nsecurity_groups = \"sg-0a1b2c3d\"").call(&client(), &[]);
+    let ipv6 = spec("address = \"ipv6\"").call(&client(), &[]);
     let interface = &ipv6.as_input().get_network_interfaces().as_deref().unwrap()[0];
     assert_eq!((interface.ipv6_address_count(), interface.associate_public_ip_address()), (Some(1), None));
     assert_eq!(
@@ -108,6 +109,14 @@ fn public_and_ipv6_addresses_need_an_interface_of_their_own_and_a_zone_a_placeme
     let zone = LaunchSpec { place: "eu-west-1a".to_owned(), ..plain }.call(&client(), &[]);
     let placement = zone.as_input().get_placement().as_ref().unwrap();
     assert_eq!(placement.availability_zone(), Some("eu-west-1a"));
+}
+
+#[test]
+fn a_container_of_a_job_does_not_reach_the_metadata_service() {
+    let call = spec("").call(&client(), &[]);
+    let options = call.as_input().get_metadata_options().as_ref().unwrap();
+    assert_eq!(options.http_tokens(), Some(&HttpTokensState::Required));
+    assert_eq!(options.http_put_response_hop_limit(), Some(1));
 }
 
 #[test]
