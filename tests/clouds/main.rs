@@ -17,6 +17,7 @@ mod gate;
 #[expect(dead_code, reason = "clouds have no processes on this machine")]
 mod here;
 mod http;
+mod inbound;
 mod jobs;
 mod lab;
 mod matrix;

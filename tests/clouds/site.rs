@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::path::Path;
 use std::time::Duration;
 
 use greenroom::core::event::Change;
@@ -12,7 +13,7 @@ use toml::Table;
 
 use crate::cloud::{Buy, Cloud, Launch, instance_name, machine};
 use crate::lab::Taken;
-use crate::place::Place;
+use crate::place::{DRIVER, Place};
 use crate::setting::Setting;
 use crate::support::job::Job;
 use crate::support::record::{CallRecord, Outcome};
@@ -108,7 +109,13 @@ impl Site {
     /// The findings of `doctor` on the cloud: code, severity, message.
     #[track_caller]
     pub fn findings(&self, cloud: Cloud) -> Vec<[String; 3]> {
-        let findings = self.greenroom(&["doctor", "--json"]).stdout;
+        self.findings_of(Path::new(DRIVER), cloud)
+    }
+
+    /// The same, of a script that prepares something and executes the driver.
+    #[track_caller]
+    pub fn findings_of(&self, driver: &Path, cloud: Cloud) -> Vec<[String; 3]> {
+        let findings = self.greenroom_of(driver, &["doctor", "--json"]).stdout;
         let findings: Value = serde_json::from_slice(&findings).expect("it is JSON");
         let texts = |one: &Value| {
             ["code", "severity", "message"].map(|key| one[key].as_str().expect("a text").to_owned())

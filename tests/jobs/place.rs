@@ -140,7 +140,12 @@ impl Place {
 
     /// Runs another `greenroom` command to its end.
     pub fn greenroom(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the driver starts")
+        self.greenroom_of(Path::new(DRIVER), arguments)
+    }
+
+    /// The same, of another driver.
+    pub fn greenroom_of(&self, driver: &Path, arguments: &[&str]) -> Output {
+        self.command_of(driver, arguments).output().expect("the driver starts")
     }
 
     /// The same, which must succeed; returns its output.

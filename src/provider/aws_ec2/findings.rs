@@ -6,6 +6,13 @@ use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, shortage};
+use crate::provider::cloud::inbound::{self, Exposure};
+
+const EXPOSED: inbound::Codes = inbound::Codes {
+    world: "aws-ec2-group-open",
+    members: "aws-ec2-group-members",
+    manager: "aws-ec2-group-manager",
+};
 
 /// EC2's answers.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +33,8 @@ pub(super) struct Facts {
     pub(super) no_notices: Vec<(&'static str, String)>,
     /// Groups that allow no inbound SSH, if none of the pool's groups does.
     pub(super) closed_groups: Vec<String>,
+    /// What the pool's groups allow beyond SSH from the runner host.
+    pub(super) exposures: Vec<Exposure>,
     /// EC2's clock minus the runner host's, in seconds.
     pub(super) clock_ahead_s: Option<i64>,
     /// Other failed calls, by their purpose.
@@ -118,12 +127,14 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             "allow TCP to `ssh_port` from the runner host (from its IPv6 range if `address` is \"ipv6\")";
         add("aws-ec2-group-closed", Error, message, remedy);
     }
+    found.extend(inbound::judge(pool, &facts.exposures, EXPOSED));
     if let Some(off) = clock::off(facts.clock_ahead_s) {
         let message = format!(
             "the runner host's clock is {off} EC2's, and EC2 rejects requests that are signed five minutes \
              off"
         );
-        add("aws-ec2-clock", Error, message, "synchronize the clock with NTP: `timedatectl set-ntp true`");
+        let remedy = "synchronize the clock with NTP: `timedatectl set-ntp true`".to_owned();
+        found.push(Finding { code: "aws-ec2-clock", severity: Error, message, remedy: Some(remedy) });
     }
     found
 }
@@ -164,6 +175,10 @@ mod tests {
             not_checked: Some("AccessDeniedException".to_owned()),
             no_notices: vec![("list scheduled events", "UnauthorizedOperation".to_owned())],
             closed_groups: vec!["sg-1".to_owned()],
+            exposures: vec![Exposure {
+                rule: "security group sg-1".to_owned(),
+                allows: inbound::Allows::SharedWithManager,
+            }],
             clock_ahead_s: Some(400),
             failed: vec![("list volumes", "UnauthorizedOperation".to_owned())],
             unreachable: None,
@@ -178,6 +193,7 @@ mod tests {
             "aws-ec2-not-checked",
             "aws-ec2-notices-denied",
             "aws-ec2-group-closed",
+            "aws-ec2-group-manager",
             "aws-ec2-clock",
         ];
         assert_eq!(codes(&facts, &demand), wanted);

@@ -9,6 +9,7 @@ pub mod delegated;
 pub mod doctor;
 pub mod headroom;
 pub mod idempotency;
+pub mod inbound;
 pub mod keys;
 mod ledger;
 pub mod machine;

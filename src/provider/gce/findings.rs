@@ -8,6 +8,13 @@ use crate::port::provider::Demand;
 use crate::provider::cloud::clock;
 use crate::provider::cloud::doctor::group_by_message;
 use crate::provider::cloud::headroom::{QuotaHeadroom, fits, shortage};
+use crate::provider::cloud::inbound::{self, Exposure};
+
+const EXPOSED: inbound::Codes = inbound::Codes {
+    world: "gce-firewall-open",
+    members: "gce-firewall-members",
+    manager: "gce-firewall-manager",
+};
 
 /// Compute Engine's answers.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +29,8 @@ pub(super) struct Facts {
     pub(super) room: Vec<QuotaHeadroom>,
     /// The network, if none of its firewall rules allows inbound SSH.
     pub(super) closed: Option<String>,
+    /// What firewall rules allow beyond SSH from the runner host.
+    pub(super) exposures: Vec<Exposure>,
     /// Compute Engine's clock minus the runner host's, in seconds.
     pub(super) clock_ahead_s: Option<i64>,
     /// Calls that only `doctor` needs but is not allowed to make.
@@ -136,6 +145,7 @@ pub(super) fn judge(pool: &PoolName, facts: &Facts, demand: &Demand) -> Vec<Find
             format!("doctor is not allowed to {purpose} for pool `{pool}`; the pool itself works without");
         add("gce-not-checked", Note, message, PERMISSIONS);
     }
+    found.extend(inbound::judge(pool, &facts.exposures, EXPOSED));
     found
 }
 
@@ -170,12 +180,23 @@ mod tests {
             denied: vec![("list disks", "forbidden".to_owned())],
             refused: vec![("a".to_owned(), "no such type".to_owned())],
             closed: Some("default".to_owned()),
+            exposures: vec![Exposure {
+                rule: "network tag `ci`".to_owned(),
+                allows: inbound::Allows::SharedWithManager,
+            }],
             clock_ahead_s: Some(400),
             not_checked: vec!["list firewall rules"],
             ..Facts::default()
         };
-        let wanted =
-            ["gce-no-lifetime", "gce-clock", "gce-denied", "gce-refused", "gce-firewall", "gce-not-checked"];
+        let wanted = [
+            "gce-no-lifetime",
+            "gce-clock",
+            "gce-denied",
+            "gce-refused",
+            "gce-firewall",
+            "gce-not-checked",
+            "gce-firewall-manager",
+        ];
         assert_eq!(codes(&facts, &demand), wanted);
         let silent = Facts { unreachable: Some("no credentials".to_owned()), ..facts };
         assert_eq!(codes(&silent, &demand), ["gce-no-lifetime", "gce-clock", "gce-unreachable"]);

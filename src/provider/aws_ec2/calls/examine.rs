@@ -22,6 +22,7 @@ use crate::port::provider::{Demand, InstanceKeys, LaunchRequest, ProviderError};
 use crate::provider::cloud::offerings::{Market, Offering};
 
 mod groups;
+mod manager;
 mod quotas;
 
 /// Maximum number of rehearsed offerings: each is a call.
@@ -66,8 +67,9 @@ async fn check(client: &Client, settings: &Settings, pool: &PoolName, facts: &mu
             _ => facts.refused.push((offering.name.to_string(), error.failure.message)),
         }
     }
-    facts.free_addresses = free_addresses(client, settings, facts).await;
-    facts.closed_groups = groups::closed(client, settings, facts).await;
+    let subnets = subnets(client, settings, facts).await;
+    facts.free_addresses = subnets.as_deref().map(free_addresses);
+    groups::look_up(client, settings, &subnets.unwrap_or_default(), facts).await;
     if let Err(error) = client.describe_volumes().max_results(5).send().await {
         facts.failed.push(("list volumes", errors::read(&error, "").failure.message));
     }
@@ -127,8 +129,8 @@ fn sample_request(pool: &PoolName, offering: &Offering) -> LaunchRequest {
     }
 }
 
-/// Free addresses of the pool's subnets and of the default subnets of its zones. `None` if EC2 does not report them.
-async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts) -> Option<u32> {
+/// The pool's subnets and the default subnets of its zones. `None` if EC2 does not report them.
+async fn subnets(client: &Client, settings: &Settings, facts: &mut Facts) -> Option<Vec<Subnet>> {
     let places: BTreeSet<&str> =
         settings.common.offerings.iter().map(|offering| offering.place.as_str()).collect();
     let (subnets, zones): (Vec<_>, Vec<_>) =
@@ -139,13 +141,10 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
         let default = filter("default-for-az", vec!["true".to_owned()]);
         client.describe_subnets().filters(default).filters(filter("availability-zone", zones))
     });
-    let mut free = 0_u32;
+    let mut found = Vec::new();
     for call in named.into_iter().chain(of_zones) {
         match call.send().await {
-            Ok(answer) => {
-                let left = answer.subnets().iter().filter_map(Subnet::available_ip_address_count);
-                free += left.filter_map(|left| u32::try_from(left).ok()).sum::<u32>();
-            }
+            Ok(answer) => found.extend(answer.subnets.unwrap_or_default()),
             // The rehearsal reports a missing subnet.
             Err(error) => {
                 let error = errors::read(&error, "");
@@ -156,5 +155,10 @@ async fn free_addresses(client: &Client, settings: &Settings, facts: &mut Facts)
             }
         }
     }
-    Some(free)
+    Some(found)
+}
+
+fn free_addresses(subnets: &[Subnet]) -> u32 {
+    let left = subnets.iter().filter_map(Subnet::available_ip_address_count);
+    left.filter_map(|left| u32::try_from(left).ok()).sum()
 }

@@ -19,6 +19,7 @@ use crate::provider::cloud::offerings::Offering;
 
 mod clock;
 mod firewall;
+mod manager;
 mod offerings;
 mod quotas;
 mod subnetworks;
@@ -39,6 +40,7 @@ async fn check(engine: &ComputeEngine, facts: &mut Facts) -> Result<(), Provider
     subnetworks::look_up(engine, &catalogue, facts).await;
     quotas::look_up(engine, &catalogue, &types, facts).await;
     firewall::look_up(engine, &catalogue, facts).await;
+    facts.exposures.extend(manager::shared(&engine.settings).await);
     Ok(())
 }
 

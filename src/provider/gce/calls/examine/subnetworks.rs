@@ -1,4 +1,4 @@
-//! Checks that the pool's subnetworks have the kind of address that `address` sets.
+//! Checks that the pool's subnetworks have the kind of address that `address` sets, and finds their ranges.
 
 use google_cloud_compute_v1::Result as Answer;
 use google_cloud_compute_v1::model::Subnetwork;
@@ -8,6 +8,7 @@ use super::super::super::findings::Facts;
 use super::super::super::settings::Settings;
 use super::super::ComputeEngine;
 use super::super::client::{Catalogue, answer};
+use super::super::machines::{PAGE, last};
 use super::{by_region, is_forbidden, message};
 
 /// Does nothing without IPv6: only IPv6 addresses depend on the subnetwork.
@@ -43,6 +44,38 @@ pub(super) async fn of_region(
     let get = catalogue.subnetworks.get().set_project(project);
     let get = get.set_region(named.region.as_deref().unwrap_or(region)).set_subnetwork(&named.name);
     Some(answer(get.send()).await)
+}
+
+/// The ranges of addresses of the pool's instances: of the table's subnetwork, or of the network's own ones.
+pub(super) async fn ranges(
+    settings: &Settings,
+    catalogue: &Catalogue,
+    project: &str,
+    network: &str,
+) -> Answer<Vec<String>> {
+    let mut found = Vec::new();
+    for region in by_region(settings).into_keys() {
+        if let Some(subnetwork) = of_region(settings, catalogue, region).await {
+            found.push(subnetwork?);
+            continue;
+        }
+        let mut next = None;
+        loop {
+            let page = catalogue.subnetworks.list().set_project(project).set_region(region);
+            let page = page.set_max_results(PAGE).set_or_clear_page_token(next.take());
+            let page = answer(page.send()).await?;
+            let is_here = |one: &Subnetwork| one.network.as_deref().map(last) == Some(network);
+            found.extend(page.items.into_iter().filter(is_here));
+            next = page.next_page_token.filter(|token| !token.is_empty());
+            if next.is_none() {
+                break;
+            }
+        }
+    }
+    let ranges = |one: Subnetwork| {
+        [one.ip_cidr_range, one.internal_ipv_6_prefix, one.external_ipv_6_prefix].into_iter().flatten()
+    };
+    Ok(found.into_iter().flat_map(ranges).collect())
 }
 
 /// Why machines in it get no IPv6 address, or one of the wrong kind.
