@@ -24,6 +24,8 @@ use crate::provider::cloud::{idempotency, tags, user_data};
 
 /// The metadata key for the request id of the launch that created a machine.
 const CREATED_BY: &str = "greenroom-request";
+/// The metadata entry that keeps the project's SSH keys out: only the key in the user data logs in.
+const NO_PROJECT_KEYS: (&str, &str) = ("block-project-ssh-keys", "TRUE");
 /// Compute Engine's limits for a maximum run duration.
 const SHORTEST_LIFE: Time = Time::from_secs(30);
 const LONGEST_LIFE: Time = Time::from_hours(120 * 24);
@@ -138,7 +140,7 @@ fn interface(settings: &Settings, region: &str) -> NetworkInterface {
     }
 }
 
-/// User data and request id. The user data has no lifetime, because Compute Engine itself limits the run duration.
+/// User data, request id, and no SSH keys of the project. The user data has no lifetime, because Compute Engine itself limits the run duration.
 fn metadata(settings: &Settings, request: &LaunchRequest, request_id: &str) -> Metadata {
     let kind = settings.common.user_data;
     let key = match kind {
@@ -147,7 +149,8 @@ fn metadata(settings: &Settings, request: &LaunchRequest, request_id: &str) -> M
     };
     let text = user_data::text(kind, request, &settings.common.user, None);
     let item = |key: &str, value: &str| Items::new().set_key(key).set_value(value);
-    Metadata::new().set_items([item(key, &text), item(CREATED_BY, request_id)])
+    let no_project_keys = item(NO_PROJECT_KEYS.0, NO_PROJECT_KEYS.1);
+    Metadata::new().set_items([item(key, &text), item(CREATED_BY, request_id), no_project_keys])
 }
 
 /// The request id of the launch that created a machine.

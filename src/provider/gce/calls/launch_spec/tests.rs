@@ -59,6 +59,7 @@ fn the_least_order_has_a_disk_that_goes_with_it_and_no_rights() {
         "metadata": { "items": [
             { "key": "startup-script", "value": null },
             { "key": "greenroom-request", "value": spec.request_id },
+            { "key": "block-project-ssh-keys", "value": "TRUE" },
         ] },
         "scheduling": { "provisioningModel": "STANDARD", "automaticRestart": false },
     });
