@@ -136,6 +136,9 @@ pub enum ConnectError {
     /// The connection broke. `sent`: whether the script had been sent, at least in part.
     #[error("the connection to {at} was lost: {problem}")]
     Lost { at: String, problem: String, sent: bool },
+    /// The connection stood, but the guest never gave the stage's first word: the script has not run.
+    #[error("{at} began no stage: {why}")]
+    NotBegun { at: String, why: String },
     /// A problem on the runner host, such as an unreadable key file.
     #[error("{what}")]
     Local { what: String },
@@ -167,6 +170,16 @@ pub trait Connector {
         output: &mut dyn Output,
         stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError>;
+
+    /// Checks that the instance begins a stage now: an empty script behind everything that comes before a job's. `mark`:
+    /// on a static host, the mark of its jobs. An instance that answers and begins none is `NotBegun`.
+    async fn begins_stage(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        mark: Option<&Mark>,
+        within: Duration,
+    ) -> Result<(), ConnectError>;
 
     /// Runs a command to its end. Its output streams to `output`; a [`Tail`](super::tail::Tail) keeps the last part.
     ///

@@ -14,7 +14,9 @@ use super::truth::Session;
 use super::world::World;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::{AttemptName, InstanceId};
-use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop, Stream};
+use crate::port::connector::{
+    ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop, Stream,
+};
 use crate::port::provider::InstanceKeys;
 
 /// What the script of this process does on the instance.
@@ -167,6 +169,16 @@ impl Connector for SimConnector {
         };
         self.proc.log(format_args!("connector.run {id}: {answer:?}"));
         answer
+    }
+
+    async fn begins_stage(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        _mark: Option<&Mark>,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.handshake("connector.begins_stage", id, at, within).await
     }
 
     async fn command(

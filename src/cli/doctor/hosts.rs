@@ -116,6 +116,13 @@ fn unusable(host: &NamedHost, pool: &PoolName, error: &ConnectError) -> Finding 
             );
             code::HOST_LOGIN_DENIED.found(what, remedy)
         }
+        ConnectError::NotBegun { .. } => {
+            let remedy = format!(
+                "log in there as `{}`, and correct what its login shell runs first",
+                host.endpoint.user
+            );
+            code::HOST_LOGIN_SHELL.found(what, remedy)
+        }
         ConnectError::HostFault { .. } => {
             let remedy = "check the runner host: routes, firewall, connection tracking, open files";
             code::HOST_CLIENT_SETUP.found(what, remedy)

@@ -22,6 +22,8 @@ pub(super) enum Over {
     Ended(StageEnd),
     /// The session or its connection broke.
     Lost(String),
+    /// The guest ended the session before its first word.
+    NotBegun(String),
     /// The guest sent no message in time.
     NotStarted,
     /// Forwarding the output failed.
@@ -90,13 +92,16 @@ impl Guest {
         within: Duration,
         noise: &mut Noise,
     ) -> Result<(), ConnectError> {
-        let lost = |problem| Err(session.lost_because(problem, false));
+        let not_begun = |why| Err(session.not_begun(why));
         let mut until = self.start_by.unwrap_or_else(Instant::now);
         loop {
             let Ok(message) = timeout_at(until, self.from.wait()).await else {
                 // A server that does not keep the streams apart hides the line in its output.
                 self.start_by = None;
-                return if noise.is_empty() { Err(session.not_started(within, false)) } else { Ok(()) };
+                if noise.is_empty() {
+                    return Err(session.not_started(within, false).await);
+                }
+                return Ok(());
             };
             let was_quiet = noise.is_empty();
             match message {
@@ -105,15 +110,18 @@ impl Guest {
                     noise.keep(Stream::Stderr, &self.sift.feed(&data));
                 }
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
-                    return lost(too_early(&StageEnd::Exited(exit_status)));
+                    return not_begun(too_early(&StageEnd::Exited(exit_status)));
                 }
                 Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                    return lost(too_early(&remote::signalled(&signal_name)));
+                    return not_begun(too_early(&remote::signalled(&signal_name)));
                 }
-                Some(ChannelMsg::Failure) => return lost(NO_COMMANDS.to_owned()),
+                Some(ChannelMsg::Failure) => return not_begun(NO_COMMANDS.to_owned()),
                 Some(ChannelMsg::Close) | None => {
                     self.closed = true;
-                    return lost(if session.is_closed() { session.ended() } else { NO_STATUS.to_owned() });
+                    if session.is_closed() {
+                        return Err(session.lost(false));
+                    }
+                    return not_begun(NO_STATUS.to_owned());
                 }
                 Some(_) => {}
             }
@@ -199,7 +207,7 @@ impl Guest {
                     end.get_or_insert_with(|| remote::signalled(&signal_name));
                 }
                 Some(ChannelMsg::Failure) if self.start_by.is_some() => {
-                    return Over::Lost(NO_COMMANDS.to_owned());
+                    return Over::NotBegun(NO_COMMANDS.to_owned());
                 }
                 Some(ChannelMsg::Eof) => ended_output = true,
                 Some(ChannelMsg::Close) => (self.closed, ended_output) = (true, true),
@@ -213,7 +221,8 @@ impl Guest {
                 // Data may follow the status: only the end of both streams ends the stage.
                 Some(end) if ended_output => return self.finish(output, end).await,
                 None if self.closed && !session.is_closed() => {
-                    return Over::Lost(NO_STATUS.to_owned());
+                    let why = NO_STATUS.to_owned();
+                    return if self.start_by.is_some() { Over::NotBegun(why) } else { Over::Lost(why) };
                 }
                 _ if self.closed => return Over::Lost(session.ended()),
                 unfinished => end = unfinished,
@@ -230,7 +239,7 @@ impl Guest {
             return Over::Output(error);
         }
         if !begun {
-            return Over::Lost(too_early(&end));
+            return Over::NotBegun(too_early(&end));
         }
         Over::Ended(end)
     }

@@ -43,8 +43,9 @@ use crate::core::endpoint::{Endpoint, Jump};
 use crate::core::ids::InstanceId;
 use crate::core::text::clean_line;
 use crate::core::time::millis;
-use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
+use crate::port::tail::Tail;
 use crate::threads::disk::Lane;
 
 /// Settings of the connector; `SshSettings::new` returns the defaults.
@@ -190,6 +191,22 @@ impl Connector for Ssh {
         let result = stage::run(&session, work, output, &mut stop).await;
         session.close().await;
         result
+    }
+
+    async fn begins_stage(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        mark: Option<&Mark>,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        let work = Work::probe(mark, within, &self.settings)?;
+        let session = self.connect(id, at, within).await?;
+        // An empty script ends by itself: a shell that does not end has begun, too.
+        let mut stop: Stop<'_> = Box::pin(tokio::time::sleep(within * 2));
+        let result = stage::run(&session, work, &mut Tail::default(), &mut stop).await;
+        session.close().await;
+        result.map(drop)
     }
 
     async fn command(

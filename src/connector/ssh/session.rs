@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use russh::client::{Handle, Msg};
 use russh::{Channel, ChannelMsg, Disconnect, Error};
+use tokio::time::timeout;
 
 use super::dial::Wire;
 use super::handler::{Client, Notes};
@@ -16,6 +17,8 @@ use crate::port::connector::{ConnectError, StageEnd};
 
 /// How long a disconnect may take.
 const DISCONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// How long a server may take to show that it is not the connection that is at fault.
+const PING_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes that are kept of the output of `brief`.
 const BRIEF_OUTPUT: usize = 2048;
 const NO_SESSION: &str = "the instance refuses to open a session";
@@ -43,7 +46,7 @@ impl<'a> Session<'a> {
     pub(super) async fn open(way: Rc<Way<'a>>, within: Duration) -> Result<Self, ConnectError> {
         // The host that the connection is waiting for, named in a timeout.
         let at = RefCell::new(String::new());
-        match tokio::time::timeout(within, Box::pin(Self::open_unlimited(way, &at))).await {
+        match timeout(within, Box::pin(Self::open_unlimited(way, &at))).await {
             Ok(result) => result,
             Err(_) => Err(ConnectError::timed_out(at.into_inner(), within)),
         }
@@ -84,9 +87,19 @@ impl<'a> Session<'a> {
         ConnectError::Lost { at: self.at.clone(), problem, sent }
     }
 
-    /// The error of a guest whose first message did not arrive in time.
-    pub(super) fn not_started(&self, within: Duration, sent: bool) -> ConnectError {
-        self.lost_because(format!("the instance did not start the stage within {}", Pretty(within)), sent)
+    /// The error of a guest that ended a stage before its first word.
+    pub(super) fn not_begun(&self, why: String) -> ConnectError {
+        ConnectError::NotBegun { at: self.at.clone(), why }
+    }
+
+    /// The error of a guest whose first message did not arrive in time. A server that does not answer a ping either says
+    /// nothing about the guest: the connection is lost.
+    pub(super) async fn not_started(&self, within: Duration, sent: bool) -> ConnectError {
+        let why = format!("the instance did not start the stage within {}", Pretty(within));
+        match timeout(PING_WITHIN, self.ping()).await {
+            Ok(Ok(())) => self.not_begun(why),
+            Ok(Err(_)) | Err(_) => self.lost_because(why, sent),
+        }
     }
 
     pub(super) fn timed_out(&self, waited: Duration) -> ConnectError {
@@ -160,6 +173,6 @@ impl<'a> Session<'a> {
                 let _ended = self.handle.await;
             }
         };
-        let _in_time = tokio::time::timeout(DISCONNECT_WITHIN, disconnecting).await;
+        let _in_time = timeout(DISCONNECT_WITHIN, disconnecting).await;
     }
 }

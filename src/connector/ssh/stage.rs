@@ -18,11 +18,15 @@ use super::guest::{Guest, Over};
 use super::remote::Marked;
 use super::session::Session;
 use super::stop;
-use super::trace::prelude;
-use crate::port::connector::{ConnectError, Output, RemoteCommand, Stage, StageEnd, Stop};
+use super::trace::{prelude, probe_prelude};
+use crate::core::execution::Shell;
+use crate::port::connector::{ConnectError, Mark, Output, RemoteCommand, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
+
+/// From TERM to KILL for an empty script that does not end.
+const PROBE_GRACE: Duration = Duration::from_secs(1);
 
 /// A command, with everything needed to run and stop it.
 pub(super) struct Work {
@@ -46,6 +50,16 @@ impl Work {
         let marked = Marked::interpreter(stage.shell, &prelude(stage.trace.as_ref()))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         Ok(Self::new(marked, Input::File(script), stop_grace, start_within, settings))
+    }
+
+    /// An empty script, after what comes before a job's.
+    pub(super) fn probe(
+        mark: Option<&Mark>,
+        within: Duration,
+        settings: &SshSettings,
+    ) -> Result<Self, ConnectError> {
+        let marked = Marked::interpreter(Shell::Sh, &probe_prelude(mark))?;
+        Ok(Self::new(marked, Input::Text([].into()), PROBE_GRACE, within, settings))
     }
 
     pub(super) fn command(
@@ -129,10 +143,11 @@ pub(super) async fn carry_on(
             return Ok(end);
         }
         DriveEnd::Over(Over::Lost(problem)) => return Err(session.lost_because(problem, sent.get())),
+        DriveEnd::Over(Over::NotBegun(why)) => return Err(session.not_begun(why)),
         DriveEnd::Over(Over::NotStarted) => {
             // There is no session to stop. A shell that starts later fails when it writes its first line to the closed
             // pipe, and does not read the script.
-            return Err(session.not_started(run.start_within, sent.get()));
+            return Err(session.not_started(run.start_within, sent.get()).await);
         }
         DriveEnd::Over(Over::Output(error)) => Some(format!("cannot forward the stage's output: {error}")),
         DriveEnd::Script(error) => Some(format!("cannot read the script: {error}")),

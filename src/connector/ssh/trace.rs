@@ -9,7 +9,7 @@
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
 use super::quote::quote;
-use crate::port::connector::Trace;
+use crate::port::connector::{Mark, Trace};
 
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
 pub(super) fn prelude(trace: Option<&Trace>) -> String {
@@ -23,5 +23,16 @@ pub(super) fn prelude(trace: Option<&Trace>) -> String {
          [ -d \"$b.tmp\" ] || mkdir -p -m 700 \"$b.tmp\" 2>/dev/null; \
          [ ! -d \"$b.tmp\" ] || {{ TMPDIR=\"$b.tmp\"; export TMPDIR; }}; \
          GREENROOM_TRACE=/{mark}/; export GREENROOM_TRACE; "
+    )
+}
+
+/// The same for a stage of no job: shows that a trace can be left, and leaves none.
+pub(super) fn probe_prelude(mark: Option<&Mark>) -> String {
+    let Some(mark) = mark else { return String::new() };
+    let mark = mark.as_str();
+    format!(
+        "n=\"$HOME/.greenroom/{mark}\"; {{ [ -d \"$n\" ] || mkdir -p -m 700 \"$n\"; }} && \
+         ln -sf / \"$n/.probe.$$\" && rm -f \"$n/.probe.$$\" || {{ \
+           echo \"greenroom: cannot record in $n what to clean after a job\" >&2; exit 97; }}; "
     )
 }

@@ -17,3 +17,4 @@ mod jump;
 pub(crate) mod sshd;
 mod stopping;
 pub(crate) mod support;
+mod unbegun;

@@ -20,7 +20,7 @@ use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
-use crate::port::connector::{ConnectError, Connector, Output, RemoteCommand, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop};
 use crate::port::provider::InstanceKeys;
 
 /// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
@@ -137,6 +137,17 @@ impl Connector for Linked {
             }
         }
         self.ssh.run(id, at, stage, output, stop).await
+    }
+
+    /// On a connection of its own: a link's shell may have started before the fault.
+    async fn begins_stage(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        mark: Option<&Mark>,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.ssh.begins_stage(id, at, mark, within).await
     }
 
     async fn command(

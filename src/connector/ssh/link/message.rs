@@ -14,7 +14,7 @@ use crate::core::time::millis;
 use crate::port::connector::{ConnectError, StageEnd};
 
 /// Must be raised with every change of these messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -168,6 +168,7 @@ mod tests {
             ConnectError::HostKey { at: at(), expected: "SHA256:a".to_owned(), found: "SHA256:b".to_owned() },
             ConnectError::Refused { at: at(), user: "ci".to_owned(), problem: problem() },
             ConnectError::Lost { at: at(), problem: problem(), sent: true },
+            ConnectError::NotBegun { at: at(), why: problem() },
             ConnectError::Local { what: problem() },
         ];
         let ends = [

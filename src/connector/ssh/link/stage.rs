@@ -95,7 +95,7 @@ impl Hub<'_> {
             Ok(None) => return Err(session.lost(false)),
             Err(_) => {
                 self.close();
-                return Err(session.not_started(start_within, false));
+                return Err(session.not_started(start_within, false).await);
             }
         };
         let grace = Rc::new(Cell::new(stop_grace));
