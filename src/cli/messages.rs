@@ -54,6 +54,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Launching { .. }
         | WaitingOn::Cleaning { .. }
         | WaitingOn::Unreachable { .. }
+        | WaitingOn::StageCheck { .. }
         | WaitingOn::Drained { .. }
         | WaitingOn::Moved { .. }
         | WaitingOn::Disk { .. }

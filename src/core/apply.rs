@@ -15,6 +15,7 @@ use super::job::JobFacts;
 use super::pool::{Grant, PoolState};
 use super::reservation::{QueuePlace, Reservation, Ticket};
 use super::time::Stamp;
+use super::unbegun::Unbegun;
 
 /// An event that does not fit the state it was applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +90,8 @@ impl PoolState {
                 self.leave(&grant.instance, attempt, false, at);
                 self.waiting.insert(grant.reservation.ticket, grant.reservation);
             }
+            Change::StageNotBegun { attempt, reason } => return self.stage_not_begun(attempt, reason),
+            Change::StageBegun { instance } => return self.stage_begun(instance),
             Change::Released { attempt, release: leaving } => return self.released(attempt, *leaving, at),
             Change::SlotFreed { attempt } => return self.departed(attempt),
             Change::CleaningBegun { instance } => become_(self.empty(instance)?, Phase::Cleaning, at)?,
@@ -96,14 +99,7 @@ impl PoolState {
             Change::OutOfService { instance, reason: why } => {
                 become_(self.change(instance)?, Phase::OutOfService { reason: why.clone() }, at)?;
             }
-            Change::ReturnedToService { instance } => {
-                let restored = self.empty(instance)?;
-                if !matches!(restored.phase, Phase::OutOfService { .. }) {
-                    return Err(WRONG_PHASE);
-                }
-                let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
-                become_(restored, next, at)?;
-            }
+            Change::ReturnedToService { instance } => return self.returned_to_service(instance, at),
             Change::DrainingBegun { instance, reason: why } => return self.drain(instance, why, at),
             Change::MissingFromList { instance, begun } => self.change(instance)?.missing = Some(*begun),
             Change::Located { instance, location } => {
@@ -370,6 +366,31 @@ impl PoolState {
         Ok(())
     }
 
+    fn stage_not_begun(&mut self, attempt: &AttemptName, reason: &str) -> Result<(), InapplicableEvent> {
+        let grant = self.granted.get(attempt).ok_or(NO_GRANT)?;
+        let (id, domain) = (grant.instance.clone(), grant.reservation.domain.clone());
+        let instance = self.change(&id)?;
+        let row = Unbegun::with(instance.unbegun.as_ref(), attempt, &domain, reason);
+        instance.unbegun = Some(row.ok_or(InapplicableEvent("the job has been counted"))?);
+        Ok(())
+    }
+
+    fn stage_begun(&mut self, id: &InstanceId) -> Result<(), InapplicableEvent> {
+        let begins_anyway = InapplicableEvent("stages begin there anyway");
+        self.change(id)?.unbegun.take().map(drop).ok_or(begins_anyway)
+    }
+
+    fn returned_to_service(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        let restored = self.empty(id)?;
+        if !matches!(restored.phase, Phase::OutOfService { .. }) {
+            return Err(WRONG_PHASE);
+        }
+        let next = if restored.uses > 0 { Phase::Cleaning } else { Phase::Checking };
+        become_(restored, next, at)?;
+        restored.unbegun = None;
+        Ok(())
+    }
+
     fn released(
         &mut self,
         attempt: &AttemptName,
@@ -471,6 +492,7 @@ fn fresh(id: &InstanceId, capacity: u32, uses_left: Option<u32>, at: Stamp) -> I
         location: None,
         missing: None,
         unreachable: None,
+        unbegun: None,
     }
 }
 

@@ -111,6 +111,15 @@ pub enum Change {
         attempt: AttemptName,
         message: String,
     },
+    /// Its instance answered, and did not begin a stage of the job.
+    StageNotBegun {
+        attempt: AttemptName,
+        reason: String,
+    },
+    /// A stage has begun on an instance that had not begun one for the jobs before.
+    StageBegun {
+        instance: InstanceId,
+    },
     /// The attempt released its slot.
     Released {
         attempt: AttemptName,

@@ -74,6 +74,7 @@ pub(crate) fn drain_reasons() -> Vec<DrainReason> {
         DrainReason::Rebooted,
         DrainReason::Unaccounted,
         DrainReason::LaunchedAfterRefusal,
+        DrainReason::BeginsNoStage { message: message() },
     ]
 }
 
@@ -232,6 +233,8 @@ mod tests {
             requested,
             Change::Granted { attempt: attempt(), instance: instance() },
             Change::Rejected { attempt: attempt(), message: "no answer".to_owned() },
+            Change::StageNotBegun { attempt: attempt(), reason: "exit status 97".to_owned() },
+            Change::StageBegun { instance: instance() },
             released(End::CleanedUp, true),
             Change::SlotFreed { attempt: attempt() },
         ];
@@ -283,6 +286,7 @@ mod tests {
              cleaning 5s; out-of-service 1h; draining 9s; static idle 2m; idle 4m missing 40s; refused 9s; waits 10",
             "offerings 3, out c1 30s 4, quota c2 1m | refused 5s as c3; booting 10s as c1; waits 11 of b timeout 2h",
             "drained | held 5m by 7; waits 8 dead",
+            "max 9 | idle 5m of b unbegun; static idle 5m of b unbegun twice",
         ]
         .map(|text| world(text).state)
         .into()
@@ -363,7 +367,7 @@ mod tests {
         let report = Report {
             schedule: Some(0),
             rows: vec![(instance.clone(), 11)],
-            details: vec![(instance, "spot".to_owned())],
+            details: vec![(instance.clone(), "spot".to_owned())],
             waiting: waiting.into_iter().map(|on| (attempt(), on)).collect(),
             launches: Some(WaitingOn::Rate { until }),
             notes,
@@ -372,7 +376,8 @@ mod tests {
         };
         let problem = "`job` is damaged".to_owned();
         let unreadable = Note::AttemptUnreadable { attempt: attempt(), problem };
-        let later = Report { notes: vec![unreadable], ..Report::new(NOW, 43) };
+        let waiting = vec![(attempt(), WaitingOn::StageCheck { instance })];
+        let later = Report { waiting, notes: vec![unreadable], ..Report::new(NOW, 43) };
         hold(REPORTS, &[report, later]);
         covers::<WaitingOn>(REPORTS, r#"{"waiting_for":"?"}"#);
         covers::<Note>(REPORTS, r#"{"note":"?"}"#);

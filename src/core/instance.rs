@@ -10,6 +10,7 @@ use super::endpoint::Endpoint;
 use super::failure::Failure;
 use super::ids::{AttemptName, Generation, InstanceId, JobKey, Location, OfferingName, TrustDomain};
 use super::time::{ManagerId, Stamp};
+use super::unbegun::{Consequence, Unbegun};
 
 /// A recorded instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct Instance {
     /// Set while a launched instance that was ready does not respond. It gets no job until it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<Unreachable>,
+    /// The last jobs, if it began no stage of theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbegun: Option<Unbegun>,
 }
 
 /// The first check that failed, and why.
@@ -158,6 +162,8 @@ pub enum DrainReason {
     LaunchedAfterRefusal,
     /// The provider has announced its end.
     Announced { notice: String },
+    /// It responds, and stages do not begin there.
+    BeginsNoStage { message: String },
 }
 
 impl DrainReason {
@@ -175,7 +181,8 @@ impl DrainReason {
             | Self::Rebooted
             | Self::Unaccounted
             | Self::LaunchedAfterRefusal
-            | Self::Announced { .. } => false,
+            | Self::Announced { .. }
+            | Self::BeginsNoStage { .. } => false,
         }
     }
 }
@@ -200,6 +207,7 @@ impl fmt::Display for DrainReason {
             Self::Unaccounted => f.write_str("an unrecorded job ran on it"),
             Self::LaunchedAfterRefusal => f.write_str("its launch was refused, but it exists"),
             Self::Announced { notice } => write!(f, "it {notice}"),
+            Self::BeginsNoStage { message } => write!(f, "it responds, but begins no stages: {message}"),
         }
     }
 }
@@ -242,10 +250,15 @@ impl Instance {
         self.capacity.saturating_sub(u32::try_from(self.holders.len()).unwrap_or(u32::MAX))
     }
 
-    /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready and reachable.
+    /// True if it gets no job until the keeper has seen a stage begin there.
+    pub fn awaits_stage_check(&self) -> bool {
+        self.unbegun.as_ref().is_some_and(|row| row.consequence() == Consequence::Check)
+    }
+
+    /// Jobs it can take now: free slots, limited by the uses left. Zero unless ready, reachable, and not to be checked.
     pub fn usable(&self) -> u32 {
         match self.phase {
-            Phase::Ready if self.unreachable.is_some() => 0,
+            Phase::Ready if self.unreachable.is_some() || self.awaits_stage_check() => 0,
             Phase::Ready => self.free_slots().min(self.uses_left.unwrap_or(u32::MAX)),
             Phase::Launching
             | Phase::Checking
@@ -453,6 +466,6 @@ mod tests {
         let sentences: std::collections::BTreeSet<String> =
             reasons.iter().map(DrainReason::to_string).collect();
         assert_eq!(sentences.len(), reasons.len());
-        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 3);
+        assert_eq!(sentences.iter().filter(|sentence| sentence.ends_with(": exit status 3")).count(), 4);
     }
 }

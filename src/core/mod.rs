@@ -30,3 +30,4 @@ pub mod reservation;
 pub mod schedule;
 pub mod text;
 pub mod time;
+pub mod unbegun;

@@ -10,8 +10,9 @@
 //! job of project b has used it; `of b protected`: on a protected ref), `cap 2`, `uses 3` (left), `missing 40s`, `old`
 //! (from an earlier boot), its status in the list (`starting`, `running`, `stopping`, `gone`, and `denied`: the
 //! endpoint is unknown, too), `named 9` (an open attempt names it), `user 9` (the same, and it has run a stage),
-//! `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity), `in there` (its location; the
-//! list's is `here`, with `nowhere` unknown), `ends 2h` or `ends now` (the provider's notice).
+//! `busy`, `failing 5s`, launched `as c2` (an offering; `refused as c2`: no capacity), `unbegun` (it began no stage of
+//! its past job; `unbegun twice`: nor of one before it), `in there` (its location; the list's is `here`, with `nowhere`
+//! unknown), `ends 2h` or `ends now` (the provider's notice).
 //! Settings of offerings: `offerings 3` (`c1` to `c3`), `out c1 30s` (refused then for lack of capacity, `out c1 30s 4`
 //! for the fourth time in a row), `quota c2 1m`.
 //! Unrecorded: `orphan`, `stranger`, `foreign`, `host`. Jobs: `waits 8`, with `of b`, `protected`, `timeout 2h`, `dead`.
@@ -395,7 +396,8 @@ impl World {
             (false, true) => age + Duration::from_secs(30) + minute,
         };
         let capacity = after(words, "cap").map_or(self.policy.capacity_per_instance, |n| n.parse().unwrap());
-        let used = jobs_of(words).len() + usize::from(after(words, "of").is_some());
+        let past_jobs = if words.contains(&"twice") { 2 } else { usize::from(after(words, "of").is_some()) };
+        let used = jobs_of(words).len() + past_jobs;
         let uses = after(words, "uses").map(|n| n.parse::<u32>().unwrap()).or(self.policy.max_use_count);
         let uses_left = uses.map(|left| left + u32::try_from(used).unwrap());
         let instance = id.clone();
@@ -450,11 +452,16 @@ impl World {
             let facts = facts(job, project, Duration::from_hours(1));
             JobFacts { protected: is_protected(words), ..facts }
         };
-        if after(words, "of").is_some() {
-            let job = 1_000 + u64::from(self.launched + self.others);
+        let before = if words.contains(&"twice") { [0, 500].iter() } else { [0].iter() };
+        for earlier in before.filter(|_| after(words, "of").is_some()) {
+            let job = 1_000 + earlier + u64::from(self.launched + self.others);
             self.request(facts(job), at(age + Duration::from_secs(50)));
             let begun = at(age + Duration::from_secs(40));
             self.tell(begun, Change::Granted { attempt: attempt(job), instance: id.clone() });
+            if words.contains(&"unbegun") {
+                let reason = "exit status 97".to_owned();
+                self.tell(begun, Change::StageNotBegun { attempt: attempt(job), reason });
+            }
             let leaving = Release { how: End::CleanedUp, used: true, closing: false };
             self.tell(at(age), Change::Released { attempt: attempt(job), release: leaving });
         }

@@ -102,6 +102,8 @@ pub enum WaitingOn {
     Cleaning { instance: InstanceId },
     /// An instance that may serve it does not respond at present.
     Unreachable { instance: InstanceId },
+    /// An instance that may serve it began no stage of its last jobs; the keeper checks it.
+    StageCheck { instance: InstanceId },
     /// An operator drained the pool.
     Drained { since: Stamp },
     /// The state directory was copied or moved.
@@ -262,6 +264,9 @@ impl fmt::Display for WaitingOn {
             }
             Self::Cleaning { instance } => write!(f, "{instance} is being cleaned"),
             Self::Unreachable { instance } => write!(f, "{instance} does not respond, and is checked again"),
+            Self::StageCheck { instance } => {
+                write!(f, "{instance} began no stages of its last jobs, and is checked")
+            }
             Self::Drained { .. } => {
                 f.write_str("the operator drained the pool (`greenroom pool resume` resumes it)")
             }
@@ -419,6 +424,10 @@ mod tests {
             ),
             (WaitingOn::Cleaning { instance: one() }, "h1 is being cleaned"),
             (WaitingOn::Unreachable { instance: one() }, "h1 does not respond, and is checked again"),
+            (
+                WaitingOn::StageCheck { instance: one() },
+                "h1 began no stages of its last jobs, and is checked",
+            ),
             (
                 WaitingOn::Drained { since: NOW },
                 "the operator drained the pool (`greenroom pool resume` resumes it)",

@@ -399,7 +399,8 @@ fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let (endpoint, is_static) = (instance.endpoint.clone()?, instance.is_static());
     let timeouts =
         state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
-    Some(Assignment { instance: grant.instance.clone(), endpoint, is_static, timeouts })
+    let unbegun = instance.unbegun.is_some();
+    Some(Assignment { instance: grant.instance.clone(), endpoint, is_static, timeouts, unbegun })
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {

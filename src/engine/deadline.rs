@@ -30,6 +30,7 @@ pub(super) fn of(effect: &Effect, timing: &Timing) -> Duration {
         Effect::Launch { .. } => &[CALL, timing.launch_timeout],
         Effect::Probe { .. } => &[timing.pass_interval, reach, timing.ready_timeout],
         Effect::CheckHealth { .. } => &[reach, timing.probe_interval, reach],
+        Effect::CheckStages { .. } => &[reach, timing.connect_timeout * 2],
         Effect::Clean { .. } => &[reach, timing.clean_timeout, timing.clean_timeout],
         Effect::Adopt { .. } | Effect::Terminate { .. } | Effect::Forget { .. } | Effect::Reap { .. } => {
             &[CALL]
@@ -81,6 +82,7 @@ mod tests {
                 > timing.pass_interval + timing.ready_timeout
         );
         assert!(of(&Effect::CheckHealth { instance: instance() }, &timing) > timing.connect_timeout * 2);
+        assert!(of(&Effect::CheckStages { instance: instance() }, &timing) > timing.connect_timeout * 3);
         assert_eq!(of(&Effect::Terminate { instance: instance() }, &timing), CALL + HERE);
         assert_eq!(of(&Effect::ForgetAttempt { attempt: AttemptName::new("a") }, &timing), HERE);
         let endless = Timing { clean_timeout: Duration::MAX, ..timing };

@@ -85,6 +85,7 @@ impl Engine {
             Effect::Probe { instance } => self.probe(instance, setup).await,
             Effect::Adopt { instance, capacity } => self.adopt(instance, *capacity, setup).await,
             Effect::CheckHealth { instance } => self.check_health(instance, setup).await,
+            Effect::CheckStages { instance } => self.check_stages(instance, setup).await,
             Effect::Clean { instance } => self.clean(instance, setup).await,
             Effect::Terminate { instance } => self.terminate(instance, setup, Absence::Unproven).await,
             Effect::Forget { instance } => self.terminate(instance, setup, Absence::Proven).await,
@@ -220,7 +221,7 @@ impl Engine {
     }
 
     /// How to reach an instance now. If the operator has changed this for a static host, the new endpoint is recorded.
-    async fn look_up(
+    pub(super) async fn look_up(
         &self,
         id: &InstanceId,
         setup: &PoolSetup,

@@ -308,7 +308,7 @@ impl PoolKeeper {
         match done.outcome {
             EffectResult::Fine => {
                 self.memory.failing_calls.remove(&id);
-                if matches!(done.effect, Effect::CheckHealth { .. }) {
+                if matches!(done.effect, Effect::CheckHealth { .. } | Effect::CheckStages { .. }) {
                     self.memory.healthy.insert(id, now);
                 }
                 if matches!(done.effect, Effect::Launch { .. }) {

@@ -16,6 +16,7 @@ mod pass;
 pub mod reap;
 pub mod release;
 pub mod stage;
+mod unbegun;
 
 use std::rc::Rc;
 

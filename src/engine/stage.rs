@@ -47,6 +47,9 @@ pub enum StageError {
     /// The provider reports how the instance ended, which explains the lost connection.
     #[error("instance {instance} {how}")]
     Ended { instance: InstanceId, how: String },
+    /// The instance answers, and did not begin the stage. `next`: what follows from that.
+    #[error("instance {instance} did not begin the stage: {why}; {next}")]
+    NotBegun { instance: InstanceId, why: String, next: String },
     #[error(transparent)]
     Trouble(#[from] EngineError),
 }
@@ -120,23 +123,41 @@ impl Engine {
             return Err(StageError::Closed(closed));
         }
         match ended {
-            Ok(end) => Ok(end),
-            Err(cause) => {
-                let instance = id.clone();
-                // The job log shows what was lost, even if its reason cannot be found.
-                let reason = self.loss_reason(id, attempt, &cause).await.unwrap_or_else(|problem| {
-                    tracing::warn!(pool = %self.pool, "cannot find why {id} was lost: {problem}");
-                    LossReason::Lost(NO_RESPONSE)
-                });
-                Err(match reason {
-                    LossReason::Ended(how) => StageError::Ended { instance, how },
-                    LossReason::Lost(verdict) => {
-                        StageError::Lost { instance, verdict: verdict.to_owned(), cause }
-                    }
-                    LossReason::Left(why) => {
-                        StageError::Lost { instance, verdict: format!("is being terminated: {why}"), cause }
-                    }
-                })
+            Ok(end) => {
+                if assignment.unbegun && matches!(end, StageEnd::Exited(_) | StageEnd::Signalled(_)) {
+                    self.stage_begun(id).await;
+                }
+                Ok(end)
+            }
+            Err(cause) => Err(self.failed(attempt, &assignment, cause).await),
+        }
+    }
+
+    /// The error of a stage, with what is known of its cause.
+    async fn failed(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        cause: ConnectError,
+    ) -> StageError {
+        let id = &assignment.instance;
+        if let ConnectError::NotBegun { why, .. } = &cause
+            && self.last_report().await.and_then(|report| reported(&report, id)).is_none()
+            && let Some(error) = self.stage_not_begun(attempt, assignment, why).await
+        {
+            return error;
+        }
+        let instance = id.clone();
+        // The job log shows what was lost, even if its reason cannot be found.
+        let reason = self.loss_reason(id, attempt, &cause).await.unwrap_or_else(|problem| {
+            tracing::warn!(pool = %self.pool, "cannot find why {id} was lost: {problem}");
+            LossReason::Lost(NO_RESPONSE)
+        });
+        match reason {
+            LossReason::Ended(how) => StageError::Ended { instance, how },
+            LossReason::Lost(verdict) => StageError::Lost { instance, verdict: verdict.to_owned(), cause },
+            LossReason::Left(why) => {
+                StageError::Lost { instance, verdict: format!("is being terminated: {why}"), cause }
             }
         }
     }

@@ -30,6 +30,9 @@ pub struct Assignment {
     pub is_static: bool,
     #[serde(default)]
     pub timeouts: StageTimeouts,
+    /// The instance did not begin a stage of the jobs before, or an earlier one of this job: one that begins is recorded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unbegun: bool,
 }
 
 /// The part of a policy's timing that `run` needs, as of the grant: a stage reads no pool state.

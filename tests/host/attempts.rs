@@ -144,6 +144,7 @@ pub(super) fn assignment() -> Assignment {
         endpoint,
         is_static: false,
         timeouts: StageTimeouts::default(),
+        unbegun: false,
     }
 }
 

@@ -23,4 +23,5 @@ mod setting;
 mod skipped;
 #[path = "../support/mod.rs"]
 mod support;
+mod unbegun;
 mod users_machine;

@@ -41,4 +41,5 @@ mod superseded;
 #[path = "../support/mod.rs"]
 mod support;
 mod trust;
+mod unbegun;
 mod users_machine;

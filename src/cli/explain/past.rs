@@ -215,6 +215,8 @@ fn is_notable(change: &Change) -> bool {
         | Change::Readdressed { .. }
         | Change::BecameUnreachable { .. }
         | Change::Rejected { .. }
+        | Change::StageNotBegun { .. }
+        | Change::StageBegun { .. }
         | Change::OutOfService { .. }
         | Change::ReturnedToService { .. }
         | Change::MissingFromList { .. }
@@ -254,6 +256,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Readdressed { instance, .. }
         | Change::BecameUnreachable { instance, .. }
         | Change::Granted { instance, .. }
+        | Change::StageBegun { instance }
         | Change::CleaningBegun { instance }
         | Change::Cleaned { instance }
         | Change::OutOfService { instance, .. }
@@ -269,6 +272,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Requested { .. }
         | Change::Withdrawn { .. }
         | Change::Rejected { .. }
+        | Change::StageNotBegun { .. }
         | Change::Released { .. }
         | Change::SlotFreed { .. }
         | Change::PoolDrained
@@ -282,6 +286,7 @@ fn attempt_of(change: &Change) -> Option<&AttemptName> {
         | Change::Granted { attempt, .. }
         | Change::Withdrawn { attempt, .. }
         | Change::Rejected { attempt, .. }
+        | Change::StageNotBegun { attempt, .. }
         | Change::Released { attempt, .. }
         | Change::SlotFreed { attempt } => Some(attempt),
         _ => None,

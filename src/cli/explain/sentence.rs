@@ -82,6 +82,9 @@ pub(super) fn sentence(before: &PoolState, event: &Event) -> String {
             let place = place(before, attempt);
             format!("{} found {place} unusable and waits again: {message}", who(before, attempt))
         }
+        Change::StageNotBegun { attempt, reason } => {
+            format!("{} did not begin a stage of {}: {reason}", place(before, attempt), who(before, attempt))
+        }
         Change::Released { attempt, release: leaving } => {
             let held = instance_of(before, attempt).and_then(|i| i.holders.get(attempt));
             let held = held.map(|h| format!(" after {}", Pretty(at.since(h.granted))));
@@ -111,6 +114,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::BecameUnreachable { instance, reason: why } => {
             format!("{instance} unreachable, gets no jobs until it responds: {why}")
         }
+        Change::StageBegun { instance } => format!("{instance} begins stages again"),
         Change::CleaningBegun { instance } => format!("{instance} is being cleaned"),
         Change::Cleaned { instance } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
         Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),

@@ -433,6 +433,7 @@ fn an_instance_that_dies_while_booting_is_a_failed_launch() {
         (DrainReason::Rebooted, 0),
         (DrainReason::Unaccounted, 0),
         (DrainReason::LaunchedAfterRefusal, 0),
+        (DrainReason::BeginsNoStage { message: message() }, 0),
     ] {
         assert_eq!(failures("booting 5s", &why), counts, "{why}");
         assert_eq!(failures("checking 5s", &why), counts, "{why}");
@@ -453,6 +454,27 @@ fn setting_aside_keeps_the_reason_and_the_jobs() {
     assert_eq!(known(&world, "h1").phase, Phase::OutOfService { reason: "smoke".into() });
     assert_eq!(known(&world, "h1").holders.len(), 1);
     assert_eq!(after(&mut world, aside), WRONG_PHASE.0);
+}
+
+#[test]
+fn jobs_whose_stages_did_not_begin_are_counted_until_one_begins() {
+    let mut world = world("cap 3 | idle 5m; held 5m by 7,8; static out-of-service 5m of b unbegun");
+    let met = |job| Change::StageNotBegun { attempt: attempt(job), reason: "exit status 97".into() };
+    assert_eq!(after(&mut world, met(9)), NO_GRANT.0);
+    assert_eq!(
+        after(&mut world, Change::StageBegun { instance: instance("i2") }),
+        "stages begin there anyway"
+    );
+    assert_eq!(after(&mut world, met(7)), "");
+    assert_eq!(after(&mut world, met(7)), "the job has been counted");
+    assert_eq!(known(&world, "i2").usable(), 1);
+    assert_eq!(after(&mut world, met(8)), "");
+    assert_eq!(known(&world, "i2").usable(), 0, "a stage has to begin first");
+    assert_eq!(after(&mut world, Change::StageBegun { instance: instance("i2") }), "");
+    assert_eq!(known(&world, "i2").usable(), 1);
+    assert!(known(&world, "h1").unbegun.is_some());
+    assert_eq!(after(&mut world, Change::ReturnedToService { instance: instance("h1") }), "");
+    assert_eq!(known(&world, "h1").unbegun, None, "the operator has seen to it");
 }
 
 #[test]

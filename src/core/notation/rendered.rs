@@ -89,6 +89,8 @@ fn describe(change: &Change) -> String {
         Change::Granted { attempt, instance } => format!("{attempt} gets {instance}"),
         Change::Withdrawn { attempt, .. } => format!("{attempt} withdrawn"),
         Change::Rejected { attempt, .. } => format!("{attempt} rejects"),
+        Change::StageNotBegun { attempt, .. } => format!("{attempt} begins no stage"),
+        Change::StageBegun { instance } => format!("{instance} begins a stage"),
         Change::Released { attempt, release: leaving } if leaving.closing => format!("{attempt} lingers"),
         Change::Released { attempt, release: leaving } if leaving.used => format!("{attempt} leaves"),
         Change::Released { attempt, .. } => format!("{attempt} leaves unused"),

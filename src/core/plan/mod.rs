@@ -17,6 +17,7 @@ mod reconcile;
 pub mod request;
 mod retire;
 mod scale;
+pub mod stages;
 mod static_hosts;
 pub mod table;
 #[cfg(test)]
@@ -69,6 +70,8 @@ pub enum Effect {
     Adopt { instance: InstanceId, capacity: Option<u32> },
     /// Check that an idle instance still accepts the login.
     CheckHealth { instance: InstanceId },
+    /// Check that a stage begins on an instance that began none of its last jobs.
+    CheckStages { instance: InstanceId },
     /// Clean a static host between jobs.
     Clean { instance: InstanceId },
     /// Request its termination. *Not found* proves nothing: the provider may not show it yet.
@@ -110,6 +113,7 @@ pub fn plan(view: View<'_>, policy: &Policy, now: Stamp) -> Plan {
     (report.idle_target, report.schedule) = (input.target, input.schedule);
     retire::step(&mut draft, &input);
     let scaled = scale::step(&mut draft, &input, &mut report);
+    stages::check(&mut draft, view.observed, policy, &reconciled);
     health::check(&mut draft, view.observed, policy, &reconciled);
     why::step(&draft, &input, &scaled, &mut report);
     draft.into_plan(report)
@@ -158,6 +162,7 @@ impl Effect {
             | Self::Forget { .. }
             | Self::Reap { .. } => true,
             Self::CheckHealth { .. }
+            | Self::CheckStages { .. }
             | Self::Clean { .. }
             | Self::EndAttempt { .. }
             | Self::DropRequest { .. }
@@ -172,6 +177,7 @@ impl Effect {
             | Self::Probe { instance }
             | Self::Adopt { instance, .. }
             | Self::CheckHealth { instance }
+            | Self::CheckStages { instance }
             | Self::Clean { instance }
             | Self::Terminate { instance }
             | Self::Forget { instance }
@@ -188,6 +194,7 @@ impl fmt::Display for Effect {
             Self::Probe { instance } => write!(f, "probe {instance}"),
             Self::Adopt { instance, .. } => write!(f, "adopt {instance}"),
             Self::CheckHealth { instance } => write!(f, "check the health of {instance}"),
+            Self::CheckStages { instance } => write!(f, "check that stages begin on {instance}"),
             Self::Clean { instance } => write!(f, "clean {instance}"),
             Self::Terminate { instance } => write!(f, "terminate {instance}"),
             Self::Forget { instance } => write!(f, "forget {instance}"),

@@ -125,7 +125,7 @@ pub fn withdraw(state: &PoolState, instance: &InstanceId, why: DrainReason, now:
     draft.into_events()
 }
 
-fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, why: DrainReason) {
+pub(super) fn put_out_of_service(draft: &mut PlanBuilder<'_>, id: &InstanceId, why: DrainReason) {
     let Some(known) = draft.state().instance(id) else { return };
     let instance = known.id.clone();
     match (&known.phase, known.is_static()) {

@@ -84,8 +84,9 @@ fn surplus(draft: &mut PlanBuilder<'_>, input: &ScaleInput<'_>) {
 fn longest_idle<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'a Instance> {
     let now = draft.now;
     let instances = draft.state().instances.values().map(AsRef::as_ref);
-    let mut idle: Vec<&Instance> =
-        instances.filter(|i| is_disposable(i, input) && i.unreachable.is_none()).collect();
+    let mut idle: Vec<&Instance> = instances
+        .filter(|i| is_disposable(i, input) && i.unreachable.is_none() && !i.awaits_stage_check())
+        .collect();
     idle.sort_by(|a, b| {
         let idle_for = |i: &Instance| now.since(i.idle_since());
         idle_for(b).cmp(&idle_for(a)).then_with(|| a.id.cmp(&b.id))

@@ -81,8 +81,10 @@ fn upcoming<'a>(instance: &'a Instance, policy: &Policy) -> Option<UpcomingInsta
         Phase::Launching | Phase::Checking if !instance.is_refused() => {
             (instance.domain.as_ref(), instance.uses_left)
         }
-        // It may respond again.
-        Phase::Ready if instance.unreachable.is_some() => (instance.domain.as_ref(), instance.uses_left),
+        // It may respond again, or begin stages after all.
+        Phase::Ready if instance.unreachable.is_some() || instance.awaits_stage_check() => {
+            (instance.domain.as_ref(), instance.uses_left)
+        }
         // Cleaning restores its uses, and may unbind it.
         Phase::Cleaning => (instance.domain.as_ref().filter(|_| !policy.clean_unbinds), policy.max_use_count),
         Phase::Launching

@@ -30,10 +30,11 @@ pub(super) fn step(
     for job in state.waiting.values() {
         let drained = scaled.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
         let serving = if drained.is_none() { upcoming.serve(job) } else { None };
-        let on = match serving.map(|i| (&i.phase, i.id.clone())) {
-            Some((Phase::Cleaning, instance)) => WaitingOn::Cleaning { instance },
-            Some((Phase::Ready, instance)) => WaitingOn::Unreachable { instance },
-            Some((_, instance)) => WaitingOn::Boot { instance },
+        let on = match serving.map(|i| (&i.phase, i.unreachable.is_some(), i.id.clone())) {
+            Some((Phase::Cleaning, _, instance)) => WaitingOn::Cleaning { instance },
+            Some((Phase::Ready, true, instance)) => WaitingOn::Unreachable { instance },
+            Some((Phase::Ready, false, instance)) => WaitingOn::StageCheck { instance },
+            Some((_, _, instance)) => WaitingOn::Boot { instance },
             None => rest.reason(job),
         };
         report.waiting.push((job.attempt.clone(), on));

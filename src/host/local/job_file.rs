@@ -212,8 +212,10 @@ mod tests {
             endpoint,
             is_static: true,
             timeouts: StageTimeouts::default(),
+            unbegun: false,
         };
-        let assignments = [None, Some(assignment)];
+        let later = Assignment { unbegun: true, ..assignment.clone() };
+        let assignments = [None, Some(assignment), Some(later)];
         golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
     }
 

@@ -37,6 +37,12 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
     if let Some(why) = &instance.unreachable {
         return Some(format!("unreachable for {}: {}", when.age(why.since), why.reason));
     }
+    if let Some(row) = instance.unbegun.as_ref().filter(|_| instance.awaits_stage_check()) {
+        return Some(format!(
+            "began no stages of its last jobs, gets none until the keeper's begins: {}",
+            row.reason
+        ));
+    }
     if let Some(since) = instance.missing {
         let age = when.age(since);
         return Some(format!("missing from the provider's list for {age}"));

@@ -443,7 +443,8 @@ impl<'a> WaitingFor<'a> {
             WaitingOn::Boot { instance }
             | WaitingOn::Room { instance }
             | WaitingOn::Cleaning { instance }
-            | WaitingOn::Unreachable { instance } => Some(instance),
+            | WaitingOn::Unreachable { instance }
+            | WaitingOn::StageCheck { instance } => Some(instance),
             _ => None,
         };
         Self { kind: on, text: on_what(on, state, when), instance, until }

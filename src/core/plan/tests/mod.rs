@@ -13,5 +13,6 @@ mod request;
 mod retire;
 mod scale;
 mod settle;
+mod stages;
 mod whereabouts;
 mod why;

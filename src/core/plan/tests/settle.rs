@@ -11,7 +11,7 @@ use crate::core::instance::{Answer, Instance, Phase, Release};
 use crate::core::invariants::check;
 use crate::core::inventory::{Listed, Status, Tags};
 use crate::core::notation::{World, cleaned, endpoint, render, world};
-use crate::core::plan::{Effect, Plan, request};
+use crate::core::plan::{Effect, Plan, request, stages};
 use crate::core::report::WaitingOn;
 
 /// How many passes may act before the plan must have settled.
@@ -99,6 +99,7 @@ impl World {
                 self.tell(now, Change::Adopted { instance, endpoint, capacity, uses_left });
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
+            Effect::CheckStages { instance } => self.carry(&stages::begun(&self.state, instance, now)),
             Effect::Clean { instance } => self.carry(&request::ready(&self.state, instance, now)),
             Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance } => {
                 if let Ok(listing) = &mut self.observed.listing {

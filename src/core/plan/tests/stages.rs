@@ -1,0 +1,91 @@
+//! Instances that respond and begin no stages.
+
+use std::sync::Arc;
+
+use crate::core::event::Event;
+use crate::core::ids::TrustDomain;
+use crate::core::notation::{
+    NOW, World, attempt, does, instance, render, render_events, table, waits, world,
+};
+use crate::core::plan::stages;
+use crate::core::unbegun::Unbegun;
+
+/// Carries out the transaction of a `run` whose stage did not begin, for each of these jobs.
+fn met(text: &str, jobs: &[u64]) -> (World, Vec<String>) {
+    let mut world = world(text);
+    let events = jobs.iter().map(|job| {
+        let events = stages::not_begun(&world.state, &attempt(*job), "exit status 97", NOW);
+        world.carry(&events);
+        render_events(&events)
+    });
+    let events = events.collect();
+    (world, events)
+}
+
+#[test]
+fn two_trust_domains_put_an_instance_out_of_use_in_the_same_transaction() {
+    let after = |text: &str| met(text, &[7]).1.join("");
+    table(
+        after,
+        &[
+            ("held 5m by 7", "a7 begins no stage"),
+            ("held 5m of a by 7 unbegun", "a7 begins no stage"),
+            ("hosts | static held 5m by 7", "a7 begins no stage"),
+        ],
+    );
+    let row = Unbegun::with(None, &attempt(3), &TrustDomain::new("g/b"), "exit status 97");
+    for (text, short, expected) in [
+        ("static held 5m by 7", "h1", "a7 begins no stage; h1 out-of-service"),
+        ("held 5m by 7", "i1", "a7 begins no stage; i1 drains: beginsnostage"),
+    ] {
+        let mut world = world(text);
+        let known = world.state.instances.get_mut(&instance(short)).unwrap();
+        Arc::make_mut(known).unbegun.clone_from(&row);
+        let events = stages::not_begun(&world.state, &attempt(7), "exit status 97", NOW);
+        assert_eq!(render_events(&events), expected);
+    }
+}
+
+#[test]
+fn an_attempt_counts_once_and_only_while_it_holds_an_instance_in_service() {
+    let (_, events) = met("held 5m by 7", &[7, 7, 9]);
+    assert_eq!(events, ["a7 begins no stage", "", ""]);
+    assert_eq!(met("draining 5m by 7", &[7]).1, [""]);
+    assert_eq!(met("static out-of-service 5m by 7", &[7]).1, [""]);
+    assert_eq!(met("held 5m closing 7", &[7]).1, [""]);
+}
+
+#[test]
+fn after_two_jobs_of_one_domain_the_keeper_checks_before_the_next() {
+    table(
+        does,
+        &[
+            ("max 1 | idle 5m of a unbegun; waits 8 of a", "a8 gets i1"),
+            ("max 1 | idle 5m of a unbegun twice; waits 8 of a", "check that stages begin on i1"),
+            ("max 1 | idle 5m of a unbegun twice busy; waits 8 of a", ""),
+            ("max 1 | idle 5m of a unbegun twice failing 5s; waits 8 of a", ""),
+            ("hosts | static cleaning 5s of a unbegun twice", "clean h1"),
+        ],
+    );
+    let (held, events) = met("max 1 | held 5m of a by 7 unbegun", &[7]);
+    assert_eq!(events, ["a7 begins no stage"]);
+    assert_eq!(render(&held.plan()), "check that stages begin on i1", "its job may go on");
+    assert_eq!(
+        waits("max 1 | idle 5m of a unbegun twice; waits 8 of a"),
+        "a8: i1 began no stages of its last jobs, and is checked"
+    );
+}
+
+#[test]
+fn a_stage_that_begins_ends_the_row_and_the_waiting_job_gets_the_instance() {
+    let doubted = world("max 1 | idle 5m of a unbegun twice; waits 8 of a");
+    let events: Vec<Event> = stages::begun(&doubted.state, &instance("i1"), NOW);
+    assert_eq!(render_events(&events), "i1 begins a stage; a8 gets i1");
+    assert_eq!(stages::begun(&world("idle 5m").state, &instance("i1"), NOW), []);
+    let failed = |text: &str, short: &str| {
+        render_events(&stages::check_failed(&world(text).state, &instance(short), "exit status 97", NOW))
+    };
+    assert_eq!(failed("idle 5m of a unbegun twice", "i1"), "i1 drains: beginsnostage");
+    assert_eq!(failed("static idle 5m of a unbegun twice", "h1"), "h1 out-of-service");
+    assert_eq!(failed("idle 5m of a unbegun", "i1"), "", "a stage has begun since the check was planned");
+}

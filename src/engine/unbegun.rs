@@ -1,0 +1,105 @@
+//! Instances that answer and begin no stages: what `run` records, and how the keeper checks them.
+
+use super::effect::EffectResult;
+use super::stage::StageError;
+use super::{Engine, EngineError};
+use crate::core::failure::{ErrorClass, Failure};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{DrainReason, Phase};
+use crate::core::plan::{request, stages};
+use crate::core::pool::PoolState;
+use crate::port::attempts::Assignment;
+use crate::port::connector::{ConnectError, Mark};
+use crate::port::setup::PoolSetup;
+
+impl Engine {
+    /// Records that a stage did not begin; the error says what follows. `None`: the instance is going anyway, which
+    /// explains more.
+    pub(super) async fn stage_not_begun(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        why: &str,
+    ) -> Option<StageError> {
+        let (instance, why) = (assignment.instance.clone(), why.to_owned());
+        let decide = |state: &PoolState| stages::not_begun(state, attempt, &why, self.now());
+        let next = match self.commit(decide).await {
+            Ok(committed) => {
+                if let Err(problem) = self.after_unbegun(attempt, assignment).await {
+                    tracing::warn!(pool = %self.pool, "{instance} began no stage of {attempt}: {problem}");
+                }
+                next(&committed.state, &instance)?.to_owned()
+            }
+            Err(problem) => format!("this could not be recorded: {problem}"),
+        };
+        Some(StageError::NotBegun { instance, why, next })
+    }
+
+    /// A later stage of the attempt that begins has to be recorded, and the keeper may have something to do.
+    async fn after_unbegun(&self, attempt: &AttemptName, assignment: &Assignment) -> Result<(), EngineError> {
+        if !assignment.unbegun {
+            let noted = Assignment { unbegun: true, ..assignment.clone() };
+            self.host.attempts.assign(attempt, Some(&noted)).await?;
+        }
+        Ok(self.summon().await?)
+    }
+
+    /// A stage has begun on an instance that had not begun one before. The job goes on even if that cannot be recorded:
+    /// then its next stage records it.
+    pub(super) async fn stage_begun(&self, id: &InstanceId) {
+        if let Err(problem) = self.commit(|state| stages::begun(state, id, self.now())).await {
+            tracing::warn!(pool = %self.pool, "{id} begins stages again, which could not be recorded: {problem}");
+        }
+    }
+
+    /// Begins a stage of the keeper's own. A connection that fails says nothing about stages.
+    pub(super) async fn check_stages(
+        &self,
+        id: &InstanceId,
+        setup: &PoolSetup,
+    ) -> Result<EffectResult, EngineError> {
+        let endpoint = match self.look_up(id, setup).await? {
+            Ok(endpoint) => endpoint,
+            Err(failure) => return Ok(EffectResult::Failed(failure)),
+        };
+        let mark = if setup.has_static_hosts() {
+            Some(Mark::new(&self.host.leadership.identity().await?.owner, &self.pool, id))
+        } else {
+            None
+        };
+        let within = setup.policy.timing.connect_timeout;
+        let problem = match self.connector.begins_stage(id, &endpoint, mark.as_ref(), within).await {
+            Ok(()) => {
+                self.commit(|state| stages::begun(state, id, self.now())).await?;
+                return Ok(EffectResult::Fine);
+            }
+            Err(ConnectError::NotBegun { why, .. }) => {
+                self.commit(|state| stages::check_failed(state, id, &why, self.now())).await?;
+                return Ok(EffectResult::Fine);
+            }
+            Err(problem) => problem,
+        };
+        let message = problem.to_string();
+        if !matches!(problem, ConnectError::HostFault { .. } | ConnectError::Local { .. }) {
+            self.commit(|state| request::doubt(state, id, &message, self.now())).await?;
+        }
+        Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }))
+    }
+}
+
+/// What happens to an instance that has not begun a stage; `None`: it is gone, or going for another reason.
+fn next(state: &PoolState, id: &InstanceId) -> Option<&'static str> {
+    let known = state.instance(id)?;
+    match &known.phase {
+        Phase::Draining { reason: DrainReason::BeginsNoStage { .. } } => {
+            Some("it gets no more jobs and is terminated, because jobs of two trust domains met this")
+        }
+        Phase::Draining { .. } => None,
+        Phase::OutOfService { .. } => Some("it is out of service and gets no more jobs"),
+        _ if known.awaits_stage_check() => {
+            Some("it gets no more jobs until the keeper has begun a stage there")
+        }
+        _ if known.is_used_up() && !known.is_static() => Some("it gets no more jobs in any case"),
+        _ => Some("if the next job meets this too, the instance is checked or taken out of use"),
+    }
+}
