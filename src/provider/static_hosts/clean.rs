@@ -62,7 +62,12 @@ mod tests {
         }
 
         fn note(&self, session: u32, builds: &Path) {
-            symlink(builds, self.notes().join(format!("x1.{session}.0"))).unwrap();
+            self.note_since(session, 0, builds);
+        }
+
+        fn note_since(&self, session: u32, start: u32, builds: &Path) {
+            symlink(builds, self.notes().join("x1.builds")).unwrap();
+            std::fs::write(self.notes().join(format!("x1.{session}.{start}")), "").unwrap();
         }
 
         /// Whether the script succeeded, and its output.
@@ -226,7 +231,7 @@ mod tests {
     fn a_number_that_a_later_session_was_given_is_not_taken_for_the_jobs() {
         let home = Home::new();
         let mut later = sleeper(None);
-        symlink(home.path("builds/x1"), home.notes().join(format!("x1.{}.17", later.id()))).unwrap();
+        home.note_since(later.id(), 17, &home.path("builds/x1"));
         assert_eq!(home.clean(&["sh"], quick), (true, String::new()));
         assert!(later.try_wait().unwrap().is_none());
         later.kill().unwrap();

@@ -11,8 +11,13 @@ fail() { echo "$*"; exit 1; }
 case $HOME in /?*) ;; *) fail "this account has no home directory" ;; esac
 case $mark in */* | '' | .*) fail "the argument with the mark is missing" ;; esac
 
-# A stage notes its session as a link ATTEMPT.SESSION.START to the attempt's builds directory.
-session() { s=${1##*/}; start=${s##*.}; s=${s%.*}; s=${s##*.}; }
+# A link ATTEMPT.builds leads to the attempt's builds directory. A file ATTEMPT.SESSION.START notes the session of a stage.
+# Fails for a note of another kind.
+session() {
+  s=${1##*/}; start=${s##*.}; s=${s%.*}; s=${s##*.}
+  case $start in '' | *[!0-9]*) return 1 ;; esac
+  case $s in '' | *[!0-9]*) return 1 ;; esac
+}
 
 # Sets `x` to what follows the name in /proc/PID/stat. A name may contain line breaks and parentheses: the last line has
 # the last parenthesis.
@@ -35,8 +40,7 @@ me=$(id -u)
 find_on_linux() {
   sessions=" " found=
   for n in "$notes"/*; do
-    [ -L "$n" ] || continue
-    session "$n"
+    session "$n" || continue
     if stat "$s"; then
       set -- $x
       [ "$start" = 0 ] || [ "${20}" = "$start" ] || continue
@@ -70,8 +74,7 @@ find_on_linux() {
 find_elsewhere() {
   groups=" " found=
   for n in "$notes"/*; do
-    [ -L "$n" ] || continue
-    session "$n"
+    session "$n" || continue
     groups="$groups$s "
   done
   all=$(ps -AwwE -o pid=,pgid=,uid=,stat=,command= 2>/dev/null || ps axeww -o pid=,pgid=,uid=,stat=,command=)
