@@ -339,12 +339,14 @@ impl Engine {
         if let Err(failure) = self.look_up(id, setup).await? {
             return Ok(EffectResult::Failed(failure));
         }
-        let result = match self.run_clean_script(id, setup).await? {
-            CommandResult::Passed => {
-                let command = setup.clean_command.as_deref().unwrap_or("true");
+        let result = match (self.run_clean_script(id, setup).await?, &setup.clean_command) {
+            // The script has shown that the host runs commands.
+            (Some(CommandResult::Passed), None) => CommandResult::Passed,
+            (Some(CommandResult::Passed) | None, command) => {
+                let command = command.as_deref().unwrap_or("true");
                 self.command(id, command, "", setup.policy.timing.clean_timeout).await?
             }
-            other => other,
+            (Some(other), _) => other,
         };
         let why = match result {
             CommandResult::Passed => {
@@ -367,17 +369,17 @@ impl Engine {
         Ok(EffectResult::Fine)
     }
 
-    /// Greenroom's part of cleaning, if the provider has one.
+    /// Greenroom's part of cleaning; `None` if the provider has none.
     async fn run_clean_script(
         &self,
         id: &InstanceId,
         setup: &PoolSetup,
-    ) -> Result<CommandResult, EngineError> {
-        let Some(script) = &setup.clean_script else { return Ok(CommandResult::Passed) };
+    ) -> Result<Option<CommandResult>, EngineError> {
+        let Some(script) = &setup.clean_script else { return Ok(None) };
         let owner = self.host.leadership.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, id);
         let command = format!("exec /bin/sh -s -- {}", mark.as_str());
-        self.command(id, &command, script, setup.policy.timing.clean_timeout).await
+        self.command(id, &command, script, setup.policy.timing.clean_timeout).await.map(Some)
     }
 
     async fn terminate(
