@@ -107,7 +107,10 @@ pub(super) async fn run(
     let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
     let engine = call.context.engine(&pool)?;
     let mut output = ProcessOutput::new()?;
-    let outcome = match engine.stage(&call.attempt, script, &mut output, &|notice| ui::tell(notice)).await {
+    let outcome = match engine
+        .stage(&call.attempt, (script, stage.is_last()), &mut output, &|notice| ui::tell(notice))
+        .await
+    {
         Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
         Ok(StageEnd::Signalled(signal)) => {
             ui::tell(&messages::killed(&stage, &signal));

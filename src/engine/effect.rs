@@ -297,7 +297,8 @@ impl Engine {
             return Ok(CommandResult::Failed("the instance has no address".to_owned()));
         };
         let mut tail = Tail::default();
-        let command = RemoteCommand { text: command, input, within };
+        // The operator's commands have no input, and may change what a login gets. Greenroom's own script does not.
+        let command = RemoteCommand { text: command, input, within, shared: !input.is_empty() };
         let end = match self.connector.command(id, &endpoint, command, &mut tail).await {
             Ok(end) => end,
             Err(problem) => return Ok(CommandResult::Cut(problem.to_string())),

@@ -80,12 +80,12 @@ impl From<HostError> for StageError {
 }
 
 impl Engine {
-    /// Runs a script on the attempt's instance. The lease is held from here to the end of the call. `tell` receives a
+    /// Runs a script on the attempt's instance; `last`: the job's last one. The lease is held from here to the end of the call. `tell` receives a
     /// sentence if the provider announces the end of the instance.
     pub async fn stage(
         &self,
         attempt: &AttemptName,
-        script: File,
+        (script, last): (File, bool),
         output: &mut dyn Output,
         tell: &dyn Fn(&str),
     ) -> Result<StageEnd, StageError> {
@@ -105,6 +105,7 @@ impl Engine {
             start_within: assignment.timeouts.start_within,
             stop_grace: assignment.timeouts.stop_grace,
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
+            last,
         };
         let stop = Box::pin(async {
             self.host.wakeups.stopped(attempt).await;

@@ -45,6 +45,11 @@ const NAMES: &[(&str, Stage)] = &[
 ];
 
 impl Stage {
+    /// True if no other stage follows in the same job.
+    pub fn is_last(&self) -> bool {
+        *self == Self::CleanupFileVariables
+    }
+
     /// True if the job's script provides the commands, rather than GitLab Runner.
     pub fn is_job_script(&self) -> bool {
         matches!(self, Self::BuildScript | Self::Step(_) | Self::AfterScript)

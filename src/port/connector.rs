@@ -54,6 +54,8 @@ pub struct Stage {
     pub stop_grace: Duration,
     /// On a static host: how cleaning recognises what the stage left.
     pub trace: Option<Trace>,
+    /// True if no stage of the job follows.
+    pub last: bool,
 }
 
 /// Makes the remains of a job known to the cleaning after it.
@@ -91,6 +93,9 @@ pub struct RemoteCommand<'a> {
     pub input: &'a str,
     /// Limit for the connection and the command together.
     pub within: Duration,
+    /// True if it may use a connection that is open already. A command that changes what a login gets, such as the
+    /// account's groups, needs a login of its own: later stages use that connection, too.
+    pub shared: bool,
 }
 
 /// How a stage ended. Every variant means that the transport held.

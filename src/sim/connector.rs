@@ -185,7 +185,7 @@ impl Connector for SimConnector {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        RemoteCommand { text: command, input: _, within }: RemoteCommand<'_>,
+        RemoteCommand { text: command, within, .. }: RemoteCommand<'_>,
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
         self.handshake("connector.command", id, at, within).await?;

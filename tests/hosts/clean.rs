@@ -53,6 +53,22 @@ fn a_job_runs_on_a_host_and_leaves_neither_files_nor_processes_there() {
 }
 
 #[test]
+fn cleaning_needs_no_login_of_its_own() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make { config: "LogLevel VERBOSE", ..Make::named("linux-1") }]);
+    let place = hosts.setting().open();
+    for id in 1..4 {
+        place.run(&Job::new(id).script(["echo secret > secret"])).expect_outcome(&Outcome::Success);
+        place.wait_until_idle(1);
+        expect_clean(&hosts.machines[0]);
+    }
+    assert_eq!(hosts.machines[0].sh("grep -c 'Accepted publickey' /mnt/log").trim(), "1");
+    place.expect_sound();
+}
+
+#[test]
 fn hosts_come_back_clean_when_the_runner_is_killed_in_the_middle_of_jobs() {
     if !possible() {
         return;

@@ -98,7 +98,7 @@ pub struct Ssh {
 /// The longest time that stopping a stage takes beyond its grace, on a responsive instance.
 pub const STOP_MARGIN: Duration = stop::MARGIN;
 /// From TERM to KILL for an operator's command that timed out.
-const COMMAND_GRACE: Duration = Duration::from_secs(1);
+pub(in crate::connector::ssh) const COMMAND_GRACE: Duration = Duration::from_secs(1);
 
 impl Ssh {
     pub fn new(settings: SshSettings) -> Self {

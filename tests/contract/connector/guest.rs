@@ -245,9 +245,9 @@ async fn a_check_is_passed_by_a_guest_that_runs_commands_and_by_no_other() {
 }
 
 /// Runs a command; returns its end, and the last part of its output.
-async fn command(sshd: &Sshd, text: &str, within: Duration) -> (StageEnd, String) {
+async fn command(sshd: &Sshd, text: &str, within: Duration, shared: bool) -> (StageEnd, String) {
     let mut tail = Tail::default();
-    let command = RemoteCommand { text, input: "", within };
+    let command = RemoteCommand { text, input: "", within, shared };
     let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut tail).await.unwrap();
     (end, tail.text())
 }
@@ -267,16 +267,16 @@ async fn a_commands_output_arrives_while_it_runs() {
     let home = tempfile::tempdir().unwrap();
     let seen = home.path().join("seen");
     let text = format!("echo a line; until [ -e {} ]; do sleep 0.05; done; exit 3", seen.display());
-    let command = RemoteCommand { text: &text, input: "", within: Duration::from_secs(30) };
+    let command = RemoteCommand { text: &text, input: "", within: Duration::from_secs(30), shared: false };
     let end = sshd.connector().command(&sshd.id, &sshd.at, command, &mut Answering(seen)).await.unwrap();
     assert_eq!(end, StageEnd::Exited(3));
 }
 
 #[tokio::test]
 async fn an_operators_command_returns_its_end_and_what_it_said_last() {
-    for login in LOGIN_SHELLS {
+    for (login, shared) in LOGIN_SHELLS.iter().flat_map(|login| [(*login, false), (*login, true)]) {
         let sshd = Sshd::with(Set { login, ..Set::default() }).await;
-        let command = |text: &'static str| command(&sshd, text, Duration::from_secs(10));
+        let command = |text: &'static str| command(&sshd, text, Duration::from_secs(10), shared);
         let (end, said) =
             command("echo one; printf '\\033[31mtwo\\033[0m\\n' >&2; test \"it's\" = x || exit 9").await;
         assert_eq!(end, StageEnd::Exited(9), "{login:?}");
@@ -290,15 +290,17 @@ async fn an_operators_command_returns_its_end_and_what_it_said_last() {
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_stopped_with_all_it_started() {
     let sshd = Sshd::start().await;
-    let pace = Pace::watch();
-    // Enough for its first output.
-    let within = pace.stretched(Duration::from_millis(600));
-    let begun = Instant::now();
-    let (end, said) = command(&sshd, "sleep 600 & echo pid=$!; wait", within).await;
-    assert_eq!(end, StageEnd::Stopped);
-    let took = begun.elapsed();
-    assert!(took < within + pace.stretched(Duration::from_millis(2400)), "{took:?}");
-    assert!(!lives(number(&said, "pid")));
+    for shared in [false, true] {
+        let pace = Pace::watch();
+        // Enough for its first output.
+        let within = pace.stretched(Duration::from_millis(600));
+        let begun = Instant::now();
+        let (end, said) = command(&sshd, "sleep 600 & echo pid=$!; wait", within, shared).await;
+        assert_eq!(end, StageEnd::Stopped);
+        let took = begun.elapsed();
+        assert!(took < within + pace.stretched(Duration::from_millis(2400)), "{took:?}");
+        assert!(!lives(number(&said, "pid")));
+    }
 }
 
 #[tokio::test]

@@ -84,7 +84,8 @@ async fn act(order: &Order) -> Report {
     let run = async |output: &mut dyn Output, stop| {
         let script = std::fs::File::open(&order.script).unwrap();
         let stop_grace = Duration::from_millis(300);
-        let stage = Stage { shell: Shell::Bash, script, start_within: CONNECT, stop_grace, trace: None };
+        let stage =
+            Stage { shell: Shell::Bash, script, start_within: CONNECT, stop_grace, trace: None, last: false };
         ssh.run(&id, &order.at, stage, output, stop).await.map(|end| format!("{end:?}"))
     };
     let end = match order.task {

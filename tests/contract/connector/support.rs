@@ -91,7 +91,7 @@ pub(crate) fn stage(shell: Shell, script: impl AsRef<[u8]>) -> Stage {
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let start_within = Duration::from_secs(15);
-    Stage { shell, script: file, start_within, stop_grace: Duration::from_secs(1), trace: None }
+    Stage { shell, script: file, start_within, stop_grace: Duration::from_secs(1), trace: None, last: false }
 }
 
 /// State, parent and session of a process, as `/proc` has them.

@@ -1,13 +1,14 @@
 //! The promises of links beyond the connector's contract, against OpenSSH's own server.
 //!
 //! `slots`: one link each, whichever call starts it. `unresponsive`: links that are stopped or killed. `life`: what ends a
-//! link. `closed`: which callers it accepts and which data it holds. `shells`: guests that make trouble for the waiting
-//! shell. `rate`: output that is faster than its reader.
+//! link. `cleaning`: hosts that are cleaned after each job. `closed`: which callers it accepts and which data it holds.
+//! `shells`: guests that make trouble for the waiting shell. `rate`: output that is faster than its reader.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the test's output")]
 
 mod caller;
+mod cleaning;
 mod closed;
 mod life;
 mod rate;

@@ -4,16 +4,17 @@
 //! own.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::trace::prelude;
-use super::super::{Ssh, dial, stop};
+use super::super::{COMMAND_GRACE, Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
 use super::line::Line;
 use super::message::{Ask, Control, Interpreter, Reply};
@@ -109,34 +110,19 @@ impl Connector for Linked {
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
+        let ask = || Ask::Stage {
+            at: at.clone(),
+            interpreter: Interpreter { shell: stage.shell, before: prelude(stage.trace.as_ref()) },
+            start_within: stage.start_within,
+            stop_grace: stage.stop_grace,
+            // On a host that is cleaned after the job, a shell would wait for nothing.
+            followed: !(stage.last && stage.trace.is_some()),
+        };
         let target = self.target(id, at, stage.start_within);
-        for _ in 0..MOST_TRIES {
-            let calling = self.call_stage(target, &stage);
-            tokio::pin!(calling);
-            let called = tokio::select! {
-                biased;
-                called = &mut calling => called,
-                () = &mut stop => {
-                    // The link may already have the stage and then has to stop it.
-                    stop = Box::pin(std::future::ready(()));
-                    let Ok(called) = timeout(stage.stop_grace + STOP_ACKNOWLEDGED, calling).await else {
-                        return Ok(StageEnd::Stopped);
-                    };
-                    called
-                }
-            };
-            let Ok((line, mut pipes)) = called else { break };
-            match converse(line, &mut pipes, &stage, at, output, &mut stop).await {
-                Talk::Over(end) => return end,
-                Talk::Lost(error) => {
-                    // The next link, on a connection of its own, stops the remaining processes before it replies.
-                    let stopped = self.check(id, at, stop::MARGIN).await;
-                    return stopped.map(|()| StageEnd::Stopped).map_err(|_| error);
-                }
-                Talk::Again => {}
-            }
+        match self.by_link(target, (&ask, &stage.script, stage.stop_grace), output, &mut stop).await {
+            Some(end) => end,
+            None => self.ssh.run(id, at, stage, output, stop).await,
         }
-        self.ssh.run(id, at, stage, output, stop).await
     }
 
     /// On a connection of its own: a link's shell may have started before the fault.
@@ -157,23 +143,89 @@ impl Connector for Linked {
         command: RemoteCommand<'_>,
         output: &mut dyn Output,
     ) -> Result<StageEnd, ConnectError> {
-        self.ssh.command(id, at, command, output).await
+        let begun = Instant::now();
+        if command.shared {
+            match self.shared_command(id, at, command, output).await {
+                Some(Ok(end)) => return Ok(end),
+                Some(Err(error @ ConnectError::Lost { sent: true, .. })) => return Err(error),
+                // The open connection may be the problem: the command gets one of its own.
+                Some(Err(_)) | None => {}
+            }
+        }
+        let within = command.within.saturating_sub(begun.elapsed());
+        self.ssh.command(id, at, RemoteCommand { within, ..command }, output).await
     }
 }
 
+/// What is sent to a link for a program: the request, its input, and from TERM to KILL.
+type Sent<'a> = (&'a dyn Fn() -> Ask, &'a File, Duration);
+
 impl Linked {
-    /// Sends a stage to a link, with separate pipes, so that a link never holds this process's streams.
-    async fn call_stage(&self, target: Target<'_>, stage: &Stage) -> io::Result<(Line, Pipes)> {
+    /// Runs a command on a link's connection. `None`: no link is available.
+    async fn shared_command(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        command: RemoteCommand<'_>,
+        output: &mut dyn Output,
+    ) -> Option<Result<StageEnd, ConnectError>> {
+        let input = in_memory(command.input.as_bytes()).ok()?;
+        let start_within = command.within.min(self.ssh.settings.connect_timeout);
+        let ask = || Ask::Command {
+            at: at.clone(),
+            text: command.text.to_owned(),
+            start_within,
+            stop_grace: COMMAND_GRACE,
+        };
+        // An instance that is not reached is an error, and no stop.
+        let until = Instant::now() + command.within.max(start_within + MARGIN);
+        let mut stop: Stop<'_> = Box::pin(sleep_until(until));
+        let target = self.target(id, at, start_within);
+        self.by_link(target, (&ask, &input, COMMAND_GRACE), output, &mut stop).await
+    }
+
+    /// Runs a program on a link's connection. `None`: no link is available.
+    async fn by_link(
+        &self,
+        target: Target<'_>,
+        sent @ (_, _, grace): Sent<'_>,
+        output: &mut dyn Output,
+        stop: &mut Stop<'_>,
+    ) -> Option<Result<StageEnd, ConnectError>> {
+        for _ in 0..MOST_TRIES {
+            let calling = self.call(target, sent);
+            tokio::pin!(calling);
+            let called = tokio::select! {
+                biased;
+                called = &mut calling => called,
+                () = &mut *stop => {
+                    // The link may already have the stage and then has to stop it.
+                    *stop = Box::pin(std::future::ready(()));
+                    let Ok(called) = timeout(grace + STOP_ACKNOWLEDGED, calling).await else {
+                        return Some(Ok(StageEnd::Stopped));
+                    };
+                    called
+                }
+            };
+            let Ok((line, mut pipes)) = called else { break };
+            match converse(line, &mut pipes, grace, target.at, output, stop).await {
+                Talk::Over(end) => return Some(end),
+                Talk::Lost(error) => {
+                    // The next link, on a connection of its own, stops the remaining processes before it replies.
+                    let stopped = self.check(target.id, target.at, stop::MARGIN).await;
+                    return Some(stopped.map(|()| StageEnd::Stopped).map_err(|_| error));
+                }
+                Talk::Again => {}
+            }
+        }
+        None
+    }
+
+    /// Sends a program to a link, with separate pipes, so that a link never holds this process's streams.
+    async fn call(&self, target: Target<'_>, (ask, input, _): Sent<'_>) -> io::Result<(Line, Pipes)> {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
-        let ask = Ask::Stage {
-            at: target.at.clone(),
-            interpreter: Interpreter { shell: stage.shell, before: prelude(stage.trace.as_ref()) },
-            start_within: stage.start_within,
-            stop_grace: stage.stop_grace,
-        };
-        let script: &File = &stage.script;
-        let line = self.links.call(target, ask, &[script.as_fd(), out.as_fd(), err.as_fd()]).await?;
+        let line = self.links.call(target, ask(), &[input.as_fd(), out.as_fd(), err.as_fd()]).await?;
         let pipes = Pipes {
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
@@ -182,11 +234,19 @@ impl Linked {
     }
 }
 
+/// A file that is in no directory, to be read from its beginning.
+fn in_memory(content: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("greenroom-input", MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 /// Follows a stage to its end: forwards its output and handles the link's replies.
 async fn converse(
     mut line: Line,
     Pipes { stdout, stderr }: &mut Pipes,
-    stage: &Stage,
+    stop_grace: Duration,
     at: &Endpoint,
     output: &mut dyn Output,
     stop: &mut Stop<'_>,
@@ -222,7 +282,7 @@ async fn converse(
             biased;
             () = &mut *stop, if unresponsive_at.is_none() => {
                 let _sent = line.send(&Control::Stop, &[]).await;
-                unresponsive_at = Some(Instant::now() + stage.stop_grace + STOP_ACKNOWLEDGED);
+                unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
                 // The stage has ended by itself, and its output is still held open or is not read.
                 end = end.map(|_| Ok(StageEnd::Stopped));
             }
@@ -230,7 +290,7 @@ async fn converse(
                 Ok(Some(Reply::Begun)) => begun = true,
                 Ok(Some(Reply::Stopping)) => {
                     acknowledged = true;
-                    unresponsive_at = Some(Instant::now() + stage.stop_grace * 2 + stop::LONGEST);
+                    unresponsive_at = Some(Instant::now() + stop_grace * 2 + stop::LONGEST);
                 }
                 Ok(Some(Reply::Ended(ended))) => end = Some(Ok(ended)),
                 Ok(Some(Reply::Failed(error))) => end = Some(Err(error)),
@@ -254,7 +314,7 @@ async fn converse(
                     let what = format!("cannot forward the stage's output: {error}");
                     output_error = Some(ConnectError::Local { what });
                     let _sent = line.send(&Control::Stop, &[]).await;
-                    unresponsive_at = Some(Instant::now() + stage.stop_grace + STOP_ACKNOWLEDGED);
+                    unresponsive_at = Some(Instant::now() + stop_grace + STOP_ACKNOWLEDGED);
                 }
             }
         }

@@ -65,11 +65,33 @@ pub(super) enum Ask {
         start_within: Duration,
         #[serde(with = "millis")]
         stop_grace: Duration,
+        /// True if another stage is expected, so that a shell may wait for it.
+        #[serde(default = "yes", skip_serializing_if = "is_true")]
+        followed: bool,
+    },
+    /// Run a command of Greenroom's own. With three descriptors: its input, and pipes for its output. A link of an
+    /// earlier version does not know this request, and exits.
+    Command {
+        at: Endpoint,
+        text: String,
+        #[serde(with = "millis")]
+        start_within: Duration,
+        #[serde(with = "millis")]
+        stop_grace: Duration,
     },
     /// Report the link's figures.
     Show,
     /// Exit as soon as no stage runs.
     End,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 /// A shell that reads a script, and commands to run before it.
@@ -140,7 +162,15 @@ mod tests {
         let interpreter = Interpreter { shell: Shell::Bash, before: "cd /builds".to_owned() };
         let asks = [
             Ask::Check { at: endpoint(), within },
-            Ask::Stage { at: endpoint(), interpreter, start_within: within, stop_grace },
+            Ask::Stage {
+                at: endpoint(),
+                interpreter: interpreter.clone(),
+                start_within: within,
+                stop_grace,
+                followed: true,
+            },
+            Ask::Stage { at: endpoint(), interpreter, start_within: within, stop_grace, followed: false },
+            Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
             Ask::Show,
             Ask::End,
         ];

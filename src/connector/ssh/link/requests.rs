@@ -12,7 +12,7 @@ use super::figures;
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Ask, PROTOCOL, Reply, Request};
-use super::shells::{REFUSED_AGAIN, REFUSED_FOR};
+use super::shells::{Program, REFUSED_AGAIN, REFUSED_FOR};
 use super::stage::DESCRIPTORS;
 use crate::core::endpoint::Endpoint;
 use crate::port::connector::ConnectError;
@@ -45,17 +45,25 @@ impl Hub<'_> {
                 sent
             }
             Ask::Show => line.send(&Reply::Shown(figures::of(self).await), &[]).await,
-            Ask::Check { at, .. } | Ask::Stage { at, .. } if self.is_closing() || at != self.spec.at => {
+            Ask::Check { at, .. } | Ask::Stage { at, .. } | Ask::Command { at, .. }
+                if self.is_closing() || at != self.spec.at =>
+            {
                 return self.turn_away(&line).await;
             }
-            Ask::Check { .. } | Ask::Stage { .. } if self.is_busy() => line.send(&Reply::Busy, &[]).await,
+            Ask::Check { .. } | Ask::Stage { .. } | Ask::Command { .. } if self.is_busy() => {
+                line.send(&Reply::Busy, &[]).await
+            }
             Ask::Check { at, within } => {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, within).await
             }
-            Ask::Stage { interpreter, start_within, stop_grace, .. } => {
+            Ask::Stage { interpreter, start_within, stop_grace, followed, .. } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
-                self.run_stage(line, interpreter, start_within, stop_grace).await
+                let program = Program::Interpreter(interpreter);
+                self.run_stage(line, (program, followed), start_within, stop_grace).await
+            }
+            Ask::Command { text, start_within, stop_grace, .. } => {
+                self.run_stage(line, (Program::Command(text), false), start_within, stop_grace).await
             }
         };
     }

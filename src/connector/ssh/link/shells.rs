@@ -1,7 +1,7 @@
 //! The standby shell, which waits in the guest for the next stage.
 //!
-//! When a stage has ended, the next shell is started in advance, so that a stage takes one round trip. Not earlier,
-//! because a stage may change the guest's profile and groups. The standby shell is watched, and replaced when it dies.
+//! When a stage has ended and another one may follow, the next shell is started in advance, so that a stage takes one
+//! round trip. Not earlier, because a stage may change the guest's profile and groups. The standby shell is watched, and replaced when it dies.
 //!
 //! On a host that other jobs use afterwards, a job could take over a standby shell. So each standby shell there leaves
 //! a trace for cleaning after the job, and is not replaced when cleaning has stopped it.
@@ -30,9 +30,32 @@ const LONGEST_DELAY: Duration = Duration::from_mins(1);
 pub(super) const REFUSED_AGAIN: Duration = Duration::from_millis(20);
 pub(super) const REFUSED_FOR: Duration = Duration::from_secs(1);
 
+/// What is started in the guest and then reads its standard input.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Program {
+    /// The shell of a stage.
+    Interpreter(Interpreter),
+    /// A command of Greenroom's own.
+    Command(String),
+}
+
+impl Program {
+    fn marked(&self) -> Result<Marked, ConnectError> {
+        match self {
+            Self::Interpreter(Interpreter { shell, before }) => Marked::interpreter(*shell, before),
+            Self::Command(text) => Marked::command(text),
+        }
+    }
+
+    /// True if it leaves nothing in the guest, before it has got its input.
+    fn leaves_no_trace(&self) -> bool {
+        matches!(self, Self::Interpreter(Interpreter { before, .. }) if before.is_empty())
+    }
+}
+
 /// A shell in the guest that has started and reads its standard input.
 pub(super) struct StandbyShell {
-    interpreter: Interpreter,
+    program: Program,
     pub(super) begun: Begun,
     /// Its output so far, which belongs to the stage's output.
     pub(super) noise: Noise,
@@ -40,14 +63,10 @@ pub(super) struct StandbyShell {
 
 impl StandbyShell {
     /// Starts a shell, and waits until it is ready.
-    async fn start(
-        session: &Session<'_>,
-        interpreter: &Interpreter,
-        within: Duration,
-    ) -> Result<Self, NoShell> {
+    async fn start(session: &Session<'_>, program: &Program, within: Duration) -> Result<Self, NoShell> {
         let patience = Instant::now() + REFUSED_FOR.min(within);
         loop {
-            match Self::try_start(session, interpreter, within).await {
+            match Self::try_start(session, program, within).await {
                 Err(none) if is_refusal(&none.error) && Instant::now() < patience => {
                     sleep(REFUSED_AGAIN).await;
                 }
@@ -56,14 +75,9 @@ impl StandbyShell {
         }
     }
 
-    async fn try_start(
-        session: &Session<'_>,
-        interpreter: &Interpreter,
-        within: Duration,
-    ) -> Result<Self, NoShell> {
+    async fn try_start(session: &Session<'_>, program: &Program, within: Duration) -> Result<Self, NoShell> {
         let mut noise = Noise::default();
-        let marked = Marked::interpreter(interpreter.shell, &interpreter.before);
-        let begun = match marked {
+        let begun = match program.marked() {
             Ok(marked) => stage::begin(session, &marked, within).await,
             Err(error) => Err(error),
         };
@@ -72,7 +86,7 @@ impl StandbyShell {
             Err(error) => return Err(NoShell { error, noise }),
         };
         match begun.guest.start(session, within, &mut noise).await {
-            Ok(()) => Ok(Self { interpreter: interpreter.clone(), begun, noise }),
+            Ok(()) => Ok(Self { program: program.clone(), begun, noise }),
             Err(error) => {
                 let _sent = begun.to.close().await;
                 Err(NoShell { error, noise })
@@ -104,7 +118,9 @@ pub(super) struct NoShell {
 
 /// A stage's request for a shell.
 struct ShellRequest {
-    interpreter: Interpreter,
+    program: Program,
+    /// Another shell may wait after it.
+    followed: bool,
     within: Duration,
     back: oneshot::Sender<Result<StandbyShell, NoShell>>,
 }
@@ -114,7 +130,7 @@ pub(super) struct Shells {
     requests: mpsc::Sender<ShellRequest>,
     /// True if a shell waits.
     pub(super) one_waits: Cell<bool>,
-    /// True if the last shell did not start, or died.
+    /// True if the last shell did not start, or died, or none is to wait.
     failed: Cell<bool>,
     /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
@@ -140,11 +156,12 @@ impl Shells {
     /// The waiting shell, if it is of this kind, or a new one. `None` if requests are no longer served.
     pub(super) async fn take(
         &self,
-        interpreter: Interpreter,
+        program: Program,
+        followed: bool,
         within: Duration,
     ) -> Option<Result<StandbyShell, NoShell>> {
         let (back, answer) = oneshot::channel();
-        self.requests.send(ShellRequest { interpreter, within, back }).await.ok()?;
+        self.requests.send(ShellRequest { program, followed, within, back }).await.ok()?;
         answer.await.ok()
     }
 
@@ -167,7 +184,7 @@ impl Shells {
     /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
     /// stage.
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
-        let mut interpreter = Interpreter { shell: Shell::Bash, before: String::new() };
+        let mut program = Program::Interpreter(Interpreter { shell: Shell::Bash, before: String::new() });
         let mut waiting: Option<StandbyShell> = None;
         let mut delay = FIRST_DELAY;
         let mut not_before = Instant::now();
@@ -179,14 +196,14 @@ impl Shells {
         loop {
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
-                match StandbyShell::start(session, &interpreter, standby.within).await {
+                match StandbyShell::start(session, &program, standby.within).await {
                     Ok(started) => waiting = Some(started),
                     Err(none) => {
                         not_before = Instant::now() + delay;
                         delay = (delay * 2).min(LONGEST_DELAY);
                         early = standby.requests.try_recv().ok();
                         // The request has waited for this shell.
-                        if let Some(request) = early.take_if(|request| request.interpreter == interpreter) {
+                        if let Some(request) = early.take_if(|request| request.program == program) {
                             let _gone = request.back.send(Err(none));
                         }
                     }
@@ -203,13 +220,13 @@ impl Shells {
                     }
                     not_before = Instant::now() + delay;
                     delay = (delay * 2).min(LONGEST_DELAY);
-                    wanted = interpreter.before.is_empty();
+                    wanted = program.leaves_no_trace();
                     self.set_waiting(false);
                 }
                 request = next(&mut early, &mut standby.requests) => {
-                    let Some(ShellRequest { interpreter: kind, within, back }) = request else { return };
+                    let Some(ShellRequest { program: kind, followed, within, back }) = request else { return };
                     let found = match waiting.take() {
-                        Some(fitting) if fitting.interpreter == kind => Ok(fitting),
+                        Some(fitting) if fitting.program == kind => Ok(fitting),
                         other => {
                             if let Some(other) = other {
                                 other.dismiss().await;
@@ -217,10 +234,10 @@ impl Shells {
                             StandbyShell::start(session, &kind, within).await
                         }
                     };
-                    (interpreter, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
-                    wanted = true;
+                    (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
+                    wanted = followed;
                     self.set_waiting(false);
-                    self.failed.set(false);
+                    self.failed.set(!followed);
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }

@@ -12,8 +12,8 @@ use super::super::session::Session;
 use super::super::stage::{Input, Run, carry_on};
 use super::hub::Hub;
 use super::line::Line;
-use super::message::{Control, Interpreter, Reply};
-use super::shells::{NoShell, StandbyShell};
+use super::message::{Control, Reply};
+use super::shells::{NoShell, Program, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
@@ -37,11 +37,11 @@ impl Drop for Turn<'_, '_> {
 }
 
 impl Hub<'_> {
-    /// Runs a stage for a call, and reports its end.
+    /// Runs a program for a call, and reports its end. With it: whether a shell may wait for another stage afterwards.
     pub(super) async fn run_stage(
         &self,
         mut line: Line,
-        interpreter: Interpreter,
+        program: (Program, bool),
         start_within: Duration,
         stop_grace: Duration,
     ) -> io::Result<()> {
@@ -49,7 +49,7 @@ impl Hub<'_> {
         let turn = Turn(self);
         self.stages.set(self.stages.get() + 1);
         line.send(&Reply::Accepted, &[]).await?;
-        let result = self.stage(&mut line, interpreter, start_within, stop_grace).await;
+        let result = self.stage(&mut line, program, start_within, stop_grace).await;
         if matches!(result, Err(ConnectError::Lost { sent: true, .. })) {
             // The stage may still be running: its note stays, and the next link stops that session.
             self.close();
@@ -61,7 +61,7 @@ impl Hub<'_> {
     async fn stage(
         &self,
         line: &mut Line,
-        interpreter: Interpreter,
+        (program, followed): (Program, bool),
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
@@ -79,7 +79,7 @@ impl Hub<'_> {
         };
         let taken = tokio::select! {
             biased;
-            taken = timeout_at(start_by + MARGIN, self.shells.take(interpreter, start_within)) => taken,
+            taken = timeout_at(start_by + MARGIN, self.shells.take(program, followed, start_within)) => taken,
             _ = stop_requested(line) => {
                 // A shell that is still starting ends with the connection.
                 self.close();
