@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
+use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
@@ -20,7 +21,7 @@ use crate::core::report::{FailedBoot, Note, WaitingOn};
 use crate::core::reservation::Reservation;
 use crate::core::time::{Pretty, Stamp};
 use crate::port::attempts::{Assignment, AttemptRecord, StageTimeouts};
-use crate::port::connector::ConnectError;
+use crate::port::connector::{ConnectError, FirstStage};
 use crate::port::host_error::HostError;
 use crate::port::lock::Lock;
 use crate::port::store::StoreError;
@@ -111,6 +112,7 @@ impl From<HostError> for AcquireError {
 struct Call<'a> {
     engine: &'a Engine,
     attempt: &'a AttemptName,
+    record: &'a AttemptRecord,
     began: Stamp,
     report: &'a mut dyn FnMut(Progress),
     reported: Option<WaitingOn>,
@@ -148,6 +150,7 @@ impl Engine {
         let mut call = Call {
             engine: self,
             attempt,
+            record: &record,
             began,
             report,
             reported: None,
@@ -251,7 +254,12 @@ impl Call<'_> {
         // RACE: `cleanup` sets the mark first and then releases; this call commits first and then checks the mark.
         self.refuse_closed().await?;
         let within = assignment.timeouts.start_within;
-        let check = self.engine.connector.check(&assignment.instance, &assignment.endpoint, within);
+        let Execution::Machine { shell } = self.record.execution;
+        let builds_dir = self.record.builds_dir.clone();
+        let first =
+            FirstStage { shell, trace: self.engine.trace(self.attempt, assignment, builds_dir).await? };
+        let (id, at) = (&assignment.instance, &assignment.endpoint);
+        let check = self.engine.connector.check_for(id, at, &first, within);
         match select(check, host.wakeups.stopped(self.attempt)).await {
             Either::Left((answer, _)) => Ok(answer),
             Either::Right((woken, _)) => {

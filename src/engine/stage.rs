@@ -180,12 +180,12 @@ impl Engine {
     }
 
     /// On a static host: what cleaning needs to find everything that the job left.
-    async fn trace(
+    pub(super) async fn trace(
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
         builds_dir: Option<String>,
-    ) -> Result<Option<Trace>, StageError> {
+    ) -> Result<Option<Trace>, HostError> {
         let Some(builds_dir) = builds_dir.filter(|_| assignment.is_static) else { return Ok(None) };
         let owner = self.host.leadership.identity().await?.owner;
         let mark = Mark::new(&owner, &self.pool, &assignment.instance);

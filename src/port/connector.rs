@@ -58,6 +58,13 @@ pub struct Stage {
     pub last: bool,
 }
 
+/// What is known of a job's first stage before it comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstStage {
+    pub shell: Shell,
+    pub trace: Option<Trace>,
+}
+
 /// Makes the remains of a job known to the cleaning after it.
 ///
 /// The stage records its session in `~/.greenroom/MARK` on the host, and all its processes carry the mark in their
@@ -165,6 +172,18 @@ pub trait Connector {
 
     /// Connects, authenticates and runs `true`: whether the instance responds *now*.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError>;
+
+    /// Like `check`, for a job whose first stage follows: its shell may start now.
+    async fn check_for(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        first: &FirstStage,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        let _not_in_advance = first;
+        self.check(id, at, within).await
+    }
 
     /// Runs a stage to its end, or until `stop` resolves.
     async fn run(

@@ -23,8 +23,9 @@ fn a_host_that_begins_no_stages_of_two_projects_serves_no_third() {
     let place = hosts.setting().pool("clean_unbinds", true).open();
     let nexts = ["if the next job meets this too, ", "it is out of service and gets no more jobs"];
     for (id, next) in (1..).zip(nexts) {
-        let attempt = place.prepared_as(&Job::new(id).project(id, &format!("g/{id}")));
+        // Before the job gets the host, because the shell of its first stage starts then.
         host.sh("touch /mnt/broken");
+        let attempt = place.prepared_as(&Job::new(id).project(id, &format!("g/{id}")));
         let run = attempt.run("build_script", "echo it ran\n");
         // Before the job leaves: what is decided about the host does not wait for that.
         let state = place.state();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greenroom::core::execution::Shell;
 use greenroom::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
-use greenroom::port::connector::{Mark, RemoteCommand, Stage, StageEnd, Trace};
+use greenroom::port::connector::{FirstStage, Mark, RemoteCommand, Stage, StageEnd, Trace};
 use greenroom::port::tail::Tail;
 
 use super::{figures, only_link, said, until_ready};
@@ -79,5 +79,29 @@ async fn no_shell_waits_after_the_last_stage_of_a_job_on_a_host_that_is_cleaned(
         } else {
             until_ready(&sshd).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn the_first_shell_of_a_job_waits_when_the_job_has_its_host() {
+    let sshd = Sshd::start().await;
+    let server = number(&said(&sshd, "echo parent=$PPID\n").await, "parent");
+    for attempt in ["x1", "x2"] {
+        // The link of a launched instance has a shell before its first job.
+        command(&sshd, true).await;
+        let trace = Some(trace(&sshd, attempt));
+        let first = FirstStage { shell: Shell::Bash, trace: trace.clone() };
+        sshd.connector().check_for(&sshd.id, &sshd.at, &first, WITHIN).await.unwrap();
+        assert!(figures(&sshd).await[0].shell_waits);
+        let shells = children_of(server);
+        let [shell] = shells[..] else { panic!("one shell waits: {shells:?}") };
+        let noted = std::fs::read_dir(sshd.path("home").join(".greenroom/owner.pool.host")).unwrap();
+        let noted: Vec<String> =
+            noted.flatten().map(|note| note.file_name().into_string().unwrap()).collect();
+        let prefix = format!("{attempt}.{shell}.");
+        assert!(noted.iter().any(|note| note.starts_with(&prefix)), "{prefix}: {noted:?}");
+        let stage = Stage { trace, last: true, ..stage(Shell::Bash, "echo pid=$$\n") };
+        let (end, kept) = sshd.run(stage, never()).await;
+        assert_eq!((end.unwrap(), number(&kept.out(), "pid")), (StageEnd::Exited(0), shell));
     }
 }

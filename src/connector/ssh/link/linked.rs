@@ -21,7 +21,9 @@ use super::message::{Ask, Control, Interpreter, Reply};
 use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
-use crate::port::connector::{ConnectError, Connector, Mark, Output, RemoteCommand, Stage, StageEnd, Stop};
+use crate::port::connector::{
+    ConnectError, Connector, FirstStage, Mark, Output, RemoteCommand, Stage, StageEnd, Stop,
+};
 use crate::port::provider::InstanceKeys;
 
 /// A link acknowledges a stop immediately; on a busy machine, within the grace plus this time.
@@ -74,32 +76,18 @@ impl Connector for Linked {
         self.ssh.discard_keys(id).await;
     }
 
-    /// Sends the check to the link, which is started if there is none and then connects.
     async fn check(&self, id: &InstanceId, at: &Endpoint, within: Duration) -> Result<(), ConnectError> {
-        let begun = Instant::now();
-        if !self.links.has_one(id) {
-            // A booting instance is probed repeatedly: no process is started for each probe.
-            dial::probe_port(at, within).await?;
-        }
-        let late = || ConnectError::timed_out(at.place(), within);
-        for _ in 0..MOST_TRIES {
-            let left = within.saturating_sub(begun.elapsed());
-            let ask = Ask::Check { at: at.clone(), within: left };
-            let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
-            match timeout(left + MARGIN, line.receive::<Reply>()).await {
-                Ok(Ok(Some(Reply::Answers))) => return Ok(()),
-                // The link's limit was the remaining time; the error names the whole limit.
-                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { .. })))) => return Err(late()),
-                Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
-                // The link died.
-                Ok(_) => {}
-                Err(_) => {
-                    kill(&line);
-                    return Err(late());
-                }
-            }
-        }
-        self.ssh.check(id, at, within.saturating_sub(begun.elapsed())).await
+        self.check_by_link(id, at, None, within).await
+    }
+
+    async fn check_for(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        first: &FirstStage,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        self.check_by_link(id, at, Some(first), within).await
     }
 
     async fn run(
@@ -161,6 +149,44 @@ impl Connector for Linked {
 type Sent<'a> = (&'a dyn Fn() -> Ask, &'a File, Duration);
 
 impl Linked {
+    /// Sends the check to the link, which is started if there is none and then connects.
+    async fn check_by_link(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        first: Option<&FirstStage>,
+        within: Duration,
+    ) -> Result<(), ConnectError> {
+        let begun = Instant::now();
+        if !self.links.has_one(id) {
+            // A booting instance is probed repeatedly: no process is started for each probe.
+            dial::probe_port(at, within).await?;
+        }
+        let late = || ConnectError::timed_out(at.place(), within);
+        for _ in 0..MOST_TRIES {
+            let left = within.saturating_sub(begun.elapsed());
+            let interpreter = |first: &FirstStage| Interpreter {
+                shell: first.shell,
+                before: prelude(first.trace.as_ref()),
+            };
+            let ask = Ask::Check { at: at.clone(), within: left, next: first.map(interpreter) };
+            let Ok(mut line) = self.links.call(self.target(id, at, left), ask, &[]).await else { break };
+            match timeout(left + MARGIN, line.receive::<Reply>()).await {
+                Ok(Ok(Some(Reply::Answers))) => return Ok(()),
+                // The link's limit was the remaining time; the error names the whole limit.
+                Ok(Ok(Some(Reply::Failed(ConnectError::TimedOut { .. })))) => return Err(late()),
+                Ok(Ok(Some(Reply::Failed(error)))) => return Err(error),
+                // The link died.
+                Ok(_) => {}
+                Err(_) => {
+                    kill(&line);
+                    return Err(late());
+                }
+            }
+        }
+        self.ssh.check(id, at, within.saturating_sub(begun.elapsed())).await
+    }
+
     /// Runs a command on a link's connection. `None`: no link is available.
     async fn shared_command(
         &self,

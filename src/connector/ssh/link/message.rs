@@ -56,6 +56,9 @@ pub(super) enum Ask {
         at: Endpoint,
         #[serde(with = "millis")]
         within: Duration,
+        /// The shell of the stage that follows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<Interpreter>,
     },
     /// Run a script. With three descriptors: the script, and pipes for its output.
     Stage {
@@ -161,7 +164,8 @@ mod tests {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
         let interpreter = Interpreter { shell: Shell::Bash, before: "cd /builds".to_owned() };
         let asks = [
-            Ask::Check { at: endpoint(), within },
+            Ask::Check { at: endpoint(), within, next: None },
+            Ask::Check { at: endpoint(), within, next: Some(interpreter.clone()) },
             Ask::Stage {
                 at: endpoint(),
                 interpreter: interpreter.clone(),

@@ -11,7 +11,7 @@ use super::super::session::is_refusal;
 use super::figures;
 use super::hub::Hub;
 use super::line::Line;
-use super::message::{Ask, PROTOCOL, Reply, Request};
+use super::message::{Ask, Interpreter, PROTOCOL, Reply, Request};
 use super::shells::{Program, REFUSED_AGAIN, REFUSED_FOR};
 use super::stage::DESCRIPTORS;
 use crate::core::endpoint::Endpoint;
@@ -53,9 +53,9 @@ impl Hub<'_> {
             Ask::Check { .. } | Ask::Stage { .. } | Ask::Command { .. } if self.is_busy() => {
                 line.send(&Reply::Busy, &[]).await
             }
-            Ask::Check { at, within } => {
+            Ask::Check { at, within, next } => {
                 self.watch_runner(&mut line, request.wake, 0);
-                self.answer_check(&line, &at, within).await
+                self.answer_check(&line, &at, next, within).await
             }
             Ask::Stage { interpreter, start_within, stop_grace, followed, .. } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
@@ -75,9 +75,15 @@ impl Hub<'_> {
         let _sent = line.send(&reply, &[]).await;
     }
 
-    async fn answer_check(&self, line: &Line, at: &Endpoint, within: Duration) -> std::io::Result<()> {
+    async fn answer_check(
+        &self,
+        line: &Line,
+        at: &Endpoint,
+        next: Option<Interpreter>,
+        within: Duration,
+    ) -> std::io::Result<()> {
         line.send(&Reply::Accepted, &[]).await?;
-        let answer = timeout(within, self.check(at)).await.unwrap_or_else(|_| {
+        let answer = timeout(within, self.check(at, next)).await.unwrap_or_else(|_| {
             // The next call gets a new connection.
             self.close();
             Err(self.late(within))
@@ -87,8 +93,11 @@ impl Hub<'_> {
     }
 
     /// A standby shell shows that the guest can start processes; a ping shows that it responds now.
-    async fn check(&self, at: &Endpoint) -> Result<(), ConnectError> {
+    async fn check(&self, at: &Endpoint, next: Option<Interpreter>) -> Result<(), ConnectError> {
         let session = self.session().await?;
+        if let Some(next) = next {
+            self.shells.start_early(Program::Interpreter(next));
+        }
         let patience = Instant::now() + REFUSED_FOR;
         while !self.shells.settled().await {
             match session.brief("true").await {

@@ -4,9 +4,10 @@
 //! round trip. Not earlier, because a stage may change the guest's profile and groups. The standby shell is watched, and replaced when it dies.
 //!
 //! On a host that other jobs use afterwards, a job could take over a standby shell. So each standby shell there leaves
-//! a trace for cleaning after the job, and is not replaced when cleaning has stopped it.
+//! a trace for cleaning after the job, and is not replaced when cleaning has stopped it. The first one of a job starts
+//! when the job gets the host.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -132,6 +133,8 @@ pub(super) struct Shells {
     pub(super) one_waits: Cell<bool>,
     /// True if the last shell did not start, or died, or none is to wait.
     failed: Cell<bool>,
+    /// The shell of a job's first stage, to be started if no other one waits.
+    coming: RefCell<Option<Program>>,
     /// True while a stage runs; no shell is started until it has ended.
     pub(super) stage_runs: Cell<bool>,
     changed: Notify,
@@ -149,7 +152,8 @@ impl Shells {
         let (requests, served) = mpsc::channel(1);
         let one_waits = Cell::new(false);
         let (failed, stage_runs) = (Cell::new(false), Cell::new(false));
-        let shells = Self { requests, one_waits, failed, stage_runs, changed: Notify::new() };
+        let coming = RefCell::default();
+        let shells = Self { requests, one_waits, failed, coming, stage_runs, changed: Notify::new() };
         (shells, StandbyLoop { requests: served, within })
     }
 
@@ -163,6 +167,15 @@ impl Shells {
         let (back, answer) = oneshot::channel();
         self.requests.send(ShellRequest { program, followed, within, back }).await.ok()?;
         answer.await.ok()
+    }
+
+    /// Lets the shell of a job's first stage start, unless a shell waits.
+    pub(super) fn start_early(&self, program: Program) {
+        if !self.one_waits.get() {
+            self.coming.replace(Some(program));
+            self.failed.set(false);
+            self.changed.notify_waiters();
+        }
     }
 
     /// Notes that a stage has ended, so that the next shell may be started.
@@ -194,6 +207,9 @@ impl Shells {
             self.set_waiting(false);
         }
         loop {
+            if let Some(coming) = self.coming.take() {
+                (program, wanted, delay, not_before) = (coming, true, FIRST_DELAY, Instant::now());
+            }
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
                 match StandbyShell::start(session, &program, standby.within).await {
