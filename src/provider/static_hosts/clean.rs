@@ -123,22 +123,25 @@ mod tests {
     fn what_a_job_left_goes_and_what_is_not_its_own_stays() {
         for shell in shells() {
             // BusyBox runs on Linux: its `ps` lacks the options that the variant without /proc uses.
-            let ways: &[&str] = if shell[0] == "busybox" { &["/proc/"] } else { &["/proc/", "/nowhere/"] };
-            for proc in ways {
+            // Then as on a kernel that does not show sessions in `status`.
+            let linux = [("/proc/", "/proc/"), ("NSsid:", "Nothing:")];
+            let without_proc = ("/proc/", "/nowhere/");
+            let elsewhere = (shell[0] != "busybox").then_some(without_proc);
+            for (text, way) in linux.into_iter().chain(elsewhere) {
                 let home = Home::new();
                 let (mut noted, mut marked) = (sleeper(None), sleeper(Some(MARK)));
                 let (mut other, mut plain) = (sleeper(Some("owner.pool.host-2")), sleeper(None));
                 home.note(noted.id(), &home.path("builds/x1"));
                 std::fs::create_dir_all(home.path("builds/x1.tmp")).unwrap();
                 std::fs::create_dir_all(home.path("builds/x2")).unwrap();
-                let cleaned = home.clean(shell, |script| quick(script).replace("/proc/", proc));
-                assert_eq!(cleaned, (true, String::new()), "{shell:?} {proc}");
+                let cleaned = home.clean(shell, |script| quick(script).replace(text, way));
+                assert_eq!(cleaned, (true, String::new()), "{shell:?} {way}");
                 for (which, ended) in [("noted", &mut noted), ("marked", &mut marked)] {
                     let end = ended.try_wait().unwrap();
-                    assert_eq!(end.and_then(|end| end.signal()), Some(15), "{which}: {shell:?} {proc}");
+                    assert_eq!(end.and_then(|end| end.signal()), Some(15), "{which}: {shell:?} {way}");
                 }
                 for stays in [&mut other, &mut plain] {
-                    assert!(stays.try_wait().unwrap().is_none(), "{shell:?} {proc}");
+                    assert!(stays.try_wait().unwrap().is_none(), "{shell:?} {way}");
                     stays.kill().unwrap();
                     stays.wait().unwrap();
                 }

@@ -32,30 +32,44 @@ if [ -r /proc/self/stat ]; then
 else
   while [ "${up:-0}" -gt 1 ]; do own="$own$up "; up=$(ps -o ppid= -p "$up" | tr -d ' '); done
 fi
-me=$(id -u)
-[ "$dedicated" != 1 ] || [ "$me" != 0 ] || fail "refuses to kill every process of root"
+if [ "$dedicated" = 1 ]; then
+  me=$(id -u)
+  [ "$me" != 0 ] || fail "refuses to kill every process of root"
+fi
+
+# Prints the `status` of processes that may be of jobs. One program reads all of them: a shell reads byte by byte, which
+# takes ten times as long. No name can imitate a line, because line breaks in names are escaped there. Kernels without
+# such lines: all processes.
+candidates() {
+  [ -n "$has_sessions" ] || { echo /proc/[0-9]*/status; return; }
+  lines="^NS(pgid|sid):[[:blank:]]($1)([[:blank:]]|\$)"
+  [ "$dedicated" != 1 ] || lines="$lines|^Uid:[[:blank:]]$me[[:blank:]]"
+  grep -lsE "$lines" /proc/[0-9]*/status
+}
+has_sessions=
+while read -r k x; do [ "$k" != NSsid: ] || has_sessions=1; done 2>/dev/null </proc/self/status
 
 # Sets `found` to the processes of jobs: those of a noted session, those that carry the mark and all in their sessions;
 # in a dedicated account all others, too. The start time distinguishes a noted session from a later one with its number.
 find_on_linux() {
-  sessions=" " found=
+  sessions=" " either=- found=
   for n in "$notes"/*; do
     session "$n" || continue
     if stat "$s"; then
       set -- $x
       [ "$start" = 0 ] || [ "${20}" = "$start" ] || continue
     fi
-    sessions="$sessions$s "
+    sessions="$sessions$s " either="$either|$s"
   done
   # -z: variables are lines that end with a zero byte; BusyBox reads no further than the first one otherwise.
   for f in $(grep -lszF "GREENROOM_TRACE=/$mark/" /proc/[0-9]*/environ); do
     p=${f#/proc/} p=${p%/environ}
     stat "$p" || continue
     set -- $x
-    [ "$4" = "$here" ] || sessions="$sessions$4 "
+    [ "$4" = "$here" ] || sessions="$sessions$4 " either="$either|$4"
   done
-  for f in /proc/[0-9]*/stat; do
-    p=${f#/proc/} p=${p%/stat}
+  for f in $(candidates "$either"); do
+    p=${f#/proc/} p=${p%/status}
     stat "$p" || continue
     set -- $x
     # A process whose first thread has ended looks like a zombie, but has other threads.
@@ -114,7 +128,10 @@ stop_processes() {
 }
 
 # Removes write-protected directories, too. The target of a link stays as it is.
-erase() { rm -rf -- "$1" 2>/dev/null || { [ -L "$1" ] || chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1"; } 2>&1; }
+erase() {
+  [ -e "$1" ] || [ -L "$1" ] || [ ! -x "${1%/*}" ] || return 0
+  rm -rf -- "$1" 2>/dev/null || { [ -L "$1" ] || chmod -R u+rwx -- "$1" 2>/dev/null; rm -rf -- "$1"; } 2>&1
+}
 
 # Removes a directory of an attempt, unless its path cannot be one.
 remove() {
