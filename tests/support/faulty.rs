@@ -1,20 +1,26 @@
-//! Actions in a process of their own, in which each system call that writes fails in turn.
+//! Actions in a process of their own, in which each system call that writes fails in turn, or writes a part.
 //!
 //! The process is this test binary again. It prepares, says that it is ready, and acts when strace is attached: names of
 //! temporary files are random, so a call is known by its count since then, not by its file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, IoSlice, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{PTracer, set_ptracer};
+use rustix::process::{PTracer, Resource, Rlimit, set_ptracer, setrlimit};
 use tempfile::TempDir;
 
 use crate::write_errors::{BEGIN, Call, END, TABLE, calls_in, ptrace_works};
 
 const ORDER: &str = "GREENROOM_FAULTY_ACTION";
+/// The largest size of a file that the process may write, in bytes. The write that exceeds it is a short one; the next
+/// one fails, as on a disk that has become full in between.
+const LARGEST: &str = "GREENROOM_FAULTY_LARGEST";
+/// The system's text for a file that would be larger.
+const TOO_LARGE: &str = "File too large";
 /// The directory of an action, within a temporary one.
 const PLACE: &str = "place";
 /// An action that takes longer hangs.
@@ -73,6 +79,10 @@ pub(crate) fn act(actions: &[Action]) {
         let _allowed = set_ptracer(PTracer::Any);
         say("ready");
         std::io::stdin().read_line(&mut String::new()).expect("the word to begin");
+        if let Some(largest) = std::env::var(LARGEST).ok().and_then(|text| text.parse().ok()) {
+            let limit = Rlimit { current: Some(largest), maximum: None };
+            setrlimit(Resource::Fsize, limit).expect("a limit");
+        }
         let _mark = std::fs::metadata(BEGIN);
     };
     let done = (action.act)(Path::new(dir), &begin);
@@ -99,6 +109,8 @@ pub(crate) fn said(output: &[u8]) -> Vec<String> {
 pub(crate) struct Tally {
     pub(crate) tried: usize,
     pub(crate) reported: usize,
+    /// Of the short writes.
+    short: usize,
     /// The same for each error, for the test's output.
     pub(crate) text: String,
 }
@@ -109,9 +121,13 @@ pub(crate) fn with_each_error(helper: &str, actions: &[Action], expect: impl Fn(
     if !ptrace_works() {
         return;
     }
+    let mut short = 0;
     for action in actions {
-        expect(action, &tallied(helper, action));
+        let tally = tallied(helper, action);
+        short += tally.short;
+        expect(action, &tally);
     }
+    assert!(short > 0, "no short write is reported");
 }
 
 fn tallied(helper: &str, action: &Action) -> Tally {
@@ -144,8 +160,46 @@ fn tallied(helper: &str, action: &Action) -> Tally {
         tally.tried += tried;
         tally.reported += reported;
     }
+    let sizes = sizes(&dir);
+    for largest in &sizes {
+        tally.short += usize::from(!with_short_write(helper, action, *largest));
+    }
+    text.push(format!("{} of {} short writes", tally.short, sizes.len()));
     tally.text = format!("{}: {} are reported", action.name, text.join(", "));
     tally
+}
+
+/// Sizes that a file may not exceed: one byte, and each file that an action has left, but for its last byte.
+fn sizes(dir: &Path) -> BTreeSet<u64> {
+    let mut sizes = BTreeSet::from([1]);
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.metadata().expect("it was listed") {
+            found if found.is_dir() => sizes.extend(self::sizes(&entry.path())),
+            found if found.is_file() && found.len() > 1 => {
+                sizes.insert(found.len() - 1);
+            }
+            _ => {}
+        }
+    }
+    sizes
+}
+
+/// Runs an action in which no file may exceed a size. True if it reported no error.
+fn with_short_write(helper: &str, action: &Action, largest: u64) -> bool {
+    let how = format!("{}, at most {largest} bytes in a file", action.name);
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join(PLACE);
+    (action.prepare)(&dir);
+    let mut command = command(helper, action, &dir, &["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"]);
+    let mut child = command.env(LARGEST, largest.to_string()).spawn().expect("a shell starts");
+    let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
+    wait_until_ready(&mut out);
+    let ran = finish(action, child, out);
+    assert!(ran.status.success() && !ran.said.is_empty(), "{how}: {}\n{}", ran.said, ran.stderr);
+    let is_done = ran.said == "done";
+    assert!(is_done || ran.said.contains(TOO_LARGE), "{how}: {}", ran.said);
+    (action.judge)(&dir, &Ended { is_done, call: "write".to_owned(), how });
+    is_done
 }
 
 /// Runs an action until its fault meets a call. Calls are counted by thread, and on a busy machine another thread may
@@ -174,11 +228,7 @@ struct Ran {
 
 fn run(helper: &str, action: &Action, dir: &Path, fault: &[&str]) -> Ran {
     let trace = dir.with_file_name("trace");
-    let mut command = Command::new(std::env::current_exe().expect("this executable has a path"));
-    command.args(["--exact", helper, "--ignored", "--nocapture", "--test-threads=1", "-q"]);
-    command.env(ORDER, format!("{}\t{}", action.name, dir.display())).env_remove("GREENROOM_CRASH");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("this executable starts");
+    let mut child = command(helper, action, dir, &[]).spawn().expect("this executable starts");
     let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
     wait_until_ready(&mut out);
     let mut strace = Command::new("strace")
@@ -194,14 +244,30 @@ fn run(helper: &str, action: &Action, dir: &Path, fault: &[&str]) -> Ran {
         assert!(strace.try_wait().expect("a child of ours").is_none(), "strace cannot attach");
         is_traced(child.id()).then_some(())
     });
+    let ran = finish(action, child, out);
+    strace.wait().expect("a child of ours");
+    Ran { trace: std::fs::read_to_string(&trace).expect("the trace"), ..ran }
+}
+
+/// The process of an action, started by another program if there is one.
+fn command(helper: &str, action: &Action, dir: &Path, starter: &[&str]) -> Command {
+    let program = std::env::current_exe().expect("this executable has a path");
+    let mut command = Command::new(starter.first().map_or(program.as_os_str(), OsStr::new));
+    command.args(starter.iter().skip(1)).args((!starter.is_empty()).then_some(&program));
+    command.args(["--exact", helper, "--ignored", "--nocapture", "--test-threads=1", "-q"]);
+    command.env(ORDER, format!("{}\t{}", action.name, dir.display())).env_remove("GREENROOM_CRASH");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Has the process act, and waits for its end.
+fn finish(action: &Action, mut child: Child, mut out: BufReader<ChildStdout>) -> Ran {
     child.stdin.take().expect("it is piped").write_all(b"\n").expect("it reads");
     let status = wait_until(action.name, &mut child, |child| child.try_wait().expect("a child of ours"));
-    strace.wait().expect("a child of ours");
     let (mut printed, mut stderr) = (Vec::new(), String::new());
     out.read_to_end(&mut printed).expect("its output");
     child.stderr.take().expect("it is piped").read_to_string(&mut stderr).expect("its errors");
-    let trace = std::fs::read_to_string(&trace).expect("the trace");
-    Ran { said: said(&printed).join("\n"), stderr, trace, status }
+    Ran { said: said(&printed).join("\n"), stderr, trace: String::new(), status }
 }
 
 fn wait_until_ready(out: &mut BufReader<ChildStdout>) {
