@@ -22,6 +22,9 @@ use crate::core::inventory::{Status, Tags};
 use crate::core::time::Stamp;
 use crate::port::provider::{InstanceKeys, LaunchRequest};
 
+/// The mark of a requested termination: the file itself, whatever it contains.
+const TERMINATING: &str = "terminating";
+
 /// The part of `spec.json` that every provider writes, beside keys of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launched {
@@ -115,16 +118,33 @@ impl InstanceDir {
         self.read("server.json")
     }
 
-    /// When termination was first requested, or last enforced.
+    /// When termination was first requested, or last enforced. `None` if it was not requested, or if there was no room
+    /// to record when.
     pub fn terminating(&self) -> io::Result<Option<Stamp>> {
-        self.read("terminating")
+        let is_empty = |found: std::fs::Metadata| found.len() == 0;
+        if fs::metadata(self.file(TERMINATING)).is_ok_and(is_empty) {
+            return Ok(None);
+        }
+        self.read(TERMINATING)
+    }
+
+    /// Marks the instance as requested to terminate.
+    pub fn mark_terminating(&self, now: &Stamp) -> io::Result<()> {
+        self.put(TERMINATING, now).or_else(|error| {
+            // A full disk has room for a name. The mark is what counts: the termination is what makes room.
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(true).mode(0o600);
+            options.open(self.file(TERMINATING)).map(drop).map_err(|_| error)
+        })
     }
 
     /// Replaces a file atomically: a reader sees either the old or the new content.
     pub fn put(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let fresh = self.file(&format!(".{name}.{}", std::process::id()));
-        write_private(&fresh, &serde_json::to_vec(value)?)?;
-        fs::rename(&fresh, self.file(name))
+        let written = write_private(&fresh, &serde_json::to_vec(value)?);
+        let placed = written.and_then(|()| fs::rename(&fresh, self.file(name)));
+        // On a full disk, the part that fitted goes.
+        placed.inspect_err(|_| drop(fs::remove_file(&fresh)))
     }
 
     pub fn life(&self) -> io::Result<Life> {
@@ -133,7 +153,7 @@ impl InstanceDir {
         let served = self.has("server.json");
         let lives = self.holder()?.is_some();
         // RACE: a removal deletes the spec before the mark. Read in this order, at most one of the two is missed.
-        let ends = self.has("terminating") || !self.has("spec.json");
+        let ends = self.has(TERMINATING) || !self.has("spec.json");
         Ok(match (served, lives) {
             _ if ends => Life::Ended,
             (_, true) if self.has("endpoint.json") => Life::Running,

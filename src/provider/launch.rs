@@ -67,7 +67,7 @@ pub struct Launcher<'a> {
 }
 
 /// The result of creating the directory.
-struct Made {
+pub(super) struct Made {
     dir: InstanceDir,
     /// As `Admitted::lost`.
     lost: Option<ProviderError>,
@@ -87,7 +87,12 @@ impl Launcher<'_> {
         made.lost.map_or(Ok(()), Err)
     }
 
-    async fn make(&self, request: &LaunchRequest, recipe: &dyn Recipe) -> Result<Made, ProviderError> {
+    /// Everything up to the start of the instance's process.
+    pub(super) async fn make(
+        &self,
+        request: &LaunchRequest,
+        recipe: &dyn Recipe,
+    ) -> Result<Made, ProviderError> {
         let name = request.instance.as_str();
         if !is_plain_name(name) {
             let message = format!("`{name}` is not a valid name for a directory");

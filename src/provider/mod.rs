@@ -21,6 +21,8 @@ use crate::port::provider::Provider;
 pub mod aws_ec2;
 pub mod cloud;
 pub mod console;
+#[cfg(test)]
+mod failing_writes;
 pub mod gce;
 pub mod halt;
 pub mod instance_dir;

@@ -81,7 +81,7 @@ impl Supervised {
         let now = self.clock.now();
         let requested = dir.terminating()?;
         if requested.is_none() {
-            dir.put("terminating", &now)?;
+            dir.mark_terminating(&now)?;
         }
         let Some(holder) = dir.holder()? else {
             // No process holds the lock: a new process removes the instance, however long that takes.
@@ -89,13 +89,14 @@ impl Supervised {
             return Ok(());
         };
         let overdue = requested.is_some_and(|since| now.since(since) >= KILL_AFTER);
-        if overdue {
-            dir.put("terminating", &now)?;
-        }
         let Some(process) = Process::of(holder.as_raw_nonzero().get()) else { return Ok(()) };
         // RACE: since the first query, the pid may have passed to another process.
         if dir.holder()? == Some(holder) {
             process::signal(&process, if overdue { Signal::KILL } else { Signal::TERM });
+        }
+        if overdue {
+            // After the signal: a full disk must not hold it up.
+            dir.mark_terminating(&now)?;
         }
         Ok(())
     }
