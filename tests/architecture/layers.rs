@@ -22,7 +22,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("faulty", &["write_errors"]),
     ("config", &["core", "keys"]),
     ("gitlab", &["core", "faulty"]),
-    ("provider/*", &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells"]),
+    (
+        "provider/*",
+        &["core", "port", "names", "remove", "threads", "keys", "provider", "skipped", "shells", "faulty"],
+    ),
     ("connector/*", &["core", "port", "names", "threads", "connector", "shells"]),
     ("store/*", &["core", "port", "threads", "store"]),
     ("host/*", &["core", "port", "remove", "threads", "host"]),

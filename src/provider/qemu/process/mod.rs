@@ -12,6 +12,8 @@ mod command;
 mod console;
 mod descriptor;
 pub(super) mod exec;
+#[cfg(test)]
+mod failing_writes;
 mod fat;
 mod lines;
 mod machine;

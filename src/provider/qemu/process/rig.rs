@@ -78,6 +78,7 @@ impl Rig<'_> {
 pub(super) fn new_layer(path: &Path, bytes: u64) -> io::Result<OwnedFd> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.read(true).write(true).create_new(true).open(path)?;
-    qcow2::write_empty(&mut file, bytes)?;
+    // On a full disk, the part that fitted goes.
+    qcow2::write_empty(&mut file, bytes).inspect_err(|_| drop(fs::remove_file(path)))?;
     Ok(file.into_file().into())
 }

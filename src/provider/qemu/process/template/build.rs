@@ -25,10 +25,26 @@ const FREEZE: Duration = Duration::from_secs(30);
 
 /// Builds a template; returns the guest's memory, which no process uses any more.
 pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
+    empty(template)?;
+    emptied_on_error(template, boot_and_freeze(template, recipe).await)
+}
+
+/// Removes everything that takes room, and is of use only if it is complete.
+fn empty(template: &Template) -> io::Result<()> {
+    [DISK, STATE, RAM].into_iter().try_for_each(|file| remove::tree(&template.dir.file(file)))
+}
+
+/// The memory of a machine may be what has filled the disk.
+fn emptied_on_error<T, E>(template: &Template, built: Result<T, E>) -> Result<T, E> {
+    built.inspect_err(|_| {
+        if let Err(error) = empty(template) {
+            note(&format!("cannot remove the incomplete template: {error}"));
+        }
+    })
+}
+
+async fn boot_and_freeze(template: &Template, recipe: &Recipe) -> Result<OwnedFd, BootError> {
     let begun = Instant::now();
-    for file in [DISK, STATE, RAM] {
-        remove::tree(&template.dir.file(file))?;
-    }
     let image = Image::open(&recipe.images, &recipe.image)?;
     if image.manifest.digest != recipe.digest {
         return Err(
@@ -60,14 +76,20 @@ pub(super) async fn build(template: &Template, recipe: &Recipe) -> Result<OwnedF
     freeze(&mut machine, template).await?;
     halt_point("template.frozen");
     drop(agent);
+    let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    complete(template, &ram, ms)?;
+    note(&format!("template built in {ms} ms"));
+    Ok(ram)
+}
+
+/// Writes the memory, and then that nothing is missing.
+fn complete(template: &Template, ram: &OwnedFd, ms: u64) -> io::Result<()> {
     memory::copy(&mut File::from(ram.try_clone()?), fs::File::create(template.dir.file(RAM))?.file_mut())?;
     halt_point("template.copied");
-    let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     // CRASH: before this line the template is incomplete, and is built again.
     template.dir.put(DONE, &json!({ "ms": ms }))?;
     halt_point("template.done");
-    note(&format!("template built in {ms} ms"));
-    Ok(ram)
+    Ok(())
 }
 
 /// Writes the state of the guest's devices, which stops it, and has QEMU exit in good order: the disk has to be
@@ -100,3 +122,6 @@ pub(in crate::provider::qemu::process) fn capabilities() -> Value {
     let on = |name: &str| json!({ "capability": name, "state": true });
     json!({ "capabilities": [on("x-ignore-shared"), on("events")] })
 }
+
+#[cfg(test)]
+mod failing_writes;
