@@ -8,6 +8,8 @@ use std::path::Path;
 #[expect(dead_code, reason = "only the folder is of use here")]
 #[path = "vm/images.rs"]
 mod images;
+#[path = "support/nft.rs"]
+mod nft;
 #[path = "support/program.rs"]
 mod program;
 #[path = "support/skipped.rs"]
@@ -121,6 +123,9 @@ fn images_folder(section: &str) -> &'static Path {
 
 #[test]
 fn virtual_machines_on_this_server() {
+    if let Some(why) = nft::obstacle() {
+        return skipped(why);
+    }
     let prepare = "ln -s \"$images\" /var/lib/greenroom/images\n";
     let printed = take("From nothing to running jobs: virtual machines on this server", prepare);
     if let Some(printed) = printed {

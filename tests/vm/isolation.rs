@@ -103,7 +103,7 @@ async fn a_guest_with_a_proxy_reaches_that_and_nothing_else() {
 }
 
 /// The value of a field of `/proc/PID/status`.
-fn status(pid: u32, field: &str) -> String {
+pub(crate) fn status(pid: u32, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {field}: {text}")).trim().to_owned()

@@ -13,11 +13,14 @@ mod foreign;
 mod here;
 mod image;
 mod images;
+mod internet;
 mod isolation;
 mod jobs;
 mod kills;
 mod kinds;
 mod machine;
+#[path = "../support/nft.rs"]
+mod nft;
 #[path = "../jobs/onslaught.rs"]
 mod onslaught;
 #[path = "../support/pace.rs"]

@@ -1,26 +1,34 @@
 //! Checks whether virtual machines can work here.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::accel::{self, KvmCheck};
 use super::image::{Image, ImageError, Problem};
 use super::process::exec::Runner;
 use super::settings::{Accel, Network, Settings, Source};
-use super::{budget, user};
+use super::{budget, egress, user};
 use crate::port::finding::{Finding, Severity};
 use crate::provider::scope::{self, Scopes};
 use crate::provider::{BuildContext, mistakes};
 
 pub(super) fn doctor(context: &BuildContext, table: &toml::Table) -> Vec<Finding> {
+    findings(context, table, metadata_answers)
+}
+
+/// `has_metadata`: whether guests of an open network reach a cloud's metadata service.
+fn findings(context: &BuildContext, table: &toml::Table, has_metadata: fn() -> bool) -> Vec<Finding> {
     let settings = match Settings::read(&context.pool, table) {
         Ok(settings) => settings,
         Err(problems) => return mistakes::findings("qemu-table", &problems),
     };
     let mut found = images(context, &settings);
     found.extend(room(context, &settings));
-    found.extend(network(context, &settings));
+    found.extend(network(context, &settings, has_metadata));
+    found.extend(ssh_port(&settings));
     match user::runner(&settings) {
         Ok(runner) => {
             found.extend(shared_user(&settings));
@@ -103,7 +111,7 @@ fn room(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
     memory.into_iter().chain(disk).collect()
 }
 
-fn network(context: &BuildContext, settings: &Settings) -> Option<Finding> {
+fn network(context: &BuildContext, settings: &Settings, has_metadata: fn() -> bool) -> Vec<Finding> {
     match &settings.network {
         Network::Open => {
             let what = format!(
@@ -111,20 +119,51 @@ fn network(context: &BuildContext, settings: &Settings) -> Option<Finding> {
                  (as 10.0.2.2), the local network, a cloud's metadata",
                 context.pool
             );
-            let remedy = "set `network = \"proxy\"` if jobs must not reach that";
-            Some(finding("qemu-network-open", Severity::Warning, what, remedy))
+            let mut found = vec![finding("qemu-network-open", Severity::Warning, what, CLOSE)];
+            if has_metadata() {
+                let what = format!(
+                    "guests of pool `{}` reach the cloud's metadata service ({METADATA}), and with it the \
+                     credentials of the runner host",
+                    context.pool
+                );
+                found.push(finding("qemu-metadata-reachable", Severity::Error, what, CLOSE));
+            }
+            found
         }
+        Network::Internet(internet) => egress::doctor::findings(&context.pool, internet),
         Network::Proxy(_) if rustix::process::geteuid().is_root() => {
-            let blocked = unreachable(&context.program)?;
+            let Some(blocked) = unreachable(&context.program) else { return Vec::new() };
             let what = format!(
                 "QEMU's user cannot start the proxy's helper: it has no access to {}",
                 blocked.display()
             );
             let remedy = "install greenroom where every user can run it, such as /usr/local/bin";
-            Some(finding("qemu-proxy-helper", Severity::Error, what, remedy))
+            vec![finding("qemu-proxy-helper", Severity::Error, what, remedy)]
         }
-        Network::Isolated | Network::Proxy(_) => None,
+        Network::Isolated | Network::Proxy(_) => Vec::new(),
     }
+}
+
+/// QEMU of Debian 12 and 13 forwards no Unix socket, which would have an owner.
+fn ssh_port(settings: &Settings) -> Option<Finding> {
+    let what = "every local user can connect to the SSH ports of virtual machines, and hold the few connections that \
+                each accepts before a login";
+    let remedy = "set `network = \"internet\"`, where only root can connect, if other users of this host are not trusted";
+    let note = || finding("qemu-ssh-port", Severity::Note, what.to_owned(), remedy);
+    settings.network.internet().is_none().then(note)
+}
+
+/// What to do about an open network.
+const CLOSE: &str = "set `network = \"internet\"` or `\"proxy\"`";
+
+/// The metadata service of most clouds.
+const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
+
+/// How long the metadata service may take to accept a connection. It is a part of the runner host's own network.
+const METADATA_WITHIN: Duration = Duration::from_secs(1);
+
+fn metadata_answers() -> bool {
+    TcpStream::connect_timeout(&METADATA, METADATA_WITHIN).is_ok()
 }
 
 /// The first part of a path that other users can neither run nor enter.
@@ -209,7 +248,7 @@ mod tests {
     /// Codes for a table; KVM is not tested.
     fn codes(table: &str) -> Vec<&'static str> {
         let table = format!("accel = \"tcg\"\n{table}").parse().unwrap();
-        doctor(&context(), &table).iter().map(|finding| finding.code).collect()
+        findings(&context(), &table, || false).iter().map(|finding| finding.code).collect()
     }
 
     #[test]
@@ -228,7 +267,22 @@ mod tests {
         ] {
             assert!(codes(table).contains(&code), "{table}: {:?}", codes(table));
         }
+        assert!(codes("").contains(&"qemu-ssh-port"));
         assert!(!codes("").contains(&"qemu-network-open") && !codes("").contains(&"qemu-memory"));
+    }
+
+    #[test]
+    fn an_open_way_to_the_metadata_service_is_an_error() {
+        let settings = |table: &str| Settings::read(&context().pool, &table.parse().unwrap()).unwrap();
+        let of = |table: &str, has_metadata| {
+            let found = network(&context(), &settings(table), has_metadata);
+            found.iter().map(|finding| (finding.code, finding.severity)).collect::<Vec<_>>()
+        };
+        let open = ("qemu-network-open", Severity::Warning);
+        let reached = ("qemu-metadata-reachable", Severity::Error);
+        assert_eq!(of("network = \"open\"", || false), [open]);
+        assert_eq!(of("network = \"open\"", || true), [open, reached]);
+        assert_eq!(of("", || true), []);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The keys of provider `qemu`.
 
 use crate::keys::Applies::{Launch, Pass};
-use crate::keys::Takes::{Duration, HostPath, Range, Size, Text, Word};
+use crate::keys::Takes::{Duration, HostPath, Range, Size, Text, Texts, Word};
 use crate::keys::Unset::{Value, Words};
 use crate::keys::{KeyTable, key};
 
 /// The values of `network`, `accel` and `boot`.
-const NETWORKS: &[&str] = &["isolated", "proxy", "open"];
+const NETWORKS: &[&str] = &["isolated", "proxy", "internet", "open"];
+/// User IDs end at 2^31 for many programs.
+const LAST_FIRST_UID: u32 = 2_147_480_000;
 const ACCELS: &[&str] = &["auto", "kvm", "tcg"];
 const BOOTS: &[&str] = &["snapshot", "direct", "disk"];
 
@@ -29,9 +31,17 @@ pub(super) const TABLES: &[KeyTable] = &[KeyTable {
             .means("Size of the disk as the guest sees it; the guest's file system grows with it.")
             .interacts("Must not be smaller than the image, nor exceed `disk_budget`."),
         key("network", Word(NETWORKS), Value("\"isolated\""), Launch)
-            .means("What a guest reaches: nothing, one address, or all that the runner host reaches, its loopback \
-                    included.")
-            .interacts("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources."),
+            .means("What a guest reaches: nothing, one address, the internet, or all that the runner host reaches, its \
+                    loopback included.")
+            .interacts("Jobs need GitLab: with `\"isolated\"` they cannot fetch sources. `\"internet\"` requires root \
+                        and `nft`."),
+        key("allow", Texts, Words("none"), Launch)
+            .means("Addresses, networks and names, with or without `:port`, that guests reach in addition to the \
+                    internet: `[\"10.0.0.5\", \"git.corp:443\"]`. A name is resolved when a VM starts.")
+            .interacts("Refused without `network = \"internet\"`. Only an address opens one of the runner host's own."),
+        key("first_uid", Range(1000, LAST_FIRST_UID), Value("1900000000"), Launch)
+            .means("First of 1024 user IDs. Each VM's QEMU has one of its own.")
+            .interacts("Only with `network = \"internet\"`. No user of the runner host may have one of them."),
         key("proxy", Text, Words("none"), Launch)
             .means("Address that guests reach as 10.0.2.100:3128, as `\"host:port\"`; `http_proxy` is set in the \
                     guest.")

@@ -20,12 +20,14 @@ use crate::core::failure::ErrorClass;
 use crate::core::ids::{InstanceId, PoolName};
 use crate::core::inventory::{Capabilities, Listed, Listing};
 use crate::keys::KeyTable;
+use crate::keys::problem::{Place, Problem, Problems};
 use crate::port::provider::{LaunchRequest, Provider, ProviderError, Termination};
 use crate::threads::disk::Lane;
 
 mod accel;
 mod budget;
 mod doctor;
+mod egress;
 pub mod image;
 mod keys;
 pub mod process;
@@ -68,6 +70,7 @@ struct Qemu {
 
 fn build(context: &BuildContext, table: &toml::Table) -> Built {
     let settings = Settings::read(&context.pool, table)?;
+    may_set_rules(&context.pool, &settings, rustix::process::geteuid().is_root())?;
     let supervised = Supervised {
         kind: REGISTRATION.kind,
         pool: context.pool.clone(),
@@ -80,6 +83,15 @@ fn build(context: &BuildContext, table: &toml::Table) -> Built {
         disk: Lane::default(),
     };
     Ok(Rc::new(Qemu { context: context.clone(), supervised, settings }))
+}
+
+/// Refuses a network that needs rules where Greenroom cannot set them.
+fn may_set_rules(pool: &PoolName, settings: &Settings, is_root: bool) -> Result<(), Problems> {
+    if is_root || settings.network.internet().is_none() {
+        return Ok(());
+    }
+    let place = Place::value_of(format!("pool.{pool}.provider.network"));
+    Err(Problem::new(egress::NOT_ROOT).at(place, "here").into())
 }
 
 /// One launch, with everything that its directory is made from.
@@ -114,6 +126,9 @@ impl Launch<'_> {
 impl Recipe for Launch<'_> {
     async fn admit(&self) -> Result<Admitted, ProviderError> {
         let Qemu { supervised, settings, .. } = self.qemu;
+        if let Some(obstacle) = egress::obstacle(settings) {
+            return Err(ProviderError::new(ErrorClass::Invalid, obstacle));
+        }
         let lock = budget::admit(&supervised.instances, self.resources()?, settings).await?;
         Ok(Admitted { lost: None, lock: Some(lock) })
     }
@@ -195,5 +210,23 @@ impl Provider for Qemu {
             boots_here: Some(u32::try_from(processors).unwrap_or(u32::MAX)),
             ..Capabilities::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_has_a_pool_whose_network_needs_rules() {
+        let pool = PoolName::new("linux");
+        let refused = |network: &str, is_root| {
+            let settings = Settings::read(&pool, &format!("network = {network:?}").parse().unwrap()).unwrap();
+            may_set_rules(&pool, &settings, is_root).err().map(|problems| problems.to_string())
+        };
+        assert_eq!(refused("open", false), None);
+        assert_eq!(refused("internet", true), None);
+        let why = "`network = \"internet\"` requires that Greenroom runs as root: it sets rules of the runner host's firewall";
+        assert_eq!(refused("internet", false).as_deref(), Some(why));
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::egress::{Allowed, FIRST_UID, Internet};
 use super::image;
 use super::keys::TABLES;
 use crate::core::ids::PoolName;
@@ -30,8 +31,20 @@ pub(super) enum Network {
     Isolated,
     /// One address of the operator's (`host:port`), as 10.0.2.100:3128.
     Proxy(String),
+    /// The internet, and addresses of the operator's; not the runner host and what is near it.
+    Internet(Internet),
     /// Everything that the runner host reaches, including its loopback.
     Open,
+}
+
+impl Network {
+    /// The keys of `"internet"`; `None` for all others.
+    pub(super) fn internet(&self) -> Option<&Internet> {
+        match self {
+            Self::Internet(internet) => Some(internet),
+            Self::Isolated | Self::Proxy(_) | Self::Open => None,
+        }
+    }
 }
 
 /// The accelerator that runs the guest's instructions.
@@ -167,7 +180,12 @@ fn boot(table: &Table<'_>, source: &Got<Source>) -> Boot {
 
 fn network(table: &Table<'_>) -> Network {
     let (network, proxy) = (table.word("network"), table.text("proxy"));
-    match network.or("isolated") {
+    let (allow, first_uid) = (table.texts("allow"), table.count("first_uid"));
+    let chosen = network.or("isolated");
+    if allow.value().is_some() && chosen != "internet" && !network.is_bad() {
+        table.refuse("allow", "has no effect without `network = \"internet\"`");
+    }
+    match chosen {
         "proxy" => {
             let help = "set it to the address that guests reach, as \"host:port\"";
             let proxy = table.parsed("proxy", table.required("proxy", proxy, help), |target| {
@@ -182,6 +200,12 @@ fn network(table: &Table<'_>) -> Network {
         }
         _ if proxy.value().is_some() && !network.is_bad() => {
             table.refuse("proxy", "has no effect without `network = \"proxy\"`");
+        }
+        "internet" => {
+            let texts = allow.or_default();
+            table.check_each("allow", &texts, |text| text.parse::<Allowed>().map(drop));
+            let allow = texts.iter().filter_map(|(text, _)| text.parse().ok()).collect();
+            return Network::Internet(Internet { allow, first_uid: first_uid.or(FIRST_UID) });
         }
         "open" => return Network::Open,
         _ => {}
@@ -248,7 +272,7 @@ mod tests {
         let all = read(&text.join("\n")).unwrap();
         assert!(all.images.is_some() && all.disk.is_some() && all.user.is_some() && all.qemu.is_some());
         assert!(all.boot_timeout.is_some() && all.memory_budget.is_some() && all.disk_budget.is_some());
-        assert!(matches!(all.network, Network::Proxy(_)));
+        assert!(matches!(all.network, Network::Internet(Internet { allow, .. }) if allow.len() == 3));
         assert_eq!(read(example).unwrap(), read("").unwrap(), "the example shows the defaults");
     }
 
@@ -262,6 +286,12 @@ mod tests {
             ("network = \"proxy\"\nproxy = \"a,b:1\"", "expected \"host:port\""),
             ("network = \"proxy\"\nproxy = \"host\"", "expected \"host:port\""),
             ("proxy = \"a:1\"", "`proxy` has no effect without"),
+            ("allow = [\"10.0.0.5\"]", "`allow` has no effect without `network = \"internet\"`"),
+            ("network = \"internet\"\nproxy = \"a:1\"", "`proxy` has no effect without"),
+            (
+                "network = \"internet\"\nallow = [\"10.0.0\"]",
+                "`allow` has \"10.0.0\", expected an IPv4 address, a",
+            ),
             ("network = \"isolate\"", "did you mean \"isolated\"?"),
             ("accel = \"kwm\"", "did you mean \"kvm\"?"),
             ("vcpus = 0", "`vcpus` in `[pool.linux.provider]` must be a whole number from 1 to 64"),
@@ -282,6 +312,7 @@ mod tests {
         for text in [
             "image = \"../x\"\nboot = \"disk\"",
             "network = \"prox\"\nproxy = \"a:1\"",
+            "network = \"internt\"\nallow = [\"10.0.0.5\"]",
             "memory = \"64M\"\nmemory_budget = \"32M\"",
         ] {
             assert_eq!(settings(&text.parse().unwrap()).unwrap_err().0.len(), 1, "{text}");

@@ -10,6 +10,8 @@ use super::settings::{Accel, Settings};
 /// The users to search for if none is configured: first one for QEMU alone, then `nobody`.
 const USERS: [&str; 2] = ["greenroom-vm", "nobody"];
 
+const KVM: &str = "/dev/kvm";
+
 const QEMU: &str = "qemu-system-x86_64";
 
 /// Read and write permission of the group.
@@ -26,6 +28,12 @@ pub(super) fn runner(settings: &Settings) -> io::Result<Runner> {
     let is_root = rustix::process::geteuid().is_root();
     let identity = if is_root { Some(identity(settings)?) } else { None };
     Ok(Runner { qemu, identity })
+}
+
+/// The same QEMU under a user ID of one machine's own. Its group is the one that may use KVM, or the machine's own, too.
+pub(super) fn under(runner: &Runner, uid: u32, accel: Accel) -> Runner {
+    let kvm = if accel == Accel::Tcg { None } else { kvm_group(Path::new(KVM)) };
+    Runner { identity: Some((uid, kvm.unwrap_or(uid))), ..runner.clone() }
 }
 
 /// True if other programs may run as QEMU's user, too.
@@ -59,7 +67,7 @@ fn identity(settings: &Settings) -> io::Result<(u32, u32)> {
         ));
     }
     // /dev/kvm belongs to a group, and a change of user keeps only the first of several groups.
-    let kvm = if settings.accel == Accel::Tcg { None } else { kvm_group(Path::new("/dev/kvm")) };
+    let kvm = if settings.accel == Accel::Tcg { None } else { kvm_group(Path::new(KVM)) };
     Ok((uid, kvm.unwrap_or(gid)))
 }
 

@@ -159,7 +159,11 @@ impl QemuCommand {
 
     /// A network in which the guest is 10.0.2.15. `program` is Greenroom's executable, for the proxy's helper.
     pub(in crate::provider::qemu) fn network(&mut self, network: &Network, program: &Path) {
-        let restrict = if *network == Network::Open { "off" } else { "on" };
+        let restrict = match network {
+            Network::Isolated | Network::Proxy(_) => "on",
+            // The rules for QEMU's user judge what the guest reaches.
+            Network::Internet(_) | Network::Open => "off",
+        };
         let mut options = format!("user,id=net,ipv6=off,restrict={restrict},hostfwd=tcp:127.0.0.1:0-:22");
         if let Network::Proxy(target) = network {
             // Parsed like a shell's command line; a comma would end the option.

@@ -39,6 +39,8 @@ pub(in crate::provider::qemu) enum Ending {
     KvmFailed,
     /// The runner host's disk is full, or broken; with the reason that QEMU reports.
     DiskFailed(String),
+    /// The rules of its network are gone and cannot be installed again; with the reason.
+    Unguarded(String),
     /// QEMU was killed by a signal. True: the kernel ran out of memory meanwhile.
     Killed(i32, bool),
     Exited(i32),
@@ -54,6 +56,9 @@ impl fmt::Display for Ending {
                 f.write_str("was stopped: the host's KVM met an instruction that it cannot run")
             }
             Self::DiskFailed(why) => write!(f, "was stopped: its host cannot write its disk ({why})"),
+            Self::Unguarded(why) => {
+                write!(f, "was stopped: its network rules are gone and cannot be installed again ({why})")
+            }
             Self::Killed(signal, true) => {
                 write!(f, "was killed (signal {signal}): its host ran out of memory")
             }

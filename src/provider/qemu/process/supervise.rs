@@ -14,6 +14,7 @@ use super::console::Console;
 use super::machine::Machine;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
+use crate::provider::qemu::egress::{self, Guard};
 use crate::provider::qemu::spec::{Ended, Spec};
 use crate::provider::supervisor::{self, ExitReason, Seized, Signals, note};
 
@@ -69,6 +70,8 @@ impl Ready {
         supervisor::answer();
         halt_point("supervisor.answered");
         let end = if removing {
+            // Those that a killed supervisor left.
+            LocalSet::new().block_on(&runtime, egress::sweep());
             ExitReason::Terminated
         } else {
             let life = live(dir, spec, begun, &lock, &mut signals);
@@ -99,13 +102,19 @@ async fn live(
     lock: &fs_err::File,
     signals: &mut Signals,
 ) -> ExitReason {
-    let mut machine = None;
+    let has_rules = spec.settings.network.internet().is_some();
+    let (mut machine, mut guard) = (None, None);
     let end = tokio::select! {
         end = signals.end(dir, lock, || ()) => end,
-        end = boot_and_watch(dir, spec, begun, &mut machine) => end,
+        end = boot_and_watch(dir, spec, begun, &mut machine, &mut guard) => end,
     };
     if let Some(machine) = &mut machine {
         machine.kill().await;
+    }
+    // Only now: as long as QEMU lives, its rules stay.
+    drop(guard);
+    if has_rules {
+        egress::sweep().await;
     }
     end
 }
@@ -115,13 +124,14 @@ async fn boot_and_watch(
     spec: Spec,
     begun: Instant,
     machine: &mut Option<Machine>,
+    guard: &mut Option<Guard>,
 ) -> ExitReason {
     let console = match Console::open(dir) {
         Ok(console) => console,
         Err(error) => return ExitReason::Died(format!("failed to boot: {error}")),
     };
     let site = Site { dir: dir.clone(), spec, console, begun };
-    match boot::boot_and_watch(&site, machine).await {
+    match boot::boot_and_watch(&site, machine, guard).await {
         Ok(ending) => ExitReason::Died(ending.to_string()),
         Err(problem) => ExitReason::Died(format!("failed to boot: {problem}")),
     }

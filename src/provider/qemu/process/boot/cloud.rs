@@ -54,7 +54,7 @@ impl Start<'_> {
         command.network(network, &spec.program);
         let signs = command.agent()?;
         let begun = Instant::now();
-        let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
         machine.within(self.limit, "the guest's cloud-init did not finish", sign(signs)).await?;
         let port = machine.ssh_port().await?;
         let left = self.limit.saturating_sub(begun.elapsed());

@@ -16,6 +16,7 @@ use crate::core::endpoint::Endpoint;
 use crate::provider::halt::halt_point;
 use crate::provider::instance_dir::InstanceDir;
 use crate::provider::qemu::accel::{self, Engine};
+use crate::provider::qemu::egress::Guard;
 use crate::provider::qemu::image::Image;
 use crate::provider::qemu::settings::{Boot, Network, Source};
 use crate::provider::qemu::spec::{Booted, Spec};
@@ -42,7 +43,11 @@ pub(super) struct Site {
 #[derive(Debug)]
 struct Start<'a> {
     site: &'a Site,
+    /// For templates, which belong to all machines.
     runner: &'a Runner,
+    /// For this machine.
+    own: &'a Runner,
+    guard: Option<&'a Guard>,
     hardware: Hardware,
     identity: Identity,
     limit: Duration,
@@ -61,8 +66,13 @@ struct Up {
     holder: Option<UnixStream>,
 }
 
-/// Boots, and returns when the machine has ended: how it ended, or why it did not boot.
-pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> Result<Ending, BootError> {
+/// Boots, and returns when the machine has ended: how it ended, or why it did not boot. The rules in `guard` have to
+/// stay as long as the machine lives.
+pub(super) async fn boot_and_watch(
+    site: &Site,
+    slot: &mut Option<Machine>,
+    guard: &mut Option<Guard>,
+) -> Result<Ending, BootError> {
     let Spec { settings, state_dir, .. } = &site.spec;
     let runner = user::runner(settings)?;
     let choice = accel::choose(settings.accel, state_dir, &runner).await?;
@@ -75,18 +85,36 @@ pub(super) async fn boot_and_watch(site: &Site, slot: &mut Option<Machine>) -> R
         // machine, and make nothing faster.
         rustix::thread::disable_transparent_huge_pages(true).map_err(io::Error::from)?;
     }
+    if let Some(internet) = settings.network.internet() {
+        *guard = Some(Guard::raise(internet).await?);
+    }
+    let guard = guard.as_ref();
+    let own = guard.map_or_else(|| runner.clone(), |guard| user::under(&runner, guard.uid(), settings.accel));
     let start = Start {
         site,
         runner: &runner,
+        own: &own,
+        guard,
         hardware: Hardware { engine, vcpus: settings.vcpus, memory: settings.memory },
         identity: identity(site)?,
         limit: settings.boot_timeout.unwrap_or_else(|| default_limit(engine, settings.boot)),
     };
-    let ending = start.run(slot).await;
+    let ending = tokio::select! {
+        ending = start.run(slot) => ending,
+        ending = unguarded(guard) => Ok(ending),
+    };
     if matches!(ending, Ok(Ending::KvmFailed) | Err(BootError::Ended(Ending::KvmFailed))) {
         accel::failed(state_dir, &runner, &Ending::KvmFailed.to_string())?;
     }
     ending
+}
+
+/// Returns when the machine has to end because its network rules cannot be kept.
+async fn unguarded(guard: Option<&Guard>) -> Ending {
+    match guard {
+        Some(guard) => Ending::Unguarded(guard.keep().await.to_string()),
+        None => std::future::pending().await,
+    }
 }
 
 /// The default of `boot_timeout`.
@@ -155,7 +183,7 @@ impl Start<'_> {
     async fn direct(&self, image: &Image, slot: &mut Option<Machine>) -> Result<Up, BootError> {
         let layer = new_layer(&self.fresh("disk.qcow2")?, self.disk_bytes(image.manifest.disk_bytes)?)?;
         let (command, agent) = self.rig(image).assemble(None, vec![layer], &self.site.console)?;
-        let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
         let mut agent = Agent::new(agent);
         let talk = async {
             agent.hello().await?;
@@ -195,6 +223,9 @@ impl Start<'_> {
     async fn announce(&self, machine: &mut Machine, up: &Up) -> Result<(), BootError> {
         let Site { dir, begun, .. } = self.site;
         let port = machine.ssh_port().await?;
+        if let Some(guard) = self.guard {
+            guard.guard_port(port).await?;
+        }
         let booted = Booted {
             tier: up.tier.to_owned(),
             accel: self.hardware.engine.name().to_owned(),

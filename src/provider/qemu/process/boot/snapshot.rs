@@ -68,7 +68,7 @@ impl Start<'_> {
             self.rig(image).assemble(Some(memory), vec![below, own], &self.site.console)?;
         command.incoming();
         let state = command.pass(fs::File::open(template.state())?.into_file().into());
-        let machine = slot.insert(Machine::start(self.runner, command, &self.site.console).await?);
+        let machine = slot.insert(Machine::start(self.own, command, &self.site.console).await?);
         halt_point("clone.started");
         machine.qmp.execute("migrate-set-capabilities", capabilities()).await?;
         machine.qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{state}") })).await?;
