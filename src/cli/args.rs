@@ -214,9 +214,13 @@ Exit status:
         /// ID of one instance to resume instead of the pool
         #[arg(long, value_name = "ID")]
         instance: Option<String>,
+        /// Release a static host from its trust domain: after a cleaning, it serves the next job of any
+        /// domain
+        #[arg(long, requires = "instance")]
+        unbind: bool,
         /// Only drop the records of instances in another account, region, project or kind. Greenroom
         /// no longer terminates them
-        #[arg(long, conflicts_with = "instance")]
+        #[arg(long, conflicts_with_all = ["instance", "unbind"])]
         forget_elsewhere: bool,
         /// Print what would change, without changing it
         #[arg(long)]

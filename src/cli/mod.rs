@@ -131,6 +131,13 @@ async fn ask(place: &GlobalOptions, command: OperatorCommand) -> Result<bool, Cl
         OperatorCommand::Pool(PoolCommand::Resume { pool, forget_elsewhere: true, dry_run, .. }) => {
             pool::drain::forget_elsewhere(place, pool.as_deref(), dry_run).await
         }
+        OperatorCommand::Pool(PoolCommand::Resume {
+            pool,
+            instance: Some(host),
+            unbind: true,
+            dry_run,
+            ..
+        }) => pool::drain::unbind(place, pool.as_deref(), &host, dry_run).await,
         OperatorCommand::Pool(PoolCommand::Resume { pool, instance, dry_run, .. }) => {
             pool::drain::resume(place, pool.as_deref(), instance.as_deref(), dry_run).await
         }

@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
-use crate::port::setup::{PoolSetup, Setup};
+use crate::port::setup::{CleanScripts, PoolSetup, Setup};
 use crate::provider::{self, BuildContext, Calls, CleanDirs};
 
 /// What a provider is built from, beside its table.
@@ -128,18 +128,23 @@ pub(super) fn build(
         return Err(CliError::config(objection.into()));
     }
     let policy = Arc::new(pool.policy_where(launches, registration.lifetime));
-    let clean_script = match registration.static_hosts {
+    let clean_scripts = match registration.static_hosts {
         Some(static_hosts) => {
             let dirs = JobDirs::of(pool, &around.state_dir)?;
-            // A host that all domains may use must not keep what one domain has cached.
-            let cache = policy.clean_unbinds.then_some(dirs.cache.as_str());
-            let dirs = CleanDirs { builds: &dirs.builds, cache };
-            (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)?.map(Rc::from)
+            let script = |cache| {
+                let dirs = CleanDirs { builds: &dirs.builds, cache };
+                (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)
+            };
+            let both = script(None)?.zip(script(Some(dirs.cache.as_str()))?);
+            both.map(|(keeps, empties)| CleanScripts {
+                keeps_cache: keeps.into(),
+                empties_cache: empties.into(),
+            })
         }
         None => None,
     };
     Ok(PoolSetup {
-        clean_script,
+        clean_scripts,
         policy,
         provider,
         ready_command: pool.ready_command.clone(),

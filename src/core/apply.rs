@@ -100,6 +100,7 @@ impl PoolState {
                 become_(self.change(instance)?, Phase::OutOfService { reason: why.clone() }, at)?;
             }
             Change::ReturnedToService { instance } => return self.returned_to_service(instance, at),
+            Change::Unbound { instance } => return self.unbound(instance, at),
             Change::DrainingBegun { instance, reason: why } => return self.drain(instance, why, at),
             Change::MissingFromList { instance, begun } => self.change(instance)?.missing = Some(*begun),
             Change::Located { instance, location } => {
@@ -456,6 +457,25 @@ impl PoolState {
             instance.domain = None;
             instance.released = None;
         }
+        Ok(())
+    }
+
+    /// A cleaning that is under way began for the host's own domain: another one follows.
+    fn unbound(&mut self, id: &InstanceId, at: Stamp) -> Result<(), InapplicableEvent> {
+        self.static_host(id)?;
+        let host = self.empty(id)?;
+        if host.domain.is_none() {
+            return Err(InapplicableEvent("the host is bound to no trust domain"));
+        }
+        match host.phase {
+            Phase::Cleaning => host.since = at,
+            // It is cleaned when the operator returns it to service.
+            Phase::OutOfService { .. } => {}
+            Phase::Launching | Phase::Checking | Phase::Ready | Phase::Draining { .. } => {
+                become_(host, Phase::Cleaning, at)?;
+            }
+        }
+        (host.domain, host.released) = (None, None);
         Ok(())
     }
 

@@ -143,6 +143,10 @@ pub enum Change {
     ReturnedToService {
         instance: InstanceId,
     },
+    /// The operator released a static host from its trust domain. It is cleaned, with its cache, before another job comes.
+    Unbound {
+        instance: InstanceId,
+    },
     /// Never for a static host, which can only be taken out of service, cleaned, or forgotten.
     DrainingBegun {
         instance: InstanceId,

@@ -257,6 +257,7 @@ mod tests {
             Change::Cleaned { instance: instance() },
             Change::OutOfService { instance: instance(), reason: "exit status 1".to_owned() },
             Change::ReturnedToService { instance: instance() },
+            Change::Unbound { instance: instance() },
             Change::MissingFromList { instance: instance(), begun: NOW },
             Change::Located { instance: instance(), location: Location::new("gce project shop") },
             Change::ListedAgain { instance: instance() },

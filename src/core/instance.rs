@@ -291,6 +291,11 @@ impl Instance {
         self.domain.as_ref().is_none_or(|bound| bound == domain)
     }
 
+    /// True if its trust domain is certain: a job has used it. A grant that is given back unused unbinds it.
+    pub fn is_bound_by_use(&self) -> bool {
+        self.domain.is_some() && self.released.is_some()
+    }
+
     /// True if its last job ended after it became ready. A clock that was set back before a reboot proves nothing.
     pub fn has_served(&self) -> bool {
         let left_after =

@@ -340,7 +340,11 @@ impl Engine {
         if let Err(failure) = self.look_up(id, setup).await? {
             return Ok(EffectResult::Failed(failure));
         }
-        let result = match (self.run_clean_script(id, setup).await?, &setup.clean_command) {
+        let state = self.store.load().await?;
+        let Some(host) = state.instance(id).filter(|host| host.phase == Phase::Cleaning) else {
+            return Ok(EffectResult::Fine);
+        };
+        let result = match (self.run_clean_script(host, setup).await?, &setup.clean_command) {
             // The script has shown that the host runs commands.
             (Some(CommandResult::Passed), None) => CommandResult::Passed,
             (Some(CommandResult::Passed) | None, command) => {
@@ -351,7 +355,7 @@ impl Engine {
         };
         let why = match result {
             CommandResult::Passed => {
-                self.commit(|state| request::ready(state, id, self.now())).await?;
+                self.commit(|state| request::cleaned(state, id, host.since, self.now())).await?;
                 return Ok(EffectResult::Fine);
             }
             // An unreachable host cannot be cleaned: it waits until it is reachable.
@@ -373,14 +377,16 @@ impl Engine {
     /// Greenroom's part of cleaning; `None` if the provider has none.
     async fn run_clean_script(
         &self,
-        id: &InstanceId,
+        host: &Instance,
         setup: &PoolSetup,
     ) -> Result<Option<CommandResult>, EngineError> {
-        let Some(script) = &setup.clean_script else { return Ok(None) };
+        let Some(scripts) = &setup.clean_scripts else { return Ok(None) };
+        let keeps_domain = host.domain.is_some() && !setup.policy.clean_unbinds;
+        let script = if keeps_domain { &scripts.keeps_cache } else { &scripts.empties_cache };
         let owner = self.host.leadership.identity().await?.owner;
-        let mark = Mark::new(&owner, &self.pool, id);
+        let mark = Mark::new(&owner, &self.pool, &host.id);
         let command = format!("exec /bin/sh -s -- {}", mark.as_str());
-        self.command(id, &command, script, setup.policy.timing.clean_timeout).await.map(Some)
+        self.command(&host.id, &command, script, setup.policy.timing.clean_timeout).await.map(Some)
     }
 
     async fn terminate(

@@ -25,8 +25,14 @@ pub enum OperateError {
     NoSuchInstance { pool: String, instance: InstanceId },
     #[error("instance `{instance}` is {phase}: nothing to resume")]
     NothingToResume { instance: InstanceId, phase: &'static str },
-    #[error("instance `{instance}` still runs a job: resume it after the job")]
+    #[error("instance `{instance}` still runs a job: repeat the command after the job")]
     StillHeld { instance: InstanceId },
+    #[error(
+        "instance `{instance}` is not a static host: it stays with its trust domain until it is terminated"
+    )]
+    NotStatic { instance: InstanceId },
+    #[error("host `{instance}` is not bound to a trust domain: nothing to unbind")]
+    NotBound { instance: InstanceId },
     #[error(
         "the keeper's last pass found no instance of pool `{pool}` in another location than the provider's"
     )]
@@ -57,6 +63,25 @@ impl Engine {
             }
         }
         self.apply(target, dry, resume_events).await
+    }
+
+    /// Releases a static host from its trust domain, and returns it to service. The operator answers for the host: what
+    /// its jobs have left on it, apart from what cleaning removes, meets the jobs of the next domain.
+    pub async fn unbind(&self, id: &InstanceId, dry: bool) -> Result<Vec<Event>, OperateError> {
+        let state = self.store.load().await.map_err(EngineError::from)?;
+        if let Some(known) = state.instance(id) {
+            let instance = id.clone();
+            if !known.is_static() {
+                return Err(OperateError::NotStatic { instance });
+            }
+            if !known.holders.is_empty() {
+                return Err(OperateError::StillHeld { instance });
+            }
+            if known.domain.is_none() {
+                return Err(OperateError::NotBound { instance });
+            }
+        }
+        self.apply(&Target::Instance(id.clone()), dry, |state, _, now| unbind_events(state, id, now)).await
     }
 
     /// Drops the records of instances without jobs in another location than the one that the last pass listed. The
@@ -125,6 +150,19 @@ fn forget_events(state: &PoolState, here: &Location, now: Stamp) -> Vec<Event> {
         drain.into_iter().chain([Change::Forgotten { instance }]).map(move |change| change.at(now))
     };
     gone.flat_map(forget).collect()
+}
+
+fn unbind_events(state: &PoolState, id: &InstanceId, now: Stamp) -> Vec<Event> {
+    let unbindable = |host: &&Instance| host.is_static() && host.holders.is_empty() && host.domain.is_some();
+    let Some(host) = state.instance(id).filter(unbindable) else { return Vec::new() };
+    let instance = || id.clone();
+    let out_of_service = matches!(host.phase, Phase::OutOfService { .. });
+    let returned = out_of_service.then(|| Change::ReturnedToService { instance: instance() });
+    [Change::Unbound { instance: instance() }]
+        .into_iter()
+        .chain(returned)
+        .map(|change| change.at(now))
+        .collect()
 }
 
 fn resume_events(state: &PoolState, target: &Target, now: Stamp) -> Vec<Event> {

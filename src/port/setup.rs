@@ -15,10 +15,19 @@ pub struct PoolSetup {
     pub provider: Rc<dyn Provider>,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// Greenroom's part of cleaning: a script for `/bin/sh`, whose argument is the mark of the host's jobs.
-    pub clean_script: Option<Rc<str>>,
+    /// Greenroom's part of cleaning, if the provider has one.
+    pub clean_scripts: Option<CleanScripts>,
     /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
+}
+
+/// Scripts for `/bin/sh`, whose argument is the mark of the host's jobs.
+#[derive(Debug, Clone)]
+pub struct CleanScripts {
+    /// For a host that stays with its trust domain.
+    pub keeps_cache: Rc<str>,
+    /// For a host that may serve another domain next: it must not keep what one domain has cached.
+    pub empties_cache: Rc<str>,
 }
 
 impl PoolSetup {

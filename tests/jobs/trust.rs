@@ -141,3 +141,21 @@ fn a_job_of_a_protected_ref_waits_beside_a_free_slot_of_an_unprotected_one() {
     assert!(served.len() >= 2 && served.iter().all(|kinds| kinds.len() == 1), "{served:?}");
     place.expect_sound();
 }
+
+#[test]
+fn an_operator_unbinds_static_hosts_and_nothing_else() {
+    let place = reusing().open();
+    one_by_one(&place, &[(1, "g/a")]);
+    let (_, instance) = place.grants().remove(0);
+    for (instance, words) in [
+        (instance.as_str(), "is not a static host: it stays with its trust domain"),
+        ("b", "has no instance `b`"),
+    ] {
+        let refused = place.greenroom(&["pool", "resume", "--instance", instance, "--unbind"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(words), "{said}");
+    }
+    let refused = place.greenroom(&["pool", "resume", "--unbind"]);
+    assert!(!refused.status.success(), "which host?");
+    place.expect_sound();
+}

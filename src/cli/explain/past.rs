@@ -219,6 +219,7 @@ fn is_notable(change: &Change) -> bool {
         | Change::StageBegun { .. }
         | Change::OutOfService { .. }
         | Change::ReturnedToService { .. }
+        | Change::Unbound { .. }
         | Change::MissingFromList { .. }
         | Change::Located { .. }
         | Change::ListedAgain { .. }
@@ -261,6 +262,7 @@ fn named(change: &Change) -> Option<&InstanceId> {
         | Change::Cleaned { instance }
         | Change::OutOfService { instance, .. }
         | Change::ReturnedToService { instance }
+        | Change::Unbound { instance }
         | Change::DrainingBegun { instance, .. }
         | Change::MissingFromList { instance, .. }
         | Change::Located { instance, .. }

@@ -119,6 +119,7 @@ fn of_instance(before: &PoolState, change: &Change, at: Stamp) -> String {
         Change::Cleaned { instance } => format!("{instance} cleaned{}", in_phase(before, instance, at)),
         Change::OutOfService { instance, reason: why } => format!("{instance} out of service: {why}"),
         Change::ReturnedToService { instance } => format!("{instance} returned to service by the operator"),
+        Change::Unbound { instance } => format!("{instance} released from its trust domain by the operator"),
         Change::DrainingBegun { instance, reason: why } => format!("{instance} draining: {why}"),
         Change::MissingFromList { instance, .. } => format!("{instance} missing from the provider's list"),
         Change::Located { instance, location } => format!("{instance} listed in {location}"),

@@ -69,6 +69,20 @@ pub(in crate::cli) async fn resume(
     Ok(true)
 }
 
+/// Releases a static host from its trust domain.
+pub(in crate::cli) async fn unbind(
+    place: &GlobalOptions,
+    pool: Option<&str>,
+    host: &str,
+    dry: bool,
+) -> Result<bool, CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    let pool = context.the_pool(pool)?;
+    let events = context.engine(&pool)?.unbind(&InstanceId::new(host), dry).await?;
+    say(&events, dry, "nothing to unbind");
+    Ok(true)
+}
+
 /// Drops the records of instances in another account, region, project or kind.
 pub(in crate::cli) async fn forget_elsewhere(
     place: &GlobalOptions,
@@ -118,6 +132,11 @@ fn summary(change: &Change) -> String {
             )
         }
         Change::ReturnedToService { instance } => format!("{instance} returns to service after a check"),
+        Change::Unbound { instance } => {
+            format!(
+                "{instance} belongs to no trust domain; it is cleaned, with its cache, before its next job"
+            )
+        }
         other => format!("{other:?}"),
     }
 }

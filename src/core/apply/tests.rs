@@ -381,6 +381,34 @@ fn a_host_is_not_cleaned_or_brought_back_under_a_job() {
 }
 
 #[test]
+fn an_operator_unbinds_only_an_empty_static_host_which_is_then_cleaned() {
+    let unbound = || Change::Unbound { instance: instance("h1") };
+    assert_eq!(misfit("static held 5m by 7", unbound()), HELD.0);
+    assert_eq!(misfit("static held 5s closing 7", unbound()), HELD.0);
+    assert_eq!(misfit("static idle 5m", unbound()), "the host is bound to no trust domain");
+    let launched = Change::Unbound { instance: instance("i1") };
+    assert_eq!(misfit("idle 5m of a", launched), "the instance is not a static host");
+    for (phase, then) in
+        [("idle", "cleaning"), ("cleaning", "cleaning"), ("out-of-service", "out of service")]
+    {
+        let mut world = world(&format!("bound | static {phase} 5m of a"));
+        assert_eq!(after(&mut world, unbound()), "", "{phase}");
+        let host = known(&world, "h1");
+        let unbinding = (host.phase.word(), host.domain.clone(), host.released);
+        assert_eq!(unbinding, (then, None, None), "{phase}");
+    }
+    // A grant that is given back unused does not bind it again.
+    let mut world = world("bound | static cleaning 5m of a");
+    world.tell(NOW, unbound());
+    world.tell(NOW, Change::Cleaned { instance: instance("h1") });
+    world.tell(NOW, requested(8, 8));
+    world.tell(NOW, granted(8, "h1"));
+    assert!(!known(&world, "h1").is_bound_by_use());
+    world.tell(NOW, released(8, false, false));
+    assert_eq!(known(&world, "h1").domain, None);
+}
+
+#[test]
 fn only_what_is_on_its_way_out_is_forgotten() {
     let forget = |text: &str| misfit(text, Change::Forgotten { instance: instance("i1") });
     for text in ["draining 5s", "refused 5s"] {

@@ -99,6 +99,7 @@ fn describe(change: &Change) -> String {
         Change::Cleaned { instance } => format!("{instance} cleaned"),
         Change::OutOfService { instance, .. } => format!("{instance} out-of-service"),
         Change::ReturnedToService { instance } => format!("{instance} restored"),
+        Change::Unbound { instance } => format!("{instance} unbound"),
         Change::DrainingBegun { instance, reason: why } => format!("{instance} drains: {}", word(why)),
         Change::MissingFromList { instance, .. } => format!("{instance} missed"),
         Change::Located { instance, location } => format!("{instance} located in {location}"),

@@ -74,6 +74,14 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
     draft.into_events()
 }
 
+/// A cleaning that began at `begun` succeeded. If the host has to be cleaned once more by now, it stays as it is.
+pub fn cleaned(state: &PoolState, instance: &InstanceId, begun: Stamp, now: Stamp) -> Vec<Event> {
+    match state.instance(instance) {
+        Some(host) if host.phase == Phase::Cleaning && host.since == begun => ready(state, instance, now),
+        _ => Vec::new(),
+    }
+}
+
 /// Returns a slot or a place in the queue. Without either: no events.
 pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);

@@ -88,6 +88,7 @@ fn of_instances() -> impl Strategy<Value = Change> {
         2 => an_instance().prop_map(|instance| Change::Cleaned { instance }),
         1 => an_instance().prop_map(|instance| Change::OutOfService { instance, reason: "x".into() }),
         1 => an_instance().prop_map(|instance| Change::ReturnedToService { instance }),
+        1 => an_instance().prop_map(|instance| Change::Unbound { instance }),
         1 => (an_instance(), why).prop_map(|(instance, reason)| Change::DrainingBegun { instance, reason }),
         1 => an_instance().prop_map(|instance| Change::MissingFromList { instance, begun: NOW }),
         1 => (an_instance(), a_location()).prop_map(|(instance, location)| Change::Located { instance, location }),

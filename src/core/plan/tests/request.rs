@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::attempt::End;
+use crate::core::event::Change;
 use crate::core::instance::{DrainReason, Release};
 use crate::core::invariants::check;
 use crate::core::notation::{NOW, World, attempt, facts, instance, render_events, world};
@@ -186,6 +187,17 @@ fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
     let mut without = world("checking 5s; waits 8");
     without.state.policy = None;
     assert_eq!(render_events(&request::ready(&without.state, &instance("i1"), NOW)), "i1 ready");
+}
+
+#[test]
+fn a_cleaning_that_began_before_the_host_was_unbound_does_not_make_it_ready() {
+    let mut world = world("bound | static cleaning 5s of b; waits 8");
+    let (host, begun) = (instance("h1"), world.state.instances[&instance("h1")].since);
+    let cleaned = |world: &World, begun| render_events(&request::cleaned(&world.state, &host, begun, NOW));
+    assert_eq!(cleaned(&world, begun), "h1 cleaned");
+    world.tell(NOW, Change::Unbound { instance: host.clone() });
+    assert_eq!(cleaned(&world, begun), "");
+    assert_eq!(cleaned(&world, NOW), "h1 cleaned; a8 gets h1");
 }
 
 #[test]
