@@ -60,6 +60,7 @@ fn waiting(pool: &PoolName, on: &WaitingOn, usual_boot: Option<Duration>, now: S
         | WaitingOn::Disk { .. }
         | WaitingOn::Elsewhere { .. }
         | WaitingOn::NoHost
+        | WaitingOn::Bound { .. }
         | WaitingOn::TooLong { .. }
         | WaitingOn::NextPass => format!("waiting: {on}"),
     }

@@ -13,9 +13,12 @@ use anstyle::AnsiColor;
 use fs_err as fs;
 
 use super::args::{GlobalOptions, TryOptions};
+use super::context::Context;
 use super::error::CliError;
 use super::{program, ui};
+use crate::core::instance::Instance;
 use crate::core::time::Pretty;
+use crate::host::local::Role;
 
 /// The server of the jobs of `try`. No other job has it, so their IDs never collide with those of a real GitLab.
 const SERVER: &str = "http://greenroom.invalid";
@@ -31,7 +34,30 @@ pub(super) async fn try_job(place: &GlobalOptions, options: TryOptions) -> Resul
         }
     }
     let TryOptions { pool, script } = options;
-    Trial { program: program::driver()?, place: given, pool, script }.run().await
+    let passed =
+        Trial { program: program::driver()?, place: given, pool: pool.clone(), script }.run().await?;
+    release_hosts(place, pool.as_deref()).await?;
+    Ok(passed)
+}
+
+/// Static hosts that would stay with the trust domain of this job, which has no other: they serve the next one.
+async fn release_hosts(place: &GlobalOptions, pool: Option<&str>) -> Result<(), CliError> {
+    let context = Context::open(place, Role::Operator)?;
+    // An invalid configuration has already failed the job.
+    let Ok(config) = context.config() else { return Ok(()) };
+    for pool in config.pools.keys().filter(|name| pool.is_none_or(|only| only == name.as_str())) {
+        let engine = context.engine(pool)?;
+        let Ok(state) = engine.store.load().await else { continue };
+        // No other job has this server.
+        let tried =
+            |host: &Instance| host.domain.as_ref().is_some_and(|domain| domain.as_str().contains(SERVER));
+        let stays = state.policy.as_ref().is_some_and(|policy| !policy.clean_unbinds);
+        let hosts = state.instances.values().filter(|host| stays && host.is_static() && tried(host));
+        for host in hosts.filter(|host| host.holders.is_empty()) {
+            engine.unbind(&host.id, false).await?;
+        }
+    }
+    Ok(())
 }
 
 /// What to try.

@@ -131,7 +131,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
         max_lifetime: lifetime.filter(|limit| !limit.is_zero()).map(Lifetime),
         reuse,
-        clean_unbinds: table.flag("clean_unbinds").or(default.clean_unbinds),
+        clean_unbinds: clean_unbinds(table),
         schedules: schedules(table, &draft, &idle_policy),
         idle: idle_policy,
         timing,
@@ -149,6 +149,12 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         clean_command: table.text("clean_command").into_value(),
         provider: provider(table)?,
     })
+}
+
+/// Whether a successful cleaning releases a static host from its trust domain. A cleaning from within the jobs' own
+/// account does not prove enough for that, so the operator has to say so.
+fn clean_unbinds(table: &Table<'_>) -> bool {
+    table.flag("clean_unbinds").or(false)
 }
 
 fn idle(table: &Table<'_>) -> IdleDraft {

@@ -193,6 +193,7 @@ mod tests {
             max_lifetime: Some(Lifetime(Duration::from_hours(8))),
             max_use_count: Some(3),
             reuse: Reuse::Namespace,
+            clean_unbinds: true,
             idle,
             schedules: vec![ScheduledIdle { when: schedule, idle }],
             ..Policy::default()
@@ -246,7 +247,7 @@ mod tests {
     fn events() -> Vec<Event> {
         let mut all = vec![
             Change::PolicySet { policy: Arc::new(policy()) },
-            Change::PolicySet { policy: Arc::default() },
+            Change::PolicySet { policy: Arc::new(Policy { clean_unbinds: true, ..Policy::default() }) },
             Change::GenerationBegun { generation: Generation::new("7f3a09c1") },
             Change::OfferingsChanged { offerings: vec![offering()] },
             Change::BecameReady { instance: instance() },
@@ -336,6 +337,7 @@ mod tests {
             WaitingOn::TooLong { timeout: Duration::from_hours(2), max_lifetime: Duration::from_hours(1) },
             WaitingOn::NoHost,
             WaitingOn::NextPass,
+            WaitingOn::Bound { hosts: 2, instance: instance.clone() },
         ];
         let boot = FailedBoot {
             instance: instance.clone(),

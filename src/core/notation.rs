@@ -151,7 +151,8 @@ pub(crate) fn ago(age: Duration) -> Stamp {
 
 impl World {
     fn empty() -> Self {
-        let policy = Policy { max_instances: 4, max_use_count: None, ..Policy::default() };
+        let policy =
+            Policy { max_instances: 4, max_use_count: None, clean_unbinds: true, ..Policy::default() };
         let observed = Observed {
             healthy: BTreeMap::new(),
             unhealthy: BTreeMap::new(),

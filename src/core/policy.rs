@@ -242,7 +242,7 @@ impl Default for Policy {
             launches_per_minute: 60,
             max_lifetime: None,
             reuse: Reuse::Project,
-            clean_unbinds: true,
+            clean_unbinds: false,
             idle: IdlePolicy::default(),
             schedules: Vec::new(),
             timing: Timing::default(),

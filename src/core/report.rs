@@ -121,6 +121,8 @@ pub enum WaitingOn {
     },
     /// The provider launches nothing and no static host is free.
     NoHost,
+    /// Each of the pool's `hosts` static hosts is bound to another trust domain for good; `instance` is one of them.
+    Bound { hosts: u32, instance: InstanceId },
     /// The next pass is pending.
     NextPass,
 }
@@ -282,6 +284,12 @@ impl fmt::Display for WaitingOn {
                 Pretty(*max_lifetime),
             ),
             Self::NoHost => f.write_str("no static host is free"),
+            Self::Bound { hosts: 1, instance } => {
+                write!(f, "{instance}, the pool's only host, is bound to another trust domain")
+            }
+            Self::Bound { hosts, .. } => {
+                write!(f, "all {hosts} hosts of the pool are bound to other trust domains")
+            }
             Self::NextPass => f.write_str("the keeper's next reconcile pass is pending"),
         }
     }
@@ -449,6 +457,14 @@ mod tests {
                 "1 instance is in gce project a, but launches would be in gce project b",
             ),
             (WaitingOn::NoHost, "no static host is free"),
+            (
+                WaitingOn::Bound { hosts: 1, instance: one() },
+                "h1, the pool's only host, is bound to another trust domain",
+            ),
+            (
+                WaitingOn::Bound { hosts: 2, instance: one() },
+                "all 2 hosts of the pool are bound to other trust domains",
+            ),
             (WaitingOn::NextPass, "the keeper's next reconcile pass is pending"),
         ] {
             assert_eq!(on.to_string(), text);

@@ -9,7 +9,7 @@ use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
 use crate::core::execution::Execution;
-use crate::core::ids::{AttemptName, InstanceId, OfferingName};
+use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
     self,
@@ -81,6 +81,12 @@ pub enum AcquireError {
     /// The pool can never serve this job.
     #[error("{0}")]
     Impossible(String),
+    /// No host of the pool may ever serve this job, unless the operator changes that.
+    #[error(
+        "no host may run this job: {on}; the runner's administrator can add a host, or release one with \
+         `greenroom pool resume {pool} --instance {host} --unbind`"
+    )]
+    Bound { pool: PoolName, host: InstanceId, on: WaitingOn },
     /// A fault on the runner host lasted for `acquire_timeout`.
     #[error("{0}")]
     RunnerHost(String),
@@ -242,7 +248,7 @@ impl Call<'_> {
             let waiting = waiting.clone();
             self.engine.summon().await?;
             woken = true;
-            self.explain(&state).await;
+            self.explain(&state).await?;
             state = self.wait(&waiting, &state).await?;
         }
     }
@@ -345,9 +351,13 @@ impl Call<'_> {
         on.or_else(|| plan::by_record(state, self.attempt, self.engine.now()))
     }
 
-    /// Reports each change of the reason once.
-    async fn explain(&mut self, state: &PoolState) {
-        let Some(on) = self.reason(state).await else { return };
+    /// Reports each change of the reason once. Ends the call if waiting is no use.
+    async fn explain(&mut self, state: &PoolState) -> Result<(), AcquireError> {
+        let Some(on) = self.reason(state).await else { return Ok(()) };
+        if let WaitingOn::Bound { instance, .. } = &on {
+            let (pool, host) = (self.engine.pool.clone(), instance.clone());
+            return Err(AcquireError::Bound { pool, host, on });
+        }
         if self.reported.as_ref() != Some(&on) {
             self.reported = Some(on.clone());
             if let WaitingOn::Boot { instance } = &on {
@@ -367,6 +377,7 @@ impl Call<'_> {
                 (self.report)(Progress::Boot { instance: instance.clone(), offering, step, after });
             }
         }
+        Ok(())
     }
 
     /// Reports why the launch did not use the offerings before its own, each refusal once.

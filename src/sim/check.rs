@@ -209,14 +209,28 @@ pub(super) fn command_begun(world: &mut World, id: &InstanceId, command: &str) {
     if let Some(job) = job.filter(|_| command == "clean") {
         world.broken(format!("promise 4: {id} is cleaned while job {job} holds it"));
     }
+    if let Some(guests) = world.truth.guests.get_mut(id).filter(|_| command == "clean") {
+        guests.cleaned_unbound = guests.unbound;
+    }
 }
 
 /// A cleaning succeeded.
 pub(super) fn cleaned(world: &mut World, id: &InstanceId) {
     let unbinds = world.cloud.machines.get(id).is_some_and(|m| world.config[&m.pool].policy.clean_unbinds);
-    if let Some(guests) = world.truth.guests.get_mut(id).filter(|_| unbinds) {
-        guests.domain = None;
+    let Some(guests) = world.truth.guests.get_mut(id) else { return };
+    if unbinds || guests.cleaned_unbound {
+        (guests.domain, guests.unbound, guests.cleaned_unbound) = (None, false, false);
     }
+}
+
+/// True if each host of the pool is recorded as bound to another trust domain, and stays so.
+pub(super) fn is_shut_out(world: &World, pool: &PoolName, job: &JobFacts) -> bool {
+    let policy = policy(world, pool);
+    let Some(journal) = world.managers[0].journals.get(pool) else { return false };
+    let domain = policy.domain_of(job);
+    let hosts = world.cloud.machines.values().filter(|m| m.pool == *pool && m.tags.is_none());
+    let bound = |m: &Machine| journal.state().instance(&m.id).is_some_and(|host| !host.admits(&domain));
+    !policy.clean_unbinds && hosts.fold(None, |all, m| Some(all.unwrap_or(true) && bound(m))) == Some(true)
 }
 
 /// Promise 3, when an attempt's directory is removed.
@@ -252,6 +266,15 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
                 let limit = usize::try_from(limit(world, pool)).unwrap_or(usize::MAX);
                 if count > limit {
                     world.broken(format!("promise 2: {instance} makes {count} records, limit {limit}"));
+                }
+            }
+            Change::Unbound { instance } => {
+                if let Some(guests) = world.truth.guests.get_mut(instance) {
+                    guests.unbound = true;
+                }
+                // They may have been refused just before.
+                for job in state.waiting.values().map(|waits| waits.job.key.id) {
+                    world.truth.excuse(job, "a host was unbound meanwhile");
                 }
             }
             Change::Forgotten { instance } => {

@@ -42,6 +42,10 @@ impl Product for Greenroom {
                 Command::Keep { service } => keeper(&ports, service).await,
                 Command::Reap => reap_all(&ports).await,
                 Command::Order { pool, instance, resume } => order(&ports, &pool, instance, resume).await,
+                Command::Unbind { pool, instance } => {
+                    let done = engine(&ports, &pool).unbind(&instance, false).await;
+                    if done.is_ok() { OK } else { SYSTEM_FAILURE }
+                }
             }
         })
     }

@@ -45,6 +45,11 @@ pub enum Command {
         instance: Option<InstanceId>,
         resume: bool,
     },
+    /// The operator releases a static host from its trust domain.
+    Unbind {
+        pool: PoolName,
+        instance: InstanceId,
+    },
 }
 
 /// One pool's ports.
@@ -111,7 +116,7 @@ impl Starter {
             Command::Run { .. } => Kind::Run,
             Command::Cleanup { .. } => Kind::Cleanup,
             Command::Keep { .. } => Kind::Keep,
-            Command::Reap | Command::Order { .. } => Kind::Reap,
+            Command::Reap | Command::Order { .. } | Command::Unbind { .. } => Kind::Reap,
         };
         let stage = match &command {
             Command::Run { stage, .. } => Some(stage.clone()),

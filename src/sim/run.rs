@@ -14,7 +14,7 @@ use super::steps::Channel;
 use super::truth::JobResult;
 use super::world::{Manager, World};
 use super::{fate, workload};
-use crate::core::ids::OwnerId;
+use crate::core::ids::{InstanceId, OwnerId, PoolName};
 use crate::core::instance::Phase;
 use crate::core::time::{BootId, ManagerId, Stamp};
 use crate::host::memory::Directory;
@@ -145,12 +145,18 @@ fn cron(world: &Shared, starter: &Starter) {
     });
 }
 
-/// An operator who checks every few minutes and returns hosts to service.
+/// An operator who checks every few minutes, returns hosts to service, and sometimes unbinds one.
 fn operator(world: &Shared, starter: &Starter) {
     let starter = starter.clone();
     Starter::outside(world, "operator".to_owned(), 0, None, |proc| async move {
-        loop {
+        for round in 1_u32.. {
             proc.pause(180_000).await;
+            let bound = if round.is_multiple_of(3) { bound_host(&proc.world.borrow()) } else { None };
+            if let Some((pool, instance)) = bound {
+                let command = Command::Unbind { pool, instance };
+                let pid = starter.start(&proc.world, command, "pool resume --unbind".to_owned(), 0, None);
+                proc.until(&[Channel::Exit(pid)], None, |world| world.exit_of(pid)).await;
+            }
             let aside: Vec<_> = {
                 let world = proc.world.borrow();
                 let pools = world.managers[0].journals.iter();
@@ -163,6 +169,17 @@ fn operator(world: &Shared, starter: &Starter) {
             }
         }
     });
+}
+
+/// The static host without jobs that has been bound for the longest time, of a pool where cleaning unbinds none.
+fn bound_host(world: &World) -> Option<(PoolName, InstanceId)> {
+    let pools =
+        world.managers[0].journals.iter().filter(|(pool, _)| !world.config[*pool].policy.clean_unbinds);
+    let hosts = pools.flat_map(|(pool, j)| j.state().instances.values().map(move |host| (pool, host)));
+    let bound =
+        hosts.filter(|(_, host)| host.is_static() && host.holders.is_empty() && host.domain.is_some());
+    let longest = bound.min_by_key(|(_, host)| (host.released.map(|at| at.wall_ms), host.id.clone()));
+    longest.map(|(pool, host)| (pool.clone(), host.id.clone()))
 }
 
 /// `greenroom keep` as a service: restarted when it exits.

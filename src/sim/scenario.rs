@@ -178,7 +178,7 @@ fn metal_pool(rng: &mut Rng) -> PoolPlan {
         capacity_per_instance: rng.pick(&[1, 1, 2]),
         max_use_count: None,
         reuse: rng.pick(&[Reuse::Project, Reuse::Any]),
-        clean_unbinds: rng.chance(800),
+        clean_unbinds: rng.chance(500),
         idle: IdlePolicy { idle_count: hosts, ..idle(rng) },
         timing: timing(rng),
         ..Policy::default()

@@ -33,6 +33,9 @@ pub struct Session {
 pub struct Guests {
     /// The trust domain of the jobs since it was launched, or cleaned.
     pub domain: Option<String>,
+    /// The operator has unbound the host since its last cleaning; and the same when the present cleaning began.
+    pub unbound: bool,
+    pub cleaned_unbound: bool,
     /// All attempts of its life.
     pub ever: BTreeSet<AttemptName>,
 }

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 12] = [
+const PLACES: [&str; 13] = [
     "assign",
+    "bound",
     "deadline",
     "disk",
     "exit",

@@ -283,7 +283,8 @@ impl Hosts {
     pub fn setting_of(&self, hosts: Vec<Value>) -> Setting {
         let key = self.key.path().join("key").display().to_string();
         let most = i64::try_from(self.machines.len()).expect("a few");
-        let setting = Setting::new().pool("max_instances", most);
+        // Most of these tests are about cleaning: the jobs of any domain may follow it.
+        let setting = Setting::new().pool("max_instances", most).pool("clean_unbinds", true);
         let setting = setting.pool("builds_dir", "/home/ci/builds").pool("cache_dir", "/home/ci/cache");
         let setting = setting.timing("health_interval", "500ms").timing("launch_backoff_max", "500ms");
         let setting = setting.provider("kind", "static").provider("user", "ci").provider("key", key);

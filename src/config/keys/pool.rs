@@ -160,11 +160,12 @@ const REUSE_KEY: Key = key("reuse", Word(REUSE), Value("\"project\""), Request)
          where an instance serves several jobs: see `max_use_count` and `clean_unbinds`.",
     );
 
-const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Value("true"), Pass)
+const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Value("false"), Pass)
     .means("Whether a static host may serve any job after a successful cleaning.")
     .interacts(
-        "With `false` a host stays with the project (or namespace, see `reuse`) of its first job, and keeps its \
-         cache. Cleaning does not protect against a job that was root. No effect on other providers.",
+        "With `false` a host stays with the trust domain of its first job (see `reuse`), and keeps its cache. \
+         `greenroom pool resume POOL --instance HOST --unbind` releases it. With `true`, what cleaning does not find \
+         meets the jobs of other projects. No effect on other providers.",
     );
 
 const ACQUIRE_TIMEOUT: Key =
@@ -187,8 +188,9 @@ const BUILDS_DIR: Key = key("builds_dir", GuestPath, Value("\"/builds\""), Job)
 const CACHE_DIR: Key = key("cache_dir", GuestPath, Value("\"/cache\""), Job)
     .means("Directory for local caches on the instance; the user that runs jobs must be able to create it.")
     .interacts(
-        "Cleaning of a static host empties it, unless `clean_unbinds` is `false`. With provider `local` the \
-         default is `cache` in the state directory, unless one of the two keys is given.",
+        "Cleaning of a static host empties it if the host may serve another trust domain next: see \
+         `clean_unbinds`. With provider `local` the default is `cache` in the state directory, unless one of the two \
+         keys is given.",
     );
 
 const READY_COMMAND: Key = key("ready_command", Text, Words("none"), Pass)

@@ -8,7 +8,7 @@ use super::scale::{self, ScaleReport};
 use super::upcoming::UpcomingCapacity;
 use super::{ScaleInput, counts};
 use crate::core::ids::AttemptName;
-use crate::core::instance::Phase;
+use crate::core::instance::{Instance, Phase};
 use crate::core::pool::PoolState;
 use crate::core::report::{Report, WaitingOn};
 use crate::core::reservation::Reservation;
@@ -25,7 +25,8 @@ pub(super) fn step(
         return;
     }
     let mut upcoming = UpcomingCapacity::new(state, input.policy, input.ungranted);
-    let mut rest = Rest { draft, input, scaled, full: None, ahead: 0 };
+    let hosts = bound_hosts(draft, input);
+    let mut rest = Rest { draft, input, scaled, hosts, full: None, ahead: 0 };
     report.waiting.reserve(state.waiting.len());
     for job in state.waiting.values() {
         let drained = scaled.blocked.as_ref().filter(|on| matches!(on, WaitingOn::Drained { .. }));
@@ -62,6 +63,8 @@ struct Rest<'a> {
     draft: &'a PlanBuilder<'a>,
     input: &'a ScaleInput<'a>,
     scaled: &'a ScaleReport,
+    /// All hosts of the pool, if each is bound for good.
+    hosts: Vec<&'a Instance>,
     /// The reason that a full pool gives to the first of them; computed once.
     full: Option<WaitingOn>,
     ahead: u32,
@@ -76,6 +79,12 @@ impl Rest<'_> {
         if let Some(limit) = policy.max_lifetime.filter(|_| !drained && !policy.has_time_for(&job.job)) {
             return WaitingOn::TooLong { timeout: job.job.timeout, max_lifetime: limit.0 };
         }
+        if let Some(first) = self.hosts.first().filter(|_| !drained)
+            && !self.hosts.iter().any(|host| host.admits(&job.domain))
+        {
+            let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+            return WaitingOn::Bound { hosts, instance: first.id.clone() };
+        }
         if let Some(blocked) = &self.scaled.blocked {
             return blocked.clone();
         }
@@ -85,6 +94,24 @@ impl Rest<'_> {
         }
         full.clone()
     }
+}
+
+/// All hosts of a pool of static hosts, if each stays with its trust domain until the operator unbinds it. Empty if one
+/// may still serve any domain: one that no job has used yet, or one that is listed and not adopted.
+fn bound_hosts<'a>(draft: &'a PlanBuilder<'_>, input: &ScaleInput<'_>) -> Vec<&'a Instance> {
+    let (state, observed) = (draft.state(), input.observed);
+    if input.policy.clean_unbinds || observed.capabilities.launches {
+        return Vec::new();
+    }
+    let Some(listing) = observed.listing.as_ref().ok().filter(|listing| listing.complete) else {
+        return Vec::new();
+    };
+    let is_used =
+        |i: &Instance| i.holders.keys().any(|name| observed.attempts.get(name).is_some_and(|seen| seen.used));
+    let stays = |i: &Instance| i.is_static() && i.domain.is_some() && (i.is_bound_by_use() || is_used(i));
+    let hosts: Vec<&Instance> = state.instances.values().map(AsRef::as_ref).collect();
+    let adopted = listing.instances.iter().all(|listed| state.instance(&listed.id).is_some());
+    if adopted && hosts.iter().all(|host| stays(host)) { hosts } else { Vec::new() }
 }
 
 fn full(draft: &PlanBuilder<'_>, input: &ScaleInput<'_>, scaled: &ScaleReport) -> WaitingOn {

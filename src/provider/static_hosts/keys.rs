@@ -21,7 +21,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             key("clean", Flag, Value("true"), Pass)
                 .means("Whether Greenroom cleans a host after each job: stops processes, removes builds, temporary \
                         files and the cache.")
-                .interacts("Then `clean_command` runs, also with `false`. `clean_unbinds = false` keeps the cache."),
+                .interacts("Then `clean_command` runs, also with `false`. A host that stays with its trust domain keeps the cache."),
             key("dedicated_user", Flag, Value("false"), Pass)
                 .means("Whether only jobs use the account; cleaning then stops every process of it, and removes \
                         its files from temporary directories.")

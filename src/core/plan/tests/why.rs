@@ -1,6 +1,6 @@
 //! What waiting jobs wait for.
 
-use crate::core::notation::{NOW, attempt, table, waits, world};
+use crate::core::notation::{NOW, World, attempt, table, waits, world};
 use crate::core::plan::by_record;
 
 #[test]
@@ -75,7 +75,10 @@ fn an_instance_on_its_way_is_promised_to_as_many_jobs_as_it_will_serve() {
                 &format!("a8: i1 is booting; a9: {limit}"),
             ),
             ("max 1, cap 2, any | booting 5s; waits 8; waits 9 of b", "a8: i1 is booting; a9: i1 is booting"),
-            ("hosts, bound | static cleaning 5s of b; waits 8", "a8: no static host is free"),
+            (
+                "hosts, bound | static cleaning 5s of b; waits 8",
+                "a8: h1, the pool's only host, is bound to another trust domain",
+            ),
             ("hosts | static cleaning 5s of b; waits 8", "a8: h1 is being cleaned"),
             ("hosts, bound | static cleaning 5s of b; waits 8 of b", "a8: h1 is being cleaned"),
             // No promise to a job that the pool could not keep.
@@ -108,4 +111,40 @@ fn the_record_alone_tells_most_reasons() {
             ("waits 9", ""),
         ],
     );
+}
+
+#[test]
+fn a_job_that_no_host_may_ever_serve_is_told_so() {
+    let (never, wait) =
+        ("a8: all 2 hosts of the pool are bound to other trust domains", "a8: no static host is free");
+    let (one, other) = ("static idle 5m of b", "static idle 5m of c");
+    let with = |settings: &str, items: &str| {
+        waits(&format!("hosts, bound{settings} | {one}; {items}; waits 8 of a"))
+    };
+    for (settings, items, on) in [
+        ("", other, never),
+        ("", "static held 5m by 7 of c", never),
+        ("", "static held 5m closing 7 of c", never),
+        ("", "static cleaning 5s of c", never),
+        ("", "static out-of-service 5m of c", never),
+        ("", "static idle 5m of a protected", never),
+        // Its own domain's, or nobody's yet: it may serve the job later.
+        ("", "static out-of-service 5m of a", wait),
+        ("", "static out-of-service 5m", wait),
+        ("", "static held 5m by 7 of a", wait),
+        ("", "static idle 5m of c; host", wait),
+        // The list does not show whether there is another host.
+        (", partial", other, wait),
+        (", unlisted", other, wait),
+        (", drained", other, "a8: the operator drained the pool (`greenroom pool resume` resumes it)"),
+    ] {
+        assert_eq!(with(settings, items), on, "{settings} {items}");
+    }
+    assert_eq!(waits(&format!("hosts | {one}; {other}; waits 8 of a")), "a8: h1 is being cleaned");
+    // A grant that the job may yet give back unused binds nothing.
+    let mut world = world(&format!("hosts, bound | {one}; static held 5s by 7; waits 8 of c"));
+    let waits = |world: &World| world.plan().report.waiting_on(&attempt(8)).map(ToString::to_string);
+    assert_eq!(waits(&world).as_deref(), Some("all 2 hosts of the pool are bound to other trust domains"));
+    world.seen(7).used = false;
+    assert_eq!(waits(&world).as_deref(), Some("no static host is free"));
 }
