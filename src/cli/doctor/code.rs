@@ -115,6 +115,8 @@ codes! {
     HOST_SHELL_SLOW Warning "host-shell-slow" "A host's shell starts slowly, and every stage of a job waits for it.";
     HOST_GIT_MISSING Warning "host-git-missing" "`git` is not installed on a host: jobs cannot fetch their sources.";
     HOST_GIT_LFS_MISSING Note "host-git-lfs-missing" "`git-lfs` is not installed on a host: projects that use Git LFS fail.";
+    HOST_BOUND Note "host-bound" "Each static host of a pool stays with the trust domain of its first job.";
+    HOST_SHARED Warning "host-shared" "Static hosts of a pool serve all trust domains, after a cleaning that a hostile job can evade.";
     HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not installed on a host: artifacts and caches fail.";
 
     RUNNER_CONFIG_UNREADABLE Note "runner-config-unreadable" "The runner's config.toml cannot be read: its `[[runners]]` sections are not checked.";

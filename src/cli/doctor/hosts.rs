@@ -53,7 +53,25 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
             Err(error) => vec![unusable(host, needs.pool, &error)],
         }
     });
-    join_all(tries).await.concat()
+    let mut found = vec![kind(&pool.name, pool.policy.clean_unbinds)];
+    found.extend(join_all(tries).await.concat());
+    found
+}
+
+/// Which trust domains the hosts serve, and what that is worth.
+fn kind(pool: &PoolName, unbinds: bool) -> Finding {
+    if unbinds {
+        let what = format!(
+            "hosts of pool `{pool}` serve all projects (`clean_unbinds = true`), but cleaning runs as the jobs' own user: \
+             what a hostile job hides there meets the jobs of other projects"
+        );
+        return code::HOST_SHARED
+            .found(what, "remove `clean_unbinds = true`, unless all projects trust one another");
+    }
+    code::HOST_BOUND.noted(format!(
+        "each host of pool `{pool}` stays with the trust domain (`reuse`) of its first job: jobs never meet what another \
+         domain has left, and a domain for which no host is left gets none"
+    ))
 }
 
 /// `None`: a jump host responds, and nothing more can be checked.
@@ -307,6 +325,7 @@ pub(super) mod tests {
             ConnectError::Local { what: problem },
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
+        all.extend([kind(&pool, true), kind(&pool, false)]);
         let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 9 };
         let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7") };
         all.extend(judge(&host(true), &needs, &bare));

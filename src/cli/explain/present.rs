@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Chapter;
 use crate::cli::pool::status::{
-    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, is_suspended, offerings, on_what,
+    InstanceView, KeeperStatus, LaunchBackoff, StatusInput, hosts, is_suspended, offerings, on_what,
 };
 use crate::cli::ui::plural;
 use crate::cli::when::When;
@@ -102,6 +102,7 @@ pub(super) fn pool(chapter: &Chapter<'_>, when: &When) -> Vec<String> {
         plural(usize::try_from(state.in_use()).unwrap_or(usize::MAX), "job slot"),
         plural(state.waiting.len(), "job"),
     )];
+    now.extend(hosts(state).map(|hosts| format!("hosts: {hosts}")));
     let resume = format!("`greenroom pool resume {}`", chapter.pool);
     let mut obstacles: Vec<String> = Vec::new();
     if let Some(since) = state.drained {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cli::when::When;
 
-pub(crate) use reason::{is_suspended, on_what};
+pub(crate) use reason::{hosts, is_suspended, on_what};
 pub(crate) use view::{InstanceView, LaunchBackoff, offerings};
 pub use view::{KeeperStatus, StatusInput};
 

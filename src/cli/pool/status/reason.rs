@@ -57,6 +57,29 @@ fn ready(instance: &Instance, when: &When) -> Option<String> {
         .then(|| format!("idle for {}", when.age(instance.idle_since())))
 }
 
+/// Which trust domains the pool's static hosts serve, if it has any.
+pub(crate) fn hosts(state: &PoolState) -> Option<String> {
+    let hosts: Vec<_> = state.instances.values().filter(|i| i.is_static()).collect();
+    let policy = state.policy.as_ref().filter(|_| !hosts.is_empty())?;
+    if policy.clean_unbinds {
+        return Some("each serves any trust domain after it was cleaned".to_owned());
+    }
+    let bound = hosts.iter().filter(|host| host.domain.is_some()).count();
+    Some(format!("each stays with the trust domain of its first job, {bound} of {} are bound", hosts.len()))
+}
+
+/// What an instance is bound to, beyond the name of its project or namespace.
+pub(super) fn bound(pool: &PoolName, instance: &Instance, state: &PoolState) -> Option<String> {
+    let domain = instance.domain.as_ref()?;
+    let policy = state.policy.as_ref().filter(|policy| !policy.reuse.is_open(domain))?;
+    if !instance.is_static() || policy.clean_unbinds {
+        return domain.is_protected().then(|| "bound to jobs of protected refs".to_owned());
+    }
+    let refs = if domain.is_protected() { "protected" } else { "unprotected" };
+    let remedy = format!("{} --unbind", bring_back(pool, &instance.id));
+    Some(format!("stays with {refs} refs of {}; `{remedy}` releases it", domain.name()))
+}
+
 /// The command that returns an instance to service.
 pub(super) fn bring_back(pool: &PoolName, instance: &InstanceId) -> String {
     format!("greenroom pool resume {pool} --instance {instance}")

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cli::fixture::{EventFixture, at, attempt, facts, id, pool, report, when};
+use crate::cli::fixture::{EventFixture, at, attempt, endpoint, facts, id, pool, report, when};
 use crate::core::attempt::End;
 use crate::core::event::Change;
 use crate::core::failure::{ErrorClass, Failure};
-use crate::core::ids::{Location, PoolName};
+use crate::core::ids::{InstanceId, Location, PoolName};
 use crate::core::instance::{Answer, DrainReason, Release};
 use crate::core::job::JobFacts;
 use crate::core::policy::{IdlePolicy, Policy, ScheduledIdle};
@@ -346,4 +346,33 @@ fn an_instance_in_another_location_says_where_it_is() {
     report.notes = vec![Note::Elsewhere { instances: 5, location, here }];
     let text = shown(&story, Some(&report), &KeeperStatus::Runs, 192.0);
     assert!(text.contains("in here, which the provider does not list now"), "{text}");
+}
+
+#[test]
+fn a_pool_of_static_hosts_says_which_domains_they_serve() {
+    let policy =
+        |clean_unbinds| Policy { max_use_count: None, max_instances: 2, clean_unbinds, ..Policy::default() };
+    let hosts = |clean_unbinds| {
+        let mut story = EventFixture::of(policy(clean_unbinds));
+        for (host, seconds) in [("metal-1", 1.0), ("metal-2", 2.0)] {
+            let (instance, endpoint) = (InstanceId::new(host), endpoint());
+            story.then(seconds, Change::Adopted { instance, endpoint, capacity: 1, uses_left: None });
+            story.then(seconds + 1.0, Change::BecameReady { instance: InstanceId::new(host) });
+        }
+        story.asks_as("a", JobFacts { protected: true, ..facts(4711, "acme/shop") }, 10.0);
+        story.then(11.0, Change::Granted { attempt: attempt("a"), instance: InstanceId::new("metal-1") });
+        story.leaves("a", End::CleanedUp, 20.0);
+        story
+    };
+    let text = shown(&hosts(false), None, &KeeperStatus::Runs, 30.0);
+    for line in [
+        "hosts: each stays with the trust domain of its first job, 1 of 2 are bound",
+        "stays with protected refs of acme/shop;",
+        "`greenroom pool resume linux --instance metal-1 --unbind` releases it",
+    ] {
+        assert!(text.contains(line), "{line}:\n{text}");
+    }
+    let text = shown(&hosts(true), None, &KeeperStatus::Runs, 30.0);
+    assert!(text.contains("hosts: each serves any trust domain after it was cleaned"), "{text}");
+    assert!(text.contains("bound to jobs of protected refs") && !text.contains("--unbind"), "{text}");
 }

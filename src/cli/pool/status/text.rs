@@ -74,6 +74,9 @@ fn head(seen: &PoolView<'_>, when: &When, width: usize) -> String {
     if !seen.instances.is_empty() {
         line("phases", &phases(&seen.instances));
     }
+    if let Some(hosts) = &seen.hosts {
+        line("hosts", hosts);
+    }
     line("keeper", &keeper(seen, when));
     if let Some(links) = &seen.links {
         line("links", links);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::links::{self, LinkView};
-use super::reason::{bring_back, on_what, reason};
+use super::reason::{bound, bring_back, hosts, on_what, reason};
 use super::until::until;
 use crate::cli::fields::{self, tag};
 use crate::cli::when::When;
@@ -74,6 +74,9 @@ pub(super) struct PoolView<'a> {
     pub(super) instances: Vec<InstanceView<'a>>,
     pub(super) waiting: Vec<WaitingView<'a>>,
     pub(super) notes: Vec<NoteView<'a>>,
+    /// Which trust domains its static hosts serve.
+    #[serde(skip)]
+    pub(super) hosts: Option<String>,
     /// Only with `--wide`: the links of its instances, in one line.
     #[serde(skip)]
     pub(super) links: Option<String>,
@@ -165,6 +168,9 @@ pub(crate) struct InstanceView<'a> {
     pub(super) uses_left: Option<u32>,
     capacity: u32,
     pub(super) bound_to: Option<&'a TrustDomain>,
+    /// More about it, in a sentence.
+    #[serde(skip)]
+    bound: Option<String>,
     reason: Option<String>,
     /// What the provider reports beyond its status.
     detail: Option<&'a str>,
@@ -213,7 +219,7 @@ pub(super) struct WaitingView<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct WaitingFor<'a> {
     /// `boot`, `limit`, `room`, `launching`, `rate`, `backoff`, `paused`, `no-offering`, `cleaning`, `unreachable`,
-    /// `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host` or `next-pass`.
+    /// `drained`, `moved`, `disk`, `elsewhere`, `too-long`, `no-host`, `bound` or `next-pass`.
     #[serde(serialize_with = "waiting_kind")]
     pub(super) kind: &'a WaitingOn,
     pub(super) text: String,
@@ -284,6 +290,7 @@ impl<'a> PoolView<'a> {
                 .flat_map(|report| &report.notes)
                 .map(|note| NoteView { kind: note, text: note.to_string() })
                 .collect(),
+            hosts: hosts(state),
             links: links.map(|survey| links::summary(recorded.iter().flat_map(|known| survey.of(&known.id)))),
             instances: recorded.iter().map(|known| InstanceView::of(known, &input, when)).collect(),
         }
@@ -376,6 +383,7 @@ impl<'a> InstanceView<'a> {
             uses_left: known.uses_left,
             capacity: known.capacity,
             bound_to: known.domain.as_ref(),
+            bound: bound(pool, known, state),
             reason: reason(known, state, when),
             detail: report.and_then(|report| report.detail(&known.id)),
             offering: known.offering(),
@@ -394,10 +402,9 @@ impl<'a> InstanceView<'a> {
         let location = self.location.filter(|_| self.is_elsewhere);
         let location =
             location.map(|location| format!("in {location}, which the provider does not list now"));
-        let is_protected = self.bound_to.is_some_and(TrustDomain::is_protected);
-        let protected = is_protected.then(|| "bound to jobs of protected refs".to_owned());
+        let bound = self.bound.clone();
         let remedy = self.remedy.as_ref().map(|remedy| format!("return it to service with `{remedy}`"));
-        [reason, protected, offering, location, detail, remedy].into_iter().flatten().collect()
+        [reason, bound, offering, location, detail, remedy].into_iter().flatten().collect()
     }
 }
 
