@@ -1,4 +1,4 @@
-//! Forty jobs of two trust domains over three hosts, on a bad day: nobody finds anything of the other domain.
+//! Which trust domains a host serves, and what they find there: nothing of another domain.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -96,5 +96,61 @@ fn nobody_finds_anything_of_another_domain_though_hosts_come_and_go() {
             host.sh(PROCESSES).is_empty().then_some(())
         });
     }
+    place.expect_sound();
+}
+
+/// A job of a project, on a protected ref or not.
+fn of(project: &str, id: u64, protected: bool) -> Job {
+    let number = project.bytes().map(u64::from).sum();
+    Job { protected: Some(protected), ..Job::new(id).project(number, project) }
+}
+
+#[test]
+fn a_host_stays_with_its_first_domain_until_the_operator_unbinds_it() {
+    if !possible() {
+        return;
+    }
+    let hosts = Hosts::boot(&[Make::named("a")]);
+    let place = hosts.setting().pool("clean_unbinds", false).open();
+    let keep =
+        "mkdir -p /home/ci/cache; [ -z \"$(ls /home/ci/cache)\" ] || exit 3; touch /home/ci/cache/of-red";
+    // A trial binds it to nothing.
+    place.order(&["try"]);
+    place.wait_until_idle(1);
+    place.run(&of("g/red", 1, false).script([keep])).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    // Its own domain finds its cache.
+    place
+        .run(&of("g/red", 2, false).script(["[ -e /home/ci/cache/of-red ]"]))
+        .expect_outcome(&Outcome::Success);
+    // No other: neither another project, nor the protected refs of the same one.
+    for (id, project, protected) in [(3, "g/blue", false), (4, "g/red", true)] {
+        place.wait_until_idle(1);
+        let refused = place.run(&of(project, id, protected));
+        refused.expect_outcome(&Outcome::RunnerSystemFailure);
+        let log = String::from_utf8_lossy(&refused.log).into_owned();
+        let sentence = "no host may run this job: a, the pool's only host, is bound to another trust domain; the \
+                        runner's administrator can add a host, or release one with `greenroom pool resume pool \
+                        --instance a --unbind`";
+        assert!(log.contains(sentence), "{log}");
+    }
+    let explained = place.order(&["explain", "a"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(explained.contains("stays with unprotected refs of g/red"), "{explained}");
+    // Not under a job.
+    let job = of("g/red", 5, false).script(["while [ ! -e /tmp/go ]; do sleep 0.05; done"]);
+    let handle = place.runner().start(&job);
+    handle.wait_for_stage("build_script");
+    let unbind = ["pool", "resume", "pool", "--instance", "a", "--unbind"];
+    let refused = place.greenroom(&unbind);
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("still runs a job"), "{words}");
+    hosts.machines[0].sh("touch /tmp/go");
+    handle.finish().expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    let said = place.order(&unbind);
+    assert!(said.contains("a belongs to no trust domain"), "{said}");
+    place.run(&of("g/blue", 6, true).script([keep])).expect_outcome(&Outcome::Success);
+    place.wait_until_idle(1);
+    place.run(&of("g/red", 7, false)).expect_outcome(&Outcome::RunnerSystemFailure);
     place.expect_sound();
 }
