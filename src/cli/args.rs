@@ -259,10 +259,13 @@ pub struct DoctorOptions {
     #[arg(long)]
     pub new_owner: bool,
     /// Show the key of a static host (`jump`: the jump host), and pin it
-    #[arg(long, value_name = "HOST", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
+    #[arg(long, value_name = "HOST", group = "one_host", conflicts_with_all = ["repair", "take_over", "new_owner", "json"])]
     pub pin: Option<String>,
-    /// With --pin: name of the host's pool [default: the only one]
-    #[arg(long, value_name = "NAME", requires = "pin")]
+    /// Print the script with which an account without root's login cleans a static host
+    #[arg(long, value_name = "HOST", group = "one_host", conflicts_with_all = ["repair", "take_over", "new_owner", "json", "boot"])]
+    pub clean_script: Option<String>,
+    /// With --pin or --clean-script: name of the host's pool [default: the only one]
+    #[arg(long, value_name = "NAME", requires = "one_host")]
     pub pool: Option<String>,
     /// With --pin: skip the question, and replace a pinned key
     #[arg(long, requires = "pin")]

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::error::CliError;
-use super::job_dirs::JobDirs;
 use super::program::calls;
 use crate::config::{Config, ConfigError, PoolConfig};
 use crate::core::ids::PoolName;
 use crate::keys::problem::{Place, Problems};
 use crate::port::clock::Clock;
-use crate::port::setup::{CleanScripts, PoolSetup, Setup};
-use crate::provider::{self, BuildContext, Calls, CleanDirs};
+use crate::port::setup::{Cleaning, PoolSetup, Setup};
+use crate::provider::{self, BuildContext, Calls, CleanDirs, StaticHostCalls};
 
 /// What a provider is built from, beside its table.
 #[derive(Clone)]
@@ -127,29 +126,33 @@ pub(super) fn build(
     if let Some(objection) = config.objection(pool, launches) {
         return Err(CliError::config(objection.into()));
     }
-    let policy = Arc::new(pool.policy_where(launches, registration.lifetime));
-    let clean_scripts = match registration.static_hosts {
-        Some(static_hosts) => {
-            let dirs = JobDirs::of(pool, &around.state_dir)?;
-            let script = |cache| {
-                let dirs = CleanDirs { builds: &dirs.builds, cache };
-                (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs).map_err(invalid)
-            };
-            let both = script(None)?.zip(script(Some(dirs.cache.as_str()))?);
-            both.map(|(keeps, empties)| CleanScripts {
-                keeps_cache: keeps.into(),
-                empties_cache: empties.into(),
-            })
-        }
+    let mut policy = pool.policy_where(launches, registration.lifetime);
+    let cleaning = match registration.static_hosts {
+        Some(static_hosts) => cleaning(static_hosts, pool).map_err(invalid)?.map(Rc::new),
         None => None,
     };
+    policy.clean_unbinds = unbinds(pool, cleaning.as_deref());
     Ok(PoolSetup {
-        clean_scripts,
-        policy,
+        cleaning,
+        policy: Arc::new(policy),
         provider,
         ready_command: pool.ready_command.clone(),
         clean_command: pool.clean_command.clone(),
     })
+}
+
+/// Greenroom's part of cleaning the hosts of a pool.
+pub(super) fn cleaning(
+    static_hosts: StaticHostCalls,
+    pool: &PoolConfig,
+) -> Result<Option<Cleaning>, Problems> {
+    let dirs = CleanDirs { builds: &pool.builds_dir, cache: &pool.cache_dir };
+    (static_hosts.clean)(&pool.name, &pool.provider.table, &dirs)
+}
+
+/// Whether cleaning releases a host from its trust domain. Without the operator's word, only cleaning by root does.
+pub(super) fn unbinds(pool: &PoolConfig, cleaning: Option<&Cleaning>) -> bool {
+    pool.clean_unbinds.unwrap_or_else(|| cleaning.is_some_and(|cleaning| cleaning.all_by_root))
 }
 
 fn one_line(error: &ConfigError) -> String {

@@ -24,6 +24,8 @@ pub struct PoolConfig {
     pub uses_given: bool,
     /// True if the file sets `max_lifetime`; 0 means no limit.
     pub lifetime_given: bool,
+    /// `None`: the file does not set it, and the way of cleaning decides.
+    pub clean_unbinds: Option<bool>,
     /// The interpreter of the job's scripts on the instance.
     pub shell: Shell,
     /// The directory of jobs' sources on the instance. Absolute there.
@@ -123,6 +125,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
     let shell = table.word("shell").or(Shell::Bash.as_str());
     let uses = draft.max_use_count.value().copied();
     let lifetime = draft.max_lifetime.value().copied();
+    let clean_unbinds = table.flag("clean_unbinds").into_value();
     let policy = Policy {
         max_instances: draft.max_instances.or(default.max_instances),
         capacity_per_instance: draft.capacity_per_instance.or(default.capacity_per_instance),
@@ -131,7 +134,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         launches_per_minute: table.count("launches_per_minute").or(default.launches_per_minute),
         max_lifetime: lifetime.filter(|limit| !limit.is_zero()).map(Lifetime),
         reuse,
-        clean_unbinds: clean_unbinds(table),
+        clean_unbinds: clean_unbinds.unwrap_or(false),
         schedules: schedules(table, &draft, &idle_policy),
         idle: idle_policy,
         timing,
@@ -142,6 +145,7 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         dirs_given: table.has("builds_dir") || table.has("cache_dir"),
         uses_given: uses.is_some(),
         lifetime_given: lifetime.is_some(),
+        clean_unbinds,
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
         builds_dir: draft.builds_dir.or("/builds".to_owned()),
         cache_dir: draft.cache_dir.or("/cache".to_owned()),
@@ -149,12 +153,6 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         clean_command: table.text("clean_command").into_value(),
         provider: provider(table)?,
     })
-}
-
-/// Whether a successful cleaning releases a static host from its trust domain. A cleaning from within the jobs' own
-/// account does not prove enough for that, so the operator has to say so.
-fn clean_unbinds(table: &Table<'_>) -> bool {
-    table.flag("clean_unbinds").or(false)
 }
 
 fn idle(table: &Table<'_>) -> IdleDraft {

@@ -15,7 +15,7 @@ use crate::core::pool::PoolState;
 use crate::core::report::FailedBoot;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
-use crate::port::connector::{ConnectError, Mark, RemoteCommand, StageEnd};
+use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::provider::{LaunchRequest, ProviderError, Termination};
 use crate::port::setup::PoolSetup;
 use crate::port::tail::Tail;
@@ -69,7 +69,7 @@ enum Absence {
 }
 
 /// How a command on an instance ended.
-enum CommandResult {
+pub(super) enum CommandResult {
     Passed,
     /// The problem, in one line.
     Failed(String),
@@ -285,7 +285,7 @@ impl Engine {
     }
 
     /// Runs a command on an instance.
-    async fn command(
+    pub(super) async fn command(
         &self,
         id: &InstanceId,
         command: &str,
@@ -296,14 +296,23 @@ impl Engine {
         let Some(endpoint) = state.instance(id).and_then(|i| i.endpoint.clone()) else {
             return Ok(CommandResult::Failed("the instance has no address".to_owned()));
         };
-        let mut tail = Tail::default();
         // The operator's commands have no input, and may change what a login gets. Greenroom's own script does not.
         let command = RemoteCommand { text: command, input, within, shared: !input.is_empty() };
-        let end = match self.connector.command(id, &endpoint, command, &mut tail).await {
-            Ok(end) => end,
-            Err(problem) => return Ok(CommandResult::Cut(problem.to_string())),
-        };
-        let how = match end {
+        Ok(match self.command_at(id, &endpoint, command).await {
+            Ok(result) => result,
+            Err(problem) => CommandResult::Cut(problem.to_string()),
+        })
+    }
+
+    /// The same over a login that may be another one than that of jobs; an error is one of the connection.
+    pub(super) async fn command_at(
+        &self,
+        id: &InstanceId,
+        endpoint: &Endpoint,
+        command: RemoteCommand<'_>,
+    ) -> Result<CommandResult, ConnectError> {
+        let (within, mut tail) = (command.within, Tail::default());
+        let how = match self.connector.command(id, endpoint, command, &mut tail).await? {
             StageEnd::Exited(0) => return Ok(CommandResult::Passed),
             StageEnd::Stopped => format!("not finished within {}", Pretty(within)),
             other => other.to_string(),
@@ -334,59 +343,6 @@ impl Engine {
         })
         .await?;
         Ok(EffectResult::Fine)
-    }
-
-    async fn clean(&self, id: &InstanceId, setup: &PoolSetup) -> Result<EffectResult, EngineError> {
-        if let Err(failure) = self.look_up(id, setup).await? {
-            return Ok(EffectResult::Failed(failure));
-        }
-        let state = self.store.load().await?;
-        let Some(host) = state.instance(id).filter(|host| host.phase == Phase::Cleaning) else {
-            return Ok(EffectResult::Fine);
-        };
-        let result = match (self.run_clean_script(host, setup).await?, &setup.clean_command) {
-            // The script has shown that the host runs commands.
-            (Some(CommandResult::Passed), None) => CommandResult::Passed,
-            (Some(CommandResult::Passed) | None, command) => {
-                let command = command.as_deref().unwrap_or("true");
-                self.command(id, command, "", setup.policy.timing.clean_timeout).await?
-            }
-            (Some(other), _) => other,
-        };
-        let why = match result {
-            CommandResult::Passed => {
-                self.commit(|state| request::cleaned(state, id, host.since, self.now())).await?;
-                return Ok(EffectResult::Fine);
-            }
-            // An unreachable host cannot be cleaned: it waits until it is reachable.
-            CommandResult::Cut(message) => {
-                return Ok(EffectResult::Failed(Failure { class: ErrorClass::Transient, message }));
-            }
-            CommandResult::Failed(why) => format!("cleaning failed: {why}"),
-        };
-        let at = self.now();
-        self.commit(|state| {
-            let cleaning = state.instance(id).is_some_and(|i| i.phase == Phase::Cleaning);
-            let out_of_service = || Change::OutOfService { instance: id.clone(), reason: why.clone() }.at(at);
-            cleaning.then(out_of_service).into_iter().collect()
-        })
-        .await?;
-        Ok(EffectResult::Fine)
-    }
-
-    /// Greenroom's part of cleaning; `None` if the provider has none.
-    async fn run_clean_script(
-        &self,
-        host: &Instance,
-        setup: &PoolSetup,
-    ) -> Result<Option<CommandResult>, EngineError> {
-        let Some(scripts) = &setup.clean_scripts else { return Ok(None) };
-        let keeps_domain = host.domain.is_some() && !setup.policy.clean_unbinds;
-        let script = if keeps_domain { &scripts.keeps_cache } else { &scripts.empties_cache };
-        let owner = self.host.leadership.identity().await?.owner;
-        let mark = Mark::new(&owner, &self.pool, &host.id);
-        let command = format!("exec /bin/sh -s -- {}", mark.as_str());
-        self.command(&host.id, &command, script, setup.policy.timing.clean_timeout).await.map(Some)
     }
 
     async fn terminate(

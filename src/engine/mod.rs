@@ -6,6 +6,7 @@
 mod accept;
 pub mod acquire;
 mod boot;
+mod clean;
 mod deadline;
 mod effect;
 mod exit;

@@ -1,11 +1,13 @@
 //! One pool's configuration, reloaded when it changes.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::provider::Provider;
+use crate::core::ids::InstanceId;
 use crate::core::policy::Policy;
 
 /// One pool, set up.
@@ -15,19 +17,51 @@ pub struct PoolSetup {
     pub provider: Rc<dyn Provider>,
     /// Run on a fresh instance before a job gets it; must exit 0.
     pub ready_command: Option<String>,
-    /// Greenroom's part of cleaning, if the provider has one.
-    pub clean_scripts: Option<CleanScripts>,
+    /// Greenroom's part of cleaning static hosts; `None`: it is turned off.
+    pub cleaning: Option<Rc<Cleaning>>,
     /// The operator's part of cleaning, run on a static host after Greenroom's part; must exit 0.
     pub clean_command: Option<String>,
 }
 
-/// Scripts for `/bin/sh`, whose argument is the mark of the host's jobs.
-#[derive(Debug, Clone)]
-pub struct CleanScripts {
-    /// For a host that stays with its trust domain.
-    pub keeps_cache: Rc<str>,
-    /// For a host that may serve another domain next: it must not keep what one domain has cached.
-    pub empties_cache: Rc<str>,
+/// The argument of cleaning scripts that leaves the cache as it is.
+pub const KEEP_CACHE: &str = "--keep-cache";
+
+/// Greenroom's part of cleaning static hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleaning {
+    /// For hosts that only the account of jobs can clean: a script for `/bin/sh`, whose arguments are the mark of the
+    /// host's jobs and, if the cache stays, `--keep-cache`.
+    pub by_account: String,
+    /// Hosts that another account cleans.
+    pub by_root: BTreeMap<InstanceId, RootCleaning>,
+    /// True if `by_root` has every host.
+    pub all_by_root: bool,
+    /// Shows, as the account of jobs, that a stage can begin after cleaning by root: a script, whose argument is the mark.
+    pub proof: String,
+}
+
+/// Cleaning as root, over a login of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootCleaning {
+    /// The account that logs in.
+    pub user: String,
+    /// Commands in the syntax of `/bin/sh` that read `script`. The first cleans everything, the second leaves the cache,
+    /// the third only checks whether cleaning is possible.
+    pub clean: String,
+    pub clean_keeping_cache: String,
+    pub check: String,
+    pub script: String,
+    /// `None`: the account is root.
+    pub sudo: Option<SudoRule>,
+}
+
+/// What an operator installs on a host where `sudo` makes the account root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SudoRule {
+    /// The path of the script, which belongs to root.
+    pub program: String,
+    /// The line for sudoers. It allows that program, with no argument of the caller's choice.
+    pub line: String,
 }
 
 impl PoolSetup {

@@ -17,6 +17,7 @@ use crate::keys::problem::{Problem, Problems};
 use crate::port::clock::Clock;
 use crate::port::finding::Finding;
 use crate::port::provider::Provider;
+use crate::port::setup::Cleaning;
 
 pub mod aws_ec2;
 pub mod cloud;
@@ -115,8 +116,8 @@ pub struct Registration {
 pub struct StaticHostCalls {
     /// Every host of the table, the jump host first.
     pub named: fn(&BuildContext, &toml::Table) -> Result<Vec<NamedHost>, Problems>,
-    /// Greenroom's own part of cleaning, as a script for `/bin/sh`; `None`: the table turns it off.
-    pub clean: fn(&PoolName, &toml::Table, &CleanDirs<'_>) -> Result<Option<String>, Problems>,
+    /// Greenroom's own part of cleaning; `None`: the table turns it off.
+    pub clean: fn(&PoolName, &toml::Table, &CleanDirs<'_>) -> Result<Option<Cleaning>, Problems>,
 }
 
 /// Directories that cleaning may touch in addition to those that each job recorded.
@@ -124,8 +125,7 @@ pub struct StaticHostCalls {
 pub struct CleanDirs<'a> {
     /// Contains the builds of all jobs.
     pub builds: &'a str,
-    /// Emptied by cleaning; `None`: the cache stays.
-    pub cache: Option<&'a str>,
+    pub cache: &'a str,
 }
 
 /// A host that the operator names.

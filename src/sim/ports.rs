@@ -169,7 +169,7 @@ impl Setup for SimSetup {
         let plan = Rc::clone(&world.config[&self.pool]);
         drop(world);
         let setup = PoolSetup {
-            clean_scripts: None,
+            cleaning: None,
             policy: Arc::clone(&plan.policy),
             provider: Rc::<SimProvider>::clone(&self.provider),
             ready_command: Some("ready".to_owned()),

@@ -1,7 +1,8 @@
 //! A host: an `sshd` with an address, a file system view and a process tree of its own, out of Linux namespaces.
 //!
-//! Each sees /home, /tmp and its accounts for itself, and nothing of the processes of others. Its account is `ci`, its
-//! disk the one that /home is on. It has no GitLab Runner. Everything goes with the process that holds the namespaces.
+//! Each sees /home, /tmp, /var/lib, /var/spool and its accounts for itself, and nothing of the processes of others. Its
+//! account for jobs is `ci`, its disk the one that /home is on. `root` and `janitor` may log in with the same key, to clean;
+//! the pristine copy of ci's home is made. It has no GitLab Runner. Everything goes with the process that holds the namespaces.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,6 +18,8 @@ use crate::setting::Setting;
 use crate::skipped::skipped;
 use crate::support::program;
 
+/// The first subordinate id of `ci`.
+pub const SUBORDINATE: u32 = 200_000;
 /// How long a host may take to answer.
 const BOOT: Duration = Duration::from_secs(30);
 /// Pairs of addresses in 198.18.0.0/15, which is set aside for tests (RFC 2544).
@@ -108,10 +111,11 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
     write("authorized_keys", &format!("{login}\n"));
     write(
         "passwd",
-        "root:x:0:0::/nowhere:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\nci:x:4711:4711::/home/ci:/bin/bash\n",
+        "root:x:0:0::/nowhere:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\nci:x:4711:4711::/home/ci:/bin/bash\njanitor:x:4712:4712::/home/janitor:/bin/sh\n",
     );
-    write("group", "root:x:0:\nnogroup:x:65534:\nci:x:4711:\n");
-    write("shadow", "root:*:1::::::\nci:*:1::::::\n");
+    write("group", "root:x:0:\nnogroup:x:65534:\nci:x:4711:\njanitor:x:4712:\n");
+    write("shadow", "root:*:1::::::\nci:*:1::::::\njanitor:*:1::::::\n");
+    write("subuid", &format!("ci:{SUBORDINATE}:65536\n"));
     write("profile", make.profile);
     write(
         "sshd_config",
@@ -133,10 +137,14 @@ fn lay_out(dir: &Path, make: &Make<'_>, login: &str) -> String {
              mount -t tmpfs -o mode=1777 tmp /tmp\nmount -t tmpfs -o mode=1777 tmp /var/tmp\n\
              mount -t tmpfs -o mode=1777 tmp /dev/shm\n\
              mount -t tmpfs run /run\nmkdir /run/sshd\n\
-             for f in passwd group shadow; do mount --bind /mnt/$f /etc/$f; done\n\
+             for d in /var/spool /var/lib /usr/local/sbin; do mount -t tmpfs -o mode=755 own $d; done\n\
+             [ ! -d /etc/sudoers.d ] || mount -t tmpfs -o mode=750 own /etc/sudoers.d\n\
+             for f in passwd group shadow subuid; do [ ! -e /etc/$f ] || mount --bind /mnt/$f /etc/$f; done\n\
              for d in /usr/local/bin /usr/bin /bin; do\n\
              [ ! -e $d/gitlab-runner ] || mount --bind /dev/null $d/gitlab-runner\ndone\n\
-             mkdir /home/ci\ncp /mnt/profile /home/ci/.bashrc\nchown -R 4711:4711 /home/ci\n\
+             mkdir /home/ci /home/janitor\ncp /mnt/profile /home/ci/.bashrc\nchown -R 4711:4711 /home/ci\n\
+             mkdir -m 700 /var/lib/greenroom-homes\ncp -a /home/ci /var/lib/greenroom-homes\n\
+             mkdir -p -m 1777 /var/spool/cron/crontabs /var/spool/cron/atjobs /var/lib/systemd/linger\n\
              cd /\n\
              while :; do {SSHD} -D -e -f /mnt/sshd_config </dev/null >/mnt/log 2>&1 || :; sleep 0.1; done\n",
             dir = dir.display()
@@ -175,7 +183,17 @@ impl Machine {
         run(&format!("ip -n {namespace} link set eth0 up"));
         run(&format!("ip -n {namespace} link set lo up"));
         let init = program::command("ip", dir.path())
-            .args(["netns", "exec", &namespace, "unshare", "--mount", "--pid", "--fork", "--kill-child"])
+            .args([
+                "netns",
+                "exec",
+                &namespace,
+                "unshare",
+                "--mount",
+                "--pid",
+                "--ipc",
+                "--fork",
+                "--kill-child",
+            ])
             .args(["--mount-proc", "sh"])
             .arg(dir.path().join("init"))
             .stdout(Stdio::null())
@@ -213,7 +231,17 @@ impl Machine {
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let output = program::command("nsenter", self.dir.path())
-            .args(["--mount", "--pid", "--net", "--target", &self.pid().to_string(), "sh", "-c", script])
+            .args([
+                "--mount",
+                "--pid",
+                "--net",
+                "--ipc",
+                "--target",
+                &self.pid().to_string(),
+                "sh",
+                "-c",
+                script,
+            ])
             .output()
             .expect("nsenter starts");
         String::from_utf8_lossy(&output.stdout).into_owned()

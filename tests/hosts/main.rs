@@ -21,6 +21,7 @@ mod processes;
 mod setting;
 #[path = "../support/skipped.rs"]
 mod skipped;
+mod sudo;
 #[path = "../support/mod.rs"]
 mod support;
 mod unbegun;

@@ -104,6 +104,7 @@ codes! {
     HOST_UNREACHABLE Error "host-unreachable" "A static host, or its jump host, does not respond.";
     HOST_KEY_CHANGED Error "host-key-changed" "A host presents a host key other than the configured or pinned one.";
     HOST_LOGIN_DENIED Error "host-login-denied" "A host denies the login.";
+    HOST_CLEAN_USER Error "host-clean-user" "The `clean_user` of a host cannot clean it.";
     HOST_CLIENT_SETUP Error "host-client-setup" "A key file or an SSH agent on the runner host cannot be used: hosts cannot be checked.";
     HOST_LOGIN_SHELL Error "host-login-shell" "The login shell of a host's user does not run commands.";
     HOST_SHELL_MISSING Error "host-shell-missing" "The pool's `shell` is not installed on a host.";
@@ -116,6 +117,7 @@ codes! {
     HOST_GIT_MISSING Warning "host-git-missing" "`git` is not installed on a host: jobs cannot fetch their sources.";
     HOST_GIT_LFS_MISSING Note "host-git-lfs-missing" "`git-lfs` is not installed on a host: projects that use Git LFS fail.";
     HOST_BOUND Note "host-bound" "Each static host of a pool stays with the trust domain of its first job.";
+    HOST_CLEANED Note "host-cleaned" "Static hosts of a pool serve all trust domains, after root has cleaned them.";
     HOST_SHARED Warning "host-shared" "Static hosts of a pool serve all trust domains, after a cleaning that a hostile job can evade.";
     HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not installed on a host: artifacts and caches fail.";
 

@@ -17,6 +17,9 @@ pub(in crate::cli) async fn doctor(place: &GlobalOptions, options: &DoctorOption
     if let Some(host) = &options.pin {
         return super::pin::pin(place, options, host).await;
     }
+    if let Some(host) = &options.clean_script {
+        return super::clean_script::print(place, options.pool.as_deref(), host);
+    }
     if let Some(pool) = &options.boot {
         return super::boot::boot(place, pool).await;
     }

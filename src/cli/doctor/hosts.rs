@@ -5,15 +5,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::code;
+use crate::cli::setup::{cleaning, unbinds};
 use crate::cli::ui::plural;
 use crate::config::PoolConfig;
 use crate::connector::ssh::{HostKey, Inspected, Ssh};
+use crate::core::endpoint::Endpoint;
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::text::clean_line;
 use crate::core::time::Pretty;
-use crate::port::connector::ConnectError;
+use crate::port::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd};
 use crate::port::finding::Finding;
+use crate::port::setup::{RootCleaning, SudoRule};
+use crate::port::tail::Tail;
 use crate::provider::{self, BuildContext, NamedHost};
 
 /// How long each step of a check may take.
@@ -44,29 +48,44 @@ pub(super) async fn check(pool: &PoolConfig, context: &BuildContext, ssh: &Ssh) 
     // The provider reports an invalid table, and keys that are not pinned.
     let hosts = (static_hosts.named)(context, &pool.provider.table).unwrap_or_default();
     let known = hosts.iter().filter(|host| !host.endpoint.host_key.is_empty() && host.blocked.is_none());
+    let cleaning = cleaning(static_hosts, pool).ok().flatten();
     let tries = known.map(async |host| {
         let jobs = host.capacity.unwrap_or(pool.policy.capacity_per_instance);
         let needs = Needs { pool: &pool.name, shell: pool.shell, builds: &pool.builds_dir, jobs };
         match try_out(host, &needs, ssh).await {
             Ok(None) => Vec::new(),
-            Ok(Some(seen)) => judge(host, &needs, &seen),
+            Ok(Some(seen)) => {
+                let mut found = judge(host, &needs, &seen);
+                if let Some(root) = cleaning.as_ref().and_then(|cleaning| cleaning.by_root.get(&host.name)) {
+                    found.extend(cannot_clean(host, needs.pool, root, ssh).await);
+                }
+                found
+            }
             Err(error) => vec![unusable(host, needs.pool, &error)],
         }
     });
-    let mut found = vec![kind(&pool.name, pool.policy.clean_unbinds)];
+    let by_root = cleaning.as_ref().is_some_and(|cleaning| cleaning.all_by_root);
+    let mut found = vec![kind(&pool.name, unbinds(pool, cleaning.as_ref()), by_root)];
     found.extend(join_all(tries).await.concat());
     found
 }
 
 /// Which trust domains the hosts serve, and what that is worth.
-fn kind(pool: &PoolName, unbinds: bool) -> Finding {
+fn kind(pool: &PoolName, unbinds: bool, by_root: bool) -> Finding {
+    if unbinds && by_root {
+        return code::HOST_CLEANED.noted(format!(
+            "hosts of pool `{pool}` serve all trust domains: `clean_user` leaves nothing of a job that was not root there"
+        ));
+    }
     if unbinds {
         let what = format!(
             "hosts of pool `{pool}` serve all projects (`clean_unbinds = true`), but cleaning runs as the jobs' own user: \
              what a hostile job hides there meets the jobs of other projects"
         );
-        return code::HOST_SHARED
-            .found(what, "remove `clean_unbinds = true`, unless all projects trust one another");
+        return code::HOST_SHARED.found(
+            what,
+            "set `clean_user`, or remove `clean_unbinds = true`, unless all projects trust one another",
+        );
     }
     code::HOST_BOUND.noted(format!(
         "each host of pool `{pool}` stays with the trust domain (`reuse`) of its first job: jobs never meet what another \
@@ -90,6 +109,34 @@ async fn try_out(host: &NamedHost, needs: &Needs<'_>, ssh: &Ssh) -> Result<Optio
     }
     let jobs = needs.jobs.min(MOST_CONNECTIONS);
     ssh.inspect(&host.name, &host.endpoint, jobs, &question(needs.builds), PATIENCE).await.map(Some)
+}
+
+/// Logs in as the account that cleans, and has its script check what it needs.
+async fn cannot_clean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, ssh: &Ssh) -> Option<Finding> {
+    let endpoint = Endpoint { user: root.user.clone(), ..host.endpoint.clone() };
+    let command = RemoteCommand { text: &root.check, input: &root.script, within: PATIENCE, shared: false };
+    let mut output = Tail::default();
+    let problem = match ssh.command(&host.name, &endpoint, command, &mut output).await {
+        Ok(StageEnd::Exited(0)) => return None,
+        Ok(end) => format!("{end}: {}", clean_line(output.text().as_bytes(), SAID)),
+        Err(error) => error.to_string(),
+    };
+    Some(unclean(host, pool, root, &problem))
+}
+
+fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str) -> Finding {
+    let (name, user) = (&host.name, &root.user);
+    let what = format!("`{user}` cannot clean host `{name}` of pool `{pool}`: {problem}");
+    let remedy = match &root.sudo {
+        None => format!(
+            "as root there, correct that; Greenroom's public key belongs in ~{user}/.ssh/authorized_keys"
+        ),
+        Some(SudoRule { program, line }) => format!(
+            "as root there, install what `greenroom doctor --clean-script {name} --pool {pool}` prints as {program} (owner \
+             root, mode 755), and write this line to /etc/sudoers.d/greenroom: {line}"
+        ),
+    };
+    code::HOST_CLEAN_USER.found(what, remedy)
 }
 
 /// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
@@ -227,7 +274,6 @@ fn judge(host: &NamedHost, needs: &Needs<'_>, seen: &Inspected) -> Vec<Finding> 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::core::endpoint::Endpoint;
     use crate::core::ids::InstanceId;
 
     fn host(pin: bool) -> NamedHost {
@@ -325,11 +371,20 @@ pub(super) mod tests {
             ConnectError::Local { what: problem },
         ];
         let mut all: Vec<Finding> = errors.iter().map(|error| unusable(&host(true), &pool, error)).collect();
-        all.extend([kind(&pool, true), kind(&pool, false)]);
+        all.extend([kind(&pool, true, true), kind(&pool, true, false), kind(&pool, false, false)]);
         let needs = Needs { pool: &pool, shell: Shell::Bash, builds: "/builds", jobs: 9 };
         let bare = Inspected { sessions: 1, shell: SLOW * 2, ..seen("runs-sh free-7") };
         all.extend(judge(&host(true), &needs, &bare));
         all.extend(judge(&host(true), &needs, &seen("runs-sh has-bash has-git")));
+        let root = RootCleaning {
+            user: "root".into(),
+            clean: String::new(),
+            clean_keeping_cache: String::new(),
+            check: String::new(),
+            script: String::new(),
+            sudo: None,
+        };
+        all.push(unclean(&host(true), &pool, &root, "there is no account ci"));
         all.extend(judge(&host(true), &needs, &seen("This account is currently not available.")));
         all
     }

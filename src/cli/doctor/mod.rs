@@ -1,6 +1,7 @@
 //! `doctor`: diagnoses the installation and suggests fixes.
 
 pub(in crate::cli) mod boot;
+mod clean_script;
 pub mod clock;
 pub mod code;
 pub(in crate::cli) mod command;

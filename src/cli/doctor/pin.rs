@@ -72,7 +72,11 @@ pub(super) async fn pin(
 }
 
 /// The host of that name, in the named pool or the only one that has it.
-fn find(context: &Context, pool: Option<&str>, name: &str) -> Result<(PoolName, NamedHost), CliError> {
+pub(super) fn find(
+    context: &Context,
+    pool: Option<&str>,
+    name: &str,
+) -> Result<(PoolName, NamedHost), CliError> {
     let around = context.surroundings()?;
     let named = pool.map(|pool| context.the_pool(Some(pool))).transpose()?;
     let (mut found, mut known) = (Vec::new(), Vec::new());

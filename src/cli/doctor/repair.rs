@@ -95,6 +95,7 @@ mod tests {
             take_over,
             new_owner,
             pin: None,
+            clean_script: None,
             boot: None,
             pool: None,
             yes: false,

@@ -130,9 +130,11 @@ fn provider_codes() -> BTreeSet<String> {
     let providers = concat!(env!("CARGO_MANIFEST_DIR"), "/src/provider");
     let mut codes = BTreeSet::new();
     for folder in std::fs::read_dir(providers).unwrap().map(|entry| entry.unwrap().path()) {
-        // `findings.rs` has what a provider reports after calls.
-        let read = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
-        let source = read("doctor.rs") + &read("findings.rs");
+        // `findings.rs` has what a provider reports after calls. A part of a provider may have its own `doctor.rs`.
+        let parts = std::fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let files = parts.map(|part| part.join("doctor.rs"));
+        let files = files.chain([folder.join("doctor.rs"), folder.join("findings.rs")]);
+        let source: String = files.map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect();
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let kind = format!("{}-", name.split('_').next().unwrap());
         let quoted = source.split('"').filter(|text| text.starts_with(&kind));

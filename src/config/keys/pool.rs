@@ -160,7 +160,7 @@ const REUSE_KEY: Key = key("reuse", Word(REUSE), Value("\"project\""), Request)
          where an instance serves several jobs: see `max_use_count` and `clean_unbinds`.",
     );
 
-const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Value("false"), Pass)
+const CLEAN_UNBINDS: Key = key("clean_unbinds", Flag, Words("`true` if `clean_user` cleans each host, else `false`"), Pass)
     .means("Whether a static host may serve any job after a successful cleaning.")
     .interacts(
         "With `false` a host stays with the trust domain of its first job (see `reuse`), and keeps its cache. \

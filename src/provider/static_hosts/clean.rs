@@ -1,26 +1,74 @@
-//! Greenroom's own part of cleaning: the variables of the script, and the script itself (clean.sh).
+//! Greenroom's own part of cleaning: the variables of the scripts, and who runs which of them (clean.sh, clean_root.sh).
 
-use super::settings::Settings;
-use crate::core::ids::PoolName;
+use std::collections::BTreeMap;
+
+use super::settings::{Host, Settings};
+use crate::core::ids::{InstanceId, PoolName};
 use crate::keys::problem::Problems;
+use crate::port::setup::{Cleaning, KEEP_CACHE, RootCleaning, SudoRule};
 use crate::provider::CleanDirs;
 
-/// The script for `/bin/sh`; `None`: the table turns it off. Its one argument is the mark of the host's jobs.
-pub(super) fn script(
+/// Pristine copies of homes, by the name of their account. Only root enters this directory.
+const SKELETONS: &str = "/var/lib/greenroom-homes";
+/// The script of an account that needs `sudo`, without the name of the account that it cleans.
+const PROGRAM: &str = "/usr/local/sbin/greenroom-clean";
+
+/// `None`: the table turns it off.
+pub(super) fn cleaning(
     pool: &PoolName,
     table: &toml::Table,
     dirs: &CleanDirs<'_>,
-) -> Result<Option<String>, Problems> {
+) -> Result<Option<Cleaning>, Problems> {
     let settings = Settings::read(pool, table)?;
     if !settings.clean {
         return Ok(None);
     }
     let variables = [
         format!("builds={}", quoted(dirs.builds)),
-        format!("cache={}", quoted(dirs.cache.unwrap_or_default())),
+        format!("cache={}", quoted(dirs.cache)),
         format!("dedicated={}", u8::from(settings.dedicated_user)),
     ];
-    Ok(Some(format!("{}\n{}", variables.join("\n"), include_str!("clean.sh"))))
+    let by_account = format!("{}\n{}", variables.join("\n"), include_str!("clean.sh"));
+    let by_root = settings.hosts.iter().filter_map(|host| {
+        let user = host.clean_user.as_ref()?;
+        Some((InstanceId::new(&host.name), root_cleaning(user, host, dirs)))
+    });
+    let by_root: BTreeMap<_, _> = by_root.collect();
+    let all_by_root = by_root.len() == settings.hosts.len();
+    let proof = include_str!("clean_proof.sh").to_owned();
+    Ok(Some(Cleaning { by_account, by_root, all_by_root, proof }))
+}
+
+/// `user` cleans a host.
+fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning {
+    let account = &host.server.user;
+    let variables = [
+        "#!/bin/sh".to_owned(),
+        format!("account={}", quoted(account)),
+        format!("builds={}", quoted(dirs.builds)),
+        format!("cache={}", quoted(dirs.cache)),
+        format!("skeleton={}", quoted(&format!("{SKELETONS}/{account}"))),
+    ];
+    let script = format!("{}\n{}", variables.join("\n"), include_str!("clean_root.sh"));
+    let user = user.to_owned();
+    if user == "root" {
+        let clean = "exec /bin/sh -s".to_owned();
+        let clean_keeping_cache = format!("{clean} -- {KEEP_CACHE}");
+        let check = format!("{clean} -- --check");
+        return RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: None };
+    }
+    let program = format!("{PROGRAM}-{account}");
+    // A script of another version, or for other directories, would clean something else.
+    let clean = format!(
+        "cmp -s - {program} || {{ echo {program} is missing or differs: \
+         install what greenroom doctor --clean-script {} prints; exit 1; }}; exec sudo -n {program}",
+        host.name
+    );
+    let clean_keeping_cache = format!("{clean} {KEEP_CACHE}");
+    let check = format!("{clean} --check");
+    let line =
+        format!("{user} ALL=(root) NOPASSWD: {program} \"\", {program} {KEEP_CACHE}, {program} --check");
+    RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: Some(SudoRule { program, line }) }
 }
 
 /// Quotes any text as one word for a shell.
@@ -39,8 +87,6 @@ mod tests {
     use super::*;
     use crate::shells::shells;
 
-    const MARK: &str = "owner.pool.host";
-
     /// An account's home with builds and a cache in it.
     struct Home(tempfile::TempDir);
 
@@ -57,8 +103,14 @@ mod tests {
             self.0.path().join(name)
         }
 
+        /// No other test's cleaning finds its processes.
+        fn mark(&self) -> String {
+            let name = self.0.path().file_name().unwrap().to_str().unwrap();
+            format!("owner.pool.{}", name.trim_start_matches('.'))
+        }
+
         fn notes(&self) -> PathBuf {
-            self.path(".greenroom").join(MARK)
+            self.path(".greenroom").join(self.mark())
         }
 
         fn note(&self, session: u32, builds: &Path) {
@@ -76,13 +128,13 @@ mod tests {
                 "user = \"ci\"\nkey = \"/k\"\n[[host]]\nname = \"h\"\naddress = \"h\"".parse().unwrap();
             let (builds, cache) = (self.path("builds"), self.path("cache"));
             let (builds, cache) = (builds.to_str().unwrap(), cache.to_str().unwrap());
-            let dirs = CleanDirs { builds, cache: Some(cache) };
-            let script = script(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap();
+            let dirs = CleanDirs { builds, cache };
+            let script = cleaning(&PoolName::new("macs"), &table, &dirs).unwrap().unwrap().by_account;
             let file = self.path("script");
             std::fs::write(&file, edit(&script)).unwrap();
             let output = Command::new(shell[0])
                 .args(&shell[1..])
-                .args(["-s", "--", MARK])
+                .args(["-s", "--", &self.mark()])
                 .env("HOME", self.0.path())
                 .stdin(std::fs::File::open(&file).unwrap())
                 .output()
@@ -101,11 +153,13 @@ mod tests {
             command.env("GREENROOM_TRACE", format!("/{mark}/"));
         }
         let child = command.spawn().unwrap();
-        let stat = format!("/proc/{}/stat", child.id());
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+        // While it becomes `sleep`, its environment cannot be read.
         let leads = || {
-            let stat = std::fs::read_to_string(&stat).unwrap();
-            let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap().to_owned();
-            session == child.id().to_string()
+            let stat = read("stat");
+            let (name, rest) = stat.rsplit_once(") ").unwrap();
+            let is_leader = rest.split(' ').nth(3) == Some(&child.id().to_string());
+            is_leader && name.ends_with("(sleep") && read("environ").contains(mark.unwrap_or_default())
         };
         let until = Instant::now() + Duration::from_secs(30);
         while !leads() {
@@ -129,8 +183,8 @@ mod tests {
             let elsewhere = (shell[0] != "busybox").then_some(without_proc);
             for (text, way) in linux.into_iter().chain(elsewhere) {
                 let home = Home::new();
-                let (mut noted, mut marked) = (sleeper(None), sleeper(Some(MARK)));
-                let (mut other, mut plain) = (sleeper(Some("owner.pool.host-2")), sleeper(None));
+                let (mut noted, mut marked) = (sleeper(None), sleeper(Some(&home.mark())));
+                let (mut other, mut plain) = (sleeper(Some(&format!("{}-2", home.mark()))), sleeper(None));
                 home.note(noted.id(), &home.path("builds/x1"));
                 std::fs::create_dir_all(home.path("builds/x1.tmp")).unwrap();
                 std::fs::create_dir_all(home.path("builds/x2")).unwrap();
@@ -252,10 +306,33 @@ mod tests {
     #[test]
     fn a_table_may_want_none_and_paths_may_hold_anything() {
         let table = "user = \"ci\"\nkey = \"/k\"\nclean = false\n[[host]]\nname = \"h\"\naddress = \"h\"";
-        let dirs = CleanDirs { builds: "/it's here", cache: None };
-        let script = |table: &str| script(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap();
-        assert_eq!(script(table), None);
-        let text = script(&table.replace("false", "true")).unwrap();
-        assert!(text.starts_with("builds='/it'\\''s here'\ncache=''\ndedicated=0\n"), "{text}");
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache" };
+        let cleaning =
+            |table: &str| cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap();
+        assert_eq!(cleaning(table), None);
+        let text = cleaning(&table.replace("false", "true")).unwrap().by_account;
+        assert!(text.starts_with("builds='/it'\\''s here'\ncache='/cache'\ndedicated=0\n"), "{text}");
+    }
+
+    #[test]
+    fn root_cleans_over_its_own_login_or_by_a_rule_without_a_choice() {
+        let table = "user = \"ci\"\nkey = \"/k\"\ndedicated_user = true\nclean_user = \"root\"\n\
+                     [[host]]\nname = \"a\"\naddress = \"a\"\n\
+                     [[host]]\nname = \"b\"\naddress = \"b\"\nuser = \"it\"\nclean_user = \"janitor\"";
+        let dirs = CleanDirs { builds: "/it's here", cache: "/cache" };
+        let cleaning = cleaning(&PoolName::new("macs"), &table.parse().unwrap(), &dirs).unwrap().unwrap();
+        let [a, b] = ["a", "b"].map(|name| &cleaning.by_root[&InstanceId::new(name)]);
+        assert_eq!((a.user.as_str(), a.clean.as_str(), &a.sudo), ("root", "exec /bin/sh -s", &None));
+        let begins = "#!/bin/sh\naccount='it'\nbuilds='/it'\\''s here'\ncache='/cache'\n\
+                      skeleton='/var/lib/greenroom-homes/it'\n# ";
+        assert!(b.script.starts_with(begins), "{}", b.script);
+        let rule = b.sudo.as_ref().unwrap();
+        let program = "/usr/local/sbin/greenroom-clean-it";
+        assert_eq!(rule.program, program);
+        assert_eq!(
+            rule.line,
+            format!("janitor ALL=(root) NOPASSWD: {program} \"\", {program} --keep-cache, {program} --check")
+        );
+        assert!(b.clean.ends_with(&format!("exec sudo -n {program}")), "{}", b.clean);
     }
 }

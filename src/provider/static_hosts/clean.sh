@@ -1,6 +1,7 @@
 # Cleans this host after jobs: stops their processes, removes their files. For any POSIX shell, Linux and macOS.
-# Set above: builds, cache (empty: keep it), dedicated (1: only jobs use this account). Argument: the mark.
+# Set above: builds, cache, dedicated (1: only jobs use this account). Arguments: the mark, --keep-cache.
 mark=$1
+[ "${2-}" != --keep-cache ] || cache=
 grace=5     # seconds from TERM to KILL
 killing=10  # seconds from KILL to failure
 least=100   # MiB that must be free afterwards

@@ -26,6 +26,9 @@ pub(super) const TABLES: &[KeyTable] = &[
                 .means("Whether only jobs use the account; cleaning then stops every process of it, and removes \
                         its files from temporary directories.")
                 .interacts("Refused where the account is root. No effect with `clean = false`."),
+            CLEAN_USER
+                .or(Words("jobs' own account cleans"))
+                .interacts("Each host may have its own. Only with `dedicated_user = true`."),
             key("jump", Table, Words("hosts are connected to directly"), Within)
                 .means("A host through which all connections go."),
             key("host", Tables, Required, Within).means("The hosts, one table each.").interacts(
@@ -47,6 +50,7 @@ pub(super) const TABLES: &[KeyTable] = &[
             AGENT,
             AGENT_KEY,
             HOST_KEY,
+            CLEAN_USER.or(Words("`clean_user` of the provider's table")),
             key("capacity", Range(1, u32::MAX), Words("`capacity_per_instance` of the pool"), Pass)
                 .unit("jobs")
                 .means("Jobs that may share the host at the same time.")
@@ -70,6 +74,10 @@ pub(super) const TABLES: &[KeyTable] = &[
 
 const ADDRESS: Key = key("address", Text, Required, Pass).means("IP address or name of the host.");
 const USER: Key = key("user", Text, Required, Pass).means("Account that logs in and runs jobs.");
+const CLEAN_USER: Key = key("clean_user", Text, Required, Pass).means(
+    "Account that cleans: `root`, or one that a rule of `sudo` lets run the cleaning script. It logs in with \
+            the key of `user`.",
+);
 const PORT: Key = key("port", Range(1, 65535), Required, Pass).means("Port of the SSH server.");
 const KEY: Key = key("key", HostPath, Required, Pass)
     .means("File of the private key that logs in, Ed25519 or ECDSA, without a passphrase.")

@@ -34,7 +34,7 @@ pub const REGISTRATION: Registration = Registration {
     build,
     guest_dirs: None,
     lifetime: None,
-    static_hosts: Some(StaticHostCalls { named, clean: clean::script }),
+    static_hosts: Some(StaticHostCalls { named, clean: clean::cleaning }),
     doctor: doctor::doctor,
 };
 

@@ -31,6 +31,8 @@ pub(super) struct Settings {
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) server: Server,
+    /// The account that cleans; `None`: `server.user`.
+    pub(super) clean_user: Option<String>,
     /// Number of concurrent jobs; `None`: the pool's `capacity_per_instance`.
     pub(super) capacity: Option<u32>,
 }
@@ -53,6 +55,7 @@ struct Defaults {
     user: Got<String>,
     key: Got<LoginKey>,
     port: u16,
+    clean_user: Got<String>,
 }
 
 impl Settings {
@@ -62,7 +65,12 @@ impl Settings {
 
     fn of(table: &Table<'_>) -> Self {
         let (user, key) = (table.text("user"), login_key(table));
-        let defaults = Defaults { user, key, port: table.count("port").or(SSH_PORT) };
+        let defaults = Defaults {
+            user,
+            key,
+            port: table.count("port").or(SSH_PORT),
+            clean_user: table.parsed("clean_user", table.text("clean_user"), plain_account),
+        };
         // The hosts' port does not apply to the jump host.
         let for_jump = Defaults { port: SSH_PORT, ..defaults.clone() };
         let dedicated_user = table.flag("dedicated_user").or(false);
@@ -82,10 +90,28 @@ impl Settings {
             );
             table.refuse("dedicated_user", why);
         }
+        let clean = table.flag("clean").or(true);
+        for (host_table, host) in hosts.iter().filter(|(_, host)| host.clean_user.is_some()) {
+            let why = if !clean {
+                "has no effect with `clean = false`".to_owned()
+            } else if !dedicated_user {
+                "needs `dedicated_user = true`: it stops all processes of the account, and resets its home"
+                    .to_owned()
+            } else if host.clean_user.as_ref() == Some(&host.server.user) {
+                "is the account of jobs: name `root`, or an account that no job has".to_owned()
+            } else if let Err(why) = plain_account(host.server.user.clone()) {
+                format!("cannot clean the account `user`, which {why}")
+            } else {
+                continue;
+            };
+            let own = host_table.text("clean_user");
+            (if own.is_absent() { table } else { *host_table }).refuse("clean_user", why);
+            break;
+        }
         Self {
             hosts: hosts.into_iter().map(|(_, host)| host).collect(),
             jump: table.table("jump").into_value().and_then(|jump| server(&jump, &for_jump)),
-            clean: table.flag("clean").or(true),
+            clean,
             dedicated_user,
         }
     }
@@ -101,7 +127,9 @@ fn host(table: &Table<'_>, defaults: &Defaults) -> Option<Host> {
     let name = table.parsed("name", name, plain_name);
     let capacity = table.count("capacity").into_value();
     let server = server(table, defaults)?;
-    Some(Host { name: name.into_value()?, server, capacity })
+    let clean_user = table.parsed("clean_user", table.text("clean_user"), plain_account);
+    let clean_user = clean_user.over(&defaults.clean_user).clone().into_value();
+    Some(Host { name: name.into_value()?, server, clean_user, capacity })
 }
 
 fn server(table: &Table<'_>, defaults: &Defaults) -> Option<Server> {
@@ -154,6 +182,15 @@ fn plain_name(name: String) -> Result<String, String> {
     Err(format!("is {name:?}, {wrong}"))
 }
 
+/// Names of accounts that a shell and sudoers take as they are.
+fn plain_account(name: String) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(plain) {
+        return Ok(name);
+    }
+    Err(format!("is {name:?}, expected letters, digits, `-`, `_` and `.`, beginning with a letter"))
+}
+
 fn host_key(text: &str) -> Result<String, String> {
     let mut fields = text.split_whitespace();
     match (fields.next(), fields.next()) {
@@ -195,6 +232,15 @@ mod tests {
 
     fn read(text: &str) -> Result<Settings, String> {
         settings(&text.parse().unwrap()).map_err(|problems| problems.to_string())
+    }
+
+    #[track_caller]
+    fn expect_refused(text: &str, path: &str, message: &str) {
+        let problems = settings(&text.parse().unwrap()).unwrap_err();
+        let error = problems.to_string();
+        assert!(error.starts_with(message) && problems.0.len() == 1, "{error}\n is not\n{message}");
+        let path = format!("pool.linux.provider.{path}");
+        assert_eq!(problems.0[0].marks[0].0.path, path.trim_end_matches('.'), "{error}");
     }
 
     #[test]
@@ -288,11 +334,43 @@ mod tests {
                 "`dedicated_user` is true, but jobs on host \"a\" run as root",
             ),
         ] {
-            let problems = settings(&text.parse().unwrap()).unwrap_err();
-            let error = problems.to_string();
-            assert!(error.starts_with(message) && problems.0.len() == 1, "{error}\n is not\n{message}");
-            let path = format!("pool.linux.provider.{path}");
-            assert_eq!(problems.0[0].marks[0].0.path, path.trim_end_matches('.'), "{error}");
+            expect_refused(&text, path, message);
+        }
+    }
+
+    #[test]
+    fn an_account_that_cleans_is_another_one_and_needs_an_account_of_jobs_alone() {
+        let host = "[[host]]\nname = \"a\"\naddress = \"h\"\n";
+        for (text, path, message) in [
+            (
+                format!("{COMMON}clean_user = \"root\"\n{host}"),
+                "clean_user",
+                "`clean_user` needs `dedicated_user = true`",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean = false\n{host}clean_user = \"root\"\n"),
+                "host.0.clean_user",
+                "`clean_user` has no effect with `clean = false`",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean_user = \"ci\"\n{host}"),
+                "clean_user",
+                "`clean_user` is the account of jobs",
+            ),
+            (
+                format!("{COMMON}dedicated_user = true\nclean_user = \"a b\"\n{host}"),
+                "clean_user",
+                "`clean_user` is \"a b\", expected letters",
+            ),
+            (
+                format!(
+                    "user = \"ALL\\\\\"\nkey = \"/k\"\ndedicated_user = true\n{host}clean_user = \"root\"\n"
+                ),
+                "host.0.clean_user",
+                "`clean_user` cannot clean the account `user`, which is",
+            ),
+        ] {
+            expect_refused(&text, path, message);
         }
     }
 

@@ -70,6 +70,7 @@ impl Bench {
         };
         let mut given = DoctorOptions {
             pin: None,
+            clean_script: None,
             boot: None,
             pool: None,
             yes: false,

@@ -199,7 +199,7 @@ impl Bench {
             policy: Arc::new(Policy { timing, ..Policy::default() }),
             provider: Rc::clone(cloud) as Rc<dyn Provider>,
             ready_command: None,
-            clean_scripts: None,
+            cleaning: None,
             clean_command: None,
         };
         let say = |text: &str| self.printed.borrow_mut().push_str(text);

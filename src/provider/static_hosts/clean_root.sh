@@ -1,0 +1,213 @@
+# Cleans this host as root after the jobs of one account: ends its processes, removes its files, resets its home.
+# For any POSIX shell, Linux and macOS. With --keep-cache the cache stays; --check only checks whether this can be done.
+# Set above: account, builds, cache, skeleton. Nothing else comes from outside.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+LC_ALL=C
+export PATH LC_ALL
+unset IFS
+umask 077
+set -f      # a job chooses file names: nothing expands them
+killing=10  # seconds until a process that stays fails the cleaning
+least=100   # MiB that must be free afterwards
+waste=4290000000  # first of the user ids that nobody has
+
+fail() { echo "$*"; exit 1; }
+
+keep=0 only_check=0
+case ${1-} in
+  '') ;;
+  --keep-cache) keep=1 ;;
+  --check) only_check=1 ;;
+  *) fail "the argument $1 is unknown" ;;
+esac
+cd / || fail "cannot enter /"
+[ "$(id -u)" = 0 ] || fail "does not run as root"
+uid=$(id -u "$account" 2>/dev/null) || fail "there is no account $account"
+[ "$uid" -gt 0 ] || fail "refuses to clean the account of root"
+# The account's name consists of plain characters: the configuration allows no others.
+eval "home=~$account"
+case $home in /?*) ;; *) fail "$account has no home directory" ;; esac
+[ ! -L "$home" ] && [ -d "$home" ] || fail "$home, the home of $account, is not a directory"
+[ -n "$(find "$home" -prune -user "$uid")" ] || fail "$home, the home of $account, does not belong to it"
+
+# The pristine copy counts only where no job can reach it.
+vault=${skeleton%/*}
+[ -d "$skeleton" ] && [ ! -L "$skeleton" ] ||
+  fail "there is no copy of the home in $skeleton: make it as root with install -d -m 700 $vault && cp -a $home $skeleton"
+[ -n "$(find "$vault" -prune -type d -user 0 ! -perm -001 ! -perm -010)" ] ||
+  fail "others than root can reach $skeleton: run chown root $vault && chmod 700 $vault"
+
+# All ids of the account: a process or a file of a container without root has one of its subordinate ids.
+ranges= owned="-user $uid"
+if [ -r /etc/subuid ]; then
+  while IFS=: read -r name first count; do
+    case $name in "$account" | "$uid") ;; *) continue ;; esac
+    [ "$first" -gt 0 ] 2>/dev/null && [ "$count" -gt 0 ] 2>/dev/null || continue
+    ranges="$ranges $first:$((first + count - 1))"
+    owned="$owned -o ( -uid +$((first - 1)) -a -uid -$((first + count)) )"
+  done </etc/subuid
+fi
+
+# Ends every process of a user id, with one call to the kernel, so that none can fork meanwhile. The caller has that id
+# only as its effective one: no process of the account may signal or trace it, and it may signal no process of others.
+perl='$n = $ARGV[0]; ($<, $>) = ($ARGV[1], $n); exit 3 if $n < 1 || $> != $n || $< != $ARGV[1]; kill "KILL", -1'
+python='import os, sys; n, o = map(int, sys.argv[1:]); n < 1 or os.setresuid(o, n, o) or os.kill(-1, 9)'
+if command -v perl >/dev/null; then
+  end_all() { perl -e "$perl" "$1" $((waste + $1 % 1000000)); }
+elif command -v python3 >/dev/null; then
+  end_all() { python3 -I -c "$python" "$1" $((waste + $1 % 1000000)); }
+else
+  fail "needs perl or python3, to end all processes of an account at the same moment"
+fi
+
+ours() {
+  [ "$1" != "$uid" ] || return 0
+  for r in $ranges; do
+    [ "$1" -lt "${r%:*}" ] || [ "$1" -gt "${r#*:}" ] || return 0
+  done
+  return 1
+}
+
+# Sets `found` to the living processes, and `ids` to their user ids. A name in `status` has no line breaks. A process whose
+# first thread has ended looks like a zombie, but has other threads.
+find_processes() {
+  found= ids=" "
+  if [ -r /proc/self/status ]; then
+    set +f
+    all=$(grep -shE '^(State|Pid|Uid|Threads):' /proc/[0-9]*/status)
+    set -f
+    for word in $all; do
+      case $word in State: | Pid: | Uid: | Threads:) key=$word n=0; continue ;; esac
+      n=$((n + 1))
+      case $key$n in
+        State:1) state=$word users= ;;
+        Pid:1) pid=$word ;;
+        Uid:*) users="$users $word" ;;
+        Threads:1) case $state in [ZX]) [ "$word" -gt 1 ] || continue ;; esac; judge $users ;;
+      esac
+    done
+  else
+    all=$(ps -Axo pid=,uid=,ruid=,stat=)
+    set -- $all
+    while [ $# -ge 4 ]; do
+      pid=$1
+      case $4 in Z*) ;; *) judge "$2" "$3" ;; esac
+      shift 4
+    done
+  fi
+}
+
+judge() {
+  for u in "$@"; do
+    if ours "$u"; then
+      found="$found $pid"
+      case $ids in *" $u "*) ;; *) ids="$ids$u " ;; esac
+    fi
+  done
+}
+
+# Ends what is found and looks again, until nothing is found.
+slice=/sys/fs/cgroup/user.slice/user-$uid.slice
+end_processes() {
+  began=$(date +%s)
+  while :; do
+    # Where systemd keeps the account's processes together, this also ends those under any other id.
+    [ ! -w "$slice/cgroup.kill" ] || echo 1 2>/dev/null >"$slice/cgroup.kill"
+    end_all "$uid" || fail "cannot signal the processes of $account"
+    find_processes
+    [ -n "$found" ] || return 0
+    for u in $ids; do [ "$u" = "$uid" ] || end_all "$u" || fail "cannot signal the processes of id $u"; done
+    [ $(($(date +%s) - began)) -lt $killing ] || fail "cannot end the processes$found of $account"
+    sleep 0.02 2>/dev/null || sleep 1
+  done
+}
+
+# What others would start for the account, or keep for it.
+forget_plans() {
+  for d in /var/spool/cron/crontabs /var/spool/cron /var/spool/cron/tabs /var/at/tabs /var/cron/tabs \
+    /var/lib/systemd/linger /var/mail /var/spool/mail; do
+    [ ! -f "$d/$account" ] || rm -f "$d/$account" || fail "cannot remove $d/$account"
+  done
+}
+
+# System V memory, queues and semaphores are no files.
+remove_ipc() {
+  if [ -r /proc/sysvipc/shm ]; then
+    while read -r x id x x x x x u x c x; do drop_ipc -m "$id" "$u" "$c"; done </proc/sysvipc/shm
+    while read -r x id x x x x x u x c x; do drop_ipc -q "$id" "$u" "$c"; done </proc/sysvipc/msg
+    while read -r x id x x u x c x; do drop_ipc -s "$id" "$u" "$c"; done </proc/sysvipc/sem
+  else
+    for kind in m q s; do
+      ipcs -$kind 2>/dev/null | while read -r t id x x owner x; do
+        [ "$t" != $kind ] || [ "$owner" != "$account" ] || ipcrm -$kind "$id"
+      done
+    done
+  fi
+}
+
+# The first line of each list has words instead of numbers.
+drop_ipc() {
+  case $3$4 in *[!0-9]*) return ;; esac
+  ours "$3" || ours "$4" || return 0
+  ipcrm "$1" "$2" || fail "cannot remove IPC object $2 of $account"
+}
+
+# A link that a job made must not lead this shell away.
+plain() {
+  part=$1
+  while [ -n "$part" ]; do
+    [ ! -L "$part" ] || [ -n "$(find "$part" -prune -user 0)" ] || fail "$part, a part of $1, is a link of a job"
+    part=${part%/*}
+  done
+}
+
+# In the home everything goes, elsewhere only what belongs to the account. No link is followed, no mount is entered.
+remove_files() {
+  set --
+  [ "$keep" != 1 ] || set -- ! -path "$cache" ! -path "$cache/*"
+  if ! find "$home" -xdev -mindepth 1 "$@" -delete 2>/dev/null; then
+    # Both directories may be mounts, and the cache may stay: the directories above them remain.
+    left=$(find "$home" -xdev -mindepth 1 "$@" 2>/dev/null | while read -r f; do
+      case "$builds/ $cache/" in "$f"/* | *" $f"/*) ;; *) echo "$f"; break ;; esac
+    done)
+    [ -z "$left" ] || fail "cannot remove $left"
+  fi
+  plain "$builds"
+  [ "$keep" = 1 ] || plain "$cache"
+  set --
+  [ "$keep" = 1 ] || [ ! -d "$cache" ] || set -- "$cache/"
+  for d in "$builds" /tmp /var/tmp /dev/shm /dev/mqueue /run/lock /var/crash /run/user/$uid /private/var/folders \
+    /var/spool/cron/atjobs /var/spool/at /var/at/jobs; do
+    [ ! -d "$d" ] || set -- "$@" "$d/"
+  done
+  if ! find "$@" -xdev -mindepth 1 \( $owned \) -delete 2>/dev/null; then
+    left=$(find "$@" -xdev -mindepth 1 \( $owned \) 2>/dev/null | head -n 1)
+    [ -z "$left" ] || fail "cannot remove $left"
+  fi
+}
+
+if [ $only_check = 1 ]; then
+  echo "may clean"
+  exit 0
+fi
+forget_plans
+end_processes
+rounds=0
+while :; do
+  remove_ipc
+  remove_files
+  # Later than the first scan: what appeared meanwhile may have made files.
+  find_processes
+  [ -n "$found" ] || break
+  rounds=$((rounds + 1))
+  [ $rounds -lt 5 ] || fail "processes of $account appear again and again"
+  end_processes
+done
+cp -a "$skeleton/." "$home/" || fail "cannot copy $skeleton to $home"
+free=$(df -Pk "$home" | { read -r x; read -r x x x free x; echo "$free"; })
+[ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $home"
+if [ -d "$builds" ]; then
+  [ -z "$(find "$builds/" -xdev -mindepth 1 2>/dev/null | head -n 1)" ] || fail "$builds is not empty"
+  free=$(df -Pk "$builds" | { read -r x; read -r x x x free x; echo "$free"; })
+  [ "$free" -ge $((least * 1024)) ] || fail "only $((free / 1024)) MiB are free in $builds"
+fi
