@@ -9,6 +9,7 @@
 mod away;
 mod clean;
 mod domains;
+mod hostile;
 mod machine;
 mod operators;
 #[path = "../jobs/place.rs"]
