@@ -9,6 +9,7 @@ use super::choosing;
 use super::cloud::Machine;
 use super::fault::Fault;
 use super::keeping;
+use super::stages;
 use super::steps::Pid;
 use super::truth::{Live, Session};
 use super::world::World;
@@ -29,7 +30,7 @@ pub(super) const ALLOWANCE_MS: u64 = 15_000;
 const HELD_UP_MS: u64 = 60_000;
 
 /// The jobs that may share, by an independent reading of the policy.
-fn domain(reuse: Reuse, job: &JobFacts) -> String {
+pub(super) fn domain(reuse: Reuse, job: &JobFacts) -> String {
     let protected = if job.protected { " on protected refs" } else { "" };
     match reuse {
         Reuse::Any => "everybody".to_owned(),
@@ -252,6 +253,7 @@ pub(super) fn committed(world: &mut World, machine: usize, pool: &PoolName, even
     let state = world.managers[machine].journal(pool).state().clone();
     for event in events {
         choosing::committed(world, machine, pool, event);
+        stages::committed(world, machine, &state, event);
         match &event.change {
             Change::LaunchIntended { instance, location, .. } => {
                 let other = state.instances.values().find(|i| i.location != *location && !i.is_refused());
@@ -331,6 +333,11 @@ fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &I
     }
 }
 
+/// True if it gets no job until the keeper's own stage has begun there.
+fn waits_for_keeper(world: &World, instance: &Instance) -> bool {
+    world.truth.unbegun.get(&instance.id).is_some_and(|row| row.len() > 1) && instance.awaits_stage_check()
+}
+
 /// A waiting job whose `prepare` lives, and a healthy idle instance that it could have.
 fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> {
     let manager = &world.managers[machine];
@@ -353,8 +360,10 @@ fn unserved(world: &World, machine: usize, state: &PoolState) -> Option<String> 
         if !dir.is_some_and(|dir| dir.closed.is_none() && !dir.shared.is_empty()) {
             continue;
         }
-        for instance in
-            state.instances.values().filter(|i| i.phase == Phase::Ready && i.unreachable.is_none())
+        for instance in state
+            .instances
+            .values()
+            .filter(|i| i.phase == Phase::Ready && i.unreachable.is_none() && !waits_for_keeper(world, i))
         {
             let room = instance.free_slots().min(instance.uses_left.unwrap_or(u32::MAX)) > 0;
             let here = instance.ready.is_some_and(|ready| manager.trusts(ready));

@@ -45,6 +45,8 @@ pub struct Machine {
     pub going: bool,
     /// Its record was lost, and not by Greenroom: it does not count against the limit.
     pub orphaned: bool,
+    /// It responds, and begins no stages.
+    pub begins_no_stage: bool,
     pub host_key: String,
 }
 
@@ -137,6 +139,7 @@ impl Cloud {
             rebooted: false,
             going: false,
             orphaned: false,
+            begins_no_stage: false,
             host_key: request.keys.host_key_public.clone(),
         };
         self.machines.insert(request.instance.clone(), machine);
@@ -159,6 +162,7 @@ impl Cloud {
             rebooted: false,
             going: false,
             orphaned: false,
+            begins_no_stage: false,
             host_key: format!("ssh-ed25519 fixed-{name}"),
         };
         self.machines.insert(id, machine);

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, pending, select};
 
 use super::check;
 use super::fault::Fault;
 use super::process::Proc;
 use super::scenario::IMPOSSIBLE;
+use super::stages;
 use super::steps::Channel;
 use super::truth::Session;
 use super::world::World;
@@ -84,6 +85,38 @@ impl SimConnector {
         answer
     }
 
+    fn begins_none(&self, id: &InstanceId) -> bool {
+        self.proc.world.borrow().cloud.machines.get(id).is_some_and(|m| m.begins_no_stage)
+    }
+
+    /// A stage that the instance does not begin.
+    async fn not_begun(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        let ms = {
+            let mut world = self.proc.world.borrow_mut();
+            world.cover.fault(Fault::BeginsNoStage);
+            let jobs: Vec<u64> = world.truth.jobs_on(id).map(|live| live.job).collect();
+            for job in jobs {
+                world.truth.excuse(job, "its instance begins no stages");
+            }
+            world.streams.latency.within(10..5_000)
+        };
+        let answer = match select(Box::pin(self.work(id, ms)), stop).await {
+            Either::Left((true, _)) => {
+                let why = "the session ended with exit status 97 before the script began".to_owned();
+                Err(ConnectError::NotBegun { at: at.address.clone(), why })
+            }
+            Either::Left((false, _)) => Err(lost(at, false)),
+            Either::Right(_) => Ok(StageEnd::Stopped),
+        };
+        self.proc.log(format_args!("connector {id}: no stage begins: {answer:?}"));
+        answer
+    }
+
     /// Time passes on the instance; ends early when it dies.
     async fn work(&self, id: &InstanceId, ms: u64) -> bool {
         let until = self.proc.now_ms().saturating_add(ms);
@@ -142,6 +175,10 @@ impl Connector for SimConnector {
         if plan.exit == IMPOSSIBLE {
             return Ok(StageEnd::Impossible("there is no such image".to_owned()));
         }
+        if self.begins_none(id) {
+            return self.not_begun(id, at, stop).await;
+        }
+        stages::begun(&mut self.proc.world.borrow_mut(), id);
         let session = Session { instance: id.clone(), attempt: Some(plan.attempt.clone()) };
         let _session = Open::new(&self.proc, session);
         let half = plan.takes / 2;
@@ -178,7 +215,12 @@ impl Connector for SimConnector {
         _mark: Option<&Mark>,
         within: Duration,
     ) -> Result<(), ConnectError> {
-        self.handshake("connector.begins_stage", id, at, within).await
+        self.handshake("connector.begins_stage", id, at, within).await?;
+        if self.begins_none(id) {
+            return self.not_begun(id, at, Box::pin(pending())).await.map(drop);
+        }
+        stages::begun(&mut self.proc.world.borrow_mut(), id);
+        Ok(())
     }
 
     async fn command(

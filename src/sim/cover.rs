@@ -21,6 +21,7 @@ pub const CALLS: &[&str] = &[
     "attempts.remove_tmpdir",
     "attempts.seize_attempt",
     "clock.now",
+    "connector.begins_stage",
     "connector.check",
     "connector.command",
     "connector.discard_keys",

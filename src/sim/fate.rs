@@ -48,6 +48,7 @@ async fn strike(proc: &Proc, starter: &Starter, moment: Moment) {
             }
         }),
         Fault::Reboots => reboots(proc, dice),
+        Fault::BeginsNoStage => begins_no_stage(proc, dice),
         Fault::PowerCut => power_cut(proc, starter, dice).await,
         Fault::RecordLost => record_lost(proc, dice),
         Fault::WallSteps => {
@@ -155,6 +156,20 @@ fn reboots(proc: &Proc, dice: u64) {
     world.steps.notify(&Channel::Instance(id));
 }
 
+/// A job has broken its instance for all that follow. Static hosts matter most, because they serve several domains.
+fn begins_no_stage(proc: &Proc, dice: u64) {
+    let mut world = proc.world.borrow_mut();
+    let now = world.now;
+    let matters = |m: &Machine| m.tags.is_none() || (m.owned && dice.is_multiple_of(3));
+    let up = world.cloud.machines.values().filter(|m| m.answers(now) && matters(m));
+    let all: Vec<InstanceId> = up.map(|m| m.id.clone()).collect();
+    let Some(id) = choose(&all, dice >> 8) else { return };
+    world.log_as("cloud", format_args!("{id} begins no more stages"));
+    if let Some(m) = world.cloud.machines.get_mut(&id) {
+        m.begins_no_stage = true;
+    }
+}
+
 /// The record of an instance with a job is lost; the job continues.
 fn record_lost(proc: &Proc, dice: u64) {
     let mut world = proc.world.borrow_mut();
@@ -216,6 +231,7 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
             newest.map(|name| directory.attempts.remove(&name));
         }
         choosing::records_lost(&mut world);
+        world.truth.unbegun.clear();
         world.log_as("power", format_args!("cut, {lost} records lost"));
     }
     proc.pause(20_000 + dice % 60_000).await;

@@ -66,6 +66,8 @@ faults! {
     StoppedOutside = "stopped-outside",
     /// An instance reboots.
     Reboots = "reboots",
+    /// An instance responds, and begins no stages until an operator has seen to it.
+    BeginsNoStage = "begins-no-stage",
     /// Calls are refused for being too many.
     Throttles = "throttles",
     /// A provider call is never answered.

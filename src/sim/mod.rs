@@ -23,6 +23,7 @@ pub mod rig;
 pub mod rng;
 pub mod run;
 pub mod scenario;
+mod stages;
 pub mod steps;
 pub mod stock;
 pub mod study;

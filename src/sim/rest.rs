@@ -110,6 +110,9 @@ fn pool_at_rest(world: &World, pool: &PoolName, policy: &Policy) -> Option<Strin
         if let Some(why) = &instance.unreachable {
             return Some(format!("promise 3: {} is still unreachable: {}", instance.id, why.reason));
         }
+        if instance.awaits_stage_check() {
+            return Some(format!("promise 3: no keeper has begun a stage on {}", instance.id));
+        }
         if !settled || !instance.holders.is_empty() {
             return Some(format!("promise 3: {} is still {}", instance.id, instance.phase.word()));
         }

@@ -165,6 +165,9 @@ fn operator(world: &Shared, starter: &Starter) {
                 aside.map(|(pool, i)| (pool.clone(), i.id.clone())).collect()
             };
             for (pool, instance) in aside {
+                if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
+                    host.begins_no_stage = false;
+                }
                 fate::operate(&proc, &starter, &pool, Some(instance), true).await;
             }
         }

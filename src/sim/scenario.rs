@@ -93,7 +93,9 @@ impl Scenario {
         let windows = Windows::draw(&chosen, calm, &mut faults);
         // Keepers exit only a few times in a run: a fault in between needs the time.
         let windows = windows.with(Fault::LeavesSlowly, calm, 300);
-        let moments = draw_moments(&chosen, calm, &mut faults);
+        let mut moments = draw_moments(&chosen, calm, &mut faults);
+        moments.extend(draw_unbegun(seed, calm));
+        moments.sort_by_key(|m| m.at);
         let kills = draw_kills(calm, &mut faults);
         Self {
             seed,
@@ -270,6 +272,18 @@ fn draw_moments(chosen: &[Fault], calm: u64, rng: &mut Rng) -> Vec<Moment> {
     }
     moments.sort_by_key(|m| m.at);
     moments
+}
+
+/// Instances that begin no stages, from a stream of their own.
+fn draw_unbegun(seed: u64, calm: u64) -> Vec<Moment> {
+    let mut rng = Rng::new(seed, "unbegun");
+    let times = if rng.chance(500) { rng.within(1..4) } else { 0 };
+    let moment = |rng: &mut Rng| Moment {
+        at: rng.below(calm * 9 / 10),
+        fault: Fault::BeginsNoStage,
+        dice: rng.word(),
+    };
+    (0..times).map(|_| moment(&mut rng)).collect()
 }
 
 /// Kills, of every kind of process; the counts are small where a process has few steps.

@@ -64,6 +64,8 @@ pub struct Truth {
     pub attempts: BTreeMap<AttemptName, (PoolName, JobFacts)>,
     pub sessions: BTreeMap<Pid, Session>,
     pub guests: BTreeMap<InstanceId, Guests>,
+    /// Jobs in a row that are recorded with an instance that began no stage of theirs: attempt and trust domain.
+    pub unbegun: BTreeMap<InstanceId, Vec<(AttemptName, String)>>,
     /// Launches that were sent and have not arrived: token, instance, pool.
     pub in_flight: BTreeMap<String, (InstanceId, PoolName)>,
     /// The provider's answers to launches of offerings.

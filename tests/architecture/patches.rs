@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 13] = [
+const PLACES: [&str; 14] = [
     "assign",
     "bound",
     "deadline",
@@ -21,6 +21,7 @@ const PLACES: [&str; 13] = [
     "matrix",
     "reconcile",
     "repeat",
+    "stages",
     "store",
 ];
 

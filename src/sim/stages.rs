@@ -1,0 +1,63 @@
+//! Compares what Greenroom does about instances that begin no stages with what really happened there.
+//!
+//! Promise 4: an instance that began no stage of two jobs in a row serves no third one, and none is thrown away that
+//! begins stages.
+
+use super::check;
+use super::world::World;
+use crate::core::event::{Change, Event};
+use crate::core::ids::{AttemptName, InstanceId};
+use crate::core::instance::{DrainReason, Phase};
+use crate::core::pool::PoolState;
+
+/// The beginning of the reason for which a host goes out of service.
+const REASON: &str = "it responds, but begins no stages";
+
+/// A stage has begun there: the jobs before count no more.
+pub(super) fn begun(world: &mut World, id: &InstanceId) {
+    world.truth.unbegun.remove(id);
+}
+
+/// An event was recorded; `state` is the result of its transaction.
+pub(super) fn committed(world: &mut World, machine: usize, state: &PoolState, event: &Event) {
+    if machine != 0 {
+        return; // a copy serves no jobs
+    }
+    match &event.change {
+        Change::StageNotBegun { attempt, .. } => not_begun(world, state, attempt),
+        Change::Granted { attempt, instance } if in_a_row(world, instance) > 1 => {
+            world.broken(format!("promise 4: {instance} begins no stages, and {attempt} gets it"));
+        }
+        Change::OutOfService { instance, reason } if reason.starts_with(REASON) => {
+            thrown_away(world, instance);
+        }
+        Change::DrainingBegun { instance, reason: DrainReason::BeginsNoStage { .. } } => {
+            thrown_away(world, instance);
+        }
+        Change::ReturnedToService { instance } | Change::Forgotten { instance } => begun(world, instance),
+        _ => {}
+    }
+}
+
+fn in_a_row(world: &World, id: &InstanceId) -> usize {
+    world.truth.unbegun.get(id).map_or(0, Vec::len)
+}
+
+fn not_begun(world: &mut World, state: &PoolState, attempt: &AttemptName) {
+    let Some(id) = state.granted.get(attempt).map(|grant| grant.instance.clone()) else { return };
+    let Some((pool, facts)) = world.truth.attempts.get(attempt).cloned() else { return };
+    let domain = check::domain(world.config[&pool].policy.reuse, &facts);
+    let row = world.truth.unbegun.entry(id.clone()).or_default();
+    row.push((attempt.clone(), domain.clone()));
+    let others = row.iter().any(|(_, other)| *other != domain);
+    let serves = |phase: &Phase| !matches!(phase, Phase::OutOfService { .. } | Phase::Draining { .. });
+    if others && state.instance(&id).is_some_and(|known| serves(&known.phase)) {
+        world.broken(format!("promise 4: {id} begins no stages of two trust domains, and stays in use"));
+    }
+}
+
+fn thrown_away(world: &mut World, id: &InstanceId) {
+    if world.cloud.machines.get(id).is_some_and(|m| !m.begins_no_stage) {
+        world.broken(format!("promise 4: {id} is thrown away for beginning no stages, and begins them"));
+    }
+}
