@@ -64,6 +64,12 @@ impl Stamp {
         Stamp { boot: now.boot, uptime_ms: 0, ..self }
     }
 
+    /// How long ago `past` was, at least. It is a moment that has passed: one of the same manager's earlier boot is no
+    /// younger than this boot, whatever the wall clock did.
+    pub fn age_of(self, past: Stamp) -> Duration {
+        self.since(past).max(self.since(past.seen_from(self)))
+    }
+
     /// The moment `after` later, on both clocks.
     #[must_use]
     pub fn plus(self, after: Duration) -> Stamp {
@@ -183,6 +189,16 @@ mod tests {
         let then = at(1_000_000, 1, 900_000);
         assert_eq!(at(900_000, 2, 7).since(then.seen_from(at(900_000, 2, 7))), Duration::from_millis(7));
         assert_eq!(then.seen_from(at(0, 1, 9)), then);
+    }
+
+    #[test]
+    fn a_moment_of_an_earlier_boot_is_no_younger_than_this_boot() {
+        let then = at(1_000_000, 1, 900_000);
+        assert_eq!(at(900_000, 2, 7).age_of(then), Duration::from_millis(7), "the clock was set back");
+        assert_eq!(at(1_060_000, 2, 7).age_of(then), Duration::from_mins(1));
+        assert_eq!(at(0, 1, 900_009).age_of(then), Duration::from_millis(9));
+        let there = Stamp { manager: ManagerId(2), ..then };
+        assert_eq!(at(900_000, 2, 7).age_of(there), Duration::ZERO);
     }
 
     #[test]

@@ -250,10 +250,10 @@ fn age(instance: &Instance, observed: &Observed, policy: &Policy, now: Stamp) ->
     let timing = &policy.timing;
     match (&instance.phase, &instance.launch) {
         (Phase::Launching | Phase::Checking, Some(launch)) => {
-            if now.since(launch.requested_at) >= timing.launch_timeout {
+            if now.age_of(launch.requested_at) >= timing.launch_timeout {
                 return Age::Late;
             }
-            let again = now.since(last_try(launch)) >= timing.relaunch_after;
+            let again = now.age_of(last_try(launch)) >= timing.relaunch_after;
             if again && observed.capabilities.idempotent_launch { Age::Due } else { Age::Young }
         }
         _ => Age::Young,

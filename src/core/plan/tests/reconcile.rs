@@ -1,5 +1,6 @@
 //! Recorded against observed, through the whole plan.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::inventory::StaticHost;
@@ -53,6 +54,19 @@ fn a_launch_that_does_not_become_ready_in_time_is_given_up() {
             ("static checking 2h", "probe h1"),
         ],
     );
+}
+
+#[test]
+fn a_clock_that_was_set_back_before_a_reboot_keeps_no_launch_alive() {
+    for launch in ["requested", "unknown", "booting", "checking"] {
+        let mut world = world(&format!("durable | {launch} 10s old"));
+        for instance in world.state.instances.values_mut().map(Arc::make_mut) {
+            let launch = instance.launch.as_mut().unwrap();
+            launch.requested_at.wall_ms += 86_400_000;
+        }
+        let done = render(&world.plan());
+        assert!(done.ends_with("i1 drains: neverready; terminate i1"), "{launch}: {done}");
+    }
 }
 
 #[test]
