@@ -26,7 +26,7 @@ use crate::port::provider::LaunchRequest;
 /// Promise 5 allows this much waiting, besides a poll and a pass: the missing keeper has to be noticed (3 s for its
 /// lock), its list and load have to return (up to 1.5 s), and a wake-up may be lost.
 pub(super) const ALLOWANCE_MS: u64 = 15_000;
-/// How long a termination may wait on a full disk: longer than the pause after a failed call.
+/// How long a termination may wait on a full disk, besides the pause after a failed call.
 const HELD_UP_MS: u64 = 60_000;
 
 /// The jobs that may share, by an independent reading of the policy.
@@ -104,13 +104,28 @@ pub(super) fn disk_full(world: &mut World, machine: usize, pool: &PoolName) {
         |i: &Instance| matches!(i.phase, Phase::Draining { .. }) && i.holders.is_empty() && !i.is_static();
     for instance in state.instances.values().filter(|i| is_due(i)) {
         let now = world.now;
+        // A call that failed before is repeated only after a pause.
+        if world.truth.pauses.get(&instance.id).is_some_and(|until| now < *until) {
+            continue;
+        }
         let (since, errors) = world.truth.held_up.entry(instance.id.clone()).or_insert((now, 0));
         *errors += 1;
-        // Two errors a pass. A call that failed before is repeated only after a pause.
+        // Two errors a pass.
         if *errors > 10 && now > *since + HELD_UP_MS {
             let id = instance.id.clone();
             world.broken(format!("promise 3: a full disk holds up the termination of {id}"));
         }
+    }
+}
+
+/// A termination was answered. After a failure, the next call may wait for the longest pause.
+pub(super) fn terminate_answered(world: &mut World, pool: &PoolName, id: &InstanceId, failed: bool) {
+    let longest = policy(world, pool).timing.launch_backoff_max;
+    let until = world.now + u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
+    if failed {
+        world.truth.pauses.insert(id.clone(), until);
+    } else {
+        world.truth.pauses.remove(id);
     }
 }
 

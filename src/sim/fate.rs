@@ -232,6 +232,8 @@ async fn power_cut(proc: &Proc, starter: &Starter, dice: u64) {
         }
         choosing::records_lost(&mut world);
         world.truth.unbegun.clear();
+        // Without power, nobody makes passes.
+        world.truth.held_up.clear();
         world.log_as("power", format_args!("cut, {lost} records lost"));
     }
     proc.pause(20_000 + dice % 60_000).await;

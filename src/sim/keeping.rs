@@ -27,6 +27,8 @@ pub(super) fn locked(world: &mut World, pid: Pid) {
     world.truth.keeper_left = None;
     world.truth.keeper = Some(pid);
     world.truth.relied.clear();
+    // It knows of no failed call.
+    world.truth.pauses.clear();
 }
 
 /// A process has found a living keeper, and relies on it to see what was committed before.

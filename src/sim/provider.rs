@@ -174,6 +174,9 @@ impl Provider for SimProvider {
         };
         self.proc.pause(under_way).await;
         self.arrive().await;
+        // *Not found* is the goal of a termination.
+        let failed = answer.as_ref().is_err_and(|error| *error.class() != ErrorClass::NotFound);
+        check::terminate_answered(&mut self.proc.world.borrow_mut(), &self.pool, id, failed);
         self.answer("provider.terminate", id, answer)
     }
 

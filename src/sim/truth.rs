@@ -83,6 +83,8 @@ pub struct Truth {
     pub unserved: BTreeMap<(usize, PoolName), (u64, String)>,
     /// Instances to be terminated on a full disk: since when, and during how many errors, no call was made about them.
     pub held_up: BTreeMap<InstanceId, (u64, u32)>,
+    /// Instances whose last termination failed, and when it is repeated at the latest.
+    pub pauses: BTreeMap<InstanceId, u64>,
     /// When the last keeper of machine 0 exited by itself, unless a later event excuses it.
     pub keeper_left: Option<u64>,
     /// The last process to become the keeper of machine 0, and the pools in which a process has since relied on it.
