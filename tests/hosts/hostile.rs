@@ -147,8 +147,7 @@ fn host() -> Option<Hosts> {
 
 fn open(hosts: &Hosts) -> Place {
     // A login between two jobs is a process of the account, too.
-    let setting = hosts.setting().timing("health_interval", "1h");
-    setting.provider("dedicated_user", true).provider("clean_user", "root").open()
+    hosts.cleaned_by("root").timing("health_interval", "1h").open()
 }
 
 /// Waits until the host has been cleaned after a job; the reason if it went out of service.

@@ -301,18 +301,30 @@ impl Hosts {
         Self { machines, key }
     }
 
-    /// A pool of them; as many jobs at once as there are hosts.
+    /// A pool of them; as many jobs at once as there are hosts. Cleaning unbinds, because most tests are about cleaning.
     pub fn setting(&self) -> Setting {
-        let hosts = self.machines.iter().map(|machine| Value::Table(machine.table())).collect();
-        self.setting_of(hosts)
+        self.setting_of(self.tables())
     }
 
     /// The same with these tables of hosts.
     pub fn setting_of(&self, hosts: Vec<Value>) -> Setting {
+        self.plain_setting(hosts).pool("clean_unbinds", true)
+    }
+
+    /// The same, and what cleans decides whether it unbinds.
+    pub fn cleaned_by(&self, user: &str) -> Setting {
+        let setting = self.plain_setting(self.tables());
+        setting.provider("dedicated_user", true).provider("clean_user", user)
+    }
+
+    fn tables(&self) -> Vec<Value> {
+        self.machines.iter().map(|machine| Value::Table(machine.table())).collect()
+    }
+
+    fn plain_setting(&self, hosts: Vec<Value>) -> Setting {
         let key = self.key.path().join("key").display().to_string();
         let most = i64::try_from(self.machines.len()).expect("a few");
-        // Most of these tests are about cleaning: the jobs of any domain may follow it.
-        let setting = Setting::new().pool("max_instances", most).pool("clean_unbinds", true);
+        let setting = Setting::new().pool("max_instances", most);
         let setting = setting.pool("builds_dir", "/home/ci/builds").pool("cache_dir", "/home/ci/cache");
         let setting = setting.timing("health_interval", "500ms").timing("launch_backoff_max", "500ms");
         let setting = setting.provider("kind", "static").provider("user", "ci").provider("key", key);

@@ -16,7 +16,7 @@ fn the_rule_that_doctor_prints_is_enough_and_allows_nothing_else() {
         skipped("sudo is missing");
         return;
     }
-    let place = hosts.setting().provider("dedicated_user", true).provider("clean_user", "janitor").open();
+    let place = hosts.cleaned_by("janitor").open();
     let remedy = || {
         let examined = place.greenroom(&["doctor", "--json"]);
         let examined: serde_json::Value = serde_json::from_slice(&examined.stdout).expect("JSON");
