@@ -53,7 +53,8 @@ pub fn acquire(state: &PoolState, ask: &Ask, now: Stamp) -> Vec<Event> {
     draft.into_events()
 }
 
-/// An instance passed its check or its cleaning, or responds again: the first waiting jobs get it immediately.
+/// An instance passed its check, or responds again: the first waiting jobs get it immediately. A check proves nothing about
+/// a host that has to be cleaned by now.
 pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event> {
     let mut draft = PlanBuilder::new(state, now);
     let instance = instance.clone();
@@ -62,24 +63,35 @@ pub fn ready(state: &PoolState, instance: &InstanceId, now: Stamp) -> Vec<Event>
         Some(Phase::Ready) if state.instance(&instance).is_some_and(|i| i.unreachable.is_some()) => {
             draft.emit(Change::BecameReady { instance });
         }
-        Some(Phase::Cleaning) => draft.emit(Change::Cleaned { instance }),
-        Some(Phase::Launching | Phase::Ready | Phase::OutOfService { .. } | Phase::Draining { .. })
-        | None => {
-            return Vec::new();
-        }
+        Some(
+            Phase::Launching
+            | Phase::Ready
+            | Phase::Cleaning
+            | Phase::OutOfService { .. }
+            | Phase::Draining { .. },
+        )
+        | None => return Vec::new(),
     }
-    if let Some(policy) = state.policy.clone() {
-        assign::step(&mut draft, &policy, &BTreeSet::new());
-    }
-    draft.into_events()
+    give_out(draft)
 }
 
 /// A cleaning that began at `begun` succeeded. If the host has to be cleaned once more by now, it stays as it is.
 pub fn cleaned(state: &PoolState, instance: &InstanceId, begun: Stamp, now: Stamp) -> Vec<Event> {
-    match state.instance(instance) {
-        Some(host) if host.phase == Phase::Cleaning && host.since == begun => ready(state, instance, now),
-        _ => Vec::new(),
+    let is_due = |host: &Instance| host.phase == Phase::Cleaning && host.since == begun;
+    if !state.instance(instance).is_some_and(is_due) {
+        return Vec::new();
     }
+    let mut draft = PlanBuilder::new(state, now);
+    draft.emit(Change::Cleaned { instance: instance.clone() });
+    give_out(draft)
+}
+
+/// The first waiting jobs get what has become free.
+fn give_out(mut draft: PlanBuilder) -> Vec<Event> {
+    if let Some(policy) = draft.state().policy.clone() {
+        assign::step(&mut draft, &policy, &BTreeSet::new());
+    }
+    draft.into_events()
 }
 
 /// Returns a slot or a place in the queue. Without either: no events.
@@ -88,10 +100,7 @@ pub fn release(state: &PoolState, attempt: &AttemptName, leaving: Release, now: 
     if !give_up(&mut draft, attempt, leaving) {
         return Vec::new();
     }
-    if let Some(policy) = state.policy.clone() {
-        assign::step(&mut draft, &policy, &BTreeSet::new());
-    }
-    draft.into_events()
+    give_out(draft)
 }
 
 /// The job found its instance unusable before using it. The instance gets no job until it responds, and the keeper decides
@@ -108,10 +117,7 @@ pub fn reject(state: &PoolState, attempt: &AttemptName, message: &str, now: Stam
             reason: format!("a job found it unusable: {message}"),
         });
     }
-    if let Some(policy) = state.policy.clone() {
-        assign::step(&mut draft, &policy, &BTreeSet::new());
-    }
-    draft.into_events()
+    give_out(draft)
 }
 
 /// A ready instance is unreachable or denies the login. It gets no job until that has changed, and its present jobs

@@ -178,8 +178,8 @@ fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
     assert_eq!(ready("checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1");
     assert_eq!(ready("cap 2 | checking 5s; waits 8; waits 9", "i1"), "i1 ready; a8 gets i1; a9 gets i1");
     assert_eq!(ready("lifetime 1h | checking 5s; waits 8 timeout 1h", "i1"), "i1 ready; a8 gets i1");
-    assert_eq!(ready("static cleaning 5s of b; waits 8", "h1"), "h1 cleaned; a8 gets h1");
-    assert_eq!(ready("bound | static cleaning 5s of b; waits 8", "h1"), "h1 cleaned");
+    // It was checked, and unbound meanwhile.
+    assert_eq!(ready("static cleaning 5s of b; waits 8", "h1"), "");
     for text in ["booting 5s", "idle 5m", "draining 5s", ""] {
         assert_eq!(ready(text, "i1"), "", "{text}");
     }
@@ -187,6 +187,20 @@ fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
     let mut without = world("checking 5s; waits 8");
     without.state.policy = None;
     assert_eq!(render_events(&request::ready(&without.state, &instance("i1"), NOW)), "i1 ready");
+}
+
+#[test]
+fn a_host_that_is_clean_goes_to_the_first_waiting_jobs_of_its_domain() {
+    let cleaned = |text: &str| {
+        let (world, host) = (world(text), instance("h1"));
+        let begun = world.state.instances[&host].since;
+        render_events(&request::cleaned(&world.state, &host, begun, NOW))
+    };
+    assert_eq!(cleaned("static cleaning 5s of b; waits 8"), "h1 cleaned; a8 gets h1");
+    assert_eq!(cleaned("bound | static cleaning 5s of b; waits 8"), "h1 cleaned");
+    for text in ["static checking 5s; waits 8", "static idle 5m", "static out-of-service 5m"] {
+        assert_eq!(cleaned(text), "", "{text}");
+    }
 }
 
 #[test]

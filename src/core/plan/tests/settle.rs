@@ -100,7 +100,10 @@ impl World {
             }
             Effect::CheckHealth { instance } => drop(self.observed.healthy.insert(instance.clone(), now)),
             Effect::CheckStages { instance } => self.carry(&stages::begun(&self.state, instance, now)),
-            Effect::Clean { instance } => self.carry(&request::ready(&self.state, instance, now)),
+            Effect::Clean { instance } => {
+                let begun = self.state.instance(instance).map_or(now, |host| host.since);
+                self.carry(&request::cleaned(&self.state, instance, begun, now));
+            }
             Effect::Terminate { instance } | Effect::Forget { instance } | Effect::Reap { instance } => {
                 if let Ok(listing) = &mut self.observed.listing {
                     listing.instances.retain(|l| l.id != *instance);
