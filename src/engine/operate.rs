@@ -120,6 +120,8 @@ impl Engine {
         let committed =
             self.commit(|state| decide(state, target, self.now())).await.map_err(EngineError::from)?;
         self.summon().await.map_err(EngineError::from)?;
+        // CRASH: nobody repeats a command that has succeeded, so a power cut must not undo it.
+        self.store.sync().await.map_err(EngineError::from)?;
         Ok(committed.events)
     }
 }

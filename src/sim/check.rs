@@ -9,6 +9,7 @@ use super::choosing;
 use super::cloud::Machine;
 use super::fault::Fault;
 use super::keeping;
+use super::rig::Order;
 use super::stages;
 use super::steps::Pid;
 use super::truth::{Live, Session};
@@ -227,6 +228,21 @@ pub(super) fn command_begun(world: &mut World, id: &InstanceId, command: &str) {
     }
     if let Some(guests) = world.truth.guests.get_mut(id).filter(|_| command == "clean") {
         guests.cleaned_unbound = guests.unbound;
+    }
+}
+
+/// Promise 3, when a command of the operator's has succeeded: nobody repeats it, so a power cut must not undo it.
+pub(super) fn ordered(world: &mut World, pool: &PoolName, order: &Order) {
+    let drained = match order {
+        Order::Drain => true,
+        Order::Resume => false,
+        Order::Return(_) => return,
+    };
+    let journal = world.managers[0].journal(pool);
+    // Another command may have come since.
+    let stands = journal.state().drained.is_some() == drained;
+    if stands && journal.synced().drained.is_some() != drained {
+        world.broken(format!("promise 3: {order:?} of {pool} has succeeded, and a power cut would undo it"));
     }
 }
 

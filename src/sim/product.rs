@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
 
-use super::rig::{Command, Ports, Product};
+use super::rig::{Command, Order, Ports, Product};
 use crate::core::attempt::End;
-use crate::core::ids::{AttemptName, InstanceId, PoolName};
+use crate::core::ids::{AttemptName, PoolName};
 use crate::engine::Engine;
 use crate::engine::acquire::AcquireError;
 use crate::engine::keeper::{KeeperMode, Pool, keep};
@@ -41,7 +41,7 @@ impl Product for Greenroom {
                 Command::Cleanup { attempt } => cleanup(&ports, &attempt).await,
                 Command::Keep { service } => keeper(&ports, service).await,
                 Command::Reap => reap_all(&ports).await,
-                Command::Order { pool, instance, resume } => order(&ports, &pool, instance, resume).await,
+                Command::Order { pool, order } => operate(&ports, &pool, order).await,
                 Command::Unbind { pool, instance } => {
                     let done = engine(&ports, &pool).unbind(&instance, false).await;
                     if done.is_ok() { OK } else { SYSTEM_FAILURE }
@@ -126,9 +126,12 @@ async fn reap_all(ports: &Ports) -> i32 {
     if hand_on(&pools).await.is_err() { SYSTEM_FAILURE } else { code }
 }
 
-async fn order(ports: &Ports, pool: &PoolName, instance: Option<InstanceId>, resume: bool) -> i32 {
+async fn operate(ports: &Ports, pool: &PoolName, order: Order) -> i32 {
     let engine = engine(ports, pool);
-    let target = instance.map_or(Target::Pool, Target::Instance);
-    let done = if resume { engine.resume(&target, false).await } else { engine.drain(&target, false).await };
+    let done = match order {
+        Order::Drain => engine.drain(&Target::Pool, false).await,
+        Order::Resume => engine.resume(&Target::Pool, false).await,
+        Order::Return(instance) => engine.resume(&Target::Instance(instance), false).await,
+    };
     if done.is_ok() { OK } else { SYSTEM_FAILURE }
 }

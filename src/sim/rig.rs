@@ -39,17 +39,24 @@ pub enum Command {
         service: bool,
     },
     Reap,
-    /// The operator drains a pool, or resumes it or one instance.
     Order {
         pool: PoolName,
-        instance: Option<InstanceId>,
-        resume: bool,
+        order: Order,
     },
     /// The operator releases a static host from its trust domain.
     Unbind {
         pool: PoolName,
         instance: InstanceId,
     },
+}
+
+/// What an operator orders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    Drain,
+    Resume,
+    /// One instance returns to service.
+    Return(InstanceId),
 }
 
 /// One pool's ports.

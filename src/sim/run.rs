@@ -8,7 +8,7 @@ use super::cover::Coverage;
 use super::exec::Executor;
 use super::process::Shared;
 use super::rest;
-use super::rig::{Command, Product, Starter};
+use super::rig::{Command, Order, Product, Starter};
 use super::scenario::Scenario;
 use super::steps::Channel;
 use super::truth::JobResult;
@@ -168,7 +168,7 @@ fn operator(world: &Shared, starter: &Starter) {
                 if let Some(host) = proc.world.borrow_mut().cloud.machines.get_mut(&instance) {
                     host.begins_no_stage = false;
                 }
-                fate::operate(&proc, &starter, &pool, Some(instance), true).await;
+                fate::operate(&proc, &starter, &pool, Order::Return(instance)).await;
             }
         }
     });

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The kinds of code with seeded bugs, two in each.
-const PLACES: [&str; 14] = [
+const PLACES: [&str; 15] = [
     "assign",
     "bound",
     "deadline",
@@ -19,6 +19,7 @@ const PLACES: [&str; 14] = [
     "lease",
     "location",
     "matrix",
+    "order",
     "reconcile",
     "repeat",
     "stages",
