@@ -1,4 +1,4 @@
-//! Makes foreign text fit for messages.
+//! Makes foreign text fit for messages and shells.
 
 /// Removes from a guest's text whatever could act on a terminal or on a log instead of being read: control characters
 /// (newline and tab stay), whole escape sequences, marks that change the direction of writing. Bytes that are not UTF-8
@@ -85,6 +85,11 @@ fn skip_string(rest: &mut Rest<'_>) {
 
 fn turns_direction(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text as one word of a shell's command, whatever is in it.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::connector::ssh::{HostKey, Inspected, Ssh};
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
-use crate::core::text::clean_line;
+use crate::core::text::{clean_line, quoted};
 use crate::core::time::Pretty;
 use crate::port::connector::{ConnectError, Connector as _, RemoteCommand, StageEnd};
 use crate::port::finding::Finding;
@@ -141,13 +141,13 @@ fn unclean(host: &NamedHost, pool: &PoolName, root: &RootCleaning, problem: &str
 
 /// A script for `/bin/sh` that prints what the host has, one word per line. Changes nothing.
 fn question(builds: &str) -> String {
-    let builds = builds.replace('\'', r"'\''");
+    let builds = quoted(builds);
     let shells = Shell::NAMES.join(" ");
     format!(
         "echo runs-sh; [ -r /proc/self/stat ] && echo has-proc; pgrep -s $$ >/dev/null 2>&1; \
          [ $? -lt 2 ] && command -v pkill >/dev/null 2>&1 && echo has-pkill; \
          for c in {shells} git git-lfs gitlab-runner; do command -v $c >/dev/null 2>&1 && echo has-$c; done; \
-         d='{builds}'; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
+         d={builds}; while [ ! -e \"$d\" ]; do d=$(dirname \"$d\"); done; [ -d \"$d\" ] && [ -w \"$d\" ] && \
          echo writes-builds; df -Pk \"$d\" | {{ read -r x; read -r x x x f x; echo free-$f; }}"
     )
 }

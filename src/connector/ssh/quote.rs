@@ -1,13 +1,10 @@
 //! Quotes commands for a guest's login shell.
 
+use crate::core::text::quoted;
+
 /// A command line that hands `script` to `/bin/sh`, whatever the login shell is.
 pub(super) fn shell(script: &str) -> String {
-    format!("exec /bin/sh -c {}", quote(script))
-}
-
-/// A text as one word.
-pub(super) fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+    format!("exec /bin/sh -c {}", quoted(script))
 }
 
 #[cfg(test)]
@@ -21,7 +18,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_quoted_text_reaches_the_command_as_it_is(text in "[ -~\n]{0,60}") {
-            let out = Command::new("/bin/sh").arg("-c").arg(format!("printf %s {}", quote(&text))).output().unwrap();
+            let out = Command::new("/bin/sh").arg("-c").arg(format!("printf %s {}", quoted(&text))).output().unwrap();
             prop_assert_eq!(String::from_utf8(out.stdout).unwrap(), text);
         }
     }

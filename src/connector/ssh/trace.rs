@@ -11,13 +11,13 @@
 //!
 //! A stage that cannot leave its trace does not run, because cleaning would miss it.
 
-use super::quote::quote;
+use crate::core::text::quoted;
 use crate::port::connector::{Mark, Trace};
 
 /// Shell commands for `/bin/sh`, to run before the interpreter takes its place.
 pub(super) fn prelude(trace: Option<&Trace>) -> String {
     let Some(Trace { mark, attempt, builds_dir }) = trace else { return String::new() };
-    let (mark, attempt, builds) = (mark.as_str(), attempt.as_str(), quote(builds_dir));
+    let (mark, attempt, builds) = (mark.as_str(), attempt.as_str(), quoted(builds_dir));
     format!(
         "n=\"$HOME/.greenroom/{mark}\"; b={builds}; set --; \
          [ -r /proc/$$/stat ] && read -r s </proc/$$/stat && set -- ${{s##*) }}; \

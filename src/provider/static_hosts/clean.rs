@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::settings::{Host, Settings};
 use crate::core::ids::{InstanceId, PoolName};
+use crate::core::text::quoted;
 use crate::keys::problem::Problems;
 use crate::port::setup::{Cleaning, KEEP_CACHE, RootCleaning, SudoRule};
 use crate::provider::CleanDirs;
@@ -69,11 +70,6 @@ fn root_cleaning(user: &str, host: &Host, dirs: &CleanDirs<'_>) -> RootCleaning 
     let line =
         format!("{user} ALL=(root) NOPASSWD: {program} \"\", {program} {KEEP_CACHE}, {program} --check");
     RootCleaning { user, clean, clean_keeping_cache, check, script, sudo: Some(SudoRule { program, line }) }
-}
-
-/// Quotes any text as one word for a shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
