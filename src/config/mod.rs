@@ -5,7 +5,6 @@
 
 mod check;
 mod diagnostic;
-mod glob;
 mod keys;
 mod origin;
 mod pool;

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::core::glob::Glob;
 use crate::core::ids::PoolName;
 use crate::keys::got::Got;
 use crate::keys::near::nearest;
 use crate::keys::problem::{Place, Problem, printable};
 use crate::keys::table::Table;
 
-use super::glob::Glob;
 use super::pool::PoolConfig;
 
 /// The facts of a job from its response, none from its variables.

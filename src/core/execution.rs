@@ -10,6 +10,16 @@ use serde::{Deserialize, Serialize};
 pub enum Execution {
     /// On the instance itself, as the user that logs in.
     Machine { shell: Shell },
+    /// The author's stages in a container on the instance; the runner's own on the instance itself, by this shell.
+    Container { shell: Shell },
+}
+
+impl Execution {
+    /// The shell of the stages that run on the instance itself.
+    pub fn shell(self) -> Shell {
+        let (Self::Machine { shell } | Self::Container { shell }) = self;
+        shell
+    }
 }
 
 /// The shell that GitLab Runner writes its scripts for, and that runs them. The only list: what the configuration

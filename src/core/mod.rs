@@ -7,11 +7,13 @@
 pub mod apply;
 pub mod attempt;
 pub mod availability;
+pub mod container;
 pub mod endpoint;
 pub mod event;
 pub mod execution;
 pub mod failure;
 pub mod format;
+pub mod glob;
 #[cfg(test)]
 pub(crate) mod golden;
 pub mod ids;
@@ -28,6 +30,7 @@ pub mod pool;
 pub mod report;
 pub mod reservation;
 pub mod schedule;
+pub mod secret;
 pub mod text;
 pub mod time;
 pub mod unbegun;

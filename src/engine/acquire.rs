@@ -8,7 +8,6 @@ use futures_util::future::{Either, select};
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
 use crate::core::availability::Unavailable;
-use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId, OfferingName, PoolName};
 use crate::core::instance::{Answer, Instance, LaunchRecord, Phase, Release};
 use crate::core::plan::{
@@ -260,7 +259,7 @@ impl Call<'_> {
         // RACE: `cleanup` sets the mark first and then releases; this call commits first and then checks the mark.
         self.refuse_closed().await?;
         let within = assignment.timeouts.start_within;
-        let Execution::Machine { shell } = self.record.execution;
+        let shell = self.record.execution.shell();
         let builds_dir = self.record.builds_dir.clone();
         let first =
             FirstStage { shell, trace: self.engine.trace(self.attempt, assignment, builds_dir).await? };
@@ -419,7 +418,14 @@ fn assignment(state: &PoolState, attempt: &AttemptName) -> Option<Assignment> {
     let timeouts =
         state.policy.as_ref().map(|policy| StageTimeouts::from(&policy.timing)).unwrap_or_default();
     let unbegun = instance.unbegun.is_some();
-    Some(Assignment { instance: grant.instance.clone(), endpoint, is_static, timeouts, unbegun })
+    Some(Assignment {
+        instance: grant.instance.clone(),
+        endpoint,
+        is_static,
+        timeouts,
+        unbegun,
+        container: None,
+    })
 }
 
 fn boot_step(instance: &Instance) -> Option<BootStep> {

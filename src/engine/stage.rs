@@ -10,12 +10,11 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
-use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
 use crate::port::attempts::Assignment;
-use crate::port::connector::{ConnectError, Mark, Output, Stage, StageEnd, Trace};
+use crate::port::connector::{ConnectError, Mark, Output, Reader, Stage, StageEnd, Trace};
 use crate::port::host_error::HostError;
 use crate::port::store::StoreError;
 use crate::port::wakeups::MailboxName;
@@ -98,9 +97,10 @@ impl Engine {
         };
         // Before a byte is sent: from here on, the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
-        let Execution::Machine { shell } = record.execution;
         let stage = Stage {
-            shell,
+            reader: Reader::Shell(record.execution.shell()),
+            open_umask: false,
+            ahead: None,
             script,
             start_within: assignment.timeouts.start_within,
             stop_grace: assignment.timeouts.stop_grace,

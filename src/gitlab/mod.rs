@@ -8,7 +8,6 @@ pub mod config_json;
 pub mod env;
 pub mod exit;
 pub mod response;
-pub mod secret;
 pub mod stage;
 
 #[cfg(test)]

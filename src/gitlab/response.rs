@@ -11,8 +11,7 @@ use serde_json::Value;
 
 use crate::core::ids::JobKey;
 use crate::core::job::JobFacts;
-
-use super::secret::Secret;
+use crate::core::secret::Secret;
 
 /// GitLab Runner's own default for a job without a timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_hours(2);

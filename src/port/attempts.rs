@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::host_error::HostError;
 use super::lock::Lock;
 use crate::core::attempt::{AttemptSeen, Closed, End};
+use crate::core::container::name::JobContainer;
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId, PoolName};
@@ -33,6 +34,9 @@ pub struct Assignment {
     /// The instance did not begin a stage of the jobs before, or an earlier one of this job: one that begins is recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unbegun: bool,
+    /// The job's container; `None` until it is created, and for jobs on the machine itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<JobContainer>,
 }
 
 /// The part of a policy's timing that `run` needs, as of the grant: a stage reads no pool state.

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::provider::InstanceKeys;
+use crate::core::container::name::ContainerName;
 use crate::core::endpoint::Endpoint;
 use crate::core::execution::Shell;
 use crate::core::ids::{AttemptName, InstanceId, OwnerId, PoolName};
@@ -41,11 +42,24 @@ pub trait Output {
     }
 }
 
+/// What reads a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reader {
+    /// A shell on the instance itself.
+    Shell(Shell),
+    /// The first shell that is found in this container.
+    Container(ContainerName),
+}
+
 /// A script and how to run it.
 #[derive(Debug)]
 pub struct Stage {
-    /// The shell on the instance, which reads the script from standard input.
-    pub shell: Shell,
+    /// What reads the script from standard input.
+    pub reader: Reader,
+    /// The script runs with umask 0.
+    pub open_umask: bool,
+    /// The container of a later stage, which may start now.
+    pub ahead: Option<ContainerName>,
     /// The script's text, opened for reading.
     pub script: std::fs::File,
     /// Limit for connecting, and again for starting the script.

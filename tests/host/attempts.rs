@@ -145,6 +145,7 @@ pub(super) fn assignment() -> Assignment {
         is_static: false,
         timeouts: StageTimeouts::default(),
         unbegun: false,
+        container: None,
     }
 }
 

@@ -11,7 +11,7 @@ use super::quote::shell;
 use super::stop_handle::StopHandle;
 use crate::core::execution::Shell;
 use crate::core::text::clean_line;
-use crate::port::connector::{ConnectError, StageEnd};
+use crate::port::connector::{ConnectError, Reader, StageEnd};
 
 /// A command line that first prints its stop handle, and the mark that identifies that line.
 #[derive(Debug)]
@@ -21,15 +21,17 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    /// A shell that reads a script from standard input. `before`: shell commands to run first.
-    pub(super) fn interpreter(shell: Shell, before: &str) -> Result<Self, ConnectError> {
-        let program = match shell {
-            Shell::Bash => "bash",
-            Shell::Sh => "sh",
-            Shell::Pwsh => {
+    /// What reads a script from standard input. `before`: shell commands to run first.
+    pub(super) fn reader(reader: &Reader, before: &str) -> Result<Self, ConnectError> {
+        let program = match reader {
+            Reader::Shell(Shell::Bash) => "bash".to_owned(),
+            Reader::Shell(Shell::Sh) => "sh".to_owned(),
+            Reader::Shell(Shell::Pwsh) => {
                 "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
                  -ExecutionPolicy Bypass -Command -"
+                    .to_owned()
             }
+            Reader::Container(name) => format!("podman start --attach --interactive {name}"),
         };
         Self::new(before, &format!("exec {program}"))
     }

@@ -20,7 +20,7 @@ use super::session::Session;
 use super::stop;
 use super::trace::{prelude, probe_prelude};
 use crate::core::execution::Shell;
-use crate::port::connector::{ConnectError, Mark, Output, RemoteCommand, Stage, StageEnd, Stop};
+use crate::port::connector::{ConnectError, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop};
 
 /// How much of the script is read at a time.
 const CHUNK: usize = 64 << 10;
@@ -47,7 +47,7 @@ pub(super) struct Run {
 
 impl Work {
     pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
-        let marked = Marked::interpreter(stage.shell, &prelude(stage.trace.as_ref()))?;
+        let marked = Marked::reader(&stage.reader, &prelude(stage.trace.as_ref()))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
         Ok(Self::new(marked, Input::File(script), stop_grace, start_within, settings))
     }
@@ -58,7 +58,7 @@ impl Work {
         within: Duration,
         settings: &SshSettings,
     ) -> Result<Self, ConnectError> {
-        let marked = Marked::interpreter(Shell::Sh, &probe_prelude(mark))?;
+        let marked = Marked::reader(&Reader::Shell(Shell::Sh), &probe_prelude(mark))?;
         Ok(Self::new(marked, Input::Text([].into()), PROBE_GRACE, within, settings))
     }
 

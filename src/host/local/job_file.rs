@@ -152,10 +152,11 @@ fn damaged(path: &Path, problem: &serde_json::Error) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::container::name::{ContainerName, JobContainer};
     use crate::core::endpoint::Endpoint;
     use crate::core::execution::{Execution, Shell};
     use crate::core::golden;
-    use crate::core::ids::{InstanceId, JobKey};
+    use crate::core::ids::{AttemptName, InstanceId, JobKey};
     use crate::core::job::JobFacts;
     use crate::core::time::{BootId, ManagerId, Stamp};
     use crate::port::attempts::StageTimeouts;
@@ -201,7 +202,13 @@ mod tests {
             namespaces: Some(Namespaces { mount: "mnt:[4]".to_owned(), pid: "pid:[5]".to_owned() }),
         };
         let unknown = Origin { runner: None, tmpdir: None, namespaces: None };
-        let files = [JobFile::new(record(Some("/builds")), origin), JobFile::new(record(None), unknown)];
+        let contained =
+            AttemptRecord { execution: Execution::Container { shell: Shell::Bash }, ..record(None) };
+        let files = [
+            JobFile::new(record(Some("/builds")), origin.clone()),
+            JobFile::new(record(None), unknown),
+            JobFile::new(contained, origin),
+        ];
         golden::hold(golden::recorded!("jobs.jsonl"), &files);
         let endpoint: Endpoint = serde_json::from_str(
             r#"{"address":"192.0.2.7","port":22,"user":"ci","host_key":"ssh-ed25519 AAAA"}"#,
@@ -213,9 +220,16 @@ mod tests {
             is_static: true,
             timeouts: StageTimeouts::default(),
             unbegun: false,
+            container: None,
         };
         let later = Assignment { unbegun: true, ..assignment.clone() };
-        let assignments = [None, Some(assignment), Some(later)];
+        let container = JobContainer {
+            name: ContainerName::of(&AttemptName::new("a1")),
+            open_umask: true,
+            starts_ahead: true,
+        };
+        let contained = Assignment { container: Some(container), ..assignment.clone() };
+        let assignments = [None, Some(assignment), Some(later), Some(contained)];
         golden::hold(golden::recorded!("assignments.jsonl"), &assignments);
     }
 

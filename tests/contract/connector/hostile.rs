@@ -12,7 +12,7 @@ use greenroom::core::ids::InstanceId;
 use greenroom::port::connector::{Connector, Output, Stage};
 use serde::{Deserialize, Serialize};
 
-use super::support::{Counted, Kept, Stuck, after, linked_through, never, through_links};
+use super::support::{Counted, Kept, Stuck, after, linked_through, never, stage, through_links};
 use crate::pace::Pace;
 use crate::trick::{HOST, Trick, serve};
 
@@ -84,8 +84,7 @@ async fn act(order: &Order) -> Report {
     let run = async |output: &mut dyn Output, stop| {
         let script = std::fs::File::open(&order.script).unwrap();
         let stop_grace = Duration::from_millis(300);
-        let stage =
-            Stage { shell: Shell::Bash, script, start_within: CONNECT, stop_grace, trace: None, last: false };
+        let stage = Stage { script, start_within: CONNECT, stop_grace, ..stage(Shell::Bash, "") };
         ssh.run(&id, &order.at, stage, output, stop).await.map(|end| format!("{end:?}"))
     };
     let end = match order.task {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use greenroom::connector::ssh::link::{LinkSettings, Linked};
 use greenroom::connector::ssh::{Ssh, SshSettings};
 use greenroom::core::execution::Shell;
-use greenroom::port::connector::{Output, Stage, Stop, Stream};
+use greenroom::port::connector::{Output, Reader, Stage, Stop, Stream};
 
 /// Time limit for an expected event.
 const IN_VAIN: Duration = Duration::from_secs(30);
@@ -91,7 +91,16 @@ pub(crate) fn stage(shell: Shell, script: impl AsRef<[u8]>) -> Stage {
     file.write_all(script.as_ref()).unwrap();
     io::Seek::rewind(&mut file).unwrap();
     let start_within = Duration::from_secs(15);
-    Stage { shell, script: file, start_within, stop_grace: Duration::from_secs(1), trace: None, last: false }
+    Stage {
+        reader: Reader::Shell(shell),
+        open_umask: false,
+        ahead: None,
+        script: file,
+        start_within,
+        stop_grace: Duration::from_secs(1),
+        trace: None,
+        last: false,
+    }
 }
 
 /// State, parent and session of a process, as `/proc` has them.

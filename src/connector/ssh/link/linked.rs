@@ -22,7 +22,7 @@ use super::pump::pump;
 use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::port::connector::{
-    ConnectError, Connector, FirstStage, Mark, Output, RemoteCommand, Stage, StageEnd, Stop,
+    ConnectError, Connector, FirstStage, Mark, Output, Reader, RemoteCommand, Stage, StageEnd, Stop,
 };
 use crate::port::provider::InstanceKeys;
 
@@ -98,9 +98,12 @@ impl Connector for Linked {
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
+        let Reader::Shell(shell) = stage.reader else {
+            return self.ssh.run(id, at, stage, output, stop).await;
+        };
         let ask = || Ask::Stage {
             at: at.clone(),
-            interpreter: Interpreter { shell: stage.shell, before: prelude(stage.trace.as_ref()) },
+            interpreter: Interpreter { shell, before: prelude(stage.trace.as_ref()) },
             start_within: stage.start_within,
             stop_grace: stage.stop_grace,
             // On a host that is cleaned after the job, a shell would wait for nothing.

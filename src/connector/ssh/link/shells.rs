@@ -20,7 +20,7 @@ use super::super::stage::{self, Begun};
 use super::super::stop_handle::StopHandle;
 use super::message::Interpreter;
 use crate::core::execution::Shell;
-use crate::port::connector::ConnectError;
+use crate::port::connector::{ConnectError, Reader};
 
 /// Delay before a dead standby shell is replaced; doubled after each further death.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -43,7 +43,9 @@ pub(super) enum Program {
 impl Program {
     fn marked(&self) -> Result<Marked, ConnectError> {
         match self {
-            Self::Interpreter(Interpreter { shell, before }) => Marked::interpreter(*shell, before),
+            Self::Interpreter(Interpreter { shell, before }) => {
+                Marked::reader(&Reader::Shell(*shell), before)
+            }
             Self::Command(text) => Marked::command(text),
         }
     }

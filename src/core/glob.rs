@@ -5,7 +5,7 @@ use std::fmt;
 /// `*` stands for any run of characters but `/`, `**` for any run at all, `?` for one character but `/`. Everything
 /// else stands for itself; the pattern covers the whole name, and upper and lower case differ.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Glob {
+pub struct Glob {
     text: String,
     parts: Vec<Part>,
 }
@@ -19,7 +19,7 @@ enum Part {
 }
 
 impl Glob {
-    pub(super) fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         let mut parts = Vec::new();
         let mut rest = text.chars().peekable();
         while let Some(next) = rest.next() {
@@ -36,7 +36,7 @@ impl Glob {
         Self { text: text.to_owned(), parts }
     }
 
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         // `reach[i]`: the parts so far can match the first `i` characters. Linear in pattern × name for any pattern,
         // because users choose names.
         let name: Vec<char> = name.chars().collect();

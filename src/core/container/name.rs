@@ -1,0 +1,77 @@
+//! The name of a job's container.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::ids::AttemptName;
+
+/// A container's name at the engine. Letters, digits and `-`, `_`, `.` only, so that it needs no quoting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContainerName(String);
+
+impl ContainerName {
+    /// The container of an attempt's job.
+    pub fn of(attempt: &AttemptName) -> Self {
+        Self(format!("greenroom-{attempt}"))
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_safe = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        let starts_well = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+        (starts_well && text.len() <= 128 && text.bytes().all(is_safe)).then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<ContainerName> for String {
+    fn from(name: ContainerName) -> Self {
+        name.0
+    }
+}
+
+impl TryFrom<String> for ContainerName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or("not a container's name")
+    }
+}
+
+/// The container that a job's own stages run in. It exists from `prepare` to the end of its instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobContainer {
+    pub name: ContainerName,
+    /// True if the runner's own stages run with umask 0, because users other than root share their files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open_umask: bool,
+    /// True if it may start before its first stage: it has no entrypoint that could read the checkout.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub starts_ahead: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_needs_no_quoting() {
+        let name = ContainerName::of(&AttemptName::new("a1-b2"));
+        assert_eq!(ContainerName::parse(name.as_str()), Some(name.clone()));
+        assert_eq!(serde_json::to_string(&name).unwrap(), "\"greenroom-a1-b2\"");
+        for bad in ["", "-x", "a b", "a;b", "a/b", "a\n", "ä"] {
+            assert_eq!(ContainerName::parse(bad), None, "{bad:?}");
+            assert!(serde_json::from_value::<ContainerName>(bad.into()).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What a pool's configuration says about containers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::core::glob::Glob;
+
+/// `[pool.NAME.containers]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerSettings {
+    pub mode: Mode,
+    /// For jobs that name no image; required by `Mode::Always`.
+    pub default_image: Option<String>,
+    /// Images that jobs may name; `None`: any.
+    pub images: Option<Vec<Glob>>,
+    /// Images that services may have; `None`: any.
+    pub services: Option<Vec<Glob>>,
+    pub services_limit: Option<usize>,
+    /// Tried in this order.
+    pub pull_policy: Vec<PullPolicy>,
+    /// What jobs may ask for.
+    pub allowed_pull_policies: Vec<PullPolicy>,
+    /// From a registry to the one that is asked in its place.
+    pub mirrors: BTreeMap<String, String>,
+    /// A Docker `config.json` on the runner host.
+    pub registry_auth: Option<PathBuf>,
+    /// Certificates that the registries' own are verified with, on the runner host.
+    pub ca: Option<PathBuf>,
+    pub privileged: Privileged,
+    /// Volumes that all containers of a job share, in Docker's syntax.
+    pub volumes: Vec<String>,
+    /// `None`: services are not waited for.
+    pub wait_for_services: Option<Duration>,
+    pub pull_timeout: Duration,
+    pub umask: Umask,
+    /// The user of jobs' containers; `None`: the job's or the image's.
+    pub user: Option<String>,
+    /// Users that jobs may name; `None`: any.
+    pub allowed_users: Option<Vec<Glob>>,
+    pub options: EngineOptions,
+}
+
+/// Which jobs run in containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Those that name an image.
+    #[default]
+    Image,
+    Always,
+}
+
+/// When an image is pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PullPolicy {
+    Always,
+    IfNotPresent,
+    Never,
+}
+
+impl PullPolicy {
+    pub const ALL: [Self; 3] = [Self::Always, Self::IfNotPresent, Self::Never];
+    /// The names of `ALL`.
+    pub const NAMES: [&str; 3] = ["always", "if-not-present", "never"];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::IfNotPresent => "if-not-present",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// Which containers get all of the guest's rights.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Privileged {
+    /// All, where an instance is terminated after one job.
+    #[default]
+    SingleUse,
+    All,
+    None,
+    /// Those of these images.
+    Images(Vec<Glob>),
+}
+
+/// The umask of the runner's own stages in a job with a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Umask {
+    /// 0 if the image's user is not root, or if there are services; else 022.
+    #[default]
+    Auto,
+    /// 0.
+    Open,
+    /// 022.
+    Closed,
+}
+
+/// Options of the job's container and its services, as in `[runners.docker]`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EngineOptions {
+    /// In bytes.
+    pub shm_size: Option<u64>,
+    /// Each `NAME:ADDRESS`.
+    pub extra_hosts: Vec<String>,
+    pub dns: Vec<String>,
+    pub cap_add: Vec<String>,
+    pub cap_drop: Vec<String>,
+    pub devices: Vec<String>,
+    pub gpus: Option<String>,
+    /// From a limit's name to `SOFT` or `SOFT:HARD`.
+    pub ulimit: BTreeMap<String, String>,
+    /// From a path to its mount options.
+    pub tmpfs: BTreeMap<String, String>,
+    /// In bytes.
+    pub memory: Option<u64>,
+    /// As a decimal number, such as `1.5`.
+    pub cpus: Option<f64>,
+}
+
+impl Default for ContainerSettings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            default_image: None,
+            images: None,
+            services: None,
+            services_limit: None,
+            pull_policy: vec![PullPolicy::Always, PullPolicy::IfNotPresent],
+            allowed_pull_policies: vec![PullPolicy::Always, PullPolicy::IfNotPresent],
+            mirrors: BTreeMap::new(),
+            registry_auth: None,
+            ca: None,
+            privileged: Privileged::default(),
+            volumes: vec!["/certs/client".to_owned()],
+            wait_for_services: Some(Duration::from_secs(30)),
+            pull_timeout: Duration::from_mins(15),
+            umask: Umask::default(),
+            user: None,
+            allowed_users: None,
+            options: EngineOptions::default(),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The containers that a job gets.
+
+use std::time::Duration;
+
+use super::settings::{EngineOptions, PullPolicy, Umask};
+use crate::core::secret::Secret;
+
+/// Everything that an instance needs to create a job's containers. Judged: what the pool does not allow is not in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerJob {
+    pub job: ContainerSpec,
+    /// In the order of the job; those that have no free name are left out.
+    pub services: Vec<ServiceSpec>,
+    /// Sentences for the job log, such as the names that a service did not get.
+    pub remarks: Vec<String>,
+    pub umask: Umask,
+    pub options: EngineOptions,
+    /// Shared by all containers, in Docker's syntax. Without the builds and cache directories.
+    pub volumes: Vec<String>,
+    /// From a registry to its mirror.
+    pub mirrors: Vec<(String, String)>,
+    /// PEM certificates.
+    pub ca: Option<String>,
+    pub wait_for_services: Option<Duration>,
+    pub pull_timeout: Duration,
+    /// An init process reaps in each container.
+    pub init: bool,
+    /// Services' logs go to the job log while they run.
+    pub debug_services: bool,
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerSpec {
+    /// What the job calls the image, for messages.
+    pub called: String,
+    /// The complete reference: registry, path, and tag or digest.
+    pub image: String,
+    /// In the order to try; never empty.
+    pub policies: Vec<PullPolicy>,
+    /// Credentials for the image's registry.
+    pub login: Option<Login>,
+    pub platform: Option<String>,
+    pub user: Option<String>,
+    /// `None`: the image's own. Empty: none.
+    pub entrypoint: Option<Vec<String>>,
+    /// `None`: the image's own. The job's container runs the search for a shell, whatever this is.
+    pub command: Option<Vec<String>>,
+    pub environment: Vec<(String, Secret<String>)>,
+    pub privileged: bool,
+}
+
+/// A service's container, and the names by which it is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceSpec {
+    pub container: ContainerSpec,
+    /// Never empty. The first is the one that messages use.
+    pub names: Vec<String>,
+    /// The only port to probe; `None`: those that the image exposes.
+    pub probe: Option<u16>,
+}
+
+/// Credentials for one image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The key of the credentials: a registry, or a path in one.
+    pub scope: String,
+    pub username: String,
+    pub password: Secret<String>,
+    /// Where they come from, for messages: `DOCKER_AUTH_CONFIG`.
+    pub source: &'static str,
+}
