@@ -1,10 +1,12 @@
 //! Attempts that are over, and what happens to their instances.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::attempt::{Closed, End, Presence};
 use crate::core::event::Change;
 use crate::core::notation::{NOW, World, ago, attempt, cleaned, does, render, table, world};
+use crate::core::time::BootId;
 
 /// The plan after a change to the world of a line.
 fn changed(text: &str, change: impl FnOnce(&mut World)) -> String {
@@ -84,6 +86,22 @@ fn an_attempt_that_cannot_be_read_keeps_its_instance_until_its_record_says_that_
     };
     assert_eq!(notes("held 5m by 7"), 1);
     assert_eq!(notes("static out-of-service 5m named 7"), 0, "it may belong to any pool");
+}
+
+#[test]
+fn an_attempt_that_cannot_be_read_is_as_old_as_its_request() {
+    let unreadable = |text: &str, requested_in: BootId| {
+        changed(text, |w| {
+            let seen = w.seen(7);
+            (seen.job, seen.unreadable) = (None, Some("`job` is damaged".to_owned()));
+            (seen.begun, seen.lease_at, seen.lease_held) = (NOW, NOW, false);
+            let grant = w.state.granted.get_mut(&attempt(7)).expect("it has a grant");
+            Arc::make_mut(&mut grant.reservation).requested_at.boot = requested_in;
+        })
+    };
+    assert_eq!(unreadable("held 5m by 7", NOW.boot), "");
+    assert_eq!(unreadable("held 75m by 7", NOW.boot), "end attempt a7 (it exceeded its job's timeout)");
+    assert_eq!(unreadable("held 5m by 7", BootId(6)), "end attempt a7 (the runner host was rebooted)");
 }
 
 #[test]

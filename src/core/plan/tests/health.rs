@@ -87,6 +87,24 @@ fn others_are_probed_before_one_is_replaced() {
 }
 
 #[test]
+fn the_sample_counts_those_that_have_responded_since() {
+    let mut world = silent(
+        "target 7 | idle 5m; idle 5m; idle 5m; idle 5m; idle 5m; idle 5m",
+        Duration::from_secs(5),
+        &["i1"],
+    );
+    for short in ["i3", "i4", "i5", "i6"] {
+        world.observed.healthy.insert(instance(short), ago(Duration::from_secs(10)));
+    }
+    world.observed.healthy.insert(instance("i2"), world.now);
+    let probed = render(&world.plan());
+    assert!(
+        probed.ends_with("check the health of i3; check the health of i4; check the health of i5"),
+        "{probed}"
+    );
+}
+
+#[test]
 fn most_of_them_are_kept_for_five_minutes_and_probed_again() {
     let idle = "target 4 | idle 5m; idle 5m; idle 5m; idle 5m";
     let kept = silent(idle, Duration::from_secs(299), &["i1", "i2", "i3"]);

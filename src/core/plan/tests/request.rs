@@ -172,6 +172,17 @@ fn a_host_that_was_doubted_while_jobs_were_on_it_is_cleaned_all_the_same() {
 }
 
 #[test]
+fn a_launched_instance_is_doubted_once_and_only_while_it_is_idle() {
+    let doubt =
+        |world: &World| render_events(&request::doubt(&world.state, &instance("i1"), "no answer", NOW));
+    let mut idle = self::world("idle 5m");
+    assert_eq!(doubt(&idle), "i1 doubted");
+    idle.carry(&request::doubt(&idle.state, &instance("i1"), "no answer", NOW));
+    assert_eq!(doubt(&idle), "", "it is doubted already");
+    assert_eq!(doubt(&self::world("held 5m by 7")), "", "the job's own connection decides");
+}
+
+#[test]
 fn an_instance_that_is_ready_goes_to_the_first_waiting_jobs() {
     let ready =
         |text: &str, short: &str| render_events(&request::ready(&world(text).state, &instance(short), NOW));
