@@ -41,6 +41,7 @@ mod faulty;
 mod leadership;
 #[path = "../support/pace.rs"]
 mod pace;
+mod refusals;
 #[path = "../support/skipped.rs"]
 mod skipped;
 mod wakeups;

@@ -18,6 +18,7 @@ mod orphans;
 mod owner;
 mod owner_file;
 mod process;
+mod refusals;
 mod replacement;
 mod report;
 mod runner;
