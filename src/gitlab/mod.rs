@@ -5,6 +5,7 @@
 //! author of a pipeline can set variables.
 
 pub mod config_json;
+mod containers;
 pub mod env;
 pub mod exit;
 pub mod response;

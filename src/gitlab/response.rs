@@ -1,7 +1,8 @@
 //! GitLab's description of a job: JOB_RESPONSE_FILE.
 //!
-//! The only source of decisions. The file holds the job's token, registry credentials and all its variables; none of
-//! them is kept, and no message quotes the file. Unknown fields, nulls and missing optional fields are accepted.
+//! The only source of decisions. The file holds the job's token, registry credentials and all its variables; of these,
+//! only what containers need is kept, wrapped. No message quotes the file. Unknown fields, nulls and missing optional
+//! fields are accepted.
 
 use std::io;
 use std::path::Path;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::containers;
+use crate::core::container::request::ContainerRequest;
 use crate::core::ids::JobKey;
 use crate::core::job::JobFacts;
 use crate::core::secret::Secret;
@@ -27,6 +30,8 @@ pub struct JobResponse {
     pub git_ref: String,
     /// The value of `image:`, variables expanded. Users who may push choose it.
     pub image: Option<String>,
+    /// What the job asks for if it runs in containers, with its credentials and variables.
+    pub containers: ContainerRequest,
 }
 
 /// A response that cannot be used. No variant quotes the file.
@@ -86,6 +91,7 @@ impl JobResponse {
             name: name.to_owned(),
             git_ref: git_ref.to_owned(),
             image: text(&["image", "name"]).map(str::to_owned),
+            containers: containers::parse(document.0.expose()),
         })
     }
 }
@@ -206,7 +212,9 @@ mod tests {
         ] {
             variables.push(json!({"key": key, "value": value}));
         }
-        assert_eq!(parse(&forged).unwrap(), plain);
+        // The job's containers get its variables; nothing else changes.
+        let containers = plain.containers.clone();
+        assert_eq!(JobResponse { containers, ..parse(&forged).unwrap() }, plain);
     }
 
     #[test]
@@ -310,7 +318,9 @@ mod tests {
             let error = JobResponse::parse(&RECORDED.as_bytes()[..end]).unwrap_err();
             shown.push(format!("{error} {error:?}"));
         }
-        for field in ["id", "variables", "job_info", "git_info", "runner_info", "image"] {
+        for field in
+            ["id", "variables", "job_info", "git_info", "runner_info", "image", "services", "credentials"]
+        {
             let mut response = recorded();
             response[field] = json!("s3cr3t-value-123");
             shown.push(format!("{:?}", parse(&response)));

@@ -141,7 +141,8 @@ const IMPURE_ENDS: &[&str] = &["Timestamp::now", "Zoned::now", "TimeZone::system
 const IMPURE_NAMES: &[&str] = &["SystemTime", "Instant", "HashMap", "HashSet", "RandomState"];
 
 /// The crates the core may use; proptest in its tests.
-const PURE_CRATES: &[&str] = &["std", "serde", "serde_json", "thiserror", "jiff", "cronexpr", "proptest"];
+const PURE_CRATES: &[&str] =
+    &["std", "serde", "serde_json", "thiserror", "jiff", "cronexpr", "base64ct", "proptest"];
 
 /// Clock, environment, input and output, threads, unordered maps and foreign crates in the core.
 pub(crate) fn impurities(source: &Source, crates: &[String]) -> Vec<Finding> {

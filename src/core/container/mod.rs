@@ -1,6 +1,13 @@
 //! Jobs in containers: what a job asks for, what a pool allows, and what follows from both.
 
+pub mod alias;
+pub mod auth;
+pub mod image;
+pub mod judge;
 pub mod name;
+pub mod platform;
+pub mod pull;
 pub mod request;
 pub mod settings;
 pub mod spec;
+pub mod variables;
