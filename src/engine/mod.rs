@@ -7,6 +7,7 @@ mod accept;
 pub mod acquire;
 mod boot;
 mod clean;
+pub mod container;
 mod deadline;
 mod effect;
 mod exit;

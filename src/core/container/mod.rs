@@ -2,6 +2,7 @@
 
 pub mod alias;
 pub mod auth;
+pub mod failure;
 pub mod image;
 pub mod judge;
 pub mod name;

@@ -1,0 +1,360 @@
+//! What the text of a failed engine means, and who can do something about it.
+
+use std::time::Duration;
+
+use crate::core::container::spec::ContainerSpec;
+use crate::core::time::Pretty;
+
+/// Why a container could not be prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    DiskFull,
+    RateLimit,
+    Missing,
+    Denied,
+    InvalidName,
+    NoPlatform,
+    /// Pull policy `never`, and the image is not there.
+    Absent,
+    Certificate,
+    RegistryFault,
+    Network,
+    /// `pull_timeout` has passed.
+    Late,
+    /// The instance's engine or kernel.
+    Engine,
+    /// The engine denies an option.
+    InvalidOption,
+    Unknown,
+}
+
+/// Who is to blame, and so whether it is of use to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// Nothing changes by trying again.
+    Job,
+    /// A registry, the network or the pool's settings.
+    Surroundings,
+    Instance,
+}
+
+/// Parts of the engine's texts, in the order in which they decide.
+const TEXTS: &[(&str, Cause)] = &[
+    ("no space left on device", Cause::DiskFull),
+    ("disk quota exceeded", Cause::DiskFull),
+    ("toomanyrequests", Cause::RateLimit),
+    ("too many requests", Cause::RateLimit),
+    ("Too Many Requests", Cause::RateLimit),
+    ("manifest unknown", Cause::Missing),
+    ("name unknown", Cause::Missing),
+    ("repository name not known", Cause::Missing),
+    ("StatusCode: 404", Cause::Missing),
+    ("unauthorized", Cause::Denied),
+    ("authentication required", Cause::Denied),
+    ("access to the resource is denied", Cause::Denied),
+    ("access forbidden", Cause::Denied),
+    ("denied:", Cause::Denied),
+    ("invalid username/password", Cause::Denied),
+    ("StatusCode: 403", Cause::Denied),
+    ("403 (Forbidden)", Cause::Denied),
+    ("invalid reference format", Cause::InvalidName),
+    ("repository name must be lowercase", Cause::InvalidName),
+    ("no image found in manifest list", Cause::NoPlatform),
+    ("no image found in image index", Cause::NoPlatform),
+    ("invalid platform syntax", Cause::NoPlatform),
+    ("x509:", Cause::Certificate),
+    ("tls: failed to verify certificate", Cause::Certificate),
+    ("server gave HTTP response to HTTPS client", Cause::Certificate),
+    ("unexpected HTTP status: 5", Cause::RegistryFault),
+    ("StatusCode: 5", Cause::RegistryFault),
+    ("invalid status code from registry 5", Cause::RegistryFault),
+    ("Internal Server Error", Cause::RegistryFault),
+    ("Bad Gateway", Cause::RegistryFault),
+    ("Service Unavailable", Cause::RegistryFault),
+    ("Gateway Time", Cause::RegistryFault),
+    ("dial tcp", Cause::Network),
+    ("dial udp", Cause::Network),
+    ("no such host", Cause::Network),
+    ("connection refused", Cause::Network),
+    ("connection reset", Cause::Network),
+    ("broken pipe", Cause::Network),
+    ("network is unreachable", Cause::Network),
+    ("no route to host", Cause::Network),
+    ("server misbehaving", Cause::Network),
+    ("i/o timeout", Cause::Network),
+    ("handshake timeout", Cause::Network),
+    ("Client.Timeout", Cause::Network),
+    ("deadline exceeded", Cause::Network),
+    ("remote error: tls", Cause::Network),
+    ("unexpected EOF", Cause::Network),
+    (": EOF", Cause::Network),
+    ("netavark", Cause::Engine),
+    ("iptables", Cause::Engine),
+    ("cgroup", Cause::Engine),
+    ("conmon", Cause::Engine),
+    ("database", Cause::Engine),
+    ("overlay", Cause::Engine),
+    ("read-only file system", Cause::Engine),
+    ("input/output error", Cause::Engine),
+    ("cannot allocate memory", Cause::Engine),
+    ("unknown capability", Cause::InvalidOption),
+    ("invalid", Cause::InvalidOption),
+    ("bad format", Cause::InvalidOption),
+    ("must be", Cause::InvalidOption),
+    ("is not an ip address", Cause::InvalidOption),
+    ("container-init binary not found", Cause::InvalidOption),
+    ("unresolvable CDI devices", Cause::InvalidOption),
+];
+
+impl Cause {
+    /// The cause that an engine's text gives. `image`: its own words decide nothing.
+    pub fn of(text: &str, image: &str) -> Self {
+        let path = image.rsplit_once(['@', ':']).map_or(image, |(path, _)| path);
+        let text = text.replace(image, "").replace(path, "");
+        TEXTS.iter().find(|(part, _)| text.contains(part)).map_or(Self::Unknown, |(_, cause)| *cause)
+    }
+
+    /// The parts of texts, and whether what failed with one of them may pass. The first match decides.
+    pub fn texts() -> impl Iterator<Item = (&'static str, bool)> {
+        TEXTS.iter().map(|(part, cause)| (*part, cause.may_pass()))
+    }
+
+    /// True if the same pull may succeed seconds later.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::RateLimit | Self::RegistryFault | Self::Network => true,
+            Self::DiskFull
+            | Self::Missing
+            | Self::Denied
+            | Self::InvalidName
+            | Self::NoPlatform
+            | Self::Absent
+            | Self::Certificate
+            | Self::Late
+            | Self::Engine
+            | Self::InvalidOption
+            | Self::Unknown => false,
+        }
+    }
+
+    pub fn blame(self) -> Blame {
+        match self {
+            Self::Missing | Self::Denied | Self::InvalidName | Self::NoPlatform | Self::Absent => Blame::Job,
+            Self::RateLimit
+            | Self::Certificate
+            | Self::RegistryFault
+            | Self::Network
+            | Self::Late
+            | Self::InvalidOption
+            | Self::Unknown => Blame::Surroundings,
+            Self::DiskFull | Self::Engine => Blame::Instance,
+        }
+    }
+
+    /// Why an image is not there: cause, party, remedy. `text`: the engine's own, on one line.
+    pub fn of_pull(self, wanted: &ContainerSpec, limit: Duration, text: &str) -> String {
+        let image = format!("image `{}`", wanted.called);
+        let registry = wanted.image.split('/').next().unwrap_or_default();
+        match self {
+            Self::DiskFull => format!(
+                "the instance's disk is full: {image} was not pulled; give its instances a larger disk"
+            ),
+            Self::RateLimit => format!(
+                "registry `{registry}` limits the rate of pulls and denied {image}: run the job again later, or set \
+                 `mirrors` or `registry_auth` for the pool"
+            ),
+            Self::Missing => {
+                format!(
+                    "{image} does not exist in registry `{registry}`: correct its name or tag in .gitlab-ci.yml"
+                )
+            }
+            Self::Denied => match &wanted.login {
+                Some(login) => format!(
+                    "registry `{registry}` denies access to {image} with the credentials from {}: correct them, or the \
+                     image's name",
+                    login.source
+                ),
+                None => format!(
+                    "registry `{registry}` denies access to {image}, for which there are no credentials: correct its \
+                     name, or set DOCKER_AUTH_CONFIG"
+                ),
+            },
+            Self::InvalidName => format!("{image} has an invalid name: correct it in .gitlab-ci.yml"),
+            Self::NoPlatform => format!(
+                "registry `{registry}` has {image}, but not for {}: use another image or `platform`",
+                wanted.platform.as_deref().unwrap_or("the instance's architecture")
+            ),
+            Self::Absent => format!(
+                "{image} is not on the instance, and the pull policy is `never`: set another `pull_policy` in \
+                 .gitlab-ci.yml"
+            ),
+            Self::Certificate => format!(
+                "the instance does not accept the certificate of registry `{registry}`: set `ca` for the pool ({text})"
+            ),
+            Self::RegistryFault => {
+                format!("registry `{registry}` cannot serve {image}: run the job again later ({text})")
+            }
+            Self::Network => format!(
+                "the instance cannot reach registry `{registry}` for {image}: check registry and network ({text})"
+            ),
+            Self::Late => format!(
+                "{image} was not pulled within {} (`pull_timeout`): check registry and network, or raise the limit",
+                Pretty(limit)
+            ),
+            Self::Engine => format!("the instance's container engine cannot pull {image}: {text}"),
+            Self::InvalidOption | Self::Unknown => format!("{image} cannot be pulled: {text}"),
+        }
+    }
+
+    /// Why the job's container was not created.
+    pub fn of_create(self, wanted: &ContainerSpec, text: &str) -> String {
+        let container = format!("the container of image `{}`", wanted.called);
+        match self {
+            Self::DiskFull => format!("the instance's disk is full: {container} was not created"),
+            Self::InvalidOption => {
+                format!(
+                    "{container} cannot be created: correct the pool's `containers` table or the image's options ({text})"
+                )
+            }
+            Self::RateLimit
+            | Self::Missing
+            | Self::Denied
+            | Self::InvalidName
+            | Self::NoPlatform
+            | Self::Absent
+            | Self::Certificate
+            | Self::RegistryFault
+            | Self::Network
+            | Self::Late
+            | Self::Engine
+            | Self::Unknown => format!("the instance's container engine cannot create {container}: {text}"),
+        }
+    }
+}
+
+/// Why an image that was pulled cannot run: it is for another architecture.
+pub fn foreign(wanted: &ContainerSpec, image: &str, instance: &str) -> String {
+    format!(
+        "image `{}` is for {image}, but the instance is {instance}: use an image for {instance}, or a pool of {image} \
+         instances",
+        wanted.called
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::container::settings::PullPolicy;
+    use crate::core::container::spec::Login;
+    use crate::core::secret::Secret;
+
+    /// Texts of Podman 4.3.1, most of them before Debian's docker-registry 2.8.
+    const SEEN: &[(&str, Cause)] = &[
+        (
+            "Error: initializing source docker://h:1/bb:none: reading manifest none in h:1/bb: manifest unknown: \
+             manifest unknown",
+            Cause::Missing,
+        ),
+        (
+            "Error: initializing source docker://h:1/bb:1: reading manifest 1 in h:1/bb: unauthorized: authentication \
+             required",
+            Cause::Denied,
+        ),
+        (
+            "Error: initializing source docker://x/y:1: reading manifest 1 in docker.io/x/y: errors: denied: requested \
+             access to the resource is denied unauthorized: authentication required",
+            Cause::Denied,
+        ),
+        (
+            "Error: initializing source docker://h:1/bb:1: pinging container registry h:1: Get \"http://h:1/v2/\": dial \
+             tcp 127.0.0.1:1: connect: connection refused",
+            Cause::Network,
+        ),
+        (
+            "Error: initializing source docker://h/bb:1: pinging container registry h: Get \"https://h/v2/\": http: \
+             server gave HTTP response to HTTPS client",
+            Cause::Certificate,
+        ),
+        (
+            "Error: initializing source docker://h/bb:1: pinging container registry h: Get \"https://h/v2/\": x509: \
+             certificate signed by unknown authority",
+            Cause::Certificate,
+        ),
+        ("Error: repository name must be lowercase", Cause::InvalidName),
+        (
+            "Error: initializing source docker://x:1: reading manifest 1 in docker.io/x: toomanyrequests: You have \
+             reached your pull rate limit.",
+            Cause::RateLimit,
+        ),
+        (
+            "Error: writing blob: adding layer with blob \"sha256:1\": Error processing tar file(exit status 1): write \
+             /x: no space left on device",
+            Cause::DiskFull,
+        ),
+        (
+            "Error: unable to start container \"1\": netavark: No such file or directory (os error 2)",
+            Cause::Engine,
+        ),
+        ("Error: \"CAP_FOO\": unknown capability", Cause::InvalidOption),
+        ("Error: something new", Cause::Unknown),
+    ];
+
+    fn wanted(login: bool) -> ContainerSpec {
+        ContainerSpec {
+            called: "h:1/bb".to_owned(),
+            image: "h:1/bb:1".to_owned(),
+            policies: vec![PullPolicy::Always],
+            login: login.then(|| Login {
+                scope: "h:1".to_owned(),
+                username: "joe".to_owned(),
+                password: Secret::new("geheim".to_owned()),
+                source: "DOCKER_AUTH_CONFIG",
+            }),
+            platform: None,
+            user: None,
+            entrypoint: None,
+            command: None,
+            environment: Vec::new(),
+            privileged: false,
+        }
+    }
+
+    #[test]
+    fn the_engines_texts_have_their_causes() {
+        for (text, cause) in SEEN {
+            assert_eq!(Cause::of(text, "h:1/bb:1"), *cause, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_images_name_decides_nothing() {
+        let text = "Error: initializing source docker://h/unauthorized:1: reading manifest 1 in h/unauthorized: dial tcp: \
+                    no such host";
+        assert_eq!(Cause::of(text, "h/unauthorized:1"), Cause::Network);
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again_and_none_of_it_is_the_jobs() {
+        for (_, cause) in TEXTS {
+            assert!(!cause.may_pass() || cause.blame() == Blame::Surroundings, "{cause:?}");
+        }
+        assert_eq!(Cause::texts().count(), TEXTS.len());
+    }
+
+    #[test]
+    fn a_denial_names_the_credentials_and_never_shows_them() {
+        let denied = |login| Cause::Denied.of_pull(&wanted(login), Duration::from_mins(1), "text");
+        assert_eq!(
+            denied(true),
+            "registry `h:1` denies access to image `h:1/bb` with the credentials from DOCKER_AUTH_CONFIG: correct them, \
+             or the image's name"
+        );
+        assert!(denied(false).contains("no credentials"), "{}", denied(false));
+    }
+
+    #[test]
+    fn a_rate_limit_is_named_as_one() {
+        let sentence = Cause::RateLimit.of_pull(&wanted(false), Duration::from_mins(1), "text");
+        assert!(sentence.starts_with("registry `h:1` limits the rate of pulls"), "{sentence}");
+    }
+}

@@ -1,0 +1,187 @@
+//! `prepare`: the containers of a job on its instance.
+
+mod options;
+mod progress;
+mod report;
+pub mod script;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+pub use self::progress::ContainerProgress;
+use self::progress::Watcher;
+use super::{Engine, EngineError};
+use crate::core::attempt::{Closed, End};
+use crate::core::container::name::{ContainerName, JobContainer};
+use crate::core::container::settings::Umask;
+use crate::core::container::spec::ContainerJob;
+use crate::core::ids::AttemptName;
+use crate::core::instance::{DrainReason, Release};
+use crate::core::plan::request;
+use crate::core::pool::PoolState;
+use crate::port::attempts::Assignment;
+use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
+use crate::port::host_error::HostError;
+use crate::port::store::StoreError;
+use crate::port::wakeups::WakeReason;
+
+/// What the script needs beside pulls and services.
+const MARGIN: Duration = Duration::from_mins(2);
+
+/// Why a job got no container. Its instance has been released.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    /// The job asks for what does not exist or is denied: it fails the same way on each instance.
+    #[error("{0}")]
+    Impossible(String),
+    /// A registry, the network or the pool's settings: it may pass.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The instance cannot run containers. It gets no more jobs.
+    #[error("{0}")]
+    Instance(String),
+    #[error("stopped while the job's containers were prepared; the job holds no slot")]
+    Stopped,
+    #[error("the runner is gone; the job holds no slot")]
+    RunnerGone,
+    #[error("{0}")]
+    Closed(Closed),
+    #[error(transparent)]
+    Trouble(#[from] EngineError),
+}
+
+impl From<StoreError> for ContainerError {
+    fn from(error: StoreError) -> Self {
+        Self::Trouble(error.into())
+    }
+}
+
+impl From<HostError> for ContainerError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Closed { closed, .. } => Self::Closed(closed),
+            HostError::Io { .. } => Self::Trouble(error.into()),
+        }
+    }
+}
+
+impl Engine {
+    /// Pulls the images of a job on its instance, starts its services and creates its container, for which the assignment
+    /// is changed. After an error, the attempt has no grant.
+    ///
+    /// The caller holds the attempt's lease. `dirs`: absolute directories that guest and containers share.
+    pub async fn prepare_container(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        job: &ContainerJob,
+        dirs: &[&str],
+        tell: &mut dyn FnMut(ContainerProgress),
+    ) -> Result<JobContainer, ContainerError> {
+        let prepared = self.create_containers(attempt, assignment, job, dirs, tell).await;
+        if let Err(error) = &prepared
+            && let Err(problem) = self.give_back_used(attempt, assignment, error).await
+        {
+            // The job log shows the cause. What stays behind ends with the attempt.
+            tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
+        }
+        prepared
+    }
+
+    async fn create_containers(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        job: &ContainerJob,
+        dirs: &[&str],
+        tell: &mut dyn FnMut(ContainerProgress),
+    ) -> Result<JobContainer, ContainerError> {
+        // Before a byte is sent: what the script leaves is the job's, so the grant costs a use.
+        self.host.attempts.mark_used(attempt).await?;
+        job.remarks.iter().for_each(|remark| tell(ContainerProgress::Remark(remark.clone())));
+        let name = ContainerName::of(attempt);
+        let script = script::script(&name, job, dirs);
+        let wait = job.wait_for_services.unwrap_or_default();
+        let within = job.pull_timeout.saturating_add(wait).saturating_add(MARGIN);
+        let command = RemoteCommand { text: script::READER, input: &script, within, shared: true };
+        let now = || self.now();
+        let mut watcher = Watcher::new(job, &now, tell);
+        let run = self.connector.command(&assignment.instance, &assignment.endpoint, command, &mut watcher);
+        let ended = match select(run, self.host.wakeups.stopped(attempt)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right((woken, _)) => {
+                self.refuse_closed_container(attempt).await?;
+                return Err(match woken {
+                    WakeReason::RunnerGone => ContainerError::RunnerGone,
+                    _ => ContainerError::Stopped,
+                });
+            }
+        };
+        let facts = watcher.outcome(&ended_as(ended, assignment, within)?)?;
+        let container = JobContainer {
+            name,
+            open_umask: match job.umask {
+                Umask::Auto => !job.services.is_empty() || !facts.runs_as_root(job.job.user.as_deref()),
+                Umask::Open => true,
+                Umask::Closed => false,
+            },
+            starts_ahead: facts.starts_a_shell(job.job.entrypoint.as_deref()),
+        };
+        let assigned = Assignment { container: Some(container.clone()), ..assignment.clone() };
+        self.host.attempts.assign(attempt, Some(&assigned)).await?;
+        // RACE: `cleanup` sets the mark first and then releases; this call assigns first and then checks the mark.
+        self.refuse_closed_container(attempt).await?;
+        Ok(container)
+    }
+
+    async fn refuse_closed_container(&self, attempt: &AttemptName) -> Result<(), ContainerError> {
+        match self.host.attempts.closed(attempt).await? {
+            Some(closed) => Err(ContainerError::Closed(closed)),
+            None => Ok(()),
+        }
+    }
+
+    /// Releases the instance of a job that got no container, and drains it if the fault is its own.
+    async fn give_back_used(
+        &self,
+        attempt: &AttemptName,
+        assignment: &Assignment,
+        error: &ContainerError,
+    ) -> Result<(), EngineError> {
+        if let ContainerError::Instance(message) = error {
+            let reason = DrainReason::Broken { message: message.clone() };
+            let decide =
+                |s: &PoolState| request::withdraw(s, &assignment.instance, reason.clone(), self.now());
+            self.commit(decide).await?;
+        }
+        let leaving = Release { how: End::GivenBack, used: true, closing: false };
+        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
+        if !self.commit(decide).await?.events.is_empty() {
+            self.host.attempts.assign(attempt, None).await.ok();
+            self.summon().await?;
+        }
+        Ok(())
+    }
+}
+
+/// How the script ended, unless the connection or the time did.
+fn ended_as(
+    ended: Result<StageEnd, ConnectError>,
+    assignment: &Assignment,
+    within: Duration,
+) -> Result<StageEnd, ContainerError> {
+    let instance = &assignment.instance;
+    match ended {
+        Ok(StageEnd::Stopped) => Err(ContainerError::Unavailable(format!(
+            "instance {instance} did not prepare the job's containers within {}",
+            crate::core::time::Pretty(within)
+        ))),
+        Ok(end) => Ok(end),
+        Err(cause) => Err(ContainerError::Unavailable(format!(
+            "instance {instance} was lost while it prepared the job's containers: {cause}"
+        ))),
+    }
+}

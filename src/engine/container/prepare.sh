@@ -1,0 +1,235 @@
+# Prepares the containers of a job as root: pulls images, starts services, creates the job's container.
+# For any POSIX shell. Each line on standard output is a report. A container's number counts from 0, the job's own.
+# Set above: name, last, pull_within, wait_within, and the functions write_files, pull_each, may_pass, share_all, ports,
+# create.
+PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH LC_ALL=C
+unset IFS
+set -f
+shared=/run/greenroom   # the job's container has the file of its process there
+
+report() { printf '%s\n' "$*" || exit 1; }
+
+# The engine's error, on one line.
+message() {
+  text=$(sed -n '/^Error/,$p' "$1" 2>/dev/null)
+  [ -n "$text" ] || text=$(tail -n 3 "$1" 2>/dev/null)
+  printf '%s' "$text" | tail -c 1500 | tr '\n\r\t' '   '
+}
+
+broken() { report "broken $1 $2"; exit 1; }
+
+# A directory whose files never reach a disk.
+memory() {
+  for place in /run /dev/shm /tmp; do
+    [ "$(stat -f -c %T "$place" 2>/dev/null)" = tmpfs ] && { echo "$place"; return; }
+  done
+  return 1
+}
+
+clear() {
+  trap - EXIT
+  [ -z "$children$watcher" ] || kill $children $watcher 2>/dev/null
+  rm -rf "$work" "$big"
+}
+
+# Makes a directory that the guest and the containers share.
+share() {
+  [ -d "$1" ] || { mkdir -p "$1" && chmod 777 "$1" && chown "${SUDO_UID:-0}:${SUDO_GID:-0}" "$1"; } ||
+    broken engine "cannot create $1"
+}
+
+# What is known of an image that is there; true if there is one.
+image() {
+  podman image inspect --format '{{.Id}}
+{{.Architecture}}
+{{range $port, $_ := .Config.ExposedPorts}}{{$port}} {{end}}
+[{{json .Size}},{{json .User}},{{json .Config.Entrypoint}}]' "$2" >"$work/$1.image" 2>/dev/null || return 1
+  { read -r id; read -r built; read -r ports; read -r facts; } <"$work/$1.image"
+  echo "$id" >"$work/$1.id"
+  echo "$ports" >"$work/$1.ports"
+  case $platform,$machine,$built in
+    ,*, | ?*,*,* | ,"$built","$built" | ,amd64,386 | ,arm64,arm) ;;
+    *) report "foreign $1 $built $machine"; exit 1 ;;
+  esac
+  report "image $1 $facts"
+}
+
+# Sleeps, and can be stopped meanwhile.
+pause() { sleep "$1" >/dev/null 2>&1 & client=$!; wait "$client"; }
+
+# pull NUMBER IMAGE PLATFORM POLICY...
+pull() {
+  number=$1 reference=$2 platform=$3 client=
+  shift 3
+  [ ! -f "$work/registries.conf" ] || export CONTAINERS_REGISTRIES_CONF="$work/registries.conf"
+  trap 'trap - TERM; [ -z "$client" ] || kill "$client" 2>/dev/null; exit 1' TERM
+  for policy in "$@"; do
+    case $policy in
+      always) ;;
+      *) image "$number" "$reference" && exit 0 ;;
+    esac
+    if [ "$policy" = never ]; then report "failed $number never 1 absent"; continue; fi
+    for try in 1 2 3; do
+      report "pulling $number $policy $try"
+      set -- --quiet
+      [ -z "$platform" ] || set -- "$@" --platform "$platform"
+      [ ! -f "$work/secret/$number.json" ] || set -- "$@" --authfile "$work/secret/$number.json"
+      [ ! -d "$work/secret/ca" ] || set -- "$@" --cert-dir "$work/secret/ca"
+      mkdir -p "$big/$number"
+      TMPDIR=$big/$number podman pull "$@" "$reference" >/dev/null 2>"$work/$number.error" &
+      client=$!
+      wait "$client" && image "$number" "$reference" && exit 0
+      text=$(message "$work/$number.error")
+      report "failed $number $policy $try $text"
+      may_pass "$text" && [ "$try" -lt 3 ] || break
+      pause $((try * 3))
+    done
+  done
+  exit 1
+}
+
+# Tells how much has come, and ends pulls that last too long. A report that nobody reads ends the script.
+watch() {
+  trap '' PIPE
+  second=0
+  while sleep 1 >/dev/null 2>&1; do
+    second=$((second + 1))
+    if [ "$second" -ge "$pull_within" ]; then report late; kill $children 2>/dev/null; exit; fi
+    if [ $((second % 5)) -ne 0 ]; then
+      printf '\n' || { kill $$; exit; }
+      continue
+    fi
+    number=0
+    while [ "$number" -le "$last" ]; do
+      size=$(du -sk "$big/$number" 2>/dev/null) && size=${size%%[!0-9]*} && [ "$size" -gt 99 ] &&
+        report "bytes $number $size"
+      number=$((number + 1))
+    done
+  done
+}
+
+pull_all() {
+  pull_each
+  watch & watcher=$!
+  failed=
+  for child in $children; do wait "$child" || failed=1; done
+  children=
+  kill "$watcher" 2>/dev/null
+  watcher=''
+  rm -rf "$big" "$work/secret"
+  [ -z "$failed" ] || exit 1
+}
+
+# True if one of these ports is open for others in the network of a process. Nothing is sent there.
+listens() {
+  process=$1
+  shift
+  for table in "/proc/$process/net/tcp" "/proc/$process/net/tcp6"; do
+    [ -r "$table" ] || continue
+    while read -r _ at _ state _; do
+      [ "$state" = 0A ] || continue
+      case ${at%:*} in
+        ??????7F | 0000000000000000FFFF0000??????7F | 00000000000000000000000001000000) continue ;;
+      esac
+      for port in "$@"; do [ "${at##*:}" = "$port" ] && return 0; done
+    done <"$table"
+  done 2>/dev/null
+  return 1
+}
+
+logs() {
+  podman logs --tail 20 "$name-$1" 2>&1 | tail -c 4000 | {
+    while IFS= read -r line || [ -n "$line" ]; do report "log $1 $line"; done
+  }
+}
+
+# Reports a service that has ended; true if it has.
+ended() {
+  [ ! -d "/proc/$2" ] || return 1
+  report "exited $1 $(podman wait "$name-$1" 2>/dev/null)"
+  logs "$1"
+}
+
+# Waits until a service answers on a port, ends, or takes too long.
+await() {
+  process=$(cat "$shared/$name-$1.pid" 2>/dev/null)
+  [ -n "$process" ] || process=none
+  number=$1 wanted=
+  for port in $(ports "$1"); do
+    case $port in
+      */tcp) wanted="$wanted $(printf %04X "${port%/tcp}")" ;;
+    esac
+  done
+  if [ -z "$wanted" ] || [ "$wait_within" = 0 ]; then
+    touch "$work/$1.unwatched"
+    return
+  fi
+  until=$(($(date +%s) + wait_within))
+  while :; do
+    listens "$process" $wanted && { report "up $1"; return; }
+    ended "$1" "$process" && return
+    [ "$(date +%s)" -lt "$until" ] || { report "silent $1"; logs "$1"; return; }
+    sleep 0.1 2>/dev/null || sleep 1
+  done
+}
+
+# The first three numbers of the addresses of a new network.
+connect() {
+  podman network create --disable-dns "$name" >/dev/null 2>"$work/error" || broken network "$(message "$work/error")"
+  subnet=$(podman network inspect --format '{{range .Subnets}}{{.Subnet}}{{end}}' "$name" 2>"$work/error") ||
+    broken network "$(message "$work/error")"
+  case $subnet in
+    *.0/24) net=${subnet%.0/24} ;;
+    *) broken network "the engine chose the subnet $subnet" ;;
+  esac
+}
+
+# Starts a service and waits for it.
+serve() {
+  if ! (create "$1") >/dev/null 2>"$work/$1.error" ||
+    ! podman start "$name-$1" >/dev/null 2>"$work/$1.error"; then
+    report "unstarted $1 $(message "$work/$1.error")"
+    return
+  fi
+  report "started $1"
+  await "$1"
+}
+
+main() {
+  children='' watcher='' big=/var/tmp/$name
+  command -v podman >/dev/null || broken engine "podman is not installed"
+  place=$(memory) || broken engine "none of /run, /dev/shm and /tmp is in memory"
+  work=$place/greenroom.$name
+  trap clear EXIT
+  trap 'exit 143' HUP INT TERM PIPE
+  mkdir -p -m 755 "$shared" && (umask 077 && mkdir "$work" "$work/secret") || broken engine "cannot create $work"
+  init=$(command -v catatonit || command -v tini) && init="--init-path $init"
+  machine=$(uname -m)
+  case $machine in
+    x86_64) machine=amd64 ;;
+    aarch64) machine=arm64 ;;
+    i?86) machine=386 ;;
+    arm*) machine=arm ;;
+  esac
+  write_files
+  pull_all
+  share_all
+  number=1
+  if [ "$last" -gt 0 ]; then
+    connect
+    while [ "$number" -le "$last" ]; do
+      serve "$number" &
+      children="$children $!"
+      number=$((number + 1))
+    done
+  fi
+  (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"
+  for child in $children; do wait "$child"; done
+  children='' number=1
+  while [ "$number" -le "$last" ]; do
+    [ ! -f "$work/$number.unwatched" ] || ended "$number" "$(cat "$shared/$name-$number.pid" 2>/dev/null || echo none)"
+    number=$((number + 1))
+  done
+  report done
+}

@@ -1,0 +1,316 @@
+//! From the script's reports to the job log, and to what they mean in the end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::ContainerError;
+use super::options::is_none;
+use super::report::{ImageFacts, Lines, Part, Report};
+use crate::core::container::failure::{Blame, Cause, foreign};
+use crate::core::container::settings::PullPolicy;
+use crate::core::container::spec::{ContainerJob, ContainerSpec};
+use crate::core::text::clean_line;
+use crate::core::time::Stamp;
+use crate::port::connector::{Output, StageEnd, Stream};
+use crate::port::tail::Tail;
+
+/// The longest text of the script's own errors, in characters.
+const LINE: usize = 300;
+
+/// Progress of a job's containers, for the job log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContainerProgress {
+    /// A sentence about what the job asked for.
+    Remark(String),
+    /// `login`: where the credentials come from.
+    Pulling {
+        image: String,
+        policy: PullPolicy,
+        login: Option<&'static str>,
+        again: bool,
+    },
+    /// So much of an image has come.
+    Received {
+        image: String,
+        bytes: u64,
+        after: Duration,
+    },
+    /// `bytes`: its size on the instance.
+    Pulled {
+        image: String,
+        bytes: u64,
+        after: Duration,
+    },
+    /// The instance has the image already.
+    Present {
+        image: String,
+    },
+    /// `next`: what is tried next, if anything.
+    PullFailed {
+        image: String,
+        why: String,
+    },
+    ServiceUp {
+        service: String,
+        after: Duration,
+    },
+    ServiceExited {
+        service: String,
+        status: String,
+        after: Duration,
+    },
+    /// It runs, and none of its ports has answered.
+    ServiceSilent {
+        service: String,
+        waited: Duration,
+    },
+    ServiceUnstarted {
+        service: String,
+        why: String,
+    },
+    /// One of the last lines that a service wrote.
+    ServiceLog {
+        service: String,
+        line: String,
+    },
+}
+
+impl ImageFacts {
+    /// True if a container runs as root. `user`: the one that job or pool chose.
+    pub(super) fn runs_as_root(&self, user: Option<&str>) -> bool {
+        let user = user.or(self.user.as_deref()).unwrap_or_default();
+        matches!(user.split(':').next(), None | Some("" | "0" | "root"))
+    }
+
+    /// True if the container starts with the search for a shell. `entrypoint`: the job's.
+    pub(super) fn starts_a_shell(&self, entrypoint: Option<&[String]>) -> bool {
+        entrypoint.or(self.entrypoint.as_deref()).is_none_or(is_none)
+    }
+}
+
+/// Reads the script's output while it comes.
+pub(super) struct Watcher<'a> {
+    job: &'a ContainerJob,
+    now: &'a dyn Fn() -> Stamp,
+    tell: &'a mut dyn FnMut(ContainerProgress),
+    lines: Lines,
+    errors: Tail,
+    /// When the pull or the service of this number began.
+    since: BTreeMap<usize, Stamp>,
+    images: BTreeMap<usize, ImageFacts>,
+    /// Why the last pull of this number failed.
+    failed: BTreeMap<usize, (Cause, String)>,
+    late: bool,
+    done: bool,
+    /// What ends the preparation, whatever else is reported.
+    fault: Option<ContainerError>,
+}
+
+impl<'a> Watcher<'a> {
+    pub(super) fn new(
+        job: &'a ContainerJob,
+        now: &'a dyn Fn() -> Stamp,
+        tell: &'a mut dyn FnMut(ContainerProgress),
+    ) -> Self {
+        Self {
+            job,
+            now,
+            tell,
+            lines: Lines::default(),
+            errors: Tail::default(),
+            since: BTreeMap::new(),
+            images: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            late: false,
+            done: false,
+            fault: None,
+        }
+    }
+
+    /// The facts of the job's image, or why there is no container.
+    pub(super) fn outcome(mut self, end: &StageEnd) -> Result<ImageFacts, ContainerError> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.done
+            && let Some(facts) = self.images.remove(&0)
+        {
+            return Ok(facts);
+        }
+        if let Some(error) = self.pull_error() {
+            return Err(error);
+        }
+        let errors = clean_line(self.errors.text().as_bytes(), LINE);
+        let errors = if errors.is_empty() { "it gave no reason" } else { &errors };
+        Err(ContainerError::Instance(format!(
+            "the instance could not prepare the job's containers: the script ended with {end} ({errors})"
+        )))
+    }
+
+    /// The worst of the images that did not come: a job's own fault is found before the registry's.
+    fn pull_error(&self) -> Option<ContainerError> {
+        let limit = self.job.pull_timeout;
+        let numbers = 0..=self.job.services.len();
+        let absent = numbers.filter(|number| !self.images.contains_key(number));
+        let errors = absent.filter_map(|number| {
+            let wanted = spec(self.job, number)?;
+            let (cause, text) = match self.failed.get(&number) {
+                Some((cause, text)) if !self.late || !cause.may_pass() => (*cause, text.as_str()),
+                _ if self.late => (Cause::Late, ""),
+                _ => return None,
+            };
+            Some((cause, cause.of_pull(wanted, limit, text)))
+        });
+        let rank = |(cause, _): &(Cause, String)| match cause.blame() {
+            Blame::Instance => 0,
+            Blame::Job => 1,
+            Blame::Surroundings => 2,
+        };
+        errors.min_by_key(rank).map(|(cause, sentence)| error(cause, sentence))
+    }
+
+    fn read(&mut self, report: Report) {
+        match report {
+            Report::Pulling { number, policy, again } => self.pulling(number, policy, again),
+            Report::Bytes { number, bytes } => {
+                let after = self.after(number);
+                self.about(number, |image| ContainerProgress::Received { image, bytes, after });
+            }
+            Report::Image { number, facts } => {
+                let (bytes, after) = (facts.bytes, self.after(number));
+                let came = self.since.remove(&number).is_some();
+                self.about(number, |image| {
+                    if came {
+                        ContainerProgress::Pulled { image, bytes, after }
+                    } else {
+                        ContainerProgress::Present { image }
+                    }
+                });
+                self.images.insert(number, facts);
+            }
+            Report::PullFailed { number, policy, text } => self.pull_failed(number, policy, text),
+            Report::Late => self.late = true,
+            Report::Foreign { number, image, instance } => {
+                if let Some(wanted) = spec(self.job, number) {
+                    let sentence = foreign(wanted, &image, &instance);
+                    self.fault.get_or_insert(ContainerError::Impossible(sentence));
+                }
+            }
+            Report::Started { number } => {
+                self.since.insert(number, (self.now)());
+            }
+            Report::Up { number } => {
+                let after = self.after(number);
+                self.of_service(number, |service| ContainerProgress::ServiceUp { service, after });
+            }
+            Report::Exited { number, status } => {
+                let after = self.after(number);
+                self.of_service(number, |service| ContainerProgress::ServiceExited {
+                    service,
+                    status,
+                    after,
+                });
+            }
+            Report::Silent { number } => {
+                let waited = self.after(number);
+                self.of_service(number, |service| ContainerProgress::ServiceSilent { service, waited });
+            }
+            Report::Unstarted { number, text } => self.unstarted(number, text),
+            Report::Log { number, line } => {
+                self.of_service(number, |service| ContainerProgress::ServiceLog { service, line });
+            }
+            Report::Broken { part, text } => self.broken(part, &text),
+            Report::Done => self.done = true,
+        }
+    }
+
+    fn pulling(&mut self, number: usize, policy: PullPolicy, again: bool) {
+        self.since.entry(number).or_insert_with(self.now);
+        let login = spec(self.job, number).and_then(|spec| spec.login.as_ref()).map(|login| login.source);
+        self.about(number, |image| ContainerProgress::Pulling { image, policy, login, again });
+    }
+
+    fn pull_failed(&mut self, number: usize, policy: PullPolicy, text: String) {
+        let Some(wanted) = spec(self.job, number) else { return };
+        let cause = if policy == PullPolicy::Never { Cause::Absent } else { Cause::of(&text, &wanted.image) };
+        self.about(number, |image| ContainerProgress::PullFailed { image, why: text.clone() });
+        // What a registry said explains more than that the image is not there.
+        if cause != Cause::Absent || !self.failed.contains_key(&number) {
+            self.failed.insert(number, (cause, text));
+        }
+    }
+
+    /// A service that cannot start is a warning, unless no container could.
+    fn unstarted(&mut self, number: usize, text: String) {
+        let Some(wanted) = spec(self.job, number) else { return };
+        if Cause::of(&text, &wanted.image).blame() == Blame::Instance {
+            let sentence = format!("the instance cannot start containers: {text}");
+            self.fault.get_or_insert(ContainerError::Instance(sentence));
+        }
+        self.of_service(number, |service| ContainerProgress::ServiceUnstarted { service, why: text });
+    }
+
+    fn broken(&mut self, part: Part, text: &str) {
+        let wanted = &self.job.job;
+        self.fault.get_or_insert(match part {
+            Part::Engine => ContainerError::Instance(format!("the instance cannot run containers: {text}")),
+            Part::Network => ContainerError::Instance(format!(
+                "the instance cannot connect containers by a network: {text}"
+            )),
+            Part::Create => {
+                let cause = Cause::of(text, &wanted.image);
+                error(cause, cause.of_create(wanted, text))
+            }
+        });
+    }
+
+    fn after(&self, number: usize) -> Duration {
+        self.since.get(&number).map(|since| (self.now)().since(*since)).unwrap_or_default()
+    }
+
+    fn about(&mut self, number: usize, event: impl FnOnce(String) -> ContainerProgress) {
+        if let Some(spec) = spec(self.job, number) {
+            (self.tell)(event(spec.called.clone()));
+        }
+    }
+
+    fn of_service(&mut self, number: usize, event: impl FnOnce(String) -> ContainerProgress) {
+        let service = number.checked_sub(1).and_then(|at| self.job.services.get(at));
+        if let Some(name) = service.and_then(|service| service.names.first()) {
+            (self.tell)(event(name.clone()));
+        }
+    }
+}
+
+fn spec(job: &ContainerJob, number: usize) -> Option<&ContainerSpec> {
+    match number.checked_sub(1) {
+        None => Some(&job.job),
+        Some(at) => job.services.get(at).map(|service| &service.container),
+    }
+}
+
+fn error(cause: Cause, sentence: String) -> ContainerError {
+    match cause.blame() {
+        Blame::Job => ContainerError::Impossible(sentence),
+        Blame::Surroundings => ContainerError::Unavailable(sentence),
+        Blame::Instance => ContainerError::Instance(sentence),
+    }
+}
+
+#[async_trait(?Send)]
+impl Output for Watcher<'_> {
+    async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        if stream == Stream::Stderr {
+            return self.errors.write(stream, bytes).await;
+        }
+        let mut reports = Vec::new();
+        self.lines.push(bytes, |line| reports.extend(Report::parse(line)));
+        for report in reports {
+            self.read(report);
+        }
+        Ok(())
+    }
+}

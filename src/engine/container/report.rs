@@ -1,0 +1,250 @@
+//! What the script on the instance reports, line by line.
+
+use serde::Deserialize;
+
+use crate::core::container::settings::PullPolicy;
+use crate::core::text::clean_line;
+
+/// The longest line that is read, in bytes; the rest of a longer one is dropped.
+const LONGEST: usize = 8 << 10;
+
+/// The longest text of the engine or a service in a report, in characters.
+const TEXT: usize = 600;
+
+/// A report. The number of a container counts from 0, the job's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Report {
+    Pulling {
+        number: usize,
+        policy: PullPolicy,
+        again: bool,
+    },
+    /// So many bytes have come.
+    Bytes {
+        number: usize,
+        bytes: u64,
+    },
+    Image {
+        number: usize,
+        facts: ImageFacts,
+    },
+    PullFailed {
+        number: usize,
+        policy: PullPolicy,
+        text: String,
+    },
+    /// Pulls have lasted too long.
+    Late,
+    /// An image of this architecture on an instance of that one.
+    Foreign {
+        number: usize,
+        image: String,
+        instance: String,
+    },
+    Started {
+        number: usize,
+    },
+    Up {
+        number: usize,
+    },
+    Exited {
+        number: usize,
+        status: String,
+    },
+    Silent {
+        number: usize,
+    },
+    Unstarted {
+        number: usize,
+        text: String,
+    },
+    Log {
+        number: usize,
+        line: String,
+    },
+    Broken {
+        part: Part,
+        text: String,
+    },
+    Done,
+}
+
+/// What could not be done on the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Engine,
+    Network,
+    /// The job's container.
+    Create,
+}
+
+/// What an image says of its containers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub(super) struct ImageFacts {
+    /// Of all its layers, unpacked.
+    pub(super) bytes: u64,
+    pub(super) user: Option<String>,
+    pub(super) entrypoint: Option<Vec<String>>,
+}
+
+impl Report {
+    /// `None`: a sign of life, or not a report.
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
+        let line = std::str::from_utf8(line).ok().map_or_else(|| String::from_utf8_lossy(line), Into::into);
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "late" => return Some(Self::Late),
+            "done" => return Some(Self::Done),
+            "broken" => {
+                let (part, text) = rest.split_once(' ')?;
+                let part = match part {
+                    "engine" => Part::Engine,
+                    "network" => Part::Network,
+                    "create" => Part::Create,
+                    _ => return None,
+                };
+                return Some(Self::Broken { part, text: clean(text) });
+            }
+            _ => {}
+        }
+        let (number, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        let number: usize = number.parse().ok()?;
+        let mut words = rest.splitn(3, ' ');
+        let mut next = || words.next().unwrap_or_default();
+        Some(match word {
+            "pulling" => Self::Pulling { number, policy: policy(next())?, again: next() != "1" },
+            "bytes" => Self::Bytes { number, bytes: next().parse::<u64>().ok()?.saturating_mul(1024) },
+            "image" => Self::Image { number, facts: serde_json::from_str(rest).ok()? },
+            "failed" => {
+                let (policy, _try) = (policy(next())?, next());
+                Self::PullFailed { number, policy, text: clean(next()) }
+            }
+            "foreign" => Self::Foreign { number, image: clean(next()), instance: clean(next()) },
+            "started" => Self::Started { number },
+            "up" => Self::Up { number },
+            "exited" => Self::Exited { number, status: clean(rest) },
+            "silent" => Self::Silent { number },
+            "unstarted" => Self::Unstarted { number, text: clean(rest) },
+            "log" => Self::Log { number, line: clean(rest) },
+            _ => return None,
+        })
+    }
+}
+
+fn clean(text: &str) -> String {
+    clean_line(text.as_bytes(), TEXT)
+}
+
+fn policy(name: &str) -> Option<PullPolicy> {
+    PullPolicy::ALL.into_iter().find(|policy| policy.as_str() == name)
+}
+
+/// Puts lines together from an output, in bounded memory.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    /// Calls `each` with every line that these bytes complete.
+    pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            let ends = piece.ends_with(b"\n");
+            let piece = if ends { &piece[..piece.len() - 1] } else { piece };
+            let room = LONGEST.saturating_sub(self.begun.len()).min(piece.len());
+            self.begun.extend(&piece[..room]);
+            if ends {
+                each(&self.begun);
+                self.begun.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_line_is_one_report() {
+        let facts = |user: Option<&str>, entrypoint: Option<&[&str]>| ImageFacts {
+            bytes: 7,
+            user: user.map(str::to_owned),
+            entrypoint: entrypoint.map(|words| words.iter().map(|word| (*word).to_owned()).collect()),
+        };
+        let always = PullPolicy::Always;
+        for (line, report) in [
+            ("pulling 0 always 1", Report::Pulling { number: 0, policy: always, again: false }),
+            (
+                "pulling 2 if-not-present 3",
+                Report::Pulling { number: 2, policy: PullPolicy::IfNotPresent, again: true },
+            ),
+            ("bytes 1 2048", Report::Bytes { number: 1, bytes: 2 << 20 }),
+            ("image 0 [7,\"\",null]", Report::Image { number: 0, facts: facts(Some(""), None) }),
+            (
+                "image 1 [7,\"app user\",[\"/e\",\"a b\"]]",
+                Report::Image { number: 1, facts: facts(Some("app user"), Some(&["/e", "a b"])) },
+            ),
+            (
+                "failed 0 always 2 Error: no \x1b[31msuch host",
+                Report::PullFailed { number: 0, policy: always, text: "Error: no such host".to_owned() },
+            ),
+            (
+                "foreign 0 arm64 amd64",
+                Report::Foreign { number: 0, image: "arm64".to_owned(), instance: "amd64".to_owned() },
+            ),
+            ("exited 1 137", Report::Exited { number: 1, status: "137".to_owned() }),
+            ("log 1 a\tb", Report::Log { number: 1, line: "a b".to_owned() }),
+            (
+                "broken network no iptables",
+                Report::Broken { part: Part::Network, text: "no iptables".to_owned() },
+            ),
+            ("late", Report::Late),
+            ("done", Report::Done),
+        ] {
+            assert_eq!(Report::parse(line.as_bytes()), Some(report), "{line}");
+        }
+        for line in [
+            "",
+            "pulling",
+            "pulling x always 1",
+            "pulling 0 often 1",
+            "image 0 {}",
+            "hello 1 2",
+            "broken x y",
+        ] {
+            assert_eq!(Report::parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics_and_no_report_is_long(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+            if let Some(Report::Log { line, .. }) = Report::parse(&[b"log 1 ", bytes.as_slice()].concat()) {
+                prop_assert!(line.chars().count() <= TEXT);
+            }
+            Report::parse(&bytes);
+        }
+
+        #[test]
+        fn lines_are_the_same_however_they_come(text in "([a-z ]{0,20}\n){0,8}", cut in 0_usize..200) {
+            let (mut lines, mut seen) = (Lines::default(), Vec::new());
+            let (first, second) = text.as_bytes().split_at(cut.min(text.len()));
+            for part in [first, second] {
+                lines.push(part, |line| seen.push(String::from_utf8(line.to_vec()).unwrap()));
+            }
+            prop_assert_eq!(seen, text.lines().map(str::to_owned).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_bounded() {
+        let mut lines = Lines::default();
+        for _ in 0..100 {
+            lines.push(&[b'x'; 1000], |_| ());
+        }
+        assert_eq!(lines.begun.len(), LONGEST);
+    }
+}

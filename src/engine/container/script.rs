@@ -1,0 +1,230 @@
+//! The script that prepares a job's containers on its instance.
+
+use std::fmt::Write as _;
+use std::iter::once;
+
+use base64ct::{Base64, Encoding as _};
+
+use super::options;
+use crate::core::container::failure::Cause;
+use crate::core::container::name::ContainerName;
+use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
+use crate::core::secret::Secret;
+use crate::core::text::quoted;
+
+/// What reads the script: a shell of root.
+pub const READER: &str = r#"if [ "$(id -u)" = 0 ]; then exec sh; else exec sudo -n sh; fi"#;
+
+/// GitLab's search for a shell in the job's image.
+const SHELLS: [&str; 7] = [
+    "/usr/local/bin/bash",
+    "/usr/bin/bash",
+    "/bin/bash",
+    "/usr/local/bin/sh",
+    "/usr/bin/sh",
+    "/bin/sh",
+    "/busybox/sh",
+];
+
+/// The script for POSIX shells. It has secrets in it, and is read from standard input only.
+///
+/// `dirs`: directories of the guest that all containers have at the same path.
+pub fn script(name: &ContainerName, job: &ContainerJob, dirs: &[&str]) -> String {
+    let containers: Vec<&ContainerSpec> =
+        once(&job.job).chain(job.services.iter().map(|service| &service.container)).collect();
+    let mut text = String::new();
+    let wait = job.wait_for_services.map_or(0, |wait| wait.as_secs().max(1));
+    _ = writeln!(
+        text,
+        "name={name} last={} pull_within={} wait_within={wait}",
+        job.services.len(),
+        job.pull_timeout.as_secs().max(1)
+    );
+    function(&mut text, "write_files", &files(job, &containers));
+    function(&mut text, "pull_each", &pulls(&containers));
+    function(&mut text, "may_pass", &[choice("$1", retries()), "return 1".to_owned()]);
+    let shared: Vec<String> = dirs.iter().map(|dir| format!("share {}", quoted(dir))).collect();
+    function(&mut text, "share_all", &shared);
+    function(&mut text, "ports", &[choice("$1", probes(&job.services))]);
+    let creations = containers
+        .iter()
+        .enumerate()
+        .map(|(number, container)| (number.to_string(), creation(name, job, dirs, (number, container))));
+    function(&mut text, "create", &[choice("$1", creations)]);
+    text.push_str(include_str!("prepare.sh"));
+    // The shell has read all of it before the first command runs, and no command reads from it.
+    text.push_str("main </dev/null\n");
+    text
+}
+
+/// A function of these lines.
+fn function(text: &mut String, name: &str, lines: &[String]) {
+    _ = writeln!(text, "{name}() {{\n:\n{}\n}}", lines.join("\n"));
+}
+
+/// A choice by patterns.
+fn choice(of: &str, arms: impl IntoIterator<Item = (String, String)>) -> String {
+    let mut text = format!(
+        "case {of} in
+"
+    );
+    for (pattern, command) in arms {
+        _ = writeln!(text, "{pattern}) {command} ;;");
+    }
+    text + "esac"
+}
+
+/// Files in memory: credentials, certificates, mirrors, and what the environment of the engine cannot carry.
+fn files(job: &ContainerJob, containers: &[&ContainerSpec]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (number, container) in containers.iter().enumerate() {
+        if let Some(login) = &container.login {
+            lines.push(file(&auths(login), &format!("secret/{number}.json")));
+        }
+        let held: Vec<String> = environment(job, (number, container))
+            .iter()
+            .filter(|(key, value)| !options::exports(key, value) && options::fits_a_file(key, value))
+            .map(|(key, value)| format!("{key}={value}\n"))
+            .collect();
+        lines.push(file(&held.concat(), &format!("{number}.env")));
+    }
+    if let Some(ca) = &job.ca {
+        lines.push("mkdir \"$work/secret/ca\"".to_owned());
+        lines.push(file(ca, "secret/ca/ca.crt"));
+    }
+    if !job.mirrors.is_empty() {
+        let base = "cat \"${CONTAINERS_REGISTRIES_CONF:-/etc/containers/registries.conf}\" 2>/dev/null";
+        lines.push(format!("{{ {base}; printf %s {}; }} >\"$work/registries.conf\"", quoted(&mirrors(job))));
+    }
+    lines
+}
+
+fn file(content: &str, name: &str) -> String {
+    format!("printf %s {} >\"$work/{name}\"", quoted(content))
+}
+
+/// The engine's file of credentials.
+fn auths(login: &Login) -> String {
+    let pair = format!("{}:{}", login.username, login.password.expose());
+    let auth = Base64::encode_string(pair.as_bytes());
+    serde_json::json!({ "auths": { &login.scope: { "auth": auth } } }).to_string()
+}
+
+/// The engine's file of registries: a mirror is asked first, then the registry itself.
+fn mirrors(job: &ContainerJob) -> String {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let of = |(registry, mirror): &(String, String)| {
+        let (insecure, place) = match mirror.split_once("://") {
+            Some((scheme, place)) => (scheme == "http", place),
+            None => (false, mirror.as_str()),
+        };
+        let (registry, place) = (text(registry), text(place.trim_end_matches('/')));
+        format!(
+            "\n[[registry]]\nprefix = {registry}\nlocation = {registry}\n[[registry.mirror]]\nlocation = {place}\n\
+             insecure = {insecure}\n"
+        )
+    };
+    job.mirrors.iter().map(of).collect()
+}
+
+/// All pulls run concurrently.
+fn pulls(containers: &[&ContainerSpec]) -> Vec<String> {
+    let pull = |(number, container): (usize, &&ContainerSpec)| {
+        let policies: Vec<&str> = container.policies.iter().map(|policy| policy.as_str()).collect();
+        let platform = container.platform.as_deref().unwrap_or_default();
+        format!(
+            "pull {number} {} {} {} & children=\"$children $!\"",
+            quoted(&container.image),
+            quoted(platform),
+            policies.join(" ")
+        )
+    };
+    containers.iter().enumerate().map(pull).collect()
+}
+
+fn retries() -> impl Iterator<Item = (String, String)> {
+    Cause::texts()
+        .map(|(part, passes)| (format!("*{}*", quoted(part)), format!("return {}", i32::from(!passes))))
+}
+
+/// The ports of which one has to answer.
+fn probes(services: &[ServiceSpec]) -> Vec<(String, String)> {
+    let chosen = services.iter().enumerate().filter_map(|(at, service)| {
+        service.probe.map(|port| ((at + 1).to_string(), format!("echo {port}/tcp")))
+    });
+    chosen.chain(once(("*".to_owned(), "cat \"$work/$1.ports\"".to_owned()))).collect()
+}
+
+/// The environment of a container.
+fn environment(job: &ContainerJob, (number, container): (usize, &ContainerSpec)) -> Vec<(String, String)> {
+    let expose = |(key, value): &(String, Secret<String>)| (key.clone(), value.expose().clone());
+    let mut all: Vec<(String, String)> = container.environment.iter().map(expose).collect();
+    if number == 0 && !job.job.environment.iter().any(|(key, _)| key == "GIT_CONFIG_COUNT") {
+        // The sources belong to the user of the guest: git denies them to other users otherwise.
+        for (key, value) in
+            [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "safe.directory"), ("GIT_CONFIG_VALUE_0", "*")]
+        {
+            all.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    all
+}
+
+/// Creates a container. Values of variables reach the engine by its environment or a file, never as arguments.
+fn creation(
+    name: &ContainerName,
+    job: &ContainerJob,
+    dirs: &[&str],
+    (number, container): (usize, &ContainerSpec),
+) -> String {
+    let all = environment(job, (number, container));
+    let exported: Vec<&(String, String)> =
+        all.iter().filter(|(key, value)| options::exports(key, value)).collect();
+    let own = if number == 0 { name.to_string() } else { format!("{name}-{number}") };
+    let mut words = vec![
+        format!("--name {own} --pidfile \"$shared/{own}.pid\" --pull never --systemd=false"),
+        format!("--env-file \"$work/{number}.env\""),
+    ];
+    words.push(if number == 0 {
+        "--interactive --log-driver none".to_owned()
+    } else {
+        "--log-driver k8s-file --log-opt max-size=10mb".to_owned()
+    });
+    words.push(network(name, &job.services, number));
+    words.extend(options::of(job, container));
+    words.extend(options::volumes(name, job, dirs));
+    words.extend(exported.iter().map(|(key, _)| format!("--env {key}")));
+    words.push(format!("\"$(cat \"$work/{number}.id\")\""));
+    if number == 0 {
+        words.push(format!("sh -c {}", quoted(&search())));
+    } else {
+        words.extend(container.command.iter().flatten().map(|word| quoted(word)));
+    }
+    // The arguments are complete before a variable of the job is set.
+    let mut lines = vec![format!("set -- {}", words.join(" \\\n  "))];
+    lines.extend(exported.iter().map(|(key, value)| format!("export {key}={}", quoted(value))));
+    lines.push("exec podman create \"$@\"".to_owned());
+    lines.join("\n")
+}
+
+/// Without services, the guest's network. Otherwise one of the job's own, in which all containers have all names.
+fn network(name: &ContainerName, services: &[ServiceSpec], number: usize) -> String {
+    if services.is_empty() {
+        return "--network host".to_owned();
+    }
+    // The first address of the network is the guest's.
+    let address = |number: usize| format!("\"$net.{}\"", number + 2);
+    let host = |name: &str, number| format!(" --add-host {}:{}", quoted(name), address(number));
+    let mut words = format!("--network {name} --ip {}", address(number));
+    words.push_str(&host("build", 0));
+    for (at, service) in services.iter().enumerate() {
+        words.extend(service.names.iter().map(|name| host(name, at + 1)));
+    }
+    words
+}
+
+fn search() -> String {
+    let starts: Vec<String> =
+        SHELLS.iter().map(|shell| format!("if [ -x {shell} ]; then\n\texec {shell}\n")).collect();
+    format!("{}else\n\techo shell not found\n\texit 1\nfi\n", starts.join("el"))
+}
