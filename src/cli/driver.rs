@@ -14,6 +14,7 @@ use crate::core::attempt::End;
 use crate::core::execution::{Execution, Shell};
 use crate::core::ids::PoolName;
 use crate::engine::acquire::AcquireError;
+use crate::engine::stage::StageKind;
 use crate::gitlab::config_json::ConfigOutput;
 use crate::gitlab::env::JobEnv;
 use crate::gitlab::exit::Outcome;
@@ -107,25 +108,28 @@ pub(super) async fn run(
     let pool = call.context.host.pool_of(&call.attempt)?.unwrap_or(pool);
     let engine = call.context.engine(&pool)?;
     let mut output = ProcessOutput::new()?;
-    let outcome = match engine
-        .stage(&call.attempt, (script, stage.is_last()), &mut output, &|notice| ui::tell(notice))
-        .await
-    {
-        Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
-        Ok(StageEnd::Signalled(signal)) => {
-            ui::tell(&messages::killed(&stage, &signal));
-            Outcome::of_signal(&signal)
-        }
-        Ok(StageEnd::Impossible(why)) => {
-            ui::tell(&why);
-            Outcome::IMPOSSIBLE
-        }
-        Ok(StageEnd::Stopped) => {
-            ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
-            Outcome::System
-        }
-        Err(error) => return Err(CliError::system(error)),
+    let kind = StageKind {
+        in_container: !stage.is_runners(),
+        before_container: stage.is_before_scripts(),
+        last: stage.is_last(),
     };
+    let outcome =
+        match engine.stage(&call.attempt, (script, kind), &mut output, &|notice| ui::tell(notice)).await {
+            Ok(StageEnd::Exited(status)) => Outcome::of_exit(status),
+            Ok(StageEnd::Signalled(signal)) => {
+                ui::tell(&messages::killed(&stage, &signal));
+                Outcome::of_signal(&signal)
+            }
+            Ok(StageEnd::Impossible(why)) => {
+                ui::tell(&why);
+                Outcome::IMPOSSIBLE
+            }
+            Ok(StageEnd::Stopped) => {
+                ui::tell("the stage was stopped; the job keeps its instance for the remaining stages");
+                Outcome::System
+            }
+            Err(error) => return Err(CliError::system(error)),
+        };
     if let Some(Err(problem)) = code_file.map(|file| file.record(outcome)) {
         // The exit status still shows whether the script failed.
         ui::tell(&format!("cannot record the script's exit code for the runner: {problem}"));

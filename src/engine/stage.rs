@@ -10,6 +10,8 @@ use futures_util::future::{Either, select};
 
 use super::{Engine, EngineError};
 use crate::core::attempt::{Closed, End};
+use crate::core::container::name::{ContainerName, JobContainer};
+use crate::core::execution::Execution;
 use crate::core::ids::{AttemptName, InstanceId};
 use crate::core::instance::{DrainReason, Phase};
 use crate::core::report::{Note, Report};
@@ -25,6 +27,17 @@ const NO_RESPONSE: &str = "no longer responds";
 /// How often a running stage looks for the provider's notices in the report of the last pass.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a stage is to its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageKind {
+    /// The script is the job's or unknown, rather than the runner's own: it runs in the job's container, if it has one.
+    pub in_container: bool,
+    /// A stage in the container follows those of the runner: the container may start now.
+    pub before_container: bool,
+    /// No stage of the job follows.
+    pub last: bool,
+}
+
 /// Why a stage could not be completed. None of these is the script's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -33,6 +46,8 @@ pub enum StageError {
          directory"
     )]
     NotPrepared(AttemptName),
+    #[error("the job's container does not exist: `prepare` has not created it")]
+    NoContainer,
     #[error("{0}")]
     Closed(Closed),
     /// The instance was lost or cannot be reached; `verdict` is the cause, as far as it is known.
@@ -79,12 +94,12 @@ impl From<HostError> for StageError {
 }
 
 impl Engine {
-    /// Runs a script on the attempt's instance; `last`: the job's last one. The lease is held from here to the end of the call. `tell` receives a
-    /// sentence if the provider announces the end of the instance.
+    /// Runs a script on the attempt's instance, or in its container there. The lease is held from here to the end of the
+    /// call. `tell` receives a sentence if the provider announces the end of the instance.
     pub async fn stage(
         &self,
         attempt: &AttemptName,
-        (script, last): (File, bool),
+        (script, kind): (File, StageKind),
         output: &mut dyn Output,
         tell: &dyn Fn(&str),
     ) -> Result<StageEnd, StageError> {
@@ -95,17 +110,20 @@ impl Engine {
         let Some(assignment) = record.assignment else {
             return Err(StageError::NotPrepared(attempt.clone()));
         };
+        let Some(place) = place(record.execution, assignment.container.as_ref(), kind) else {
+            return Err(StageError::NoContainer);
+        };
         // Before a byte is sent: from here on, the grant costs a use.
         self.host.attempts.mark_used(attempt).await?;
         let stage = Stage {
-            reader: Reader::Shell(record.execution.shell()),
-            open_umask: false,
-            ahead: None,
+            reader: place.reader,
+            open_umask: place.open_umask,
+            ahead: place.ahead,
             script,
             start_within: assignment.timeouts.start_within,
             stop_grace: assignment.timeouts.stop_grace,
             trace: self.trace(attempt, &assignment, record.builds_dir).await?,
-            last,
+            last: kind.last,
         };
         let stop = Box::pin(async {
             self.host.wakeups.stopped(attempt).await;
@@ -229,6 +247,31 @@ impl Engine {
     }
 }
 
+/// Where a script runs.
+#[derive(Debug, PartialEq, Eq)]
+struct StagePlace {
+    reader: Reader,
+    open_umask: bool,
+    ahead: Option<ContainerName>,
+}
+
+/// `None`: the container that the job should have is missing.
+fn place(execution: Execution, container: Option<&JobContainer>, kind: StageKind) -> Option<StagePlace> {
+    let shell = match execution {
+        Execution::Machine { shell } => {
+            return Some(StagePlace { reader: Reader::Shell(shell), open_umask: false, ahead: None });
+        }
+        Execution::Container { shell } => shell,
+    };
+    let container = container?;
+    if kind.in_container {
+        let reader = Reader::Container(container.name.clone());
+        return Some(StagePlace { reader, open_umask: false, ahead: None });
+    }
+    let ahead = (kind.before_container && container.starts_ahead).then(|| container.name.clone());
+    Some(StagePlace { reader: Reader::Shell(shell), open_umask: container.open_umask, ahead })
+}
+
 /// What a pass reported of an instance in use that seems to be gone.
 fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
     report.notes.iter().find_map(|note| match note {
@@ -240,4 +283,55 @@ fn reported(report: &Report, id: &InstanceId) -> Option<LossReason> {
         }
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::execution::Shell;
+
+    const RUNNERS: StageKind = StageKind { in_container: false, before_container: true, last: false };
+    const AUTHORS: StageKind = StageKind { in_container: true, before_container: false, last: false };
+
+    fn container(starts_ahead: bool) -> JobContainer {
+        JobContainer { name: ContainerName::parse("greenroom-a1").unwrap(), open_umask: true, starts_ahead }
+    }
+
+    #[test]
+    fn the_jobs_own_stages_run_in_its_container() {
+        let (bash, known) = (Execution::Container { shell: Shell::Bash }, container(true));
+        let in_it = place(bash, Some(&known), AUTHORS).unwrap();
+        assert_eq!(
+            in_it,
+            StagePlace { reader: Reader::Container(known.name.clone()), open_umask: false, ahead: None }
+        );
+        let on_guest = place(bash, Some(&known), RUNNERS).unwrap();
+        let ahead = Some(known.name.clone());
+        assert_eq!(on_guest, StagePlace { reader: Reader::Shell(Shell::Bash), open_umask: true, ahead });
+        assert_eq!(
+            place(bash, None, RUNNERS),
+            None,
+            "no script of such a job runs before its container exists"
+        );
+    }
+
+    #[test]
+    fn a_container_starts_ahead_only_if_a_stage_for_it_follows_and_it_has_no_entrypoint() {
+        let bash = Execution::Container { shell: Shell::Bash };
+        let after = StageKind { before_container: false, ..RUNNERS };
+        for (known, kind) in [(container(false), RUNNERS), (container(true), after)] {
+            assert_eq!(place(bash, Some(&known), kind).unwrap().ahead, None);
+        }
+    }
+
+    #[test]
+    fn without_a_container_all_stages_run_on_the_instance() {
+        for kind in [RUNNERS, AUTHORS] {
+            let on_machine = place(Execution::Machine { shell: Shell::Sh }, None, kind).unwrap();
+            assert_eq!(
+                on_machine,
+                StagePlace { reader: Reader::Shell(Shell::Sh), open_umask: false, ahead: None }
+            );
+        }
+    }
 }

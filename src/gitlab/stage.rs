@@ -50,6 +50,24 @@ impl Stage {
         *self == Self::CleanupFileVariables
     }
 
+    /// True if GitLab Runner provides all of the script, which then never runs in the job's container. A name unknown to
+    /// this version may be the job's.
+    pub fn is_runners(&self) -> bool {
+        !self.is_job_script() && !matches!(self, Self::Other(_))
+    }
+
+    /// True if the first script of the job follows.
+    pub fn is_before_scripts(&self) -> bool {
+        matches!(
+            self,
+            Self::PrepareScript
+                | Self::GetSources
+                | Self::ClearWorktree
+                | Self::RestoreCache
+                | Self::DownloadArtifacts
+        )
+    }
+
     /// True if the job's script provides the commands, rather than GitLab Runner.
     pub fn is_job_script(&self) -> bool {
         matches!(self, Self::BuildScript | Self::Step(_) | Self::AfterScript)
@@ -115,7 +133,10 @@ mod tests {
         let authors = ["build_script", "step_release", "after_script"];
         for (name, _) in NAMES {
             assert_eq!(stage(name).is_job_script(), authors.contains(name), "{name}");
+            assert_eq!(stage(name).is_runners(), !authors.contains(name), "{name}");
         }
+        assert!(!stage("warm_the_oven").is_runners(), "an unknown script may be the job's");
+        assert!(stage("get_sources").is_before_scripts() && !stage("archive_cache").is_before_scripts());
     }
 
     proptest! {

@@ -18,6 +18,7 @@ use crate::engine::acquire::AcquireError;
 use crate::engine::keeper::{KeeperMode, Pool, keep};
 use crate::engine::operate::Target;
 use crate::engine::reap::{hand_on, reap};
+use crate::engine::stage::StageKind;
 use crate::port::attempts::AttemptRecord;
 use crate::port::connector::{Output, StageEnd, Stream};
 
@@ -89,7 +90,7 @@ impl Output for Nowhere {
 async fn run(ports: &Ports, pool: &PoolName, attempt: &AttemptName) -> i32 {
     // The simulated instance decides what the script does; its text is empty.
     let Ok(script) = std::fs::File::open("/dev/null") else { return SYSTEM_FAILURE };
-    match engine(ports, pool).stage(attempt, (script, false), &mut Nowhere, &|_| ()).await {
+    match engine(ports, pool).stage(attempt, (script, StageKind::default()), &mut Nowhere, &|_| ()).await {
         Ok(StageEnd::Exited(0)) => OK,
         Ok(StageEnd::Exited(_) | StageEnd::Signalled(_) | StageEnd::Impossible(_)) => SCRIPT_FAILED,
         Ok(StageEnd::Stopped) | Err(_) => SYSTEM_FAILURE,
