@@ -45,6 +45,8 @@ const TEXTS: &[(&str, Cause)] = &[
     ("toomanyrequests", Cause::RateLimit),
     ("too many requests", Cause::RateLimit),
     ("Too Many Requests", Cause::RateLimit),
+    ("StatusCode: 429", Cause::RateLimit),
+    ("from registry 429", Cause::RateLimit),
     ("manifest unknown", Cause::Missing),
     ("name unknown", Cause::Missing),
     ("repository name not known", Cause::Missing),
@@ -56,6 +58,7 @@ const TEXTS: &[(&str, Cause)] = &[
     ("denied:", Cause::Denied),
     ("invalid username/password", Cause::Denied),
     ("StatusCode: 403", Cause::Denied),
+    ("from registry 403", Cause::Denied),
     ("403 (Forbidden)", Cause::Denied),
     ("invalid reference format", Cause::InvalidName),
     ("repository name must be lowercase", Cause::InvalidName),
@@ -67,7 +70,7 @@ const TEXTS: &[(&str, Cause)] = &[
     ("server gave HTTP response to HTTPS client", Cause::Certificate),
     ("unexpected HTTP status: 5", Cause::RegistryFault),
     ("StatusCode: 5", Cause::RegistryFault),
-    ("invalid status code from registry 5", Cause::RegistryFault),
+    ("from registry 5", Cause::RegistryFault),
     ("Internal Server Error", Cause::RegistryFault),
     ("Bad Gateway", Cause::RegistryFault),
     ("Service Unavailable", Cause::RegistryFault),
@@ -119,11 +122,13 @@ impl Cause {
         TEXTS.iter().map(|(part, cause)| (*part, cause.may_pass()))
     }
 
-    /// True if the same pull may succeed seconds later.
+    /// True if the same pull may succeed seconds later. A pull that is limited has been repeated for minutes: by the
+    /// engine, which knows how long to wait.
     pub fn may_pass(self) -> bool {
         match self {
-            Self::RateLimit | Self::RegistryFault | Self::Network => true,
+            Self::RegistryFault | Self::Network => true,
             Self::DiskFull
+            | Self::RateLimit
             | Self::Missing
             | Self::Denied
             | Self::InvalidName
@@ -296,6 +301,11 @@ mod tests {
             Cause::Engine,
         ),
         ("Error: \"CAP_FOO\": unknown capability", Cause::InvalidOption),
+        (
+            "Error: initializing source docker://h:1/bb:1: pinging container registry h:1: invalid status code from \
+             registry 503 (Service Unavailable)",
+            Cause::RegistryFault,
+        ),
         ("Error: something new", Cause::Unknown),
     ];
 

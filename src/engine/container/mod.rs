@@ -22,6 +22,7 @@ use crate::core::ids::AttemptName;
 use crate::core::instance::{DrainReason, Release};
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
+use crate::core::time::Pretty;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::host_error::HostError;
@@ -177,7 +178,7 @@ fn ended_as(
     match ended {
         Ok(StageEnd::Stopped) => Err(ContainerError::Unavailable(format!(
             "instance {instance} did not prepare the job's containers within {}",
-            crate::core::time::Pretty(within)
+            Pretty(within)
         ))),
         Ok(end) => Ok(end),
         Err(cause) => Err(ContainerError::Unavailable(format!(

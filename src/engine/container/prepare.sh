@@ -58,12 +58,20 @@ image() {
 # Sleeps, and can be stopped meanwhile.
 pause() { sleep "$1" >/dev/null 2>&1 & client=$!; wait "$client"; }
 
+# A pull lasts too long: what the engine has met by now may be the reason.
+give_up() {
+  trap - TERM
+  [ -z "$client" ] || kill "$client" 2>/dev/null
+  [ ! -s "$work/$number.error" ] || report "failed $number $policy $try $(message "$work/$number.error")"
+  exit 1
+}
+
 # pull NUMBER IMAGE PLATFORM POLICY...
 pull() {
-  number=$1 reference=$2 platform=$3 client=
+  number=$1 reference=$2 platform=$3 client='' try=1
   shift 3
   [ ! -f "$work/registries.conf" ] || export CONTAINERS_REGISTRIES_CONF="$work/registries.conf"
-  trap 'trap - TERM; [ -z "$client" ] || kill "$client" 2>/dev/null; exit 1' TERM
+  trap give_up TERM
   for policy in "$@"; do
     case $policy in
       always) ;;
@@ -89,7 +97,7 @@ pull() {
   exit 1
 }
 
-# Tells how much has come, and ends pulls that last too long. A report that nobody reads ends the script.
+# Tells how much has come, and ends pulls that last too long. A report without a reader ends the script.
 watch() {
   trap '' PIPE
   second=0

@@ -48,7 +48,7 @@ pub enum ContainerProgress {
     Present {
         image: String,
     },
-    /// `next`: what is tried next, if anything.
+    /// One try failed; `why`: the engine's own text.
     PullFailed {
         image: String,
         why: String,

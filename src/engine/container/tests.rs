@@ -1,78 +1,224 @@
-//! Unit tests of what containers are prepared with.
+//! What the script may say, and what its reports mean.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::progress::{ContainerProgress, Watcher};
+use super::report::ImageFacts;
 use super::script::script;
+use super::{ContainerError, options};
 use crate::core::container::name::ContainerName;
 use crate::core::container::settings::{EngineOptions, PullPolicy, Umask};
 use crate::core::container::spec::{ContainerJob, ContainerSpec, Login, ServiceSpec};
 use crate::core::secret::Secret;
+use crate::core::time::{BootId, ManagerId, Stamp};
+use crate::port::connector::{Output as _, StageEnd, Stream};
 
-#[test]
-fn dump() {
-    if let Ok(dir) = std::env::var("DUMP") {
-        std::fs::write(dir, script(&ContainerName::parse("greenroom-a1").unwrap(), &job(), &["/b'x"]))
-            .unwrap();
-    }
-}
+/// Debian's `sh` is dash.
+const SHELLS: [&[&str]; 3] = [&["sh"], &["bash", "--posix"], &["busybox", "ash"]];
+
+const HOSTILE: &str = "it's $(touch /x) `id` \"q\"\nnext\\";
 
 fn spec(image: &str) -> ContainerSpec {
     ContainerSpec {
         called: image.to_owned(),
-        image: image.to_owned(),
+        image: format!("h:1/{image}"),
         policies: vec![PullPolicy::Always, PullPolicy::IfNotPresent],
         login: Some(Login {
-            scope: "127.0.0.1:5002".to_owned(),
+            scope: "h:1".to_owned(),
             username: "joe".to_owned(),
-            password: Secret::new("pw".to_owned()),
+            password: Secret::new(HOSTILE.to_owned()),
             source: "DOCKER_AUTH_CONFIG",
         }),
-        platform: None,
-        user: None,
-        entrypoint: None,
-        command: None,
-        environment: vec![
-            ("A".to_owned(), Secret::new("it's\n\"two\"".to_owned())),
-            ("PATH".to_owned(), Secret::new("/a b:/bin:$x".to_owned())),
-        ],
-        privileged: false,
+        platform: Some("linux/amd64".to_owned()),
+        user: Some("a b".to_owned()),
+        entrypoint: Some(vec!["/e'".to_owned()]),
+        command: Some(vec![HOSTILE.to_owned()]),
+        environment: vec![("A".to_owned(), Secret::new(HOSTILE.to_owned()))],
+        privileged: true,
     }
 }
 
 fn job() -> ContainerJob {
+    let options = EngineOptions {
+        shm_size: Some(1 << 20),
+        extra_hosts: vec!["a:1.2.3.4".to_owned()],
+        gpus: Some("device=0,1".to_owned()),
+        ulimit: [("nofile".to_owned(), "1:2".to_owned())].into(),
+        tmpfs: [("/t".to_owned(), String::new())].into(),
+        cpus: Some(1.5),
+        ..EngineOptions::default()
+    };
     ContainerJob {
-        job: spec("127.0.0.1:5002/bb:1"),
-        services: vec![
-            ServiceSpec {
-                container: ContainerSpec {
-                    command: Some(
-                        ["sh", "-c", "sleep 2; cat /etc/hosts; busybox nc -l -p 5432"]
-                            .map(str::to_owned)
-                            .to_vec(),
-                    ),
-                    ..spec("127.0.0.1:5001/bb:1")
-                },
-                names: vec!["db".to_owned(), "g__db".to_owned()],
-                probe: Some(5432),
-            },
-            ServiceSpec {
-                container: ContainerSpec {
-                    command: Some(["sh", "-c", "echo no; sleep 1; exit 3"].map(str::to_owned).to_vec()),
-                    ..spec("127.0.0.1:5001/bb:1")
-                },
-                names: vec!["dies".to_owned()],
-                probe: Some(80),
-            },
-        ],
+        job: spec("bb"),
+        services: vec![ServiceSpec {
+            container: spec("db"),
+            names: vec!["db".to_owned(), "g__db".to_owned()],
+            probe: Some(5432),
+        }],
         remarks: Vec::new(),
         umask: Umask::Auto,
-        options: EngineOptions::default(),
-        volumes: vec!["/certs/client".to_owned()],
-        mirrors: vec![("reg.example".to_owned(), "http://127.0.0.1:5001".to_owned())],
-        ca: Some("cert".to_owned()),
-        wait_for_services: Some(Duration::from_secs(10)),
+        options,
+        volumes: vec!["/certs/client".to_owned(), "/a b:/c:ro".to_owned()],
+        mirrors: vec![("docker.io".to_owned(), "https://m:5000/".to_owned())],
+        ca: Some(HOSTILE.to_owned()),
+        wait_for_services: None,
         pull_timeout: Duration::from_mins(1),
-        init: false,
+        init: true,
         debug_services: false,
     }
+}
+
+#[test]
+fn every_shell_reads_the_whole_script() {
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job(), &["/b 'x"]);
+    for shell in SHELLS {
+        let mut reader = Command::new(shell[0]);
+        reader.args(&shell[1..]).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped());
+        let Ok(mut reader) = reader.spawn() else { continue };
+        reader.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let ended = reader.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{shell:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+/// A function of the script, run with a played engine that prints its arguments and environment.
+#[test]
+fn what_a_job_names_reaches_the_engine_unchanged_and_no_secret_is_an_argument() {
+    let text = script(&ContainerName::parse("greenroom-a1").unwrap(), &job(), &["/b 'x"]);
+    let functions = text.split("# Prepares the containers").next().unwrap();
+    let play = "net=10.89.0 work=/dev/null/x shared=/run/greenroom init= \n\
+                export PATH=\"$PLAYED:$PATH\"\n(create 1 2>/dev/null)\n";
+    let dir = tempfile::tempdir().unwrap();
+    let engine = dir.path().join("podman");
+    std::fs::write(&engine, "#!/bin/sh\nprintf '<%s>' \"$@\"; printf '[%s]' \"$A\"\n").unwrap();
+    std::fs::set_permissions(&engine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let ended = Command::new("sh")
+        .args(["-c", &format!("{functions}{play}")])
+        .env("PLAYED", dir.path())
+        .output()
+        .unwrap();
+    let output = String::from_utf8(ended.stdout).unwrap();
+    for part in [
+        "<--network><greenroom-a1><--ip><10.89.0.3><--add-host><build:10.89.0.2><--add-host><db:10.89.0.3>",
+        "<--entrypoint><[\"/e'\"]><--user><a b><--shm-size><1048576b><--cpus><1.5><--add-host><a:1.2.3.4>",
+        "<--device><nvidia.com/gpu=0><--device><nvidia.com/gpu=1><--ulimit><nofile=1:2><--tmpfs></t>",
+        "<--privileged><--init><--volume></b 'x:/b 'x><--volume><greenroom-a1-volume-0:/certs/client>",
+        "<--volume></a b:/c:ro><--env><A>",
+        &format!("<{HOSTILE}>[{HOSTILE}]"),
+    ] {
+        assert!(output.contains(part), "{part}\n{output}");
+    }
+}
+
+#[test]
+fn a_variable_that_shell_or_engine_would_take_goes_by_a_file() {
+    for (key, value, exported, filed) in [
+        ("A", "x\ny", true, false),
+        ("PATH", "/bin", false, true),
+        ("PATH", "/bin\n", false, false),
+        ("LD_PRELOAD", "x", false, true),
+        ("CONTAINERS_CONF", "x", false, true),
+        ("BASH_ENV", "x", false, true),
+        ("DOCKER_AUTH_CONFIG", "{\n}", true, false),
+        ("1A", "x", false, true),
+        ("a b", "x", false, false),
+        ("", "x", false, false),
+        ("A", "\0", false, false),
+    ] {
+        assert_eq!(options::exports(key, value), exported, "{key}");
+        assert!(exported || options::fits_a_file(key, value) == filed, "{key}");
+    }
+}
+
+#[test]
+fn the_user_decides_the_umask_and_the_entrypoint_whether_it_starts_ahead() {
+    let facts = |user: &str, entrypoint: &[&str]| ImageFacts {
+        bytes: 0,
+        user: Some(user.to_owned()),
+        entrypoint: Some(entrypoint.iter().map(|word| (*word).to_owned()).collect()),
+    };
+    for (user, chosen, root) in [
+        ("", None, true),
+        ("0:5", None, true),
+        ("app", None, false),
+        ("app", Some("root"), true),
+        ("", Some("5"), false),
+    ] {
+        assert_eq!(facts(user, &[]).runs_as_root(chosen), root, "{user} {chosen:?}");
+    }
+    assert!(facts("", &[]).starts_a_shell(None) && ImageFacts::default().starts_a_shell(None));
+    assert!(!facts("", &["/e"]).starts_a_shell(None));
+    assert!(facts("", &["/e"]).starts_a_shell(Some(&[String::new()])));
+    assert!(!facts("", &[]).starts_a_shell(Some(&["/e".to_owned()])));
+}
+
+/// The outcome of these lines, and what was told meanwhile.
+fn outcome(
+    lines: &str,
+    errors: &str,
+    status: u32,
+) -> (Result<ImageFacts, ContainerError>, Vec<ContainerProgress>) {
+    let (job, mut told) = (job(), Vec::new());
+    let now = || Stamp { wall_ms: 0, manager: ManagerId(1), boot: BootId(1), uptime_ms: 0 };
+    let mut tell = |event| told.push(event);
+    let mut watcher = Watcher::new(&job, &now, &mut tell);
+    for (stream, text) in [(Stream::Stdout, lines), (Stream::Stderr, errors)] {
+        let written = futures_util::FutureExt::now_or_never(watcher.write(stream, text.as_bytes()));
+        written.unwrap().unwrap();
+    }
+    let result = watcher.outcome(&StageEnd::Exited(status));
+    (result, told)
+}
+
+#[test]
+fn the_worst_failure_decides_whom_it_concerns() {
+    let error = |lines: &str| outcome(lines, "", 1).0.unwrap_err();
+    let refused = "failed 0 always 3 dial tcp: connection refused\n";
+    let missing = "failed 1 always 1 manifest unknown\n";
+    let full = "failed 1 always 1 write /x: no space left on device\n";
+    assert!(
+        matches!(error(refused), ContainerError::Unavailable(why) if why.contains("cannot reach registry `h:1`"))
+    );
+    assert!(
+        matches!(error(&[refused, missing].concat()), ContainerError::Impossible(why) if why.contains("`db`"))
+    );
+    assert!(matches!(error(&[refused, full].concat()), ContainerError::Instance(_)));
+    assert!(
+        matches!(error(&[refused, "late\n"].concat()), ContainerError::Unavailable(why) if why.contains("pull_timeout"))
+    );
+    let absent = "failed 0 never 1 absent\n";
+    assert!(
+        matches!(error(&[refused, absent].concat()), ContainerError::Unavailable(_)),
+        "the registry explains more"
+    );
+    assert!(
+        matches!(error("foreign 0 arm64 amd64\n"), ContainerError::Impossible(why) if why.contains("is for arm64"))
+    );
+    assert!(matches!(error("broken create Error: invalid container path\n"), ContainerError::Unavailable(_)));
+    assert!(matches!(error("broken network no iptables\n"), ContainerError::Instance(_)));
+}
+
+#[test]
+fn a_script_that_says_nothing_is_the_instances_fault() {
+    let (result, told) = outcome("image 0 [1,\"\",null]\n", "sudo: a password is required\n", 1);
+    assert_eq!(
+        result.unwrap_err().to_string(),
+        "the instance could not prepare the job's containers: the script ended with exit status 1 (sudo: a password is \
+         required)"
+    );
+    assert_eq!(told, [ContainerProgress::Present { image: "bb".to_owned() }]);
+}
+
+#[test]
+fn a_service_that_cannot_start_is_told_and_a_network_that_cannot_is_the_instances_fault() {
+    let image = "image 0 [1,\"\",null]\nimage 1 [1,\"\",null]\n";
+    let (result, told) = outcome(&format!("{image}unstarted 1 Error: no such program\ndone\n"), "", 0);
+    assert!(
+        result.is_ok() && matches!(told.last(), Some(ContainerProgress::ServiceUnstarted { .. })),
+        "{told:?}"
+    );
+    let (result, _) = outcome(&format!("{image}unstarted 1 Error: netavark: No such file\ndone\n"), "", 0);
+    assert!(matches!(result, Err(ContainerError::Instance(_))), "{result:?}");
 }

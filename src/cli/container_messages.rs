@@ -1,0 +1,101 @@
+//! The lines of the job log while a job's containers are prepared.
+
+use crate::core::container::settings::PullPolicy;
+use crate::core::time::Pretty;
+use crate::engine::container::ContainerProgress;
+
+const MIB: u64 = 1 << 20;
+
+/// One line for each step of progress.
+pub(super) fn container_progress(progress: &ContainerProgress) -> String {
+    match progress {
+        ContainerProgress::Remark(remark) => remark.clone(),
+        ContainerProgress::Pulling { image, policy, login, again } => {
+            let again = if *again { " again" } else { "" };
+            let lacking = match policy {
+                PullPolicy::Always | PullPolicy::Never => "",
+                PullPolicy::IfNotPresent => ", which the instance lacks",
+            };
+            let with = login.map(|source| format!(", with the credentials from {source}"));
+            format!("pulling image `{image}`{again}{lacking}{}", with.unwrap_or_default())
+        }
+        ContainerProgress::Received { image, bytes, after } => {
+            format!("pulling image `{image}`: {} after {}", size(*bytes), Pretty(*after))
+        }
+        ContainerProgress::Pulled { image, bytes, after } => {
+            format!("image `{image}` ready after {} ({} unpacked)", Pretty(*after), size(*bytes))
+        }
+        ContainerProgress::Present { image } => format!("image `{image}` is on the instance already"),
+        ContainerProgress::PullFailed { image, why } => format!("image `{image}` was not pulled: {why}"),
+        ContainerProgress::ServiceUp { service, after } => {
+            format!("service `{service}` answers after {}", Pretty(*after))
+        }
+        ContainerProgress::ServiceExited { service, status, after } => {
+            format!("warning: service `{service}` exited after {} with status {status}", Pretty(*after))
+        }
+        ContainerProgress::ServiceSilent { service, waited } => format!(
+            "warning: no port of service `{service}` answers after {} (`wait_for_services`); the job goes on",
+            Pretty(*waited)
+        ),
+        ContainerProgress::ServiceUnstarted { service, why } => {
+            format!("warning: service `{service}` did not start: {why}")
+        }
+        ContainerProgress::ServiceLog { service, line } => format!("  {service} | {line}"),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes < MIB { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{} MiB", bytes / MIB) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_step_is_one_sentence() {
+        let image = || "ruby:3.3".to_owned();
+        let service = || "db".to_owned();
+        let after = Duration::from_millis(3_240);
+        for (progress, line) in [
+            (
+                ContainerProgress::Pulling {
+                    image: image(),
+                    policy: PullPolicy::Always,
+                    login: None,
+                    again: true,
+                },
+                "pulling image `ruby:3.3` again",
+            ),
+            (
+                ContainerProgress::Pulling {
+                    image: image(),
+                    policy: PullPolicy::IfNotPresent,
+                    login: Some("DOCKER_AUTH_CONFIG"),
+                    again: false,
+                },
+                "pulling image `ruby:3.3`, which the instance lacks, with the credentials from DOCKER_AUTH_CONFIG",
+            ),
+            (
+                ContainerProgress::Received { image: image(), bytes: 45 * MIB, after },
+                "pulling image `ruby:3.3`: 45 MiB after 3.2 s",
+            ),
+            (
+                ContainerProgress::Pulled { image: image(), bytes: 4000, after },
+                "image `ruby:3.3` ready after 3.2 s (4 KiB unpacked)",
+            ),
+            (
+                ContainerProgress::ServiceExited { service: service(), status: "3".to_owned(), after },
+                "warning: service `db` exited after 3.2 s with status 3",
+            ),
+            (
+                ContainerProgress::ServiceLog { service: service(), line: "no disk".to_owned() },
+                "  db | no disk",
+            ),
+        ] {
+            assert_eq!(container_progress(&progress), line);
+        }
+    }
+}
