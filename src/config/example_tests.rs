@@ -1,10 +1,19 @@
 //! The example is valid and shows true defaults, and the tables of keys are complete.
 
-use super::keys::{POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
+use super::keys::{CONTAINERS, POLICY, POOL, PROVIDER, RULE, TIMING, TOP};
 use super::*;
 use crate::keys::{Key, KeyTable, Takes, Unset};
 
 const EXAMPLE: &str = include_str!("../../examples/config.toml");
+/// The keys of `[pool.NAME.containers]` have an example of their own.
+const CONTAINERS_EXAMPLE: &str = include_str!("../../examples/containers.toml");
+const EXAMPLES: [(&str, &str); 2] =
+    [("examples/config.toml", EXAMPLE), ("examples/containers.toml", CONTAINERS_EXAMPLE)];
+
+/// The example that has the keys of a kind of table.
+fn example_of(section: &KeyTable) -> (&'static str, &'static str) {
+    EXAMPLES[usize::from(*section == CONTAINERS)]
+}
 
 /// Every key with the kind of table that it belongs to.
 fn all() -> impl Iterator<Item = (&'static KeyTable, &'static Key)> {
@@ -30,6 +39,8 @@ fn with(section: &KeyTable, line: &str) -> String {
         "[pool.a.provider]",
         kind,
         line_in(PROVIDER),
+        if *section == CONTAINERS { "[pool.a.containers]" } else { "" },
+        line_in(CONTAINERS),
         policy,
         line_in(POLICY),
         periods,
@@ -44,7 +55,9 @@ fn with(section: &KeyTable, line: &str) -> String {
 
 #[test]
 fn the_example_is_a_valid_configuration() {
-    let config = Config::parse(EXAMPLE, "examples/config.toml").unwrap_or_else(|wrong| panic!("{wrong}"));
+    let [config, containers] =
+        EXAMPLES.map(|(name, text)| Config::parse(text, name).unwrap_or_else(|wrong| panic!("{wrong}")));
+    assert!(containers.pools.values().all(|pool| pool.containers.is_some()));
     assert_eq!(config.pools.len(), 2);
     let line = EXAMPLE.lines().position(|line| line == "max_instances = 4").unwrap() + 1;
     assert_eq!(config.origin("pool.linux.max_instances"), Some(format!("examples/config.toml:{line}")));
@@ -53,16 +66,20 @@ fn the_example_is_a_valid_configuration() {
 #[test]
 fn the_example_stays_valid_when_every_comment_that_is_a_key_is_taken_in() {
     let names: Vec<&str> = all().map(|(_, key)| key.name).collect();
-    let taken_in: Vec<String> = EXAMPLE
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if names.iter().any(|name| rest.starts_with(&format!("{name} = "))) => rest.to_owned(),
-            _ => line.to_owned(),
-        })
-        .collect();
-    let taken_in = taken_in.join("\n");
-    assert!(taken_in.len() + 20 < EXAMPLE.len(), "some comments are keys");
-    Config::parse(&taken_in, "examples/config.toml").unwrap_or_else(|wrong| panic!("{wrong}"));
+    for (name, text) in EXAMPLES {
+        let taken_in: Vec<String> = text
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(rest) if names.iter().any(|name| rest.starts_with(&format!("{name} = "))) => {
+                    rest.to_owned()
+                }
+                _ => line.to_owned(),
+            })
+            .collect();
+        let taken_in = taken_in.join("\n");
+        assert!(taken_in.len() + 20 < text.len(), "some comments are keys");
+        Config::parse(&taken_in, name).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
 }
 
 /// The keys that a text contains, commented out or not, with the kind of table of each.
@@ -79,6 +96,7 @@ fn mentioned(text: &str) -> Vec<(KeyTable, String)> {
                 ["pool", _] => (POOL, (TOP, "pool")),
                 ["pool", _, "policy"] => (POLICY, (POOL, "policy")),
                 ["pool", _, "provider"] => (PROVIDER, (POOL, "provider")),
+                ["pool", _, "containers"] => (CONTAINERS, (POOL, "containers")),
                 other => panic!("unknown table {other:?}"),
             };
             section = next;
@@ -92,13 +110,13 @@ fn mentioned(text: &str) -> Vec<(KeyTable, String)> {
 
 #[test]
 fn the_example_mentions_every_key_but_most_of_timing() {
-    let mentioned = mentioned(EXAMPLE);
+    let mentioned = EXAMPLES.map(|(_, text)| mentioned(text)).concat();
     let is_there = |place: &KeyTable, key: &Key| {
         mentioned.iter().any(|(section, name)| section == place && name == key.name)
     };
     for (section, key) in all().filter(|(section, _)| **section != TIMING) {
         let there = is_there(section, key);
-        assert!(there, "`{}` of {} is missing in examples/config.toml", key.name, section.header);
+        assert!(there, "`{}` of {} is missing in {}", key.name, section.header, example_of(section).0);
     }
     let timing = TIMING.keys.iter().filter(|key| is_there(&TIMING, key)).count();
     assert_eq!(timing, 12, "the dozen that operators change; docs/configuration.md has the others");
@@ -109,7 +127,7 @@ fn the_commented_defaults_of_the_example_are_the_true_ones() {
     // A key that is commented out and has no default shows a sensible value, and its comment describes it.
     let shown = |place: &KeyTable, key: &Key| {
         let mut section = TOP;
-        EXAMPLE.lines().find_map(|line| {
+        example_of(place).1.lines().find_map(|line| {
             if line.starts_with('[') {
                 section = mentioned(line).first().map_or(section, |_| section_of(line));
             }
@@ -134,6 +152,7 @@ fn section_of(header: &str) -> KeyTable {
         ["rule"] => RULE,
         [_, _, "policy"] => POLICY,
         [_, _, "provider"] => PROVIDER,
+        [_, _, "containers"] => CONTAINERS,
         _ => POOL,
     }
 }
@@ -190,9 +209,15 @@ fn every_key_changes_something() {
             Takes::Word(words) => format!("\"{}\"", words[words.len() - 1]),
             Takes::HostPath | Takes::GuestPath => "\"/elsewhere\"".to_owned(),
             Takes::Text => "\"Europe/Paris\"".to_owned(),
+            Takes::Texts => "[\"/elsewhere\"]".to_owned(),
+            Takes::Choice(_) => "[\"a\"]".to_owned(),
             takes => panic!("{takes:?} has no default"),
         };
-        let extra = if key.name == "capacity_per_instance" { "max_use_count = 0\n" } else { "" };
+        let extra = match key.name {
+            "capacity_per_instance" => "max_use_count = 0\n",
+            "mode" => "default_image = \"debian\"\n",
+            _ => "",
+        };
         let changed = with(section, &format!("{extra}{} = {other}", key.name));
         let changed = Config::parse(&changed, "x").unwrap_or_else(|wrong| panic!("{wrong}"));
         let plain = Config::parse(&with(section, &format!("{extra}#")), "x").unwrap();

@@ -4,6 +4,7 @@
 //! with its line. Values have no spans; `Config` keeps those apart, for mistakes and for messages that name a line.
 
 mod check;
+mod containers;
 mod diagnostic;
 mod keys;
 mod origin;
@@ -122,6 +123,14 @@ impl Config {
     /// The mistake in a pool's settings that depends on whether its provider's instances are disposable. To be called
     /// for each pool once its provider exists.
     pub fn objection(&self, pool: &PoolConfig, disposable: bool) -> Option<Diagnostics> {
+        let path = format!("pool.{}", pool.name);
+        if pool.containers.is_some() && !disposable {
+            let problem = Problem::new("static hosts do not run jobs in containers yet");
+            let problem =
+                problem.at(Place::value_of(join(&path, "containers")), "this pool has static hosts");
+            let help = "remove the table, or use a provider that launches instances";
+            return Some(self.diagnostics(problem.help(help)));
+        }
         let jobs = pool.policy.capacity_per_instance;
         let served = pool.policy_where(disposable, None).max_use_count?;
         if served >= jobs {
@@ -131,7 +140,7 @@ impl Config {
             "`capacity_per_instance` = {jobs}, but an instance is terminated after {served} (the default of \
              `max_use_count`); set `max_use_count` to {jobs}, to a multiple of it, or to 0 for no limit"
         );
-        let key = join(&format!("pool.{}", pool.name), "capacity_per_instance");
+        let key = join(&path, "capacity_per_instance");
         Some(self.diagnostics(Problem::new(title).at(Place::name_of(key), "here")))
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::core::container::settings::ContainerSettings;
 use crate::core::execution::Shell;
 use crate::core::ids::PoolName;
 use crate::core::policy::{IdlePolicy, Lifetime, Policy, Reuse, ScheduledIdle, Timing};
@@ -13,6 +14,7 @@ use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
 
 use super::check::{self, IdleDraft, PoolDraft};
+use super::containers::{self, Surroundings};
 
 /// One pool, as the operator configured it.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +40,8 @@ pub struct PoolConfig {
     pub ready_command: Option<String>,
     /// Run on a static host between jobs; must exit 0.
     pub clean_command: Option<String>,
+    /// `None`: jobs run on the instance itself.
+    pub containers: Option<ContainerSettings>,
     pub provider: ProviderTable,
 }
 
@@ -122,7 +126,8 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         "any" => Reuse::Any,
         _ => Reuse::Project,
     };
-    let shell = table.word("shell").or(Shell::Bash.as_str());
+    let shell_key = table.word("shell");
+    let shell = shell_key.or(Shell::Bash.as_str());
     let uses = draft.max_use_count.value().copied();
     let lifetime = draft.max_lifetime.value().copied();
     let clean_unbinds = table.flag("clean_unbinds").into_value();
@@ -139,7 +144,11 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         idle: idle_policy,
         timing,
     };
+    let (builds_dir, cache_dir) =
+        (draft.builds_dir.or("/builds".to_owned()), draft.cache_dir.or("/cache".to_owned()));
+    let around = Surroundings { policy: &policy, shell: &shell_key, dirs: [&builds_dir, &cache_dir] };
     Some(PoolConfig {
+        containers: containers::read(table, &around),
         name,
         policy,
         dirs_given: table.has("builds_dir") || table.has("cache_dir"),
@@ -147,8 +156,8 @@ fn read(table: &Table<'_>, name: PoolName, timing: &Timing) -> Option<PoolConfig
         lifetime_given: lifetime.is_some(),
         clean_unbinds,
         shell: Shell::ALL.into_iter().find(|known| known.as_str() == shell).unwrap_or(Shell::Bash),
-        builds_dir: draft.builds_dir.or("/builds".to_owned()),
-        cache_dir: draft.cache_dir.or("/cache".to_owned()),
+        builds_dir,
+        cache_dir,
         ready_command: table.text("ready_command").into_value(),
         clean_command: table.text("clean_command").into_value(),
         provider: provider(table)?,

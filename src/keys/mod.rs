@@ -73,6 +73,8 @@ pub enum Takes {
     TextOrTexts,
     /// A pattern or a list of patterns.
     Globs,
+    /// True or false, one of these values, or a list of patterns.
+    Choice(&'static [&'static str]),
     /// An absolute path on the runner host.
     HostPath,
     /// An absolute path on the instance.
@@ -83,6 +85,14 @@ pub enum Takes {
     Table,
     /// A list of such tables.
     Tables,
+}
+
+/// The value of a key that takes a choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Chosen {
+    Flag(bool),
+    Word(&'static str),
+    Globs(Vec<String>),
 }
 
 /// The default of a key.
@@ -175,6 +185,7 @@ impl fmt::Display for Takes {
             Self::Texts => f.write_str("a list of strings"),
             Self::TextOrTexts => f.write_str("a string or a list of strings"),
             Self::Globs => f.write_str("a pattern or a list of patterns"),
+            Self::Choice(words) => write!(f, "true, false, {} or a list of patterns", quoted(words)),
             Self::HostPath => f.write_str("an absolute path"),
             Self::GuestPath => f.write_str("an absolute path on the instance"),
             Self::Map => f.write_str("a table of strings"),

@@ -71,6 +71,7 @@ fn takes(key: &Key) -> String {
         Takes::Texts => "list of strings".to_owned(),
         Takes::TextOrTexts => "string, or a list".to_owned(),
         Takes::Globs => "pattern, or a list".to_owned(),
+        Takes::Choice(words) => format!("`true`, `false`, {}, or a list of patterns", coded(words)),
         Takes::HostPath => "absolute path".to_owned(),
         Takes::GuestPath => "absolute path on the instance".to_owned(),
         Takes::Map => "table of strings".to_owned(),

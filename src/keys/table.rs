@@ -11,7 +11,7 @@ use toml::Value;
 use super::got::Got;
 use super::problem::{Place, Problem, Problems, Sink, join};
 use super::value::{self, Wrong};
-use super::{Key, KeyTable, Takes, unknown};
+use super::{Chosen, Key, KeyTable, Takes, unknown};
 
 /// A list of strings with their places.
 pub type Texts = Vec<(String, Place)>;
@@ -112,6 +112,11 @@ impl<'a> Table<'a> {
         let place = |at: usize| if is_list { join(&path, &at.to_string()) } else { path.clone() };
         let placed = |(at, text)| (text, Place::value_of(place(at)));
         self.take(name, value::texts).map(|texts| texts.into_iter().enumerate().map(placed).collect())
+    }
+
+    /// True or false, a word, or patterns.
+    pub fn choice(&self, name: &str) -> Got<Chosen> {
+        self.take(name, value::choice)
     }
 
     /// Strings by names of the operator's choosing.

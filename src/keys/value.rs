@@ -5,7 +5,7 @@ use std::time::Duration;
 use toml::Value;
 
 use super::near::nearest;
-use super::{Takes, duration, size};
+use super::{Chosen, Takes, duration, size};
 
 /// Any larger number is a typo, unless its key says otherwise.
 const MOST: u32 = 1_000_000;
@@ -185,6 +185,15 @@ pub(super) fn texts(value: &Value, takes: Takes) -> Checked<Vec<String>> {
     }
 }
 
+pub(super) fn choice(value: &Value, takes: Takes) -> Checked<Chosen> {
+    let Takes::Choice(known) = takes else { mismatch(takes) };
+    match value {
+        Value::Boolean(flag) => Ok(Chosen::Flag(*flag)),
+        Value::Array(_) => texts(value, Takes::Globs).map(Chosen::Globs),
+        _ => one_of(known, value).map(Chosen::Word),
+    }
+}
+
 fn entries<T>(list: &[Value], read: impl Fn(&Value) -> Checked<T>) -> Checked<Vec<T>> {
     if list.is_empty() {
         return Err(Wrong::of("the list is empty"));
@@ -198,7 +207,10 @@ pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>>
     let table = value.as_table().ok_or_else(|| Wrong::kind(value))?;
     let entry = |(name, value): (&String, &Value)| match value.as_str() {
         Some(text) => Ok((name.clone(), text.to_owned())),
-        None => Err(Wrong::kind(value).entry(name)),
+        None => {
+            let help = value.is_table().then(|| "a name with a dot needs quotes".to_owned());
+            Err(Wrong { help, ..Wrong::kind(value).entry(name) })
+        }
     };
     table.iter().map(entry).collect()
 }
@@ -322,6 +334,14 @@ mod tests {
         assert_eq!(read("[\"on-demand\", \"spot\"]", market, words), "[\"on-demand\", \"spot\"]");
         assert_eq!(read("[\"spot\", \"spto\"]", market, words), "1: found \"spto\"");
         assert_eq!(read("[]", market, words), "the list is empty");
+        let choice_of = |text| read(text, Takes::Choice(&["single-use"]), choice);
+        assert_eq!(choice_of("true"), "Flag(true)");
+        assert_eq!(choice_of("\"single-use\""), "Word(\"single-use\")");
+        assert_eq!(choice_of("\"singel-use\""), "found \"singel-use\"");
+        assert_eq!(choice_of("[\"docker:*\"]"), "Globs([\"docker:*\"])");
+        assert_eq!(choice_of("[\"docker:*\", 1]"), "1: found a whole number");
+        assert_eq!(choice_of("[]"), "the list is empty");
+        assert_eq!(choice_of("1"), "found a whole number");
         assert_eq!(read("{ a = \"\", b = 1 }", Takes::Map, map), "b: found a whole number");
         assert_eq!(read("[{}, 1]", Takes::Tables, tables_count), "1: found a whole number");
         assert_eq!(read("[]", Takes::Tables, tables_count), "0");

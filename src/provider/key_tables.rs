@@ -72,6 +72,7 @@ fn refused(takes: Takes) -> Vec<Value> {
         Takes::Size => vec![value("\"0G\""), value("\"8\""), value("8")],
         Takes::Text => vec![value("\" \"")],
         Takes::Word(_) => vec![value("\"0000\"")],
+        Takes::Choice(_) => vec![value("\"0000\""), value("1"), value("[]")],
         Takes::Words(_) => vec![value("\"0000\""), value("[]"), value("[\"0000\"]")],
         Takes::Texts | Takes::Globs => vec![value("[]"), value("[1]")],
         Takes::TextOrTexts => vec![value("[]"), value("[1]"), value("\"\""), value("[\"a\", \" \"]")],

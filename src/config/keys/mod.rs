@@ -3,6 +3,7 @@
 //! A key that is missing in these tables is refused. Each key in them is read, is documented in docs/configuration.md,
 //! and has its true default; tests check all three.
 
+mod containers;
 mod pool;
 mod rule;
 mod timing;
@@ -10,6 +11,7 @@ mod top;
 
 use crate::keys::KeyTable;
 
+pub(super) use containers::{CONTAINERS, MODE, UMASK};
 pub(super) use pool::{POLICY, POOL, PROVIDER};
 pub(super) use rule::RULE;
 pub(super) use timing::TIMING;
@@ -19,7 +21,7 @@ pub(super) use top::TOP;
 pub(super) const REUSE: &[&str] = &["project", "namespace", "any"];
 
 /// All kinds of tables but the providers', in the order of the documentation.
-pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, RULE, TIMING];
+pub const TABLES: &[KeyTable] = &[TOP, POOL, POLICY, PROVIDER, CONTAINERS, RULE, TIMING];
 
 #[cfg(test)]
 mod tests {
@@ -57,6 +59,19 @@ mod tests {
             (RULE, "branch", "the name of this key is `ref`"),
             (POLICY, "max_instances", "`max_instances` is a key of `[pool.NAME]`"),
             (RULE, "projetc", "did you mean `project`?"),
+            (CONTAINERS, "allowed_images", "the name of this key is `images`"),
+            (CONTAINERS, "allowed_services", "the name of this key is `services`"),
+            (CONTAINERS, "services_privileged", "the name of this key is `privileged`"),
+            (CONTAINERS, "wait_for_services_timeout", "the name of this key is `wait_for_services`"),
+            (CONTAINERS, "image", "the name of this key is `default_image`"),
+            (
+                CONTAINERS,
+                "engine",
+                "remove it: containers run in Podman, other engines are not implemented yet",
+            ),
+            (CONTAINERS, "allowed_pull_policy", "did you mean `allowed_pull_policies`?"),
+            (POOL, "image", "`image` is a key of `[[rule]]`"),
+            (POOL, "pull_policy", "`pull_policy` is a key of `[pool.NAME.containers]`"),
         ] {
             assert_eq!(unknown::help(TABLES, &table, name), help, "{name}");
         }

@@ -16,6 +16,7 @@ pub(in crate::config) const POOL: KeyTable = KeyTable {
             its successor ignores it.",
     keys: &[
         PROVIDER_TABLE,
+        CONTAINERS_TABLE,
         MAX_INSTANCES,
         CAPACITY_PER_INSTANCE,
         MAX_USE_COUNT,
@@ -71,6 +72,10 @@ pub(in crate::config) const PROVIDER: KeyTable = KeyTable {
 
 const PROVIDER_TABLE: Key =
     key("provider", Table, Required, Within).means("Where the instances of the pool come from.");
+
+const CONTAINERS_TABLE: Key =
+    key("containers", Table, Words("none: jobs run on the instance itself"), Within)
+        .means("Containers on the instance, for jobs with `image:` and `services:`.");
 
 const MAX_INSTANCES: Key = key("max_instances", Count(1), Required, Pass)
     .unit("instances")

@@ -1,0 +1,185 @@
+//! `[pool.NAME.containers]`: which jobs run in containers, and how.
+
+mod syntax;
+
+use std::path::PathBuf;
+
+use crate::core::container::settings::{
+    ContainerSettings, EngineOptions, Mode, Privileged, PullPolicy, Umask,
+};
+use crate::core::execution::Shell;
+use crate::core::glob::Glob;
+use crate::core::policy::{Policy, Reuse};
+use crate::keys::Chosen;
+use crate::keys::got::Got;
+use crate::keys::problem::{Place, Problem, join};
+use crate::keys::table::Table;
+
+use super::keys::{MODE, UMASK};
+
+/// The settings of the pool that the table depends on.
+pub(super) struct Surroundings<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) shell: &'a Got<&'static str>,
+    /// Directories of jobs, which all containers have.
+    pub(super) dirs: [&'a str; 2],
+}
+
+/// Reads the table; `None`: there is none, and jobs run on the instance itself.
+pub(super) fn read(pool: &Table<'_>, around: &Surroundings<'_>) -> Option<ContainerSettings> {
+    let table = pool.table("containers").into_value()?;
+    if let Got::Good(shell, place) = around.shell
+        && *shell == Shell::Pwsh.as_str()
+    {
+        let problem = Problem::new("containers need `shell` \"bash\" or \"sh\"").at(place.clone(), "here");
+        pool.report(problem.at(table.place(), "this pool has containers"));
+    }
+    let default = ContainerSettings::default();
+    let policies = policies(&table, around.policy);
+    let wait = table.duration("wait_for_services").value().copied();
+    Some(ContainerSettings {
+        mode: mode(&table),
+        default_image: default_image(&table),
+        images: globs(&table, "images", syntax::pattern),
+        services: globs(&table, "services", syntax::pattern),
+        services_limit: table.count("services_limit").into_value(),
+        pull_policy: policies.0,
+        allowed_pull_policies: policies.1,
+        mirrors: syntax::mirrors(&table).into_iter().collect(),
+        registry_auth: table.text("registry_auth").into_value().map(PathBuf::from),
+        ca: table.text("ca").into_value().map(PathBuf::from),
+        privileged: privileged(&table),
+        volumes: volumes(&table, &around.dirs).unwrap_or(default.volumes),
+        wait_for_services: wait.map_or(default.wait_for_services, |wait| (!wait.is_zero()).then_some(wait)),
+        pull_timeout: table.duration("pull_timeout").or(default.pull_timeout),
+        umask: umask(&table),
+        user: table.text("user").into_value(),
+        allowed_users: globs(&table, "allowed_users", user),
+        options: options(&table),
+    })
+}
+
+fn mode(table: &Table<'_>) -> Mode {
+    let got = table.word("mode");
+    let mode = if got.or(MODE[0]) == MODE[1] { Mode::Always } else { Mode::Image };
+    if let Got::Good(_, place) = got
+        && mode == Mode::Always
+        && !table.has("default_image")
+    {
+        let problem = Problem::new("`mode` = \"always\" requires `default_image`").at(place, "here");
+        table.report(problem.help("name the image of jobs that name none: `default_image = \"IMAGE\"`"));
+    }
+    mode
+}
+
+fn default_image(table: &Table<'_>) -> Option<String> {
+    table.parsed("default_image", table.text("default_image"), syntax::image).into_value()
+}
+
+/// The policies of the pool, and those that jobs may name. Another trust domain's job must not run an image that an
+/// earlier one pulled with its password, so the default depends on whom an instance serves.
+fn policies(table: &Table<'_>, policy: &Policy) -> (Vec<PullPolicy>, Vec<PullPolicy>) {
+    let read = |name: &str| {
+        let words = table.words(name);
+        words.map(|words| {
+            let of = |word: &&str| PullPolicy::ALL.into_iter().find(|known| known.as_str() == *word);
+            words.iter().filter_map(of).collect::<Vec<PullPolicy>>()
+        })
+    };
+    let one_domain = policy.max_use_count == Some(1) || policy.reuse != Reuse::Any;
+    let default: &[PullPolicy] = &[PullPolicy::Always, PullPolicy::IfNotPresent];
+    let default = if one_domain { default } else { &default[..1] };
+    let (own, allowed) = (read("pull_policy"), read("allowed_pull_policies"));
+    let policies = own.or(default.to_vec());
+    if let Got::Good(allowed, place) = &allowed
+        && let Some(refused) = policies.iter().find(|policy| !allowed.contains(policy))
+    {
+        let what = if own.is_absent() { "the default of `pull_policy`" } else { "`pull_policy`" };
+        let title = format!("`allowed_pull_policies` lacks \"{}\" of {what}", refused.as_str());
+        let problem = Problem::new(title).at(place.clone(), "here");
+        table.report(problem.help("add it, or set `pull_policy` to what is allowed"));
+    }
+    let allowed = allowed.or(policies.clone());
+    (policies, allowed)
+}
+
+fn privileged(table: &Table<'_>) -> Privileged {
+    match table.choice("privileged").into_value() {
+        None | Some(Chosen::Word(_)) => Privileged::SingleUse,
+        Some(Chosen::Flag(true)) => Privileged::All,
+        Some(Chosen::Flag(false)) => Privileged::None,
+        Some(Chosen::Globs(texts)) => {
+            for (at, text) in texts.iter().enumerate() {
+                let place = Place::value_of(join(&table.path("privileged"), &at.to_string()));
+                table.parsed("privileged", Got::Good(text.as_str(), place), syntax::pattern);
+            }
+            Privileged::Images(texts.iter().map(|text| Glob::new(text)).collect())
+        }
+    }
+}
+
+fn umask(table: &Table<'_>) -> Umask {
+    let word = table.word("umask").or(UMASK[0]);
+    match UMASK.iter().position(|known| *known == word) {
+        Some(1) => Umask::Open,
+        Some(2) => Umask::Closed,
+        _ => Umask::Auto,
+    }
+}
+
+fn globs(table: &Table<'_>, name: &str, check: impl Fn(&str) -> Result<(), String>) -> Option<Vec<Glob>> {
+    let texts = table.texts(name).into_value()?;
+    table.check_each(name, &texts, check);
+    Some(texts.iter().map(|(text, _)| Glob::new(text)).collect())
+}
+
+/// A pattern for users.
+fn user(text: &str) -> Result<(), String> {
+    if text.is_empty() { Err("contains an empty pattern, which matches no user".to_owned()) } else { Ok(()) }
+}
+
+/// Volumes with absolute paths, each path once.
+fn volumes(table: &Table<'_>, dirs: &[&str]) -> Option<Vec<String>> {
+    let texts = table.texts("volumes").into_value()?;
+    let mut inside: Vec<&str> = Vec::new();
+    for (text, place) in &texts {
+        let volume = table.parsed("volumes", Got::Good(text.as_str(), place.clone()), syntax::volume);
+        let Got::Good(path, place) = volume else { continue };
+        if dirs.contains(&path) {
+            let problem = Problem::new(format!("all containers have `{path}` without a volume"));
+            table.report(problem.at(place, "a directory of the pool's jobs").help("remove the entry"));
+        } else if inside.contains(&path) {
+            table.report(Problem::new(format!("two volumes have the path `{path}`")).at(place, "again"));
+        } else {
+            inside.push(path);
+        }
+    }
+    Some(texts.iter().map(|(text, _)| text.clone()).collect())
+}
+
+fn options(table: &Table<'_>) -> EngineOptions {
+    let list = |name: &str, check: fn(&str) -> Result<(), String>| {
+        let texts = table.texts(name).or_default();
+        table.check_each(name, &texts, check);
+        texts.into_iter().map(|(text, _)| text).collect::<Vec<String>>()
+    };
+    let cpus = table.parsed("cpus", table.factor("cpus"), |cpus| {
+        if cpus > 0.0 { Ok(cpus) } else { Err("must be greater than 0".to_owned()) }
+    });
+    EngineOptions {
+        shm_size: table.size("shm_size").into_value(),
+        extra_hosts: list("extra_hosts", syntax::extra_host),
+        dns: list("dns", syntax::address),
+        cap_add: list("cap_add", syntax::capability),
+        cap_drop: list("cap_drop", syntax::capability),
+        devices: list("devices", syntax::device),
+        gpus: table.text("gpus").into_value(),
+        ulimit: syntax::entries(table, "ulimit", syntax::limit).into_iter().collect(),
+        tmpfs: syntax::entries(table, "tmpfs", syntax::mount_point).into_iter().collect(),
+        memory: table.size("memory").into_value(),
+        cpus: cpus.into_value(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What the strings of `[pool.NAME.containers]` may contain. Objections are ends of sentences about the key.
+
+use std::net::IpAddr;
+
+use crate::keys::got::Got;
+use crate::keys::problem::{Place, Problem, join};
+use crate::keys::table::Table;
+
+/// Docker Hub, as images name it.
+const HUB: &str = "docker.io";
+/// What else Docker Hub is called.
+const HUB_TOO: &[&str] =
+    &["index.docker.io", "registry-1.docker.io", "registry.hub.docker.com", "hub.docker.com"];
+
+/// A pattern for images.
+pub(super) fn pattern(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("contains an empty pattern, which matches no image".to_owned());
+    }
+    name(text, "*?").map_err(|wrong| match wrong {
+        '[' | ']' | '{' | '}' | '^' | '$' | '|' | '(' | ')' | '\\' | '+' => {
+            format!("contains `{wrong}`, but patterns know only `*`, `**` and `?`")
+        }
+        other => format!("contains {other:?}, which is in no image's name"),
+    })
+}
+
+/// The name of an image.
+pub(super) fn image(text: String) -> Result<String, String> {
+    match name(&text, "") {
+        Ok(()) => Ok(text),
+        Err(wrong) => Err(format!("contains {wrong:?}, which is in no image's name")),
+    }
+}
+
+/// The first character that no image's name has. `beside`: characters that are permitted, too.
+fn name(text: &str, beside: &str) -> Result<(), char> {
+    let permitted = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c) || beside.contains(c);
+    if text.contains("://") {
+        return Err(':');
+    }
+    text.chars().find(|c| !permitted(*c)).map_or(Ok(()), Err)
+}
+
+/// The mirrors by their registries.
+pub(super) fn mirrors(table: &Table<'_>) -> Vec<(String, String)> {
+    let check = |registry: &str, text: &str| {
+        if HUB_TOO.contains(&registry) {
+            return Err(format!("names Docker Hub `{registry}`, but images name it `{HUB}`"));
+        }
+        if !is_registry(registry) {
+            return Err(format!("has `{registry}`, which is not the name of a registry (HOST or HOST:PORT)"));
+        }
+        let mirror = location(text);
+        let (host, path) = mirror.split_once('/').map_or((mirror, None), |(host, path)| (host, Some(path)));
+        let is_path = path.is_none_or(|path| !path.is_empty() && name(path, "").is_ok());
+        if !is_registry(host) || !is_path {
+            return Err(format!("for `{registry}` must be HOST, HOST:PORT or one of these with a path"));
+        }
+        if mirror == registry {
+            return Err(format!("for `{registry}` is the registry itself"));
+        }
+        Ok(())
+    };
+    let plain = |text: &str| text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/').to_owned();
+    let entries = entries(table, "mirrors", check).into_iter();
+    entries.map(|(registry, text)| (registry, plain(&text))).collect()
+}
+
+/// A mirror without its scheme.
+fn location(text: &str) -> &str {
+    let location = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    location.unwrap_or(text).trim_end_matches('/')
+}
+
+fn is_registry(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !host.ends_with(':') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let is_address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match is_address {
+        Some(address) => address.parse::<IpAddr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)),
+    };
+    is_host && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+/// The path of a volume inside containers.
+pub(super) fn volume(text: &str) -> Result<&str, String> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let (paths, options) = match parts.as_slice() {
+        [path] => ([*path, *path], ""),
+        [host, path] => ([*host, *path], ""),
+        [host, path, options] => ([*host, *path], *options),
+        _ => return Err(format!("has `{text}`, which is not PATH or HOST_PATH:PATH[:OPTIONS]")),
+    };
+    if let Some(wrong) = paths.iter().find(|path| !is_path(path)) {
+        return Err(format!("has `{text}`, in which `{wrong}` is not an absolute path"));
+    }
+    if !options.chars().all(|c| c.is_ascii_alphanumeric() || ",=-_".contains(c)) {
+        return Err(format!("has `{text}`, in which `{options}` are not mount options"));
+    }
+    Ok(tidy(paths[1]))
+}
+
+pub(super) fn device(text: &str) -> Result<(), String> {
+    let (paths, rights) = match text.split(':').collect::<Vec<&str>>().as_slice() {
+        [path] => ([*path, *path], ""),
+        [path, inside] => ([*path, *inside], ""),
+        [path, inside, rights] => ([*path, *inside], *rights),
+        _ => ([""; 2], ""),
+    };
+    let is_right = paths.iter().all(|path| is_path(path)) && rights.chars().all(|c| "rwm".contains(c));
+    if is_right { Ok(()) } else { Err(format!("has `{text}`, which is not PATH or PATH:PATH_INSIDE[:rwm]")) }
+}
+
+/// A file system in memory.
+pub(super) fn mount_point(path: &str, _options: &str) -> Result<(), String> {
+    if is_path(path) { Ok(()) } else { Err(format!("has `{path}`, which is not an absolute path")) }
+}
+
+fn is_path(text: &str) -> bool {
+    text.len() > 1 && text.starts_with('/') && !text.contains(char::is_control)
+}
+
+fn tidy(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
+pub(super) fn extra_host(text: &str) -> Result<(), String> {
+    let is_right = text.split_once(':').is_some_and(|(name, address)| {
+        let is_name =
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        is_name && address.parse::<IpAddr>().is_ok()
+    });
+    if is_right { Ok(()) } else { Err(format!("has `{text}`, which is not NAME:ADDRESS")) }
+}
+
+pub(super) fn address(text: &str) -> Result<(), String> {
+    text.parse::<IpAddr>().map(drop).map_err(|_| format!("has `{text}`, which is not an IP address"))
+}
+
+pub(super) fn capability(text: &str) -> Result<(), String> {
+    let is_right = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+    if is_right {
+        Ok(())
+    } else {
+        Err(format!("has `{text}`, which is not a capability such as \"NET_ADMIN\""))
+    }
+}
+
+/// A resource limit.
+pub(super) fn limit(name: &str, text: &str) -> Result<(), String> {
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+    let is_number = |text: &str| text == "-1" || text.parse::<u64>().is_ok();
+    let is_right = match text.split_once(':') {
+        Some((soft, hard)) => is_number(soft) && is_number(hard),
+        None => is_number(text),
+    };
+    match (is_name, is_right) {
+        (false, _) => Err(format!("has `{name}`, which is not a limit such as `nofile`")),
+        (_, false) => Err(format!("for `{name}` must be a number, or SOFT:HARD")),
+        _ => Ok(()),
+    }
+}
+
+/// The entries of a table of strings, each checked.
+pub(super) fn entries(
+    table: &Table<'_>,
+    name: &str,
+    check: impl Fn(&str, &str) -> Result<(), String>,
+) -> Vec<(String, String)> {
+    let Got::Good(entries, _) = table.map(name) else { return Vec::new() };
+    for (key, text) in &entries {
+        if let Err(why) = check(key, text) {
+            let place = Place::value_of(join(&table.path(name), key));
+            table.report(Problem::new(format!("`{name}` {why}")).at(place, "here"));
+        }
+    }
+    entries
+}

@@ -1,0 +1,248 @@
+//! Settings of jobs in containers, and the messages about mistakes.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::core::container::settings::{ContainerSettings, Mode, Privileged, PullPolicy, Umask};
+use crate::core::glob::Glob;
+
+const POOL: &str = "[pool.a]\nmax_instances = 1\nprovider.kind = \"x\"\n";
+
+fn parse(pool: &str, table: &str) -> Result<ContainerSettings, String> {
+    let text = format!("{POOL}{pool}\n[pool.a.containers]\n{table}\n");
+    let config = Config::parse(&text, "x").map_err(|wrong| wrong.to_string())?;
+    Ok(config.pools.into_values().next().unwrap().containers.unwrap())
+}
+
+#[track_caller]
+fn good(pool: &str, table: &str) -> ContainerSettings {
+    parse(pool, table).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+#[test]
+fn jobs_run_on_the_instance_itself_unless_there_is_the_table() {
+    let config = Config::parse(POOL, "x").unwrap();
+    assert!(config.pools.values().all(|pool| pool.containers.is_none()));
+    assert_eq!(good("", ""), ContainerSettings::default());
+}
+
+#[test]
+fn every_key_arrives() {
+    let settings = good(
+        "",
+        r#"
+mode = "always"
+default_image = "debian:12"
+images = "ruby:*"
+services = ["postgres:*", "redis"]
+services_limit = 2
+pull_policy = ["if-not-present", "always"]
+allowed_pull_policies = ["always", "if-not-present", "never"]
+mirrors = { "docker.io" = "https://mirror.example.com/hub/", "quay.io" = "http://10.0.0.7:5000" }
+registry_auth = "/etc/auth.json"
+ca = "/etc/ca.pem"
+privileged = ["docker:*"]
+volumes = ["/scratch", "/opt/sdk:/sdk:ro"]
+wait_for_services = 0
+pull_timeout = "5m"
+umask = "closed"
+user = "1000:1000"
+allowed_users = ["1000", "www-*"]
+shm_size = "256M"
+extra_hosts = ["db:10.0.0.7", "six:fe80::1"]
+dns = ["10.0.0.53"]
+cap_add = ["SYS_PTRACE"]
+cap_drop = ["NET_RAW"]
+devices = ["/dev/kvm", "/dev/fuse:/dev/fuse:rw"]
+gpus = "all"
+ulimit = { nofile = "4096:8192", core = "-1" }
+tmpfs = { "/run" = "rw,noexec" }
+memory = "4G"
+cpus = 2
+"#,
+    );
+    let globs = |texts: &[&str]| Some(texts.iter().map(|text| Glob::new(text)).collect::<Vec<Glob>>());
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
+    let map = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<(String, String)>>()
+    };
+    assert_eq!(settings.mode, Mode::Always);
+    assert_eq!(settings.default_image.as_deref(), Some("debian:12"));
+    assert_eq!(settings.images, globs(&["ruby:*"]));
+    assert_eq!(settings.services, globs(&["postgres:*", "redis"]));
+    assert_eq!(settings.services_limit, Some(2));
+    assert_eq!(settings.pull_policy, [PullPolicy::IfNotPresent, PullPolicy::Always]);
+    assert_eq!(settings.allowed_pull_policies, PullPolicy::ALL);
+    let mirrors = [("docker.io", "mirror.example.com/hub"), ("quay.io", "http://10.0.0.7:5000")];
+    assert_eq!(settings.mirrors.into_iter().collect::<Vec<_>>(), map(&mirrors));
+    assert_eq!(settings.registry_auth, Some("/etc/auth.json".into()));
+    assert_eq!(settings.ca, Some("/etc/ca.pem".into()));
+    assert_eq!(settings.privileged, Privileged::Images(vec![Glob::new("docker:*")]));
+    assert_eq!(settings.volumes, ["/scratch", "/opt/sdk:/sdk:ro"]);
+    assert_eq!(settings.wait_for_services, None);
+    assert_eq!(settings.pull_timeout, Duration::from_mins(5));
+    assert_eq!(settings.umask, Umask::Closed);
+    assert_eq!(settings.user.as_deref(), Some("1000:1000"));
+    assert_eq!(settings.allowed_users, globs(&["1000", "www-*"]));
+    let options = settings.options;
+    assert_eq!((options.shm_size, options.memory), (Some(256 << 20), Some(4 << 30)));
+    assert_eq!(options.extra_hosts, ["db:10.0.0.7", "six:fe80::1"]);
+    assert_eq!(
+        [options.dns, options.cap_add, options.cap_drop].concat(),
+        ["10.0.0.53", "SYS_PTRACE", "NET_RAW"]
+    );
+    assert_eq!(options.devices, texts(&["/dev/kvm", "/dev/fuse:/dev/fuse:rw"]));
+    assert_eq!(options.gpus.as_deref(), Some("all"));
+    let limits = [("core", "-1"), ("nofile", "4096:8192")];
+    assert_eq!(options.ulimit.into_iter().collect::<Vec<_>>(), map(&limits));
+    assert_eq!(options.tmpfs.into_iter().collect::<Vec<_>>(), map(&[("/run", "rw,noexec")]));
+    assert_eq!(options.cpus, Some(2.0));
+}
+
+#[test]
+fn an_image_stays_on_an_instance_only_for_the_trust_domain_that_pulled_it() {
+    use PullPolicy::{Always, IfNotPresent};
+    for (pool, expected) in [
+        ("", [Always, IfNotPresent].as_slice()),
+        ("reuse = \"any\"", &[Always, IfNotPresent]),
+        ("max_use_count = 0", &[Always, IfNotPresent]),
+        ("max_use_count = 5\nreuse = \"namespace\"", &[Always, IfNotPresent]),
+        ("max_use_count = 5\nreuse = \"any\"", &[Always]),
+        ("max_use_count = 0\nreuse = \"any\"", &[Always]),
+    ] {
+        let settings = good(pool, "");
+        assert_eq!(settings.pull_policy, expected, "{pool}");
+        assert_eq!(settings.allowed_pull_policies, expected, "{pool}");
+    }
+    let settings = good("", "pull_policy = \"never\"");
+    assert_eq!(
+        (settings.pull_policy, settings.allowed_pull_policies),
+        (vec![PullPolicy::Never], vec![PullPolicy::Never])
+    );
+}
+
+#[test]
+fn privileged_is_a_flag_a_word_or_patterns() {
+    for (text, expected) in [
+        ("true", Privileged::All),
+        ("false", Privileged::None),
+        ("\"single-use\"", Privileged::SingleUse),
+        ("[\"a\"]", Privileged::Images(vec![Glob::new("a")])),
+    ] {
+        assert_eq!(good("", &format!("privileged = {text}")).privileged, expected);
+    }
+}
+
+/// Mistake and message, without its position.
+const MISTAKES: &[(&str, &str)] = &[
+    ("mode = \"always\"", "`mode` = \"always\" requires `default_image` (name the image"),
+    (
+        "pull_policy = \"allways\"",
+        "one of \"always\", \"if-not-present\", \"never\", or a list of them (did you mean \"always\"?)",
+    ),
+    ("pull_policy = [\"always\", \"Never\"]", "or a list of them"),
+    (
+        "allowed_pull_policies = \"never\"",
+        "`allowed_pull_policies` lacks \"always\" of the default of `pull_policy`",
+    ),
+    (
+        "pull_policy = \"never\"\nallowed_pull_policies = \"always\"",
+        "`allowed_pull_policies` lacks \"never\" of `pull_policy` (add it, or set `pull_policy`",
+    ),
+    ("images = \"\"", "`images` contains an empty pattern, which matches no image"),
+    (
+        "images = [\"ruby:*\", \"deb{ian,oot}:*\"]",
+        "`images` contains `{`, but patterns know only `*`, `**` and `?`",
+    ),
+    ("services = \"^postgres\"", "`services` contains `^`, but"),
+    ("services = \"my image\"", "`services` contains ' ', which is in no image's name"),
+    ("images = \"https://registry.example.com/**\"", "`images` contains ':', which"),
+    ("privileged = [\"a b\"]", "`privileged` contains ' '"),
+    ("default_image = \"ruby:*\"", "`default_image` contains '*', which is in no image's name"),
+    ("default_image = \"$IMAGE\"", "`default_image` contains '$'"),
+    ("allowed_users = [\"\"]", "`allowed_users` contains an empty pattern, which matches no user"),
+    ("registry_auth = \"auth.json\"", "`registry_auth` in `[pool.a.containers]` must be an absolute path"),
+    ("ca = \"ca.pem\"", "`ca` in `[pool.a.containers]` must be an absolute path"),
+    ("mirrors = { \"docker.io\" = \"docker.io\" }", "`mirrors` for `docker.io` is the registry itself"),
+    ("mirrors = { \"quay.io\" = \"https://quay.io/\" }", "`mirrors` for `quay.io` is the registry itself"),
+    ("mirrors = { \"index.docker.io\" = \"m\" }", "but images name it `docker.io`"),
+    (
+        "mirrors = { \"docker.io/library\" = \"m\" }",
+        "has `docker.io/library`, which is not the name of a registry",
+    ),
+    (
+        "mirrors = { \"docker.io\" = \"ftp://m\" }",
+        "for `docker.io` must be HOST, HOST:PORT or one of these with a path",
+    ),
+    ("mirrors = { \"docker.io\" = \"m:0\" }", "must be HOST"),
+    ("mirrors = { \"docker.io\" = \"m//x y\" }", "must be HOST"),
+    ("mirrors.docker.io = \"m\"", "must be a table of strings (a name with a dot needs quotes)"),
+    ("volumes = [\"cache\"]", "`volumes` has `cache`, in which `cache` is not an absolute path"),
+    ("volumes = [\"data:/data\"]", "in which `data` is not an absolute path"),
+    ("volumes = [\"/a:b\"]", "in which `b` is not an absolute path"),
+    ("volumes = [\"/a:/b:r o\"]", "in which `r o` are not mount options"),
+    ("volumes = [\"/a:/b:ro:x\"]", "is not PATH or HOST_PATH:PATH[:OPTIONS]"),
+    ("volumes = [\"/\"]", "in which `/` is not an absolute path"),
+    ("volumes = [\"/cache\"]", "all containers have `/cache` without a volume (remove the entry)"),
+    ("volumes = [\"/a\", \"/b:/a/\"]", "two volumes have the path `/a`"),
+    ("pull_timeout = \"100ms\"", "`pull_timeout` in"),
+    ("wait_for_services = -1", "`wait_for_services` in"),
+    ("shm_size = 300000", "must be a size like \"512M\""),
+    ("memory = \"128m\"", "must be a size like \"512M\""),
+    ("cpus = 0", "`cpus` must be greater than 0"),
+    ("extra_hosts = [\"db\"]", "`extra_hosts` has `db`, which is not NAME:ADDRESS"),
+    ("extra_hosts = [\"db:elsewhere\"]", "is not NAME:ADDRESS"),
+    ("dns = [\"ns.example.com\"]", "`dns` has `ns.example.com`, which is not an IP address"),
+    ("cap_add = [\"NET ADMIN\"]", "is not a capability"),
+    ("devices = [\"kvm\"]", "`devices` has `kvm`, which is not PATH"),
+    ("devices = [\"/dev/kvm:/dev/kvm:all\"]", "is not PATH"),
+    ("ulimit = { nofile = \"many\" }", "`ulimit` for `nofile` must be a number, or SOFT:HARD"),
+    ("ulimit = { \"no file\" = \"1\" }", "is not a limit such as `nofile`"),
+    ("tmpfs = { run = \"rw\" }", "`tmpfs` has `run`, which is not an absolute path"),
+    ("umask = \"0000\"", "`umask` in"),
+    (
+        "engine = \"docker\"",
+        "`engine` is not a key of `[pool.a.containers]` (remove it: containers run in Podman",
+    ),
+    ("allowed_images = [\"a\"]", "(the name of this key is `images`)"),
+];
+
+#[test]
+fn each_mistake_is_one_sentence_about_its_key() {
+    for (table, expected) in MISTAKES {
+        let wrong = parse("", table).expect_err(table);
+        assert!(wrong.contains(expected) && !wrong.ends_with("more"), "{table}\n found: {wrong}");
+    }
+}
+
+#[test]
+fn a_mistake_is_shown_with_its_line() {
+    let text = format!("{POOL}[pool.a.containers]\nvolumes = [\"/scratch\", \"/builds\"]\n");
+    let wrong = Config::parse(&text, "greenroom.toml").unwrap_err().render(false);
+    let expected = r#"error: all containers have `/builds` without a volume
+ --> greenroom.toml:5:24
+  |
+5 | volumes = ["/scratch", "/builds"]
+  |                        ^^^^^^^^^ a directory of the pool's jobs
+  |
+  = help: remove the entry"#;
+    assert_eq!(wrong, expected, "{wrong}");
+}
+
+#[test]
+fn power_shell_reads_no_script_in_a_container() {
+    let wrong = parse("shell = \"pwsh\"", "").unwrap_err();
+    assert_eq!(wrong, "x:4:9: containers need `shell` \"bash\" or \"sh\"");
+    good("shell = \"sh\"", "");
+}
+
+#[test]
+fn static_hosts_run_no_containers() {
+    let config = Config::parse(&format!("{POOL}[pool.a.containers]\n"), "x").unwrap();
+    let pool = config.pools.values().next().unwrap();
+    assert!(config.objection(pool, true).is_none());
+    let objection = config.objection(pool, false).unwrap().to_string();
+    let expected = "x:4:1: static hosts do not run jobs in containers yet (remove the table, or use a provider that \
+                    launches instances)";
+    assert_eq!(objection, expected);
+}

@@ -1,0 +1,113 @@
+//! The keys of jobs in containers.
+
+use crate::core::container::settings::PullPolicy;
+use crate::keys::Applies::Job;
+use crate::keys::Takes::{
+    Choice, Count, Duration, Factor, Globs, HostPath, Map, Size, Text, Texts, Word, Words as OneOrMore,
+};
+use crate::keys::Unset::{Value, Words};
+use crate::keys::{Key, KeyTable, key};
+
+/// The values of `mode`, in the order of `core::container::settings::Mode`.
+pub(in crate::config) const MODE: &[&str] = &["image", "always"];
+/// The values of `umask`, in the order of `core::container::settings::Umask`.
+pub(in crate::config) const UMASK: &[&str] = &["auto", "open", "closed"];
+
+pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
+    header: "[pool.NAME.containers]",
+    about: "With this table, even an empty one, jobs of the pool run in containers on their instance: the job in its \
+            `image:`, its `services:` beside it. [Jobs in containers](containers.md) describes how, and what an \
+            instance needs. Keys with names of GitLab Runner's `[runners.docker]` have the same meaning.\n\n\
+            Providers `static` and shell `pwsh` are refused. Patterns are those of [`[[rule]]`](#rule). They match \
+            the name as the job writes it or the complete one: `ruby:*` and `docker.io/library/ruby:*` both allow \
+            `ruby:3.3`.",
+    keys: &[
+        key("mode", Word(MODE), Value("\"image\""), Job)
+            .means("Which jobs run in containers: those that name an image, or all of them.")
+            .interacts("`\"always\"` requires `default_image`."),
+        key("default_image", Text, Words("none"), Job)
+            .means("Image of jobs that name none.")
+            .interacts("It needs no entry in `images`. No effect with `mode = \"image\"`."),
+        key("images", Globs, Words("all images"), Job).means("Images that jobs may name."),
+        key("services", Globs, Words("all images"), Job).means("Images that services may have."),
+        key("services_limit", Count(0), Words("no limit"), Job)
+            .unit("services")
+            .means("Services that a job may have; with 0, none."),
+        key("pull_policy", OneOrMore(&PullPolicy::NAMES), Words(PULL_POLICY_DEFAULT), Job)
+            .means("When an image is pulled. The next policy of the list counts after the one before has failed.")
+            .interacts("A job's own `pull_policy` comes first, as far as `allowed_pull_policies` permits."),
+        key("allowed_pull_policies", OneOrMore(&PullPolicy::NAMES), Words("`pull_policy`"), Job)
+            .means("Pull policies that jobs may name.")
+            .interacts("It must contain those of `pull_policy`."),
+        MIRRORS,
+        key("registry_auth", HostPath, Words("none"), Job)
+            .means("File on the runner host with passwords for registries, in the format of Docker's `config.json`.")
+            .interacts(
+                "`DOCKER_AUTH_CONFIG` of a job comes before it, the credentials that GitLab gives to the job after it. \
+                 Credential helpers are not used. Only Greenroom's user should be able to read it.",
+            ),
+        key("ca", HostPath, Words("the certificates of the instance"), Job).means(
+            "File on the runner host with certificates (PEM) that verify registries and mirrors, in addition to the \
+             instance's own.",
+        ),
+        key("privileged", Choice(&["single-use"]), Value("\"single-use\""), Job)
+            .means("Which containers get all rights of the instance: all, none, or those of the images listed.")
+            .interacts(
+                "`\"single-use\"` is `true` where an instance is terminated after one job, else `false`. Docker in \
+                 Docker needs it.",
+            ),
+        key("volumes", Texts, Value("[\"/certs/client\"]"), Job)
+            .means("Volumes that all containers of a job share, as `PATH` or `HOST_PATH:PATH[:OPTIONS]`.")
+            .interacts("All containers have `builds_dir` and `cache_dir`, too. The host is the instance."),
+        key("wait_for_services", Duration(0), Value("\"30s\""), Job)
+            .means("How long a job waits for a port of each service to answer; 0: not at all.")
+            .interacts("A service that does not answer causes a warning, not a failure."),
+        key("pull_timeout", Duration(1000), Value("\"15m\""), Job)
+            .means("How long pulling all images of a job may take, repetitions included.")
+            .interacts(
+                "The runner's `prepare_exec_timeout` (1 hour by default) must be longer than `acquire_timeout` and \
+                 `pull_timeout` together.",
+            ),
+        UMASK_KEY,
+        key("user", Text, Words("the job's, else the image's"), Job)
+            .means("User of jobs' containers.")
+            .interacts("It overrides `user` of a job's image, and needs no entry in `allowed_users`."),
+        key("allowed_users", Globs, Words("all users"), Job).means("Users that jobs and services may name."),
+        key("shm_size", Size, Words("64M"), Job).means("Size of `/dev/shm` in each container."),
+        key("extra_hosts", Texts, Words("none"), Job)
+            .means("Further names for `/etc/hosts` of all containers, each as `NAME:ADDRESS`."),
+        key("dns", Texts, Words("the instance's"), Job).means("Addresses of the name servers of all containers."),
+        key("cap_add", Texts, Words("none"), Job).means("Capabilities that all containers get in addition."),
+        key("cap_drop", Texts, Words("none"), Job).means("Capabilities that no container gets."),
+        key("devices", Texts, Words("none"), Job)
+            .means("Devices of the instance for all containers, as `PATH` or `PATH:PATH_INSIDE[:rwm]`."),
+        key("gpus", Text, Words("none"), Job)
+            .means("GPUs of the instance for the job's container, such as `\"all\"`.")
+            .interacts("The instance needs the vendor's container toolkit."),
+        key("ulimit", Map, Words("the engine's"), Job)
+            .means("Resource limits of all containers: from a limit's name to `\"SOFT\"` or `\"SOFT:HARD\"`."),
+        key("tmpfs", Map, Words("none"), Job)
+            .means("File systems in memory: from a path to its mount options, such as `\"rw,noexec\"`."),
+        key("memory", Size, Words("no limit"), Job).means("Memory limit of each container."),
+        key("cpus", Factor, Words("no limit"), Job)
+            .unit("processors")
+            .means("Processor time of each container, as a number of processors."),
+    ],
+};
+
+const PULL_POLICY_DEFAULT: &str = "`[\"always\", \"if-not-present\"]` where an instance serves one trust domain, else \
+                                   `\"always\"`";
+
+const MIRRORS: Key = key("mirrors", Map, Words("none"), Job)
+    .means("Registries that are tried first: from a registry, such as `docker.io`, to its mirror.")
+    .interacts(
+        "A mirror is `HOST`, `HOST:PORT` or one of these with a path; `http://` before it stands for one without TLS. \
+         Where the mirror lacks an image, the registry itself is tried.",
+    );
+
+const UMASK_KEY: Key = key("umask", Word(UMASK), Value("\"auto\""), Job)
+    .means("File mode of sources, caches and artifacts: `\"open\"` lets every user write to them, `\"closed\"` only root.")
+    .interacts(
+        "`\"auto\"` is `\"open\"` if the image's user is not root or the job has services, else `\"closed\"`. A job's \
+         FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR stands for `\"closed\"`.",
+    );
