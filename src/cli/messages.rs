@@ -99,6 +99,25 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
     format!("instance {instance} ready in {} ({how})", Pretty(waited))
 }
 
+/// A job with services that runs on the instance itself. `in_pool`: the pool has containers, but the job names no image.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "`prepare` learns of services with the containers of a job")
+)]
+pub(super) fn services_ignored(pool: &PoolName, services: usize, in_pool: bool) -> String {
+    let what = match services {
+        1 => "the job's service is ignored".to_owned(),
+        more => format!("the job's {more} services are ignored"),
+    };
+    if in_pool {
+        format!("{what}, because the job names no image and runs on the instance itself: set `image:`")
+    } else {
+        format!(
+            "{what}, because pool `{pool}` runs no containers: its operator can add `[pool.{pool}.containers]`"
+        )
+    }
+}
+
 /// The end of a stage that a signal killed. The job's author knows only the scripts of the job.
 pub(super) fn killed(stage: &Stage, signal: &str) -> String {
     let script = if stage.is_job_script() {
@@ -132,6 +151,21 @@ mod tests {
         assert_eq!(
             killed(&Stage::GetSources, "TERM"),
             "GitLab Runner's script `get_sources` was killed by SIGTERM"
+        );
+    }
+
+    #[test]
+    fn services_that_are_ignored_are_said_to_be() {
+        let pool = PoolName::new("linux");
+        assert_eq!(
+            services_ignored(&pool, 1, false),
+            "the job's service is ignored, because pool `linux` runs no containers: its operator can add \
+             `[pool.linux.containers]`"
+        );
+        assert_eq!(
+            services_ignored(&pool, 2, true),
+            "the job's 2 services are ignored, because the job names no image and runs on the instance itself: set \
+             `image:`"
         );
     }
 

@@ -205,12 +205,13 @@ fn entries<T>(list: &[Value], read: impl Fn(&Value) -> Checked<T>) -> Checked<Ve
 pub(super) fn map(value: &Value, takes: Takes) -> Checked<Vec<(String, String)>> {
     let Takes::Map = takes else { mismatch(takes) };
     let table = value.as_table().ok_or_else(|| Wrong::kind(value))?;
-    let entry = |(name, value): (&String, &Value)| match value.as_str() {
-        Some(text) => Ok((name.clone(), text.to_owned())),
-        None => {
-            let help = value.is_table().then(|| "a name with a dot needs quotes".to_owned());
+    let entry = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => Ok((name.clone(), text.clone())),
+        Value::Table(_) => {
+            let help = Some("a name with a dot needs quotes".to_owned());
             Err(Wrong { help, ..Wrong::kind(value).entry(name) })
         }
+        _ => Err(Wrong::kind(value).entry(name)),
     };
     table.iter().map(entry).collect()
 }

@@ -72,6 +72,11 @@ codes! {
     CONFIG_INVALID Error "config-invalid" "The configuration is invalid; the last valid one stays active.";
     CONFIG_WRITABLE Warning "config-writable" "Other users can change the configuration, and so run commands as Greenroom's user.";
     CONFIG_NOT_APPLIED Note "config-not-applied" "The recorded policy of a pool differs from the configuration.";
+    CONTAINERS_AUTH_UNREADABLE Error "containers-auth-unreadable" "The file `registry_auth` of a pool cannot be read: pulls that need its passwords fail.";
+    CONTAINERS_AUTH_INVALID Error "containers-auth-invalid" "The file `registry_auth` of a pool is not in the format of Docker's `config.json`, or has no passwords.";
+    CONTAINERS_AUTH_MODE Warning "containers-auth-mode" "Other users can read the passwords in `registry_auth`.";
+    CONTAINERS_CA_UNREADABLE Error "containers-ca-unreadable" "The file `ca` of a pool cannot be read, or contains no certificate: registries that need it are refused.";
+    CONTAINERS_PRIVILEGED_SHARED Warning "containers-privileged-shared" "Privileged containers of concurrent jobs share an instance, so each job can control the others.";
     PROVIDER_UNKNOWN Error "provider-unknown" "A pool names an unknown provider.";
     PROVIDER_TIMEOUT Warning "provider-timeout" "A provider did not answer doctor's calls within 30 seconds.";
 
@@ -136,5 +141,6 @@ codes! {
     RUNNER_PREPARE_TIMEOUT Warning "runner-prepare-timeout" "`prepare_exec_timeout` ends the wait for an instance before `acquire_timeout` does.";
     RUNNER_TOO_MANY_JOBS Warning "runner-too-many-jobs" "The runner accepts more jobs than the pool has slots: jobs wait while their own timeout runs.";
     RUNNER_TOO_FEW_JOBS Note "runner-too-few-jobs" "The runner accepts fewer jobs than the pool has slots.";
+    RUNNER_DASH Note "runner-dash" "The runner's scripts cannot be read by dash, the shell of some images.";
     RUNNER_SHELL Note "runner-shell" "The runner's `shell` differs from the pool's, and has no effect.";
 }

@@ -13,7 +13,8 @@ use super::pools::PoolFacts;
 use super::provider::{CheckContext, Checked};
 use super::runner::{PoolNeeds, RunnerFacts};
 use super::{
-    Examination, clock, config, hosts, keeper, links, place, pools, provider, recorded, repair, runner, trial,
+    Examination, clock, config, containers, hosts, keeper, links, place, pools, provider, recorded, repair,
+    runner, trial,
 };
 use crate::cli::args::DoctorOptions;
 use crate::cli::context;
@@ -122,6 +123,11 @@ pub(super) async fn examine(
         newest: newest(&seen),
     };
     examined.add("clocks", clock::check(&facts));
+    for pool in config.iter().flat_map(|config| config.pools.values()) {
+        if let Some(settings) = &pool.containers {
+            examined.add("containers", containers::check(pool, settings));
+        }
+    }
     let needs = config.as_ref().map(needs).unwrap_or_default();
     if config.is_some() {
         let facts = RunnerFacts { path: &options.runner_config, config: ground.config, pools: &needs };
@@ -314,6 +320,7 @@ fn needs(config: &Config) -> BTreeMap<PoolName, PoolNeeds> {
         shell: pool.shell.as_str(),
         acquire_timeout: pool.policy.timing.acquire_timeout,
         stop_grace: pool.policy.timing.stop_grace,
+        pull_timeout: pool.containers.as_ref().map(|containers| containers.pull_timeout),
     };
     config.pools.iter().map(|(name, pool)| (name.clone(), of_pool(pool))).collect()
 }

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod code;
 pub(in crate::cli) mod command;
 mod config;
+mod containers;
 mod examine;
 mod hosts;
 pub mod keeper;

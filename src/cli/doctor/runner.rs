@@ -31,6 +31,8 @@ pub struct PoolNeeds {
     pub shell: &'static str,
     pub acquire_timeout: Duration,
     pub stop_grace: Duration,
+    /// `None`: jobs run on the instance itself.
+    pub pull_timeout: Option<Duration>,
 }
 
 /// The facts to check.
@@ -150,6 +152,7 @@ fn judge_stanza(facts: &RunnerFacts<'_>, stanza: &Stanza<'_>, concurrent: i64) -
     };
     found.extend(kill_timeout(stanza, &serving));
     found.extend(prepare_timeout(stanza, &serving));
+    found.extend(dash(stanza, &serving));
     found.extend(shell(stanza, &serving));
     found.extend(capacity(stanza, &serving, concurrent));
     found
@@ -271,10 +274,16 @@ fn kill_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Opt
 fn prepare_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
     let given = stanza.seconds("prepare_exec_timeout", EXEC_TIMEOUT_DEFAULT);
     let given = Duration::from_secs(u64::try_from(given).unwrap_or(u64::MAX));
-    let wanted = serving.iter().map(|(_, needs)| needs.acquire_timeout).max()?;
+    let limit = |needs: &PoolNeeds| needs.acquire_timeout + needs.pull_timeout.unwrap_or_default();
+    let (_, needs) = serving.iter().max_by_key(|(_, needs)| limit(needs))?;
+    let wanted = limit(needs);
     (given <= wanted).then(|| {
+        let (pulls, keys) = match needs.pull_timeout {
+            Some(_) => (" and its images", "`acquire_timeout` + `pull_timeout`"),
+            None => ("", "`acquire_timeout`"),
+        };
         let what = format!(
-            "{}: `prepare_exec_timeout` is {}, but a job may wait {} for its instance (`acquire_timeout`)",
+            "{}: `prepare_exec_timeout` is {}, but a job may wait {} for its instance{pulls} ({keys})",
             stanza.title,
             whole(given),
             whole(wanted)
@@ -282,6 +291,29 @@ fn prepare_timeout(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> 
         let remedy =
             format!("set `prepare_exec_timeout = {}`, or shorten `acquire_timeout`", wanted.as_secs() + 60);
         code::RUNNER_PREPARE_TIMEOUT.found(what, remedy)
+    })
+}
+
+/// The runner's flag for scripts that dash can read.
+const FOR_DASH: &str = "FF_POSIXLY_CORRECT_ESCAPES";
+
+/// Jobs in containers choose their shell with their image.
+fn dash(stanza: &Stanza<'_>, serving: &[(&PoolName, &PoolNeeds)]) -> Option<Finding> {
+    let (pool, _) = serving.iter().find(|(_, needs)| needs.pull_timeout.is_some())?;
+    let flags = stanza.runner.get("feature_flags").and_then(Value::as_table);
+    let environment = stanza.runner.get("environment").and_then(Value::as_array);
+    let mut variables = environment.into_iter().flatten().filter_map(Value::as_str);
+    let is_set = flags.and_then(|flags| flags.get(FOR_DASH)).and_then(Value::as_bool) == Some(true)
+        || variables.any(|variable| {
+            let value = variable.strip_prefix(FOR_DASH).and_then(|rest| rest.strip_prefix('='));
+            value.is_some_and(|value| ["1", "true"].contains(&value.to_ascii_lowercase().as_str()))
+        });
+    (!is_set).then(|| {
+        let what = format!(
+            "{}: jobs of pool `{pool}` run in containers, and fail in images whose only shell is dash",
+            stanza.title
+        );
+        code::RUNNER_DASH.found(what, format!("set `{FOR_DASH} = true` under `[runners.feature_flags]`"))
     })
 }
 

@@ -80,6 +80,7 @@ fn json_has_every_field_of_a_finding() {
 async fn provoked() -> Vec<Finding> {
     let mut all = clock::tests::provoked();
     all.extend(config::tests::provoked());
+    all.extend(containers::tests::provoked());
     all.extend(place::tests::provoked());
     all.extend(hosts::tests::provoked());
     all.extend(keeper::tests::provoked());

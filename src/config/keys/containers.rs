@@ -82,7 +82,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
         key("devices", Texts, Words("none"), Job)
             .means("Devices of the instance for all containers, as `PATH` or `PATH:PATH_INSIDE[:rwm]`."),
         key("gpus", Text, Words("none"), Job)
-            .means("GPUs of the instance for the job's container, such as `\"all\"`.")
+            .means("GPUs of the instance for all containers, such as `\"all\"`.")
             .interacts("The instance needs the vendor's container toolkit."),
         key("ulimit", Map, Words("the engine's"), Job)
             .means("Resource limits of all containers: from a limit's name to `\"SOFT\"` or `\"SOFT:HARD\"`."),

@@ -42,6 +42,7 @@ impl Bench {
             shell: "bash",
             acquire_timeout: Duration::from_mins(30),
             stop_grace: Duration::from_secs(10),
+            pull_timeout: None,
         };
         Self { home, pools: BTreeMap::from([(PoolName::new("linux"), needs)]) }
     }
@@ -160,6 +161,38 @@ fn a_named_pool_counts_alone_and_all_of_them_otherwise() {
     assert_eq!(bench.check(&named), []);
 }
 
+/// A pool with containers.
+fn with_containers() -> Bench {
+    let mut bench = Bench::new();
+    bench.pools.values_mut().for_each(|needs| needs.pull_timeout = Some(Duration::from_mins(15)));
+    bench
+}
+
+#[test]
+fn jobs_in_containers_need_scripts_that_dash_can_read() {
+    let bench = with_containers();
+    let found = bench.check(RIGHT);
+    assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), ["runner-dash"]);
+    assert!(found[0].message.starts_with("runner `ci`: jobs of pool `linux`"), "{found:?}");
+    for set in ["[runners.feature_flags]\nFF_POSIXLY_CORRECT_ESCAPES = true\n", ""] {
+        let line =
+            if set.is_empty() { "environment = [\"A=1\", \"FF_POSIXLY_CORRECT_ESCAPES=1\"]\n" } else { "" };
+        let text =
+            format!("{}{set}", RIGHT.replace("[runners.custom]\n", &format!("{line}[runners.custom]\n")));
+        assert_eq!(bench.check(&text), []);
+    }
+    let off = format!("{RIGHT}[runners.feature_flags]\nFF_POSIXLY_CORRECT_ESCAPES = false\n");
+    assert_eq!(bench.check(&off)[0].code, "runner-dash");
+}
+
+#[test]
+fn the_limit_of_prepare_includes_the_pulls_of_containers() {
+    let found = with_containers().with("graceful_kill", "prepare_exec_timeout = 2700\ngraceful_kill");
+    let expected = "runner `ci`: `prepare_exec_timeout` is 45m, but a job may wait 45m for its instance and its images \
+                    (`acquire_timeout` + `pull_timeout`)";
+    assert!(found.iter().any(|found| found.message == expected), "{found:?}");
+}
+
 #[test]
 fn other_executors_and_other_drivers_are_none_of_our_business() {
     let other = "[[runners]]\nexecutor = \"custom\"\n[runners.custom]\nrun_exec = \"/opt/other/run\"\n";
@@ -185,6 +218,7 @@ pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
     let mut all: Vec<Finding> = MISTAKES.iter().flat_map(|(old, new, ..)| bench.with(old, new)).collect();
     all.extend(bench.check(&RIGHT.replace("concurrent = 4", "concurrent = 9").replace("limit = 4", "")));
     all.extend(bench.check(&RIGHT.replace("concurrent = 4", "")));
+    all.extend(with_containers().check(RIGHT));
     let nowhere = Path::new("/no/such/config.toml");
     all.extend(check(&RunnerFacts { path: nowhere, config: nowhere, pools: &bench.pools }));
     all

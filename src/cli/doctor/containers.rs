@@ -1,0 +1,184 @@
+//! Jobs in containers, as far as the runner host shows: the files with passwords and certificates, and rights.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::code;
+use crate::config::PoolConfig;
+use crate::core::container::settings::{ContainerSettings, Privileged};
+use crate::port::finding::Finding;
+
+/// Checks one pool's settings. Static hosts are refused elsewhere: with the configuration.
+pub(super) fn check(pool: &PoolConfig, settings: &ContainerSettings) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if let Some(path) = &settings.registry_auth {
+        found.extend(auth(pool, path));
+    }
+    if let Some(path) = &settings.ca {
+        found.extend(ca(pool, path));
+    }
+    found.extend(shared(pool, &settings.privileged));
+    found
+}
+
+fn auth(pool: &PoolConfig, path: &Path) -> Vec<Finding> {
+    let (title, shown) = (format!("pool `{}`: `registry_auth`", pool.name), path.display());
+    let (text, mode) = match read(path) {
+        Ok(read) => read,
+        Err(error) => {
+            let what = format!("{title} cannot be read: `{shown}`: {error}");
+            let remedy = "correct the path, or make the file readable for the user that runs Greenroom";
+            return vec![code::CONTAINERS_AUTH_UNREADABLE.found(what, remedy)];
+        }
+    };
+    let mut found = Vec::new();
+    if let Err(why) = passwords(&text) {
+        let remedy = "write it with `podman login --authfile FILE REGISTRY`, or copy Docker's `config.json`";
+        found.push(code::CONTAINERS_AUTH_INVALID.found(format!("{title}: `{shown}` {why}"), remedy));
+    }
+    if mode & 0o077 != 0 {
+        let what = format!("{title}: other users can read `{shown}` (mode {mode:04o})");
+        found.push(code::CONTAINERS_AUTH_MODE.found(what, format!("run `chmod 600 {shown}`")));
+    }
+    found
+}
+
+fn read(path: &Path) -> io::Result<(String, u32)> {
+    Ok((std::fs::read_to_string(path)?, std::fs::metadata(path)?.mode() & 0o7777))
+}
+
+/// Checks that a file contains passwords. The reason quotes nothing of it.
+fn passwords(text: &str) -> Result<(), &'static str> {
+    let config: Value = serde_json::from_str(text).map_err(|_| "is not valid JSON")?;
+    let has = |key: &str| match config.get(key) {
+        Some(Value::Object(entries)) => !entries.is_empty(),
+        Some(Value::String(text)) => !text.is_empty(),
+        _ => false,
+    };
+    let inside =
+        |entry: &Value| ["auth", "username"].iter().any(|key| entry.get(key).is_some_and(Value::is_string));
+    let mut entries =
+        config.get("auths").and_then(Value::as_object).into_iter().flat_map(|auths| auths.values());
+    if entries.any(inside) {
+        Ok(())
+    } else if has("credsStore") || has("credHelpers") {
+        Err("names a credential helper instead of passwords, and Greenroom runs none")
+    } else {
+        Err("has no password under `auths`")
+    }
+}
+
+fn ca(pool: &PoolConfig, path: &Path) -> Option<Finding> {
+    let why = match read(path) {
+        Ok((text, _)) if text.contains("-----BEGIN CERTIFICATE-----") => return None,
+        Ok(_) => "it contains no certificate in PEM format".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let what = format!("pool `{}`: `ca` cannot be used: `{}`: {why}", pool.name, path.display());
+    let remedy = "name a file with the certificates that registries are verified with";
+    Some(code::CONTAINERS_CA_UNREADABLE.found(what, remedy))
+}
+
+/// Privileged containers have all rights of their instance, whatever their user.
+fn shared(pool: &PoolConfig, privileged: &Privileged) -> Option<Finding> {
+    let jobs = pool.policy.capacity_per_instance;
+    let which = match privileged {
+        Privileged::All => "containers",
+        Privileged::Images(_) => "containers of some images",
+        // Where jobs share an instance, it serves more than one.
+        Privileged::SingleUse | Privileged::None => return None,
+    };
+    (jobs > 1).then(|| {
+        let what = format!(
+            "pool `{}`: {which} are privileged, and {jobs} jobs share an instance (`capacity_per_instance`): each can \
+             control the others",
+            pool.name
+        );
+        let remedy = "set `capacity_per_instance = 1`, or `privileged = false`";
+        code::CONTAINERS_PRIVILEGED_SHARED.found(what, remedy)
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::config::Config;
+
+    const AUTH: &str = "{\"auths\": {\"registry.example.com\": {\"auth\": \"aHVudGVyMg==\"}}}";
+
+    fn checked(pool: &str, table: &str) -> Vec<Finding> {
+        let text = format!(
+            "[pool.linux]\nmax_instances = 4\n{pool}\n[pool.linux.provider]\nkind = \"qemu\"\n\
+             [pool.linux.containers]\n{table}\n"
+        );
+        let config = Config::parse(&text, "greenroom.toml").unwrap();
+        let pool = config.pools.values().next().unwrap();
+        check(pool, pool.containers.as_ref().unwrap())
+    }
+
+    /// The findings about a file behind a key.
+    fn file(key: &str, text: &str, mode: u32) -> Vec<Finding> {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        checked("", &format!("{key} = \"{}\"", path.display()))
+    }
+
+    #[test]
+    fn right_files_and_no_files_have_no_finding() {
+        assert_eq!(checked("", ""), []);
+        assert_eq!(file("registry_auth", AUTH, 0o600), []);
+        assert_eq!(file("ca", "-----BEGIN CERTIFICATE-----\n", 0o644), []);
+    }
+
+    #[test]
+    fn a_file_without_passwords_is_named_and_not_quoted() {
+        for (text, why) in [
+            ("hunter2", "is not valid JSON"),
+            ("{\"auths\": {}}", "has no password under `auths`"),
+            ("{\"auths\": {\"docker.io\": {}}, \"credsStore\": \"pass\"}", "names a credential helper"),
+            ("{\"credHelpers\": {\"docker.io\": \"hunter2\"}}", "names a credential helper"),
+            ("[\"hunter2\"]", "has no password under `auths`"),
+        ] {
+            let found = file("registry_auth", text, 0o600);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].code, "containers-auth-invalid");
+            assert!(found[0].message.contains(why) && !found[0].message.contains("hunter2"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn passwords_that_others_can_read_are_a_warning() {
+        for mode in [0o640, 0o604] {
+            let found = file("registry_auth", AUTH, mode);
+            assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), ["containers-auth-mode"]);
+        }
+    }
+
+    #[test]
+    fn privileged_jobs_that_share_an_instance_are_a_warning() {
+        let pool = "capacity_per_instance = 2\nmax_use_count = 2";
+        for (table, found) in [
+            ("", false),
+            ("privileged = false", false),
+            ("privileged = true", true),
+            ("privileged = [\"docker:*\"]", true),
+        ] {
+            assert_eq!(!checked(pool, table).is_empty(), found, "{table}");
+            assert_eq!(checked("", table), [], "{table}");
+        }
+    }
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        let missing = checked("", "registry_auth = \"/no/such/file\"\nca = \"/no/such/file\"");
+        let shared = checked("capacity_per_instance = 2\nmax_use_count = 2", "privileged = true");
+        [missing, shared, file("registry_auth", "", 0o644), file("ca", "", 0o644)].concat()
+    }
+}
