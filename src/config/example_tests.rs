@@ -64,6 +64,14 @@ fn the_example_is_a_valid_configuration() {
 }
 
 #[test]
+fn the_shortest_way_to_containers_is_a_valid_configuration() {
+    let page = include_str!("../../docs/containers.md");
+    let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let config = Config::parse(block, "docs/containers.md").unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(config.pools.values().all(|pool| pool.containers.is_some()), "{block}");
+}
+
+#[test]
 fn the_example_stays_valid_when_every_comment_that_is_a_key_is_taken_in() {
     let names: Vec<&str> = all().map(|(_, key)| key.name).collect();
     for (name, text) in EXAMPLES {
