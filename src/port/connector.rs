@@ -43,7 +43,8 @@ pub trait Output {
 }
 
 /// What reads a script.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Reader {
     /// A shell on the instance itself.
     Shell(Shell),
@@ -58,7 +59,7 @@ pub struct Stage {
     pub reader: Reader,
     /// The script runs with umask 0.
     pub open_umask: bool,
-    /// The container of a later stage, which may start now.
+    /// The container of a later stage: it may start as soon as it is not in use.
     pub ahead: Option<ContainerName>,
     /// The script's text, opened for reading.
     pub script: std::fs::File,

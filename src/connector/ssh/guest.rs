@@ -13,8 +13,10 @@ use std::time::Duration;
 use russh::{ChannelMsg, ChannelReadHalf};
 use tokio::time::{Instant, timeout_at};
 
-use super::remote::{self, Sift};
+use super::remote;
 use super::session::Session;
+use super::sift::Sift;
+use super::stop_handle::StopHandle;
 use crate::port::connector::{ConnectError, Output, StageEnd, Stream};
 
 /// Why reading a stage's output ended.
@@ -72,7 +74,7 @@ impl Noise {
 /// The guest's side of a stage.
 pub(super) struct Guest {
     from: ChannelReadHalf,
-    pub(super) sift: Sift,
+    pub(super) sift: Sift<StopHandle>,
     /// Deadline of the guest's first message; `None` once it has arrived.
     start_by: Option<Instant>,
     closed: bool,
@@ -193,7 +195,7 @@ impl Guest {
                 }
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
                     let passed = self.sift.feed(&data);
-                    if self.sift.handle().is_some() || !passed.is_empty() {
+                    if self.sift.word().is_some() || !passed.is_empty() {
                         self.start_by = None;
                     }
                     if !passed.is_empty() {

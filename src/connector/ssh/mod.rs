@@ -8,6 +8,7 @@
 //! and no particular login shell.
 
 mod algorithms;
+mod container;
 mod dial;
 mod guest;
 mod handler;
@@ -17,13 +18,16 @@ mod keys;
 pub mod link;
 mod login;
 mod prompt;
+mod proof;
 mod quote;
 mod remote;
 mod session;
+mod sift;
 mod stage;
 mod stop;
 mod stop_handle;
 mod trace;
+mod unread;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -37,6 +41,7 @@ use self::hop::{Hop, Way};
 pub use self::inspect::{HostKey, Inspected};
 use self::keys::KeyStore;
 use self::login::Credential;
+use self::proof::Proved;
 use self::session::Session;
 use self::stage::Work;
 use crate::core::endpoint::{Endpoint, Jump};
@@ -114,6 +119,27 @@ impl Ssh {
         Session::open(Rc::new(self.way(id, endpoint)?), within).await
     }
 
+    /// Runs a stage whose script is complete.
+    async fn run_as_it_is(
+        &self,
+        id: &InstanceId,
+        at: &Endpoint,
+        stage: Stage,
+        output: &mut dyn Output,
+        mut stop: Stop<'_>,
+    ) -> Result<StageEnd, ConnectError> {
+        let start_within = stage.start_within;
+        let work = Work::script(stage, &self.settings)?;
+        let session = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(StageEnd::Stopped),
+            session = self.connect(id, at, start_within) => session?,
+        };
+        let result = stage::run(&session, work, output, &mut stop).await;
+        session.close().await;
+        result
+    }
+
     /// The way to an instance, with its credential.
     fn way<'a>(&'a self, id: &InstanceId, endpoint: &'a Endpoint) -> Result<Way<'a>, ConnectError> {
         let credential = Credential::find(endpoint.key.as_ref(), &self.keys, id)?;
@@ -177,20 +203,13 @@ impl Connector for Ssh {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        stage: Stage,
+        mut stage: Stage,
         output: &mut dyn Output,
-        mut stop: Stop<'_>,
+        stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let start_within = stage.start_within;
-        let work = Work::script(stage, &self.settings)?;
-        let session = tokio::select! {
-            biased;
-            () = &mut stop => return Ok(StageEnd::Stopped),
-            session = self.connect(id, at, start_within) => session?,
-        };
-        let result = stage::run(&session, work, output, &mut stop).await;
-        session.close().await;
-        result
+        let mut proved = Proved::new(&mut stage, output)?;
+        let end = self.run_as_it_is(id, at, stage, &mut proved, stop).await;
+        proved.end(at.place(), end).await
     }
 
     async fn begins_stage(

@@ -3,12 +3,10 @@
 //! A stage runs as `exec /bin/sh -c 'echo MARK$$ >&2; exec bash'`, which every login shell understands. The mark is
 //! random, so neither a profile's output nor a script can imitate the word after it, the stage's stop handle.
 
-use std::borrow::Cow;
-
 use russh::Sig;
 
+use super::container;
 use super::quote::shell;
-use super::stop_handle::StopHandle;
 use crate::core::execution::Shell;
 use crate::core::text::clean_line;
 use crate::port::connector::{ConnectError, Reader, StageEnd};
@@ -24,31 +22,38 @@ impl Marked {
     /// What reads a script from standard input. `before`: shell commands to run first.
     pub(super) fn reader(reader: &Reader, before: &str) -> Result<Self, ConnectError> {
         let program = match reader {
-            Reader::Shell(Shell::Bash) => "bash".to_owned(),
-            Reader::Shell(Shell::Sh) => "sh".to_owned(),
+            Reader::Shell(Shell::Bash) => "bash",
+            Reader::Shell(Shell::Sh) => "sh",
             Reader::Shell(Shell::Pwsh) => {
                 "pwsh -NoProfile -NoLogo -NonInteractive -InputFormat text -OutputFormat text \
                  -ExecutionPolicy Bypass -Command -"
-                    .to_owned()
             }
-            Reader::Container(name) => format!("podman start --attach --interactive {name}"),
+            Reader::Container(name) => {
+                return Self::new(before, &format!("$$.{name}"), &container::start(name));
+            }
         };
-        Self::new(before, &format!("exec {program}"))
+        Self::new(before, "$$", &format!("exec {program}"))
     }
 
     /// An operator's command, in the syntax of `/bin/sh`.
     pub(super) fn command(command: &str) -> Result<Self, ConnectError> {
-        Self::new("", command)
+        Self::new("", "$$", command)
     }
 
-    fn new(before: &str, command: &str) -> Result<Self, ConnectError> {
-        let mut random = [0_u8; 16];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-            ConnectError::Local { what: format!("cannot get random numbers from the kernel: {e}") }
-        })?;
-        let mark = format!("greenroom-session-{:032x}-", u128::from_ne_bytes(random));
-        Ok(Self { command: shell(&format!("{before}echo {mark}$$ >&2; {command}")), mark })
+    /// `handle`: the stop handle, as the shell expands it.
+    fn new(before: &str, handle: &str, command: &str) -> Result<Self, ConnectError> {
+        let mark = random_mark("session")?;
+        Ok(Self { command: shell(&format!("{before}echo {mark}{handle} >&2; {command}")), mark })
     }
+}
+
+/// A text that no other process knows.
+pub(super) fn random_mark(what: &str) -> Result<String, ConnectError> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
+        ConnectError::Local { what: format!("cannot get random numbers from the kernel: {e}") }
+    })?;
+    Ok(format!("greenroom-{what}-{:032x}-", u128::from_ne_bytes(random)))
 }
 
 /// The end by a signal, whose name the guest may have invented.
@@ -57,146 +62,4 @@ pub(super) fn signalled(signal: &Sig) -> StageEnd {
         Sig::Custom(name) => clean_line(name.as_bytes(), 32),
         known => format!("{known:?}"),
     })
-}
-
-/// Removes the line with the mark from the guest's standard error and passes on the rest.
-#[derive(Debug)]
-pub(super) struct Sift {
-    mark: Vec<u8>,
-    /// Might be the beginning of the marked line.
-    held: Vec<u8>,
-    /// The search has ended.
-    over: bool,
-    handle: Option<StopHandle>,
-}
-
-/// Maximum length of a handle with an optional carriage return and a newline.
-const LONGEST_WORD: usize = StopHandle::LONGEST + 2;
-
-impl Sift {
-    pub(super) fn new(mark: &str) -> Self {
-        Self { mark: mark.as_bytes().to_vec(), held: Vec::new(), over: false, handle: None }
-    }
-
-    /// The stage's handle, once the guest has given it.
-    pub(super) fn handle(&self) -> Option<&StopHandle> {
-        self.handle.as_ref()
-    }
-
-    /// True if the mark was found, so that the shell has started.
-    pub(super) fn has_begun(&self) -> bool {
-        self.over
-    }
-
-    /// Returns the part that is output.
-    pub(super) fn feed<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.over {
-            return Cow::Borrowed(bytes);
-        }
-        self.held.extend_from_slice(bytes);
-        let begin = find(&self.held, &self.mark);
-        let Some(begin) = begin else {
-            let undecided = longest_beginning(&self.held, &self.mark);
-            let output = self.held.len() - undecided;
-            return Cow::Owned(self.held.drain(..output).collect());
-        };
-        let word = &self.held[begin + self.mark.len()..];
-        let end = word.iter().take(LONGEST_WORD).position(|b| *b == b'\n');
-        if end.is_none() && word.len() < LONGEST_WORD {
-            return Cow::Owned(self.held.drain(..begin).collect());
-        }
-        self.over = true;
-        let mut output = std::mem::take(&mut self.held);
-        if let Some(end) = end {
-            let word = begin + self.mark.len();
-            self.handle = StopHandle::parse(&output[word..word + end]);
-            if self.handle.is_some() {
-                output.drain(begin..=word + end);
-            }
-        }
-        Cow::Owned(output)
-    }
-
-    /// Returns the bytes that are still held back when the output ends.
-    pub(super) fn rest(&mut self) -> Vec<u8> {
-        self.over = true;
-        std::mem::take(&mut self.held)
-    }
-}
-
-fn find(within: &[u8], what: &[u8]) -> Option<usize> {
-    within.windows(what.len()).position(|window| window == what)
-}
-
-/// Length of the longest suffix of `text` that is a prefix of `what`.
-fn longest_beginning(text: &[u8], what: &[u8]) -> usize {
-    let most = text.len().min(what.len().saturating_sub(1));
-    (1..=most).rev().find(|n| what.starts_with(&text[text.len() - n..])).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The output after feeding `pieces` in order, and the handle.
-    fn sifted(pieces: &[&[u8]]) -> (Vec<u8>, Option<String>) {
-        let mut sift = Sift::new("MARK-");
-        let mut output = Vec::new();
-        for piece in pieces {
-            output.extend_from_slice(&sift.feed(piece));
-        }
-        output.extend(sift.rest());
-        (output, sift.handle().map(ToString::to_string))
-    }
-
-    #[test]
-    fn the_marked_line_is_taken_out_and_everything_else_passes() {
-        let cases: [(&[u8], &[u8], Option<&str>); 9] = [
-            (b"MARK-4711\n", b"", Some("4711")),
-            (b"noisy profile\nMARK-4711\r\nrest", b"noisy profile\nrest", Some("4711")),
-            (b"no newline MARK-12\nMARK-13\n", b"no newline MARK-13\n", Some("12")),
-            (b"4711\n", b"4711\n", None),
-            (b"MARK-\n", b"MARK-\n", None),
-            (b"MARK-1\nx", b"MARK-1\nx", None),
-            (b"MARK--1; reboot\n", b"MARK--1; reboot\n", None),
-            (b"MARK-99999999999999999999\n", b"MARK-99999999999999999999\n", None),
-            (b"MARK-12", b"MARK-12", None),
-        ];
-        for (input, output, handle) in cases {
-            let handle = handle.map(str::to_owned);
-            let text = String::from_utf8_lossy(input);
-            assert_eq!(sifted(&[input]), (output.to_vec(), handle.clone()), "{text:?}");
-            let bytes: Vec<&[u8]> = input.chunks(1).collect();
-            assert_eq!(sifted(&bytes), (output.to_vec(), handle), "{text:?}, byte by byte");
-        }
-    }
-
-    #[test]
-    fn output_is_not_held_back_for_long() {
-        let mut sift = Sift::new("MARK-");
-        assert_eq!(sift.feed(b"a prompt> ").as_ref(), b"a prompt> ");
-        assert_eq!(sift.feed(b"MA").as_ref(), b"");
-        assert_eq!(sift.feed(b"Y").as_ref(), b"MAY");
-        assert_eq!(sift.feed(b"MARK-123456789012345").as_ref(), b"MARK-123456789012345");
-    }
-
-    proptest! {
-        #[test]
-        fn how_the_bytes_are_cut_changes_nothing(
-            before in "[MARK\\-x\n]{0,20}", after in "[MARK\\-1\n]{0,20}", cuts in proptest::collection::vec(1_usize..9, 0..20)
-        ) {
-            let all = format!("{before}\nMARK-77\n{after}").into_bytes();
-            prop_assume!(find(before.as_bytes(), b"MARK-").is_none());
-            let (mut pieces, mut rest) = (Vec::new(), all.as_slice());
-            for cut in cuts {
-                let (piece, remaining) = rest.split_at(cut.min(rest.len()));
-                pieces.push(piece);
-                rest = remaining;
-            }
-            pieces.push(rest);
-            prop_assert_eq!(sifted(&pieces), (format!("{before}\n{after}").into_bytes(), Some("77".to_owned())));
-        }
-    }
 }

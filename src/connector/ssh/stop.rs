@@ -46,9 +46,9 @@ pub(super) async fn stop(
     to: &ChannelWriteHalf<Msg>,
     grace: Duration,
 ) -> Result<StageEnd, ConnectError> {
-    let naming = async { while guest.sift.handle().is_none() && guest.discard_one().await {} };
+    let naming = async { while guest.sift.word().is_none() && guest.discard_one().await {} };
     let _named = tokio::time::timeout(NAMING, naming).await;
-    let result = match guest.sift.handle().cloned() {
+    let result = match guest.sift.word().cloned() {
         Some(handle) => {
             let discarding = async {
                 while guest.discard_one().await {}

@@ -1,11 +1,15 @@
 //! What stops a stage in its guest.
 //!
 //! sshd starts each command in a session of its own, so the number of a stage's first process is its session's number.
+//! A container's processes are in none of it: they are found by the container's name.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::container;
 use super::quote::shell;
+use super::sift::Word;
+use crate::core::container::name::ContainerName;
 
 /// Stops one stage, and everything that it started.
 ///
@@ -15,19 +19,28 @@ use super::quote::shell;
 pub(super) struct StopHandle {
     /// The stage's session in the guest.
     session: u32,
+    /// The container that the stage runs in.
+    container: Option<ContainerName>,
+}
+
+impl Word for StopHandle {
+    /// A session, a dot, and a container's name.
+    const LONGEST: usize = 10 + 1 + ContainerName::LONGEST;
+
+    /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
+    fn parse(word: &[u8]) -> Option<Self> {
+        let word = std::str::from_utf8(word.strip_suffix(b"\r").unwrap_or(word)).ok()?;
+        let (session, container) = match word.split_once('.') {
+            Some((session, name)) => (session, Some(ContainerName::parse(name)?)),
+            None => (word, None),
+        };
+        let digits = Some(session).filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
+        let session = digits.parse().ok().filter(|session| *session > 1)?;
+        Some(Self { session, container })
+    }
 }
 
 impl StopHandle {
-    /// The length of the longest handle as a word.
-    pub(super) const LONGEST: usize = 10;
-
-    /// Rejects 0 and 1, which are never a stage's session, whatever the guest reports.
-    pub(super) fn parse(word: &[u8]) -> Option<Self> {
-        let word = word.strip_suffix(b"\r").unwrap_or(word);
-        let digits = std::str::from_utf8(word).ok().filter(|n| n.bytes().all(|b| b.is_ascii_digit()))?;
-        digits.parse().ok().filter(|session| *session > 1).map(|session| Self { session })
-    }
-
     /// A command for the guest that sends TERM once to every process of the stage and, after `grace`, KILL until two
     /// scans in a row find none. Gives up `killing` later, so that the command itself does not stay behind.
     ///
@@ -37,19 +50,29 @@ impl StopHandle {
     /// The process group of that number is included for servers that create no session. Time comes from the guest's own
     /// clock, in hundredths of a second, because rounds take longer on a busy guest.
     pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
-        let Self { session } = self;
+        let Self { session, container } = self;
+        // The container is gone when its monitor is: until then, the engine takes it for running.
+        let (functions, seek, inside, monitor) = match container {
+            Some(name) => (
+                container::functions(name),
+                "[ -n \"$c\" ] || seek; ",
+                " || inside $p",
+                "[ -z \"$m\" ] || ! live $m || n=0; ",
+            ),
+            None => Default::default(),
+        };
         let kill_at = grace.as_millis() / 10;
         let over_at = (grace + killing).as_millis() / 10;
-        shell(&format!(
-            "exec 2>/dev/null; s={session}; \
+        let command = format!(
+            "exec 2>/dev/null; s={session}; {functions}\
              if [ -r /proc/self/stat ]; then \
-               sweep() {{ k=$1; n=1; \
+               sweep() {{ k=$1; n=1; {seek}\
                  for f in /proc/[0-9]*/stat; do \
                    x=; while read -r l; do x=$l; done <\"$f\"; [ -n \"$x\" ] || continue; \
                    p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
                    case $1 in Z|X) [ \"${{18}}\" -gt 1 ] || continue;; esac; \
-                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
-                 done; return $n; }}; \
+                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]{inside}; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
+                 done; {monitor}return $n; }}; \
              else \
                sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
              fi; \
@@ -64,13 +87,17 @@ impl StopHandle {
                [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \
                if sweep $w; then e=0; else e=$((e + 1)); fi; \
              done; exit 0"
-        ))
+        );
+        shell(&if container.is_some() { container::as_root(&command) } else { command })
     }
 }
 
 impl fmt::Display for StopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.session.fmt(f)
+        match &self.container {
+            Some(name) => write!(f, "{}.{name}", self.session),
+            None => self.session.fmt(f),
+        }
     }
 }
 
@@ -129,6 +156,22 @@ mod tests {
         assert!(stopped.join().unwrap(), "{sh:?} {proc}");
         assert_eq!(living_of(handle.session), Vec::<String>::new(), "{sh:?} {proc}");
         end
+    }
+
+    #[test]
+    fn a_handle_is_read_as_it_was_written_and_nothing_else_is_one() {
+        for word in ["2", "4711", "4294967295", "4711.greenroom-a1", "4711.a.b"] {
+            assert_eq!(StopHandle::parse(word.as_bytes()).unwrap().to_string(), word);
+            assert_eq!(StopHandle::parse(format!("{word}\r").as_bytes()).unwrap().to_string(), word);
+        }
+        for word in
+            ["", "0", "1", "-1", "+2", "4294967296", "4711.", ".a", "4711.a;b", "4711.-a", "4711 a", "a.4711"]
+        {
+            assert_eq!(StopHandle::parse(word.as_bytes()), None, "{word}");
+        }
+        let longest = format!("{}.{}", u32::MAX, "x".repeat(ContainerName::LONGEST));
+        assert_eq!(longest.len(), StopHandle::LONGEST);
+        assert!(StopHandle::parse(longest.as_bytes()).is_some());
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::core::ids::AttemptName;
 pub struct ContainerName(String);
 
 impl ContainerName {
+    /// The length of the longest name.
+    pub const LONGEST: usize = 128;
+
     /// The container of an attempt's job.
     pub fn of(attempt: &AttemptName) -> Self {
         Self(format!("greenroom-{attempt}"))
@@ -20,7 +23,8 @@ impl ContainerName {
     pub fn parse(text: &str) -> Option<Self> {
         let is_safe = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
         let starts_well = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
-        (starts_well && text.len() <= 128 && text.bytes().all(is_safe)).then(|| Self(text.to_owned()))
+        (starts_well && text.len() <= Self::LONGEST && text.bytes().all(is_safe))
+            .then(|| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {

@@ -13,6 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::super::proof::Proved;
 use super::super::trace::prelude;
 use super::super::{COMMAND_GRACE, Ssh, dial, stop};
 use super::call::{LinkSettings, Links, Target, kill};
@@ -94,26 +95,31 @@ impl Connector for Linked {
         &self,
         id: &InstanceId,
         at: &Endpoint,
-        stage: Stage,
+        mut stage: Stage,
         output: &mut dyn Output,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
-        let Reader::Shell(shell) = stage.reader else {
-            return self.ssh.run(id, at, stage, output, stop).await;
-        };
+        let mut proved = Proved::new(&mut stage, output)?;
+        let before = || prelude(stage.trace.as_ref());
         let ask = || Ask::Stage {
             at: at.clone(),
-            interpreter: Interpreter { shell, before: prelude(stage.trace.as_ref()) },
+            interpreter: Interpreter { reader: stage.reader.clone(), before: before() },
             start_within: stage.start_within,
             stop_grace: stage.stop_grace,
             // On a host that is cleaned after the job, a shell would wait for nothing.
             followed: !(stage.last && stage.trace.is_some()),
+            ahead: stage
+                .ahead
+                .clone()
+                .map(|name| Interpreter { reader: Reader::Container(name), before: before() }),
         };
         let target = self.target(id, at, stage.start_within);
-        match self.by_link(target, (&ask, &stage.script, stage.stop_grace), output, &mut stop).await {
+        let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);
+        let end = match self.by_link(target, sent, &mut proved, &mut stop).await {
             Some(end) => end,
-            None => self.ssh.run(id, at, stage, output, stop).await,
-        }
+            None => self.ssh.run_as_it_is(id, at, stage, &mut proved, stop).await,
+        };
+        proved.end(at.place(), end).await
     }
 
     /// On a connection of its own: a link's shell may have started before the fault.
@@ -169,7 +175,7 @@ impl Linked {
         for _ in 0..MOST_TRIES {
             let left = within.saturating_sub(begun.elapsed());
             let interpreter = |first: &FirstStage| Interpreter {
-                shell: first.shell,
+                reader: Reader::Shell(first.shell),
                 before: prelude(first.trace.as_ref()),
             };
             let ask = Ask::Check { at: at.clone(), within: left, next: first.map(interpreter) };

@@ -9,12 +9,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::core::endpoint::Endpoint;
-use crate::core::execution::Shell;
 use crate::core::time::millis;
-use crate::port::connector::{ConnectError, StageEnd};
+use crate::port::connector::{ConnectError, Reader, StageEnd};
 
 /// Must be raised with every change of these messages.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 
 /// What a link is started with, on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,6 +70,9 @@ pub(super) enum Ask {
         /// True if another stage is expected, so that a shell may wait for it.
         #[serde(default = "yes", skip_serializing_if = "is_true")]
         followed: bool,
+        /// The container of a later stage, to be started as soon as it is not in use.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ahead: Option<Interpreter>,
     },
     /// Run a command of Greenroom's own. With three descriptors: its input, and pipes for its output. A link of an
     /// earlier version does not know this request, and exits.
@@ -97,10 +99,11 @@ fn is_true(flag: &bool) -> bool {
     *flag
 }
 
-/// A shell that reads a script, and commands to run before it.
+/// What reads a script, and commands to run before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Interpreter {
-    pub(super) shell: Shell,
+    #[serde(flatten)]
+    pub(super) reader: Reader,
     pub(super) before: String,
 }
 
@@ -153,6 +156,8 @@ pub struct Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::container::name::ContainerName;
+    use crate::core::execution::Shell;
     use crate::core::golden::{covers, hold, recorded};
 
     fn endpoint() -> Endpoint {
@@ -162,7 +167,9 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let (within, stop_grace) = (Duration::from_secs(10), Duration::from_secs(5));
-        let interpreter = Interpreter { shell: Shell::Bash, before: "cd /builds".to_owned() };
+        let interpreter = Interpreter { reader: Reader::Shell(Shell::Bash), before: "cd /builds".to_owned() };
+        let name = ContainerName::parse("greenroom-a1").unwrap();
+        let container = Interpreter { reader: Reader::Container(name), before: String::new() };
         let asks = [
             Ask::Check { at: endpoint(), within, next: None },
             Ask::Check { at: endpoint(), within, next: Some(interpreter.clone()) },
@@ -172,8 +179,32 @@ mod tests {
                 start_within: within,
                 stop_grace,
                 followed: true,
+                ahead: None,
             },
-            Ask::Stage { at: endpoint(), interpreter, start_within: within, stop_grace, followed: false },
+            Ask::Stage {
+                at: endpoint(),
+                interpreter: interpreter.clone(),
+                start_within: within,
+                stop_grace,
+                followed: false,
+                ahead: None,
+            },
+            Ask::Stage {
+                at: endpoint(),
+                interpreter,
+                start_within: within,
+                stop_grace,
+                followed: true,
+                ahead: Some(container.clone()),
+            },
+            Ask::Stage {
+                at: endpoint(),
+                interpreter: container,
+                start_within: within,
+                stop_grace,
+                followed: true,
+                ahead: None,
+            },
             Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
             Ask::Show,
             Ask::End,

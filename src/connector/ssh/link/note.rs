@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::super::sift::Word;
 use super::super::stop_handle::StopHandle;
 use crate::core::time::{BootId, Stamp};
 

@@ -12,7 +12,7 @@ use super::figures;
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Ask, Interpreter, PROTOCOL, Reply, Request};
-use super::shells::{Program, REFUSED_AGAIN, REFUSED_FOR};
+use super::shells::{Next, Program, REFUSED_AGAIN, REFUSED_FOR};
 use super::stage::DESCRIPTORS;
 use crate::core::endpoint::Endpoint;
 use crate::port::connector::ConnectError;
@@ -57,13 +57,15 @@ impl Hub<'_> {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, next, within).await
             }
-            Ask::Stage { interpreter, start_within, stop_grace, followed, .. } => {
+            Ask::Stage { interpreter, start_within, stop_grace, followed, ahead, .. } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
-                let program = Program::Interpreter(interpreter);
-                self.run_stage(line, (program, followed), start_within, stop_grace).await
+                let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
+                self.run_stage(line, (Program::Interpreter(interpreter), next), start_within, stop_grace)
+                    .await
             }
             Ask::Command { text, start_within, stop_grace, .. } => {
-                self.run_stage(line, (Program::Command(text), false), start_within, stop_grace).await
+                self.run_stage(line, (Program::Command(text), Next::default()), start_within, stop_grace)
+                    .await
             }
         };
     }

@@ -6,8 +6,12 @@
 //! On a host that other jobs use afterwards, a job could take over a standby shell. So each standby shell there leaves
 //! a trace for cleaning after the job, and is not replaced when cleaning has stopped it. The first one of a job starts
 //! when the job gets the host.
+//!
+//! A container waits beside it. It starts as soon as no stage uses it, even while a stage runs on the instance, because
+//! that changes nothing in it. One that ends is started again only for a stage.
 
 use std::cell::{Cell, RefCell};
+use std::future::ready;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -43,11 +47,13 @@ pub(super) enum Program {
 impl Program {
     fn marked(&self) -> Result<Marked, ConnectError> {
         match self {
-            Self::Interpreter(Interpreter { shell, before }) => {
-                Marked::reader(&Reader::Shell(*shell), before)
-            }
+            Self::Interpreter(Interpreter { reader, before }) => Marked::reader(reader, before),
             Self::Command(text) => Marked::command(text),
         }
+    }
+
+    fn is_container(&self) -> bool {
+        matches!(self, Self::Interpreter(Interpreter { reader: Reader::Container(_), .. }))
     }
 
     /// True if it leaves nothing in the guest, before it has got its input.
@@ -99,7 +105,7 @@ impl StandbyShell {
 
     /// What stops it in the guest, if the shell gave it.
     pub(super) fn handle(&self) -> Option<&StopHandle> {
-        self.begun.guest.sift.handle()
+        self.begun.guest.sift.word()
     }
 
     /// Resolves when the shell is unusable.
@@ -119,11 +125,19 @@ pub(super) struct NoShell {
     pub(super) noise: Noise,
 }
 
+/// What may wait for the stages after one.
+#[derive(Default)]
+pub(super) struct Next {
+    /// True if another shell may wait.
+    pub(super) followed: bool,
+    /// A container that may wait.
+    pub(super) ahead: Option<Program>,
+}
+
 /// A stage's request for a shell.
 struct ShellRequest {
     program: Program,
-    /// Another shell may wait after it.
-    followed: bool,
+    next: Next,
     within: Duration,
     back: oneshot::Sender<Result<StandbyShell, NoShell>>,
 }
@@ -163,11 +177,11 @@ impl Shells {
     pub(super) async fn take(
         &self,
         program: Program,
-        followed: bool,
+        next: Next,
         within: Duration,
     ) -> Option<Result<StandbyShell, NoShell>> {
         let (back, answer) = oneshot::channel();
-        self.requests.send(ShellRequest { program, followed, within, back }).await.ok()?;
+        self.requests.send(ShellRequest { program, next, within, back }).await.ok()?;
         answer.await.ok()
     }
 
@@ -199,7 +213,9 @@ impl Shells {
     /// Starts shells and hands them out, for as long as the link runs. `start_early`: a shell may wait before the first
     /// stage.
     pub(super) async fn keep(&self, session: &Session<'_>, mut standby: StandbyLoop, start_early: bool) {
-        let mut program = Program::Interpreter(Interpreter { shell: Shell::Bash, before: String::new() });
+        let bash = Interpreter { reader: Reader::Shell(Shell::Bash), before: String::new() };
+        let mut program = Program::Interpreter(bash);
+        let mut ahead = Ahead::default();
         let mut waiting: Option<StandbyShell> = None;
         let mut delay = FIRST_DELAY;
         let mut not_before = Instant::now();
@@ -212,6 +228,7 @@ impl Shells {
             if let Some(coming) = self.coming.take() {
                 (program, wanted, delay, not_before) = (coming, true, FIRST_DELAY, Instant::now());
             }
+            ahead.start(session, self.stage_runs.get(), standby.within).await;
             let may_start = || wanted && !self.stage_runs.get();
             if waiting.is_none() && may_start() && Instant::now() >= not_before {
                 match StandbyShell::start(session, &program, standby.within).await {
@@ -241,9 +258,11 @@ impl Shells {
                     wanted = program.leaves_no_trace();
                     self.set_waiting(false);
                 }
+                () = until_unusable(&mut ahead.waiting) => ahead.replace(None).await,
                 request = next(&mut early, &mut standby.requests) => {
-                    let Some(ShellRequest { program: kind, followed, within, back }) = request else { return };
-                    let found = match waiting.take() {
+                    let Some(ShellRequest { program: kind, next, within, back }) = request else { return };
+                    let standby = if kind.is_container() { &mut ahead.waiting } else { &mut waiting };
+                    let found = match standby.take() {
                         Some(fitting) if fitting.program == kind => Ok(fitting),
                         other => {
                             if let Some(other) = other {
@@ -252,16 +271,20 @@ impl Shells {
                             StandbyShell::start(session, &kind, within).await
                         }
                     };
-                    (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
-                    wanted = followed;
-                    self.set_waiting(false);
-                    self.failed.set(!followed);
+                    ahead.request(next.ahead, &kind);
+                    if !kind.is_container() {
+                        (program, delay, not_before) = (kind, FIRST_DELAY, Instant::now());
+                        wanted = next.followed;
+                        self.set_waiting(false);
+                        self.failed.set(!wanted);
+                    }
                     if let Err(Ok(unwanted)) = back.send(found) {
                         unwanted.dismiss().await;
                     }
                 }
                 () = sleep_until(not_before), if may_start => {}
-                () = self.changed.notified(), if waiting.is_none() => {}
+                () = self.changed.notified(), if waiting.is_none() || ahead.wanted.is_some() => {}
+                () = ready(()), if ahead.may_start(self.stage_runs.get()) => {}
             }
         }
     }
@@ -270,6 +293,45 @@ impl Shells {
         self.one_waits.set(one_waits);
         self.failed.set(!one_waits);
         self.changed.notify_waiters();
+    }
+}
+
+/// A container that waits for its stage, or is to do so.
+#[derive(Default)]
+struct Ahead {
+    wanted: Option<Program>,
+    /// True if the running stage is in that container.
+    in_use: bool,
+    waiting: Option<StandbyShell>,
+}
+
+impl Ahead {
+    /// Notes what a stage, which runs `program`, wants started.
+    fn request(&mut self, wanted: Option<Program>, program: &Program) {
+        self.in_use = wanted.as_ref() == Some(program);
+        let waits =
+            |program: &Program| self.waiting.as_ref().is_some_and(|waiting| waiting.program == *program);
+        self.wanted = wanted.filter(|wanted| !waits(wanted));
+    }
+
+    fn may_start(&self, stage_runs: bool) -> bool {
+        self.wanted.is_some() && !(self.in_use && stage_runs)
+    }
+
+    /// Starts what is wanted, once: its stage reports a failure.
+    async fn start(&mut self, session: &Session<'_>, stage_runs: bool, within: Duration) {
+        if self.may_start(stage_runs)
+            && let Some(program) = self.wanted.take()
+        {
+            let started = StandbyShell::try_start(session, &program, within).await;
+            self.replace(started.ok()).await;
+        }
+    }
+
+    async fn replace(&mut self, waiting: Option<StandbyShell>) {
+        if let Some(other) = std::mem::replace(&mut self.waiting, waiting) {
+            other.dismiss().await;
+        }
     }
 }
 

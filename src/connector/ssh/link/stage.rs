@@ -13,7 +13,7 @@ use super::super::stage::{Input, Run, carry_on};
 use super::hub::Hub;
 use super::line::Line;
 use super::message::{Control, Reply};
-use super::shells::{NoShell, Program, StandbyShell};
+use super::shells::{Next, NoShell, Program, StandbyShell};
 use crate::connector::output::ProcessOutput;
 use crate::port::connector::{ConnectError, Output as _, StageEnd, Stop};
 
@@ -37,11 +37,11 @@ impl Drop for Turn<'_, '_> {
 }
 
 impl Hub<'_> {
-    /// Runs a program for a call, and reports its end. With it: whether a shell may wait for another stage afterwards.
+    /// Runs a program for a call, and reports its end. With it: what may wait for another stage.
     pub(super) async fn run_stage(
         &self,
         mut line: Line,
-        program: (Program, bool),
+        program: (Program, Next),
         start_within: Duration,
         stop_grace: Duration,
     ) -> io::Result<()> {
@@ -61,7 +61,7 @@ impl Hub<'_> {
     async fn stage(
         &self,
         line: &mut Line,
-        (program, followed): (Program, bool),
+        (program, next): (Program, Next),
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
@@ -79,7 +79,7 @@ impl Hub<'_> {
         };
         let taken = tokio::select! {
             biased;
-            taken = timeout_at(start_by + MARGIN, self.shells.take(program, followed, start_within)) => taken,
+            taken = timeout_at(start_by + MARGIN, self.shells.take(program, next, start_within)) => taken,
             _ = stop_requested(line) => {
                 // A shell that is still starting ends with the connection.
                 self.close();

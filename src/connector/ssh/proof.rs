@@ -1,0 +1,322 @@
+//! Shows that a shell in a container reads the script.
+//!
+//! An image's entrypoint may ignore its arguments and exit with 0. So a line before the script prints a random mark,
+//! which the shell puts together: a program that only repeats its input does not print it.
+
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt as _;
+
+use async_trait::async_trait;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::remote::random_mark;
+use super::sift::{Sift, Word};
+use super::unread::{Unread, unread};
+use crate::core::execution::Shell;
+use crate::port::connector::{ConnectError, Output, Reader, Stage, StageEnd, Stream};
+use crate::port::tail::Tail;
+
+/// How much of a script is searched at a time.
+const CHUNK: usize = 64 << 10;
+
+/// What a shell's line says of it: whether it knows the quotes `$'…'`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Escapes(bool);
+
+impl Word for Escapes {
+    const LONGEST: usize = 1;
+
+    fn parse(word: &[u8]) -> Option<Self> {
+        match word {
+            b"1" => Some(Self(true)),
+            b"0" => Some(Self(false)),
+            _ => None,
+        }
+    }
+}
+
+/// The line by which a shell shows that it reads a script. It changes neither `$?` nor a variable.
+fn proving(mark: &str) -> String {
+    let (begin, rest) = mark.split_at(mark.len() / 2);
+    let echo = |known| format!("echo {begin}\"\"{rest}{known} >&2");
+    format!("case $'x' in x) {};; *) {};; esac\n", echo('1'), echo('0'))
+}
+
+/// The output of a stage, from which the shell's line is taken out.
+pub(super) struct Proved<'a> {
+    output: &'a mut dyn Output,
+    /// `None`: the script runs on the instance itself.
+    container: Option<InContainer>,
+}
+
+struct InContainer {
+    sift: Sift<Escapes>,
+    script: File,
+    /// Where the job's own text begins in it.
+    begins_at: u64,
+    /// The output before the line.
+    before: Tail,
+}
+
+impl<'a> Proved<'a> {
+    /// Puts before a stage's script what it needs there.
+    pub(super) fn new(stage: &mut Stage, output: &'a mut dyn Output) -> Result<Self, ConnectError> {
+        let mut before = String::new();
+        if stage.open_umask && stage.reader != Reader::Shell(Shell::Pwsh) {
+            before.push_str("umask 0000\n");
+        }
+        let mut mark = None;
+        if let Reader::Container(_) = stage.reader {
+            before.push_str(&proving(mark.insert(random_mark("shell")?)));
+        }
+        if before.is_empty() {
+            return Ok(Self { output, container: None });
+        }
+        let cannot = |e: io::Error| ConnectError::Local { what: format!("cannot copy the script: {e}") };
+        stage.script = prefixed(&before, &mut stage.script).map_err(cannot)?;
+        let container = match mark {
+            Some(mark) => {
+                let script = stage.script.try_clone().map_err(cannot)?;
+                Some(InContainer {
+                    sift: Sift::new(&mark),
+                    script,
+                    begins_at: before.len() as u64,
+                    before: Tail::default(),
+                })
+            }
+            None => None,
+        };
+        Ok(Self { output, container })
+    }
+
+    /// What the end of the stage means. `at`: the instance, for messages.
+    pub(super) async fn end(
+        self,
+        at: String,
+        end: Result<StageEnd, ConnectError>,
+    ) -> Result<StageEnd, ConnectError> {
+        let Self { output, container: Some(InContainer { mut sift, script, begins_at, before }) } = self
+        else {
+            return end;
+        };
+        let end = end?;
+        let cannot =
+            |e: io::Error| ConnectError::Local { what: format!("cannot forward the stage's output: {e}") };
+        output.write(Stream::Stderr, &sift.rest()).await.map_err(cannot)?;
+        match (sift.word(), end) {
+            (_, StageEnd::Stopped) => Ok(StageEnd::Stopped),
+            (Some(Escapes(known)), end) => {
+                let failed = end != StageEnd::Exited(0);
+                if failed && !known && contains(&script, begins_at, b"$'").map_err(cannot)? {
+                    output.write(Stream::Stderr, NO_ESCAPES.as_bytes()).await.map_err(cannot)?;
+                }
+                Ok(end)
+            }
+            (None, end) => match unread(&end, &before.text()) {
+                Unread::ByJob(why) => Ok(StageEnd::Impossible(why)),
+                Unread::ByInstance(why) => Err(ConnectError::NotBegun { at, why }),
+            },
+        }
+    }
+}
+
+const NO_ESCAPES: &str = "greenroom: the image's shell, such as dash, cannot read the quotes `$'…'` of this script; \
+     set the variable FF_POSIXLY_CORRECT_ESCAPES to `true`, or use an image with bash\n";
+
+#[async_trait(?Send)]
+impl Output for Proved<'_> {
+    async fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let Some(InContainer { sift, before, .. }) = &mut self.container else {
+            return self.output.write(stream, bytes).await;
+        };
+        if sift.has_begun() {
+            return self.output.write(stream, bytes).await;
+        }
+        match stream {
+            Stream::Stdout => {
+                before.write(stream, bytes).await?;
+                self.output.write(stream, bytes).await
+            }
+            Stream::Stderr => {
+                let passed = sift.feed(bytes);
+                before.write(stream, &passed).await?;
+                self.output.write(stream, &passed).await
+            }
+        }
+    }
+
+    /// The bytes before the line have to be seen.
+    fn descriptor(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        let seen = self.container.as_ref().is_none_or(|container| container.sift.has_begun());
+        self.output.descriptor(stream).filter(|_| seen)
+    }
+}
+
+/// A file in no directory, with the text before the rest of a script.
+fn prefixed(before: &str, script: &mut File) -> io::Result<File> {
+    let mut file = File::from(memfd_create("greenroom-script", MemfdFlags::CLOEXEC)?);
+    file.write_all(before.as_bytes())?;
+    io::copy(script, &mut file)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// True if a file contains `what` from the byte `at` on. It may begin in one piece and end in the next.
+fn contains(file: &File, mut at: u64, what: &[u8]) -> io::Result<bool> {
+    let mut piece = vec![0; CHUNK];
+    loop {
+        let size = file.read_at(&mut piece, at)?;
+        if piece[..size].windows(what.len()).any(|window| window == what) {
+            return Ok(true);
+        }
+        if size < what.len() {
+            return Ok(false);
+        }
+        at += (size - (what.len() - 1)) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Output as Ended, Stdio};
+
+    use super::*;
+    use crate::core::container::name::ContainerName;
+    use crate::shells::shells;
+
+    const MARK: &str = "greenroom-shell-0123456789abcdef-";
+
+    fn read_by(sh: &[&str], script: &str) -> Ended {
+        let mut reading = Command::new(sh[0])
+            .args(&sh[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        reading.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        reading.wait_with_output().unwrap()
+    }
+
+    #[test]
+    fn each_shell_prints_the_mark_and_whether_it_knows_the_quotes() {
+        for sh in shells() {
+            let script = proving(MARK) + "echo $? $-; set; exit 3\n";
+            let plain = read_by(sh, "echo $? $-; set; exit 3\n");
+            let ended = read_by(sh, &script);
+            assert_eq!(ended.status.code(), Some(3), "{sh:?}");
+            let known = read_by(sh, "case $'x' in x) exit 1;; esac; exit 0\n").status.code().unwrap();
+            assert_eq!(String::from_utf8_lossy(&ended.stderr), format!("{MARK}{known}\n"), "{sh:?}");
+            // Options and variables are those of a script without the line.
+            let own = |text: &[u8]| {
+                let text = String::from_utf8_lossy(text).into_owned();
+                let changing =
+                    |line: &&str| !["_=", "PPID=", "BASH", "SECONDS"].iter().any(|v| line.starts_with(v));
+                text.lines().filter(changing).map(str::to_owned).collect::<Vec<_>>()
+            };
+            assert_eq!(own(&ended.stdout), own(&plain.stdout), "{sh:?}");
+        }
+        assert!(!proving(MARK).contains(MARK), "what repeats its input does not print the mark");
+    }
+
+    fn stage(script: &str, reader: Reader, open_umask: bool) -> Stage {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(script.as_bytes()).unwrap();
+        file.rewind().unwrap();
+        let within = std::time::Duration::from_secs(1);
+        Stage {
+            reader,
+            open_umask,
+            ahead: None,
+            script: file,
+            start_within: within,
+            stop_grace: within,
+            trace: None,
+            last: false,
+        }
+    }
+
+    fn in_container(script: &str) -> Stage {
+        stage(script, Reader::Container(ContainerName::parse("c").unwrap()), false)
+    }
+
+    fn text(file: &mut File) -> String {
+        io::read_to_string(file).unwrap()
+    }
+
+    #[test]
+    fn only_what_a_stage_needs_comes_before_its_script() {
+        let bash = || Reader::Shell(Shell::Bash);
+        let pwsh = Reader::Shell(Shell::Pwsh);
+        for (reader, open, expected) in
+            [(bash(), false, "id\n"), (bash(), true, "umask 0000\nid\n"), (pwsh, true, "id\n")]
+        {
+            let mut stage = stage("id\n", reader, open);
+            let mut sink = Tail::default();
+            Proved::new(&mut stage, &mut sink).unwrap();
+            assert_eq!(text(&mut stage.script), expected);
+        }
+    }
+
+    /// The end of a stage whose container prints this to standard error, and the output.
+    async fn ended(
+        script: &str,
+        say: impl Fn(&str) -> String,
+        end: StageEnd,
+    ) -> (Result<StageEnd, ConnectError>, String) {
+        let mut stage = in_container(script);
+        let mut sink = Tail::default();
+        let mut proved = Proved::new(&mut stage, &mut sink).unwrap();
+        let first = text(&mut stage.script);
+        let first = first.strip_suffix(script).unwrap();
+        let mark = first.split("echo ").nth(1).unwrap().split("1 >&2").next().unwrap().replace("\"\"", "");
+        for byte in say(&mark).as_bytes() {
+            proved.write(Stream::Stderr, &[*byte]).await.unwrap();
+        }
+        let end = proved.end("here".to_owned(), Ok(end)).await;
+        (end, sink.text())
+    }
+
+    #[tokio::test]
+    async fn a_script_that_was_read_ends_with_its_own_status() {
+        for status in [0, 1, 125, 126, 127, 255] {
+            let say = |mark: &str| format!("Error: an entrypoint\n{mark}1\nfine\n");
+            let (end, output) = ended("echo $'x'\n", say, StageEnd::Exited(status)).await;
+            assert_eq!(end.unwrap(), StageEnd::Exited(status));
+            assert_eq!(output, "Error: an entrypoint\nfine\n");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_script_that_was_not_read_never_succeeds() {
+        for said in ["", "hello", "greenroom-shell-", "case $'x' in x) echo greenroom"] {
+            let (end, output) = ended("true\n", |_| said.to_owned(), StageEnd::Exited(0)).await;
+            assert!(matches!(end.unwrap(), StageEnd::Impossible(_)), "{said}");
+            assert_eq!(output, said);
+        }
+        let (end, _) = ended("true\n", |_| String::new(), StageEnd::Stopped).await;
+        assert_eq!(end.unwrap(), StageEnd::Stopped);
+        let lost = |_: &str| "Error: no such container".to_owned();
+        let (end, _) = ended("true\n", lost, StageEnd::Exited(125)).await;
+        assert!(matches!(end, Err(ConnectError::NotBegun { .. })), "{end:?}");
+    }
+
+    #[tokio::test]
+    async fn a_shell_without_the_quotes_is_named_when_a_script_with_them_fails() {
+        let far = format!("{}$'x'\n", "#".repeat(CHUNK - 1));
+        for (script, known, status, named) in [
+            ("echo $'x'\n", 0, 2, true),
+            (&far, 0, 2, true),
+            ("echo $'x'\n", 0, 0, false),
+            ("echo $'x'\n", 1, 2, false),
+            ("exit 2\n", 0, 2, false),
+        ] {
+            let say = |mark: &str| format!("{mark}{known}\n");
+            let (end, output) = ended(script, say, StageEnd::Exited(status)).await;
+            assert_eq!(end.unwrap(), StageEnd::Exited(status));
+            assert_eq!(output.contains("FF_POSIXLY_CORRECT_ESCAPES"), named, "{output}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Why a container ended before a shell in it read the script.
+
+use crate::core::text::clean_line;
+use crate::port::connector::StageEnd;
+
+/// What ended the container, and a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// The image or its settings.
+    ByJob(String),
+    /// The engine or the guest.
+    ByInstance(String),
+}
+
+/// The engine's client exits with this status for its own errors.
+const ENGINE: u32 = 125;
+const REMEDY: &str = "set `entrypoint: [\"\"]` for the image";
+const LONGEST: usize = 400;
+
+/// Judges the end of a container by its status, and by its output and the engine's.
+pub(super) fn unread(end: &StageEnd, output: &str) -> Unread {
+    let by_job = |why: String| Unread::ByJob(why);
+    let status = match end {
+        StageEnd::Exited(status) => *status,
+        StageEnd::Signalled(_) | StageEnd::Stopped | StageEnd::Impossible(_) => {
+            return Unread::ByInstance(format!("the engine's client ended with {end}"));
+        }
+    };
+    if status == 0 {
+        return by_job(format!("the image's entrypoint did not start a shell; {REMEDY}"));
+    }
+    let last = |prefix: &str| output.lines().rev().find(|line| line.contains(prefix));
+    let start = output.lines().rev().find(|line| {
+        (status == ENGINE && line.starts_with("Error: ")) || line.contains("exec container process")
+    });
+    if let Some(error) = start {
+        return image_fault(error).map_or_else(|| Unread::ByInstance(shown(error)), by_job);
+    }
+    let no_client = |line: &&str| line.starts_with("sudo: ") || line.contains("podman: not found");
+    if let Some(error) = output.lines().rev().find(no_client) {
+        return Unread::ByInstance(shown(error));
+    }
+    if matches!(status, 126 | 127) || last("shell not found").is_some() {
+        return by_job(NO_SHELL.to_owned());
+    }
+    by_job(format!("the image's entrypoint ended with {end} before a shell read the script; {REMEDY}"))
+}
+
+const NO_SHELL: &str = "the image has no shell: a job's image needs `bash` or `sh`";
+
+/// The sentence for an error of the engine that every start of this image has.
+fn image_fault(error: &str) -> Option<String> {
+    if error.contains("xec format error") {
+        return Some("the image is for another processor architecture than the instance".to_owned());
+    }
+    if error.contains("unable to find user") || error.contains("unable to find group") {
+        return Some(format!("the image lacks the job's user: {}", shown(error)));
+    }
+    let unfit =
+        ["not found in $PATH", "ommand that was not found", "o such file or directory", "ermission denied"];
+    if !unfit.iter().any(|text| error.contains(text)) || !of_program(error) {
+        return None;
+    }
+    match program(error) {
+        Some(program) if is_shell(program) => Some(NO_SHELL.to_owned()),
+        Some(program) => {
+            Some(format!("the image's entrypoint `{}` cannot be started; {REMEDY}", shown(program)))
+        }
+        None => Some(format!("the image's entrypoint cannot be started; {REMEDY}")),
+    }
+}
+
+/// True if the error is about the program that the container starts, such as an entrypoint.
+fn of_program(error: &str) -> bool {
+    ["executable", "exec container process", "exec: "].iter().any(|text| error.contains(text))
+}
+
+/// The program that a runtime could not start: crun writes it in backquotes, runc in quotes.
+fn program(error: &str) -> Option<&str> {
+    let quoted = |mark: &str| error.split(mark).nth(1);
+    quoted("`").or_else(|| error.split_once("exec: \"").and_then(|(_, rest)| rest.split('"').next()))
+}
+
+fn is_shell(program: &str) -> bool {
+    matches!(program.rsplit('/').next(), Some("sh" | "bash"))
+}
+
+fn shown(text: &str) -> String {
+    clean_line(text.as_bytes(), LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(end: &StageEnd, output: &str) -> String {
+        match unread(end, output) {
+            Unread::ByJob(why) => why,
+            other @ Unread::ByInstance(_) => panic!("{output}: {other:?}"),
+        }
+    }
+
+    /// Texts of Podman 4.3.1 with crun 1.8.1, and of runc.
+    #[test]
+    fn what_the_image_causes_is_the_jobs_fault() {
+        for (status, output, expected) in [
+            (0, "sh -c if [ -x /bin/bash ]\n", "did not start a shell; set `entrypoint: [\"\"]`"),
+            (
+                3,
+                "Error: unknown command sh for tool\n",
+                "ended with exit status 3 before a shell read the script",
+            ),
+            (137, "", "ended with exit status 137"),
+            (125, "", "ended with exit status 125"),
+            (127, "tool: applet not found\n", "has no shell"),
+            (126, "", "has no shell"),
+            (1, "shell not found\n", "has no shell"),
+            (
+                125,
+                "Error: unable to start container 463bbcdd: crun: executable file `sh` not found in $PATH: No such file \
+                 or directory: OCI runtime attempted to invoke a command that was not found\n",
+                "has no shell",
+            ),
+            (
+                125,
+                "Error: unable to start container 672f12cc: crun: executable file `/bin/missing` not found in $PATH: No \
+                 such file or directory: OCI runtime attempted to invoke a command that was not found\n",
+                "entrypoint `/bin/missing` cannot be started",
+            ),
+            (
+                125,
+                "Error: unable to start container 765f96cb: crun: open executable: Permission denied: OCI permission \
+                 denied\n",
+                "entrypoint cannot be started",
+            ),
+            (
+                1,
+                "{\"msg\":\"exec container process (missing dynamic library?) `/bin/badinterp`: No such file or \
+                 directory\",\"level\":\"error\"}\n",
+                "entrypoint `/bin/badinterp` cannot be started",
+            ),
+            (
+                1,
+                "{\"msg\":\"exec container process `/bin/sh`: Exec format error\"}\n",
+                "another processor architecture",
+            ),
+            (
+                125,
+                "Error: unable to start container \"a1b2\": runc: runc create failed: unable to start container process: \
+                 exec: \"sh\": executable file not found in $PATH: OCI runtime attempted to invoke a command that was \
+                 not found\n",
+                "has no shell",
+            ),
+            (
+                125,
+                "Error: unable to start container a1bb: unable to find user nosuch: no matching entries in passwd file\n",
+                "lacks the job's user",
+            ),
+        ] {
+            let why = job(&StageEnd::Exited(status), output);
+            assert!(why.contains(expected), "{output}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_the_engine_or_the_guest_causes_is_not() {
+        let exited = StageEnd::Exited;
+        for (end, output) in [
+            (exited(125), "Error: no container with name or ID \"x\" found: no such container\n"),
+            (exited(125), "Error: unable to start container a1: mounting storage: no space left on device\n"),
+            (exited(125), "Error: statfs /var/lib/containers: no such file or directory\n"),
+            (exited(125), "Error: the container still runs\n"),
+            (exited(1), "sudo: a password is required\n"),
+            (exited(127), "/bin/sh: 1: exec: podman: not found\n"),
+            (StageEnd::Signalled("KILL".to_owned()), ""),
+        ] {
+            assert!(matches!(unread(&end, output), Unread::ByInstance(_)), "{output}");
+        }
+    }
+}
