@@ -2,6 +2,7 @@
 
 mod connector;
 mod engine_containers;
+mod container;
 #[path = "../support/faulty.rs"]
 mod faulty;
 mod keys;

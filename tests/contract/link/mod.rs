@@ -44,7 +44,7 @@ fn links(dir: &Path) -> Vec<u32> {
 
 /// The only link of a test, which exists already.
 #[track_caller]
-fn only_link(sshd: &Sshd) -> u32 {
+pub(crate) fn only_link(sshd: &Sshd) -> u32 {
     let found = links(sshd.dir.path());
     assert_eq!(found.len(), 1, "{found:?}");
     found[0]
@@ -77,7 +77,7 @@ async fn figures_of(dir: &Path, sshd: &Sshd) -> Vec<Figures> {
 }
 
 /// Waits until a shell waits in the guest.
-async fn until_ready(sshd: &Sshd) {
+pub(crate) async fn until_ready(sshd: &Sshd) {
     let until = Instant::now() + Duration::from_secs(30);
     while !figures(sshd).await.iter().any(|link| link.shell_waits && !link.busy) {
         assert!(Instant::now() < until, "no shell waits");

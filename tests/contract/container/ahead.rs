@@ -1,0 +1,94 @@
+//! Containers that a link starts before their stage.
+
+use std::fs;
+
+use greenroom::port::connector::{Stage, StageEnd};
+
+use super::world::{Guest, Way, first_process, inside, is_inside, processes};
+use crate::link::{only_link, until_ready};
+use crate::linked::support::{eventually, kill, lives, never};
+
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_container_starts_while_a_stage_runs_on_the_guest_and_then_reads_the_script() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let name = Guest::create("bash", &[]);
+    let pid_file = format!("/run/greenroom/{name}.pid");
+    // The stage ends when the container has started.
+    guest.beside(&name, &format!("until [ -s {pid_file} ]; do sleep 0.02; done\n")).await;
+    let waiting = first_process(&name).unwrap();
+    guest.beside(&name, "true\n").await;
+    assert!(lives(waiting), "it waits on");
+    // What follows the container's own stage waits after it.
+    let stage = Stage { ahead: Some(name.clone()), ..inside(&name, "echo in; exit 3\n") };
+    let (end, kept) = guest.run(Way::Link, stage, never()).await;
+    assert_eq!((end.unwrap(), kept.out().as_str()), (StageEnd::Exited(3), "in\n"));
+    let file = name.clone();
+    eventually("it waits again", move || {
+        first_process(&file).is_some_and(|pid| pid != waiting && lives(pid))
+    })
+    .await;
+    assert!(!lives(waiting), "the stage ran in the container that waited");
+    until_ready(&guest.sshd).await;
+    let second = first_process(&name).unwrap();
+    let (end, _) = guest.run_in(Way::Link, &name, "exit 4\n").await;
+    assert_eq!(end, StageEnd::Exited(4));
+    assert_eq!(first_process(&name), Some(second), "no other one was started");
+}
+
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_container_that_does_not_wait_is_not_started_again_and_again() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let count = guest.sshd.path("count");
+    fs::create_dir(&count).unwrap();
+    let volume = format!("--volume={}:/count", count.display());
+    let name = Guest::create("ash", &["--entrypoint=counts", &volume]);
+    guest.beside(&name, "sleep 3\n").await;
+    assert_eq!(fs::read_to_string(count.join("times")).unwrap(), "once\n");
+    let (end, kept) = guest.run_in(Way::Link, &name, "true\n").await;
+    assert!(matches!(end, StageEnd::Impossible(_)), "{end:?} {kept:?}");
+    assert_eq!(fs::read_to_string(count.join("times")).unwrap(), "once\nonce\n");
+}
+
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_waiting_container_that_is_killed_costs_only_its_start() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let name = Guest::create("ash", &[]);
+    guest.beside(&name, "sleep 1\n").await;
+    kill(first_process(&name).unwrap());
+    let killed = name.clone();
+    eventually("it has ended", move || processes(killed.as_str()).is_empty()).await;
+    for code in [3, 4] {
+        let (end, _) = guest.run_in(Way::Link, &name, &format!("exit {code}\n")).await;
+        assert_eq!(end, StageEnd::Exited(code));
+    }
+}
+
+/// A dead link's container may still be ending.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_container_that_waits_for_a_dead_link_is_not_taken_for_the_next_one() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let name = Guest::create("bash", &[]);
+    for (way, code) in [(Way::Link, 3), (Way::Connection, 4), (Way::Link, 5)] {
+        guest.beside(&name, "sleep 0.5\n").await;
+        kill(only_link(&guest.sshd));
+        let (end, kept) = guest.run_in(way, &name, &format!("echo in; exit {code}\n")).await;
+        assert_eq!((end, kept.out().as_str()), (StageEnd::Exited(code), "in\n"), "{way:?}");
+    }
+    eventually("none waits", move || processes(name.as_str()).is_empty()).await;
+}
