@@ -24,7 +24,11 @@ async fn a_stage() {
     }
     let guest = Guest::start().await;
     let name = Guest::create("bash", &[]);
-    let gone = || processes(name.as_str()).is_empty();
+    let idle = async || {
+        let name = name.clone();
+        eventually("the engine is idle", move || processes(name.as_str()).is_empty()).await;
+        until_ready(&guest.sshd).await;
+    };
     let (mut ahead, mut cold, mut machine) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         guest.beside(&name, "sleep 0.6\n").await;
@@ -33,16 +37,12 @@ async fn a_stage() {
         let (end, _) = guest.run_in(Way::Link, &name, "true\n").await;
         ahead.push(begun.elapsed());
         assert_eq!(end, StageEnd::Exited(0));
-        while !gone() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        until_ready(&guest.sshd).await;
+        idle().await;
         let begun = Instant::now();
         let (end, _) = guest.run_in(Way::Link, &name, "true\n").await;
         cold.push(begun.elapsed());
         assert_eq!(end, StageEnd::Exited(0));
-        eventually("the engine is idle", || processes("podman").is_empty()).await;
-        until_ready(&guest.sshd).await;
+        idle().await;
         let begun = Instant::now();
         let (end, _) = guest.run(Way::Link, stage(Shell::Bash, "true\n"), never()).await;
         machine.push(begun.elapsed());
