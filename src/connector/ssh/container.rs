@@ -28,15 +28,18 @@ pub(super) fn functions(name: &ContainerName) -> String {
 
 /// A command that starts the container and attaches to it.
 ///
-/// A shell that waited in it for a link that died may still be ending, and the client would attach to that one.
+/// Its last run may still be ending, and the client would attach to that: a stage ends before its client, and the shell
+/// that waited for a link ends after it.
 pub(super) fn start(name: &ContainerName) -> String {
     let functions = functions(name);
     as_root(&format!(
-        "{functions} {{ seek; n=0; [ -z \"$c\" ] || kill -KILL $c; \
-           while [ -n \"$c\" ] && {{ live $c || live $m; }}; do \
+        "{functions} h=/run/greenroom/{name}.client; \
+         {{ seek; n=0; [ -z \"$c\" ] || kill -KILL $c; \
+           q=; read -r q <$h; [ -n \"$q\" ] && grep -qs {name} /proc/$q/cmdline || q=; \
+           while {{ [ -n \"$c\" ] && {{ live $c || live $m; }}; }} || {{ [ -n \"$q\" ] && live $q; }}; do \
              [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
              sleep 0.02 || sleep 1; \
-           done; }} 3>&2 2>/dev/null; \
+           done; echo $$ >$h; }} 3>&2 2>/dev/null; \
          exec podman start --attach --interactive --sig-proxy=false {name}"
     ))
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use russh::{ChannelMsg, ChannelReadHalf};
 use tokio::time::{Instant, timeout_at};
 
+use super::proof::ExitLines;
 use super::remote;
 use super::session::Session;
 use super::sift::Sift;
@@ -75,6 +76,8 @@ impl Noise {
 pub(super) struct Guest {
     from: ChannelReadHalf,
     pub(super) sift: Sift<StopHandle>,
+    /// The status that a shell in a container prints when it exits.
+    exit: Option<ExitLines>,
     /// Deadline of the guest's first message; `None` once it has arrived.
     start_by: Option<Instant>,
     closed: bool,
@@ -83,7 +86,12 @@ pub(super) struct Guest {
 impl Guest {
     /// Reads a channel on which a command was requested. `start_by`: deadline of its first message.
     pub(super) fn new(from: ChannelReadHalf, mark: &str, start_by: Instant) -> Self {
-        Self { from, sift: Sift::new(mark), start_by: Some(start_by), closed: false }
+        Self { from, sift: Sift::new(mark), exit: None, start_by: Some(start_by), closed: false }
+    }
+
+    /// Ends the stage when these lines have come, before the command ends.
+    pub(super) fn ends_with(&mut self, mark: &str) {
+        self.exit = Some(ExitLines::new(mark));
     }
 
     /// Waits for the line with the session, before anything is sent to the guest. Keeps the output before that line in
@@ -191,16 +199,14 @@ impl Guest {
             match message {
                 Some(ChannelMsg::Data { data }) => {
                     self.start_by = None;
-                    written = output.write(Stream::Stdout, &data).await;
+                    written = write(&mut self.exit, output, Stream::Stdout, &data).await;
                 }
                 Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
                     let passed = self.sift.feed(&data);
                     if self.sift.word().is_some() || !passed.is_empty() {
                         self.start_by = None;
                     }
-                    if !passed.is_empty() {
-                        written = output.write(Stream::Stderr, &passed).await;
-                    }
+                    written = write(&mut self.exit, output, Stream::Stderr, &passed).await;
                 }
                 Some(ChannelMsg::ExitStatus { exit_status }) => {
                     end.get_or_insert(StageEnd::Exited(exit_status));
@@ -219,6 +225,9 @@ impl Guest {
             if let Err(error) = written {
                 return Over::Output(error);
             }
+            if let Some(status) = self.exit.as_ref().and_then(ExitLines::status) {
+                return self.finish(output, StageEnd::Exited(status)).await;
+            }
             match end.take() {
                 // Data may follow the status: only the end of both streams ends the stage.
                 Some(end) if ended_output => return self.finish(output, end).await,
@@ -234,15 +243,32 @@ impl Guest {
 
     async fn finish(&mut self, output: &mut dyn Output, end: StageEnd) -> Over {
         let begun = self.sift.has_begun();
-        let rest = self.sift.rest();
-        if !rest.is_empty()
-            && let Err(error) = output.write(Stream::Stderr, &rest).await
-        {
-            return Over::Output(error);
+        let mut rest = vec![(Stream::Stderr, self.sift.rest())];
+        rest.extend(self.exit.iter_mut().flat_map(ExitLines::rest));
+        for (stream, rest) in rest {
+            if !rest.is_empty()
+                && let Err(error) = output.write(stream, &rest).await
+            {
+                return Over::Output(error);
+            }
         }
         if !begun {
             return Over::NotBegun(too_early(&end));
         }
         Over::Ended(end)
     }
+}
+
+/// Forwards what is output, without a shell's last line.
+async fn write(
+    exit: &mut Option<ExitLines>,
+    output: &mut dyn Output,
+    stream: Stream,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let passed = match exit {
+        Some(exit) => exit.feed(stream, bytes),
+        None => bytes.into(),
+    };
+    if passed.is_empty() { Ok(()) } else { output.write(stream, &passed).await }
 }

@@ -125,11 +125,11 @@ impl Ssh {
         id: &InstanceId,
         at: &Endpoint,
         stage: Stage,
-        output: &mut dyn Output,
+        output: &mut Proved<'_>,
         mut stop: Stop<'_>,
     ) -> Result<StageEnd, ConnectError> {
         let start_within = stage.start_within;
-        let work = Work::script(stage, &self.settings)?;
+        let work = Work::script(stage, output.exit_mark(), &self.settings)?;
         let session = tokio::select! {
             biased;
             () = &mut stop => return Ok(StageEnd::Stopped),

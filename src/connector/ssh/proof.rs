@@ -3,6 +3,7 @@
 //! An image's entrypoint may ignore its arguments and exit with 0. So a line before the script prints a random mark,
 //! which the shell puts together: a program that only repeats its input does not print it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::BorrowedFd;
@@ -37,11 +38,58 @@ impl Word for Escapes {
     }
 }
 
-/// The line by which a shell shows that it reads a script. It changes neither `$?` nor a variable.
-fn proving(mark: &str) -> String {
+/// The line by which a shell shows that it reads a script, and later its exit status. It changes neither `$?` nor a
+/// variable, and a trap of the script's own replaces its trap.
+fn proving(mark: &str, exit_mark: &str) -> String {
     let (begin, rest) = mark.split_at(mark.len() / 2);
     let echo = |known| format!("echo {begin}\"\"{rest}{known} >&2");
-    format!("case $'x' in x) {};; *) {};; esac\n", echo('1'), echo('0'))
+    let exit = format!("x=$?; echo \"{exit_mark}$x\" >&2; echo \"{exit_mark}$x\" 2>/dev/null");
+    format!("case $'x' in x) {};; *) {};; esac; trap '{exit}' EXIT\n", echo('1'), echo('0'))
+}
+
+/// The status that a shell prints when it exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ExitStatus(u8);
+
+impl Word for ExitStatus {
+    const LONGEST: usize = 3;
+
+    fn parse(word: &[u8]) -> Option<Self> {
+        std::str::from_utf8(word).ok()?.parse().ok().map(Self)
+    }
+}
+
+/// The last line of a shell in a container, on both streams: when both have come, so has all output before them. The
+/// engine's client ends only when the container has been cleaned up.
+#[derive(Debug)]
+pub(super) struct ExitLines {
+    stdout: Sift<ExitStatus>,
+    stderr: Sift<ExitStatus>,
+}
+
+impl ExitLines {
+    pub(super) fn new(mark: &str) -> Self {
+        Self { stdout: Sift::new(mark), stderr: Sift::new(mark) }
+    }
+
+    /// Returns the part that is output.
+    pub(super) fn feed<'a>(&mut self, stream: Stream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        match stream {
+            Stream::Stdout => self.stdout.feed(bytes),
+            Stream::Stderr => self.stderr.feed(bytes),
+        }
+    }
+
+    /// The status, once the shell has exited.
+    pub(super) fn status(&self) -> Option<u32> {
+        let (ExitStatus(one), ExitStatus(other)) = (self.stdout.word()?, self.stderr.word()?);
+        (one == other).then_some(u32::from(*one))
+    }
+
+    /// Returns the bytes that are still held back when the output ends.
+    pub(super) fn rest(&mut self) -> [(Stream, Vec<u8>); 2] {
+        [(Stream::Stdout, self.stdout.rest()), (Stream::Stderr, self.stderr.rest())]
+    }
 }
 
 /// The output of a stage, from which the shell's line is taken out.
@@ -56,6 +104,7 @@ struct InContainer {
     script: File,
     /// Where the job's own text begins in it.
     begins_at: u64,
+    exit_mark: String,
     /// The output before the line.
     before: Tail,
 }
@@ -67,22 +116,26 @@ impl<'a> Proved<'a> {
         if stage.open_umask && stage.reader != Reader::Shell(Shell::Pwsh) {
             before.push_str("umask 0000\n");
         }
-        let mut mark = None;
+        let mut marks = None;
         if let Reader::Container(_) = stage.reader {
-            before.push_str(&proving(mark.insert(random_mark("shell")?)));
+            // No text has this character, so that the search for it costs next to nothing.
+            let (mark, exit_mark) = (random_mark("shell")?, format!("\u{1e}{}", random_mark("exit")?));
+            before.push_str(&proving(&mark, &exit_mark));
+            marks = Some((mark, exit_mark));
         }
         if before.is_empty() {
             return Ok(Self { output, container: None });
         }
         let cannot = |e: io::Error| ConnectError::Local { what: format!("cannot copy the script: {e}") };
         stage.script = prefixed(&before, &mut stage.script).map_err(cannot)?;
-        let container = match mark {
-            Some(mark) => {
+        let container = match marks {
+            Some((mark, exit_mark)) => {
                 let script = stage.script.try_clone().map_err(cannot)?;
                 Some(InContainer {
                     sift: Sift::new(&mark),
                     script,
                     begins_at: before.len() as u64,
+                    exit_mark,
                     before: Tail::default(),
                 })
             }
@@ -91,13 +144,18 @@ impl<'a> Proved<'a> {
         Ok(Self { output, container })
     }
 
+    /// The mark of the lines that the shell prints when it exits.
+    pub(super) fn exit_mark(&self) -> Option<String> {
+        self.container.as_ref().map(|container| container.exit_mark.clone())
+    }
+
     /// What the end of the stage means. `at`: the instance, for messages.
     pub(super) async fn end(
         self,
         at: String,
         end: Result<StageEnd, ConnectError>,
     ) -> Result<StageEnd, ConnectError> {
-        let Self { output, container: Some(InContainer { mut sift, script, begins_at, before }) } = self
+        let Self { output, container: Some(InContainer { mut sift, script, begins_at, before, .. }) } = self
         else {
             return end;
         };
@@ -187,6 +245,7 @@ mod tests {
     use crate::shells::shells;
 
     const MARK: &str = "greenroom-shell-0123456789abcdef-";
+    const EXIT: &str = "\u{1e}greenroom-exit-";
 
     fn read_by(sh: &[&str], script: &str) -> Ended {
         let mut reading = Command::new(sh[0])
@@ -203,12 +262,14 @@ mod tests {
     #[test]
     fn each_shell_prints_the_mark_and_whether_it_knows_the_quotes() {
         for sh in shells() {
-            let script = proving(MARK) + "echo $? $-; set; exit 3\n";
+            let script = proving(MARK, EXIT) + "echo $? $-; set; exit 3\n";
             let plain = read_by(sh, "echo $? $-; set; exit 3\n");
             let ended = read_by(sh, &script);
             assert_eq!(ended.status.code(), Some(3), "{sh:?}");
             let known = read_by(sh, "case $'x' in x) exit 1;; esac; exit 0\n").status.code().unwrap();
-            assert_eq!(String::from_utf8_lossy(&ended.stderr), format!("{MARK}{known}\n"), "{sh:?}");
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(said, format!("{MARK}{known}\n{EXIT}3\n"), "{sh:?}");
+            let stdout = ended.stdout.strip_suffix(format!("{EXIT}3\n").as_bytes()).unwrap();
             // Options and variables are those of a script without the line.
             let own = |text: &[u8]| {
                 let text = String::from_utf8_lossy(text).into_owned();
@@ -216,9 +277,36 @@ mod tests {
                     |line: &&str| !["_=", "PPID=", "BASH", "SECONDS"].iter().any(|v| line.starts_with(v));
                 text.lines().filter(changing).map(str::to_owned).collect::<Vec<_>>()
             };
-            assert_eq!(own(&ended.stdout), own(&plain.stdout), "{sh:?}");
+            assert_eq!(own(stdout), own(&plain.stdout), "{sh:?}");
         }
-        assert!(!proving(MARK).contains(MARK), "what repeats its input does not print the mark");
+        assert!(!proving(MARK, EXIT).contains(MARK), "what repeats its input does not print the mark");
+    }
+
+    #[test]
+    fn a_shell_prints_the_status_that_it_exits_with() {
+        for sh in shells() {
+            for (script, status) in [
+                ("exit 7\n", 7),
+                ("false\n", 1),
+                ("set -e; false; true\n", 1),
+                ("(exit 3); echo $?; (trap 'exit 5' EXIT); exit 130\n", 130),
+                ("f() { return 4; }; f\n", 4),
+                ("if then\n", 2),
+            ] {
+                let ended = read_by(sh, &(proving(MARK, EXIT) + script));
+                let code = ended.status.code().unwrap();
+                let mut lines = ExitLines::new(EXIT);
+                lines.feed(Stream::Stdout, &ended.stdout);
+                lines.feed(Stream::Stderr, &ended.stderr);
+                assert_eq!(lines.status(), u32::try_from(code).ok(), "{sh:?} {script}");
+                assert!(code == status || script.starts_with("if"), "{sh:?} {script}: {code}");
+            }
+            for script in ["exec sh -c 'exit 7'\n", "trap 'echo own' EXIT; exit 7\n", "exec >&-; exit 7\n"] {
+                let ended = read_by(sh, &(proving(MARK, EXIT) + script));
+                assert_eq!(ended.status.code(), Some(7), "{sh:?} {script}");
+                assert!(!ended.stdout.contains(&0x1e), "{sh:?} {script}");
+            }
+        }
     }
 
     fn stage(script: &str, reader: Reader, open_umask: bool) -> Stage {

@@ -42,7 +42,7 @@ impl<W: Word> Sift<W> {
 
     /// Returns the part that is output.
     pub(super) fn feed<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.over {
+        if self.over || (self.held.is_empty() && !bytes.contains(&self.mark[0])) {
             return Cow::Borrowed(bytes);
         }
         self.held.extend_from_slice(bytes);

@@ -43,13 +43,21 @@ pub(super) struct Run {
     pub(super) grace: Rc<Cell<Duration>>,
     pub(super) start_within: Duration,
     pub(super) linger: Duration,
+    /// The mark of the lines that a shell in a container prints when it exits.
+    pub(super) exit_mark: Option<String>,
 }
 
 impl Work {
-    pub(super) fn script(stage: Stage, settings: &SshSettings) -> Result<Self, ConnectError> {
+    pub(super) fn script(
+        stage: Stage,
+        exit_mark: Option<String>,
+        settings: &SshSettings,
+    ) -> Result<Self, ConnectError> {
         let marked = Marked::reader(&stage.reader, &prelude(stage.trace.as_ref()))?;
         let Stage { script, start_within, stop_grace, .. } = stage;
-        Ok(Self::new(marked, Input::File(script), stop_grace, start_within, settings))
+        let mut work = Self::new(marked, Input::File(script), stop_grace, start_within, settings);
+        work.run.exit_mark = exit_mark;
+        Ok(work)
     }
 
     /// An empty script, after what comes before a job's.
@@ -80,7 +88,8 @@ impl Work {
         settings: &SshSettings,
     ) -> Self {
         let grace = Rc::new(Cell::new(grace));
-        Self { marked, start_within, run: Run { input, grace, start_within, linger: settings.linger } }
+        let linger = settings.linger;
+        Self { marked, start_within, run: Run { input, grace, start_within, linger, exit_mark: None } }
     }
 }
 
@@ -135,6 +144,9 @@ pub(super) async fn carry_on(
     stop: &mut Stop<'_>,
     sent: &Cell<bool>,
 ) -> Result<StageEnd, ConnectError> {
+    if let Some(mark) = &run.exit_mark {
+        guest.ends_with(mark);
+    }
     let outcome = drive(session, guest, to, run, (output, stop, sent)).await;
     let cause = match outcome {
         DriveEnd::Over(Over::Ended(end)) => {

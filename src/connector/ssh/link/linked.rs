@@ -101,6 +101,7 @@ impl Connector for Linked {
     ) -> Result<StageEnd, ConnectError> {
         let mut proved = Proved::new(&mut stage, output)?;
         let before = || prelude(stage.trace.as_ref());
+        let exit_mark = proved.exit_mark();
         let ask = || Ask::Stage {
             at: at.clone(),
             interpreter: Interpreter { reader: stage.reader.clone(), before: before() },
@@ -112,6 +113,7 @@ impl Connector for Linked {
                 .ahead
                 .clone()
                 .map(|name| Interpreter { reader: Reader::Container(name), before: before() }),
+            exit_mark: exit_mark.clone(),
         };
         let target = self.target(id, at, stage.start_within);
         let sent = (&ask as &dyn Fn() -> Ask, &stage.script, stage.stop_grace);

@@ -73,6 +73,9 @@ pub(super) enum Ask {
         /// The container of a later stage, to be started as soon as it is not in use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ahead: Option<Interpreter>,
+        /// The mark of the lines that a shell in a container prints when it exits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_mark: Option<String>,
     },
     /// Run a command of Greenroom's own. With three descriptors: its input, and pipes for its output. A link of an
     /// earlier version does not know this request, and exits.
@@ -180,6 +183,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: None,
+                exit_mark: None,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -188,6 +192,7 @@ mod tests {
                 stop_grace,
                 followed: false,
                 ahead: None,
+                exit_mark: None,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -196,6 +201,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: Some(container.clone()),
+                exit_mark: None,
             },
             Ask::Stage {
                 at: endpoint(),
@@ -204,6 +210,7 @@ mod tests {
                 stop_grace,
                 followed: true,
                 ahead: None,
+                exit_mark: Some("greenroom-exit-1-".to_owned()),
             },
             Ask::Command { at: endpoint(), text: "exec sh".to_owned(), start_within: within, stop_grace },
             Ask::Show,

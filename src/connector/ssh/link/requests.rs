@@ -57,15 +57,15 @@ impl Hub<'_> {
                 self.watch_runner(&mut line, request.wake, 0);
                 self.answer_check(&line, &at, next, within).await
             }
-            Ask::Stage { interpreter, start_within, stop_grace, followed, ahead, .. } => {
+            Ask::Stage { interpreter, start_within, stop_grace, followed, ahead, exit_mark, .. } => {
                 self.watch_runner(&mut line, request.wake, DESCRIPTORS);
                 let next = Next { followed, ahead: ahead.map(Program::Interpreter) };
-                self.run_stage(line, (Program::Interpreter(interpreter), next), start_within, stop_grace)
-                    .await
+                let program = (Program::Interpreter(interpreter), next, exit_mark);
+                self.run_stage(line, program, start_within, stop_grace).await
             }
             Ask::Command { text, start_within, stop_grace, .. } => {
-                self.run_stage(line, (Program::Command(text), Next::default()), start_within, stop_grace)
-                    .await
+                let program = (Program::Command(text), Next::default(), None);
+                self.run_stage(line, program, start_within, stop_grace).await
             }
         };
     }

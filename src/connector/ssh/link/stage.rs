@@ -26,6 +26,9 @@ const ABANDONED_GRACE: Duration = Duration::from_millis(50);
 /// Extra time, because the start has its own limit with a more precise error.
 const MARGIN: Duration = Duration::from_millis(500);
 
+/// A call's program, what may wait for another stage, and the mark of the lines that its shell prints when it exits.
+type Requested = (Program, Next, Option<String>);
+
 /// Frees the link when the stage has ended, whatever its result.
 struct Turn<'a, 'b>(&'a Hub<'b>);
 
@@ -37,11 +40,11 @@ impl Drop for Turn<'_, '_> {
 }
 
 impl Hub<'_> {
-    /// Runs a program for a call, and reports its end. With it: what may wait for another stage.
+    /// Runs a program for a call, and reports its end.
     pub(super) async fn run_stage(
         &self,
         mut line: Line,
-        program: (Program, Next),
+        program: Requested,
         start_within: Duration,
         stop_grace: Duration,
     ) -> io::Result<()> {
@@ -61,7 +64,7 @@ impl Hub<'_> {
     async fn stage(
         &self,
         line: &mut Line,
-        (program, next): (Program, Next),
+        (program, next, exit_mark): Requested,
         start_within: Duration,
         stop_grace: Duration,
     ) -> Result<StageEnd, ConnectError> {
@@ -101,7 +104,7 @@ impl Hub<'_> {
         let grace = Rc::new(Cell::new(stop_grace));
         let input = Input::File(script.into());
         let linger = self.spec.settings.linger;
-        let run = Run { input, grace, start_within, linger };
+        let run = Run { input, grace, start_within, linger, exit_mark };
         // The note that is removed below is this stage's own: a dead link's note stays until its stage has been
         // stopped.
         let _noted = self.slot_lock.note(waiting.handle());
