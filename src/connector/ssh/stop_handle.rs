@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::container;
+use super::container::{self, Additions};
 use super::quote::shell;
 use super::sift::Word;
 use crate::core::container::name::ContainerName;
@@ -51,16 +51,8 @@ impl StopHandle {
     /// clock, in hundredths of a second, because rounds take longer on a busy guest.
     pub(super) fn command(&self, grace: Duration, killing: Duration) -> String {
         let Self { session, container } = self;
-        // The container is gone when its monitor is: until then, the engine takes it for running.
-        let (functions, seek, inside, monitor) = match container {
-            Some(name) => (
-                container::functions(name),
-                "[ -n \"$c\" ] || seek; ",
-                " || inside $p",
-                "[ -z \"$m\" ] || ! live $m || n=0; ",
-            ),
-            None => Default::default(),
-        };
+        let Additions { functions, seek, inside, spared, monitor, late } =
+            container.as_ref().map(container::additions).unwrap_or_default();
         let kill_at = grace.as_millis() / 10;
         let over_at = (grace + killing).as_millis() / 10;
         let command = format!(
@@ -71,7 +63,7 @@ impl StopHandle {
                    x=; while read -r l; do x=$l; done <\"$f\"; [ -n \"$x\" ] || continue; \
                    p=${{f#/proc/}}; p=${{p%/stat}}; set -- ${{x##*) }}; \
                    case $1 in Z|X) [ \"${{18}}\" -gt 1 ] || continue;; esac; \
-                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]{inside}; then n=0; [ $k = 0 ] || kill -$k $p; fi; \
+                   if [ \"$3\" = $s ] || [ \"$4\" = $s ]{inside}; then n=0; [ $k = 0 ]{spared} || kill -$k $p; fi; \
                  done; {monitor}return $n; }}; \
              else \
                sweep() {{ if [ $1 = 0 ]; then pgrep -s $s >/dev/null; else pkill -$1 -s $s; fi; [ $? != 1 ]; }}; \
@@ -81,7 +73,7 @@ impl StopHandle {
              else \
                now() {{ t=$(($(date +%s) * 100)); }}; \
              fi; \
-             now; b=$t; sweep TERM; w=0; e=0; \
+             now; b=$t; sweep TERM; w=0; e=0; {late}\
              while [ $e -lt 2 ]; do \
                sleep 0.02 || sleep 1; now; \
                [ $((t - b)) -lt {kill_at} ] || w=KILL; [ $((t - b)) -lt {over_at} ] || exit 1; \

@@ -1,6 +1,7 @@
 //! Containers that a link starts before their stage.
 
 use std::fs;
+use std::time::Duration;
 
 use greenroom::port::connector::{Stage, StageEnd};
 
@@ -69,9 +70,34 @@ async fn a_waiting_container_that_is_killed_costs_only_its_start() {
     kill(first_process(&name).unwrap());
     let killed = name.clone();
     eventually("it has ended", move || processes(killed.as_str()).is_empty()).await;
+    // The link learns of it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     for code in [3, 4] {
         let (end, _) = guest.run_in(Way::Link, &name, &format!("exit {code}\n")).await;
         assert_eq!(end, StageEnd::Exited(code));
+    }
+}
+
+/// A stage ends with its shell, and the engine cleans up after it.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn stages_follow_each_other_before_the_engine_has_cleaned_up() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let name = Guest::create("bash", &[]);
+    for n in 0..24 {
+        let way = if n % 4 == 3 { Way::Connection } else { Way::Link };
+        let ahead = (n % 2 == 0).then(|| name.clone());
+        let stage = Stage { ahead, ..inside(&name, format!("echo {n}; (sleep 600) & exit {n}\n")) };
+        let (end, kept) = guest.run(way, stage, never()).await;
+        let said = format!("{n}\n");
+        assert_eq!(
+            (end.unwrap(), kept.out(), kept.err()),
+            (StageEnd::Exited(n), said, String::new()),
+            "{way:?}"
+        );
     }
 }
 

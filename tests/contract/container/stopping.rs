@@ -8,6 +8,7 @@ use greenroom::port::connector::{Stage, StageEnd};
 use super::world::{Guest, WAYS, Way, inside, is_inside, processes};
 use crate::link::only_link;
 use crate::linked::support::{after, eventually, kill, when};
+use crate::skipped::skipped;
 
 /// A stage that is over before this did not end by itself.
 const LONG: Duration = Duration::from_mins(1);
@@ -109,6 +110,8 @@ async fn a_trap_gets_one_term_and_the_grace_for_its_work() {
     }
 }
 
+const MOMENTS: u64 = 15;
+
 #[tokio::test]
 #[ignore = "runs in namespaces"]
 async fn a_stop_at_any_moment_of_the_start_leaves_nothing() {
@@ -118,7 +121,7 @@ async fn a_stop_at_any_moment_of_the_start_leaves_nothing() {
     let guest = Guest::start().await;
     let name = Guest::create("ash", &[]);
     let script = format!("trap 'exit 1' TERM; sleep {}\n", time(&name));
-    for (way, ms) in WAYS.into_iter().flat_map(|way| (0..12).map(move |n| (way, n * 30))) {
+    for (way, ms) in WAYS.into_iter().flat_map(|way| (0..MOMENTS).map(move |n| (way, n * 20))) {
         let stage = Stage { stop_grace: Duration::from_millis(500), ..inside(&name, &script) };
         let (end, kept) = guest.run(way, stage, after(Duration::from_millis(ms))).await;
         assert_eq!(end.unwrap(), StageEnd::Stopped, "{way:?} after {ms} ms: {kept:?}");
@@ -129,6 +132,27 @@ async fn a_stop_at_any_moment_of_the_start_leaves_nothing() {
             move || !running()
         })
         .await;
+    }
+}
+
+/// The engine is root's.
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_login_that_is_not_root_runs_and_stops_containers() {
+    if !is_inside() {
+        return;
+    }
+    if !std::fs::exists("/etc/sudoers").unwrap() {
+        return skipped("sudo is missing");
+    }
+    let guest = Guest::start_as_user().await;
+    let name = Guest::create("ash", &[]);
+    for way in WAYS {
+        let (end, kept) = guest.run_in(way, &name, "id -u; exit 3\n").await;
+        assert_eq!((end, kept.out().as_str()), (StageEnd::Exited(3), "0\n"), "{way:?}: {kept:?}");
+        let took = stopped(&guest, way, &name, "trap 'exit 1' TERM; SLEEP\n", LONG).await;
+        assert!(took < LONG, "{way:?}: {took:?}");
+        stopped(&guest, way, &name, "trap '' TERM; SLEEP; SLEEP\n", Duration::from_secs(1)).await;
     }
 }
 

@@ -21,6 +21,7 @@ const INSIDE: &str = "GREENROOM_TEST_CONTAINERS";
 const INIT: &str = r#"
 mount --make-rprivate / && mount -t tmpfs none /run && mkdir /run/greenroom && ip link set lo up || exit 97
 cd "$GREENROOM_TEST_CONTAINERS" && mount --bind etc /etc/containers || exit 97
+for file in passwd shadow sudoers; do [ ! -e /etc/$file ] || mount --bind $file /etc/$file || exit 97; done
 umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup
 for image in ash bash dash none; do
   tar -C "$image" -c . | podman import - "localhost/$image:1" || exit 97
@@ -63,6 +64,16 @@ pub(super) fn run_inside(tests: &str) {
     let storage =
         format!("[storage]\ndriver = \"vfs\"\nrunroot = \"{at}/run\"\ngraphroot = \"{at}/graph\"\n");
     fs::write(etc.join("storage.conf"), storage).unwrap();
+    for (file, mode, lines) in [
+        ("passwd", 0o644, "ci:x:4711:4711::/tmp:/bin/sh\n"),
+        ("shadow", 0o640, "ci:*:1::::::\n"),
+        // As on Debian.
+        ("sudoers", 0o440, "Defaults env_reset, use_pty\nci ALL=(ALL:ALL) NOPASSWD: ALL\n"),
+    ] {
+        let own = fs::read_to_string(Path::new("/etc").join(file)).unwrap_or_default();
+        fs::write(dir.path().join(file), own + lines).unwrap();
+        fs::set_permissions(dir.path().join(file), fs::Permissions::from_mode(mode)).unwrap();
+    }
     for image in ["ash", "bash", "dash", "none"] {
         make_image(&dir.path().join(image), image);
     }
@@ -151,6 +162,18 @@ pub(super) struct Guest {
 impl Guest {
     pub(super) async fn start() -> Self {
         Self { sshd: Sshd::start().await }
+    }
+
+    /// A guest whose login is not root.
+    pub(super) async fn start_as_user() -> Self {
+        let mut guest = Self::start().await;
+        for (path, mode) in
+            [(guest.sshd.dir.path().to_owned(), 0o755), (guest.sshd.path("authorized_keys"), 0o644)]
+        {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        "ci".clone_into(&mut guest.sshd.at.user);
+        guest
     }
 
     /// Creates a container as `prepare` does.
