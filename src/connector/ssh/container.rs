@@ -59,15 +59,17 @@ pub(super) fn additions(name: &ContainerName) -> Additions {
 ///
 /// A stage ends before the engine's client, and a link may die while a container waits for it. The client would attach to
 /// a container that still runs. So the client and the monitor hold a lock until the engine knows that the container has
-/// ended, and a start kills what holds it.
+/// ended, and a start kills the container that it finds.
 pub(super) fn start(name: &ContainerName) -> String {
     let functions = functions(name);
     as_root(&format!(
         "{functions} [ -d {DIR} ] || mkdir -p -m 700 {DIR}; exec 9>>{DIR}/{name}.lock; n=0; \
-         {{ until flock -n 9; do \
-             [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
-             seek; [ -z \"$c\" ] || kill -KILL $c; sleep 0.02 || sleep 1; \
-           done; }} 3>&2 2>/dev/null; \
+         {{ flock -n 9 || {{ \
+             seek; [ -z \"$c\" ] || kill -KILL $c; \
+             until flock -n 9; do \
+               [ $((n += 1)) -lt 250 ] || {{ echo \"Error: the container still runs\" >&3; exit 125; }}; \
+               sleep 0.02 || sleep 1; \
+             done; }}; }} 3>&2 2>/dev/null; \
          exec podman start --attach --interactive --sig-proxy=false {name}"
     ))
 }

@@ -89,7 +89,8 @@ async fn stages_follow_each_other_before_the_engine_has_cleaned_up() {
     let name = Guest::create("bash", &[]);
     for n in 0..24 {
         let way = if n % 4 == 3 { Way::Connection } else { Way::Link };
-        let ahead = (n % 2 == 0).then(|| name.clone());
+        // The next stage takes the container that waits.
+        let ahead = (n % 4 == 0).then(|| name.clone());
         let stage = Stage { ahead, ..inside(&name, format!("echo {n}; (sleep 600) & exit {n}\n")) };
         let (end, kept) = guest.run(way, stage, never()).await;
         let said = format!("{n}\n");
