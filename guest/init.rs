@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::naming;
 use crate::say;
+use crate::ssh::quiet;
 use crate::sys::{self, End, MS_NODEV, MS_NOEXEC, MS_NOSUID};
 
 /// What other processes ask process 1 for, by signal.
@@ -25,6 +26,9 @@ const START_AGAIN: Duration = Duration::from_secs(1);
 /// This program, where the image has it.
 const PROGRAM: &str = "/usr/lib/greenroom/greenroom-guest";
 
+/// Names of kernel modules, a line each, where systemd would read them.
+const MODULES: &str = "/etc/modules-load.d/greenroom.conf";
+
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Sends process 1 a signal.
@@ -36,6 +40,10 @@ pub(crate) fn ask(signal: i32) -> io::Result<()> {
 pub(crate) fn init() -> io::Result<()> {
     let signals = sys::Signals::block(&[sys::SIGCHLD, POWER_OFF, REBOOT, sys::SIGINT, sys::SIGHUP])?;
     mount_all()?;
+    if let Err(error) = load_modules() {
+        // The machine serves jobs that need none of them.
+        say(&format!("cannot load kernel modules: {error}"));
+    }
     sys::limit_files(FILES.0, FILES.1).map_err(naming("limits"))?;
     std::env::set_current_dir("/")?;
     let now = Instant::now();
@@ -110,6 +118,17 @@ impl Services {
         let next = self.due.values().map(|at| at.saturating_duration_since(now)).min();
         next.unwrap_or(Duration::from_hours(1))
     }
+}
+
+/// Loads what the image names, with what that needs.
+fn load_modules() -> io::Result<()> {
+    let names = match fs::read_to_string(MODULES) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(naming(MODULES))?,
+    };
+    let mut modprobe = Command::new("modprobe");
+    modprobe.arg("--all").args(names.lines()).env_clear().env("PATH", PATH);
+    quiet(sys::Signals::unblocked(&mut modprobe))
 }
 
 /// /tmp stays on the disk, which is thrown away like memory but larger.

@@ -87,6 +87,9 @@ pub struct BuildOptions {
     /// Size of the disk as the guest sees it; the file grows as the disk is filled
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = size)]
     pub size: u64,
+    /// Include Podman, for jobs in containers
+    #[arg(long)]
+    pub containers: bool,
     /// Path of a gitlab-runner program to include, for caches and artifacts
     #[arg(long, value_name = "FILE")]
     pub gitlab_runner: Option<PathBuf>,

@@ -38,6 +38,7 @@ pub(super) fn build(images: &Images, options: BuildOptions) -> Result<bool, CliE
         mirrors: options.mirrors,
         packages: options.packages,
         disk_bytes: options.size,
+        containers: options.containers,
         helper,
     };
     let began = Instant::now();

@@ -26,7 +26,7 @@ pub(super) fn list(images: &Images, json: bool) -> Result<bool, CliError> {
 }
 
 fn table(entries: &[Entry]) -> String {
-    let mut rows = Rows::new(&["IMAGE", "FLAVOUR", "SSH", "SUITE", "KERNEL", "SIZE", "BUILT"]);
+    let mut rows = Rows::new(&["IMAGE", "FLAVOUR", "SSH", "SUITE", "KERNEL", "ENGINE", "SIZE", "BUILT"]);
     for Entry { name, image } in entries {
         match image {
             Ok(image) => {
@@ -34,8 +34,9 @@ fn table(entries: &[Entry]) -> String {
                 let size = on_disk(&image.dir).map_or_else(|_| "?".to_owned(), mib);
                 let built = about.built.strftime("%Y-%m-%d %H:%MZ").to_string();
                 let (flavour, ssh) = (about.flavour.to_string(), about.ssh.to_string());
-                let cells =
-                    vec![name.clone(), flavour, ssh, about.suite.clone(), about.kernel.clone(), size, built];
+                let engine = about.engine.clone().unwrap_or_else(|| "-".to_owned());
+                let (suite, kernel) = (about.suite.clone(), about.kernel.clone());
+                let cells = vec![name.clone(), flavour, ssh, suite, kernel, engine, size, built];
                 rows.row(cells, complaints(image));
             }
             Err(error) => rows.row(vec![name.clone()], vec![error.to_string()]),
@@ -65,9 +66,10 @@ pub(super) fn check(images: &Images, name: &str, json: bool) -> Result<bool, Cli
     problems.extend(image.compare()?);
     let sentences: Vec<String> = problems.iter().map(ToString::to_string).collect();
     let text = if json {
-        format!("{:#}\n", json!({ "name": name, "problems": sentences }))
+        format!("{:#}\n", json!({ "name": name, "manifest": image.manifest, "problems": sentences }))
     } else if problems.is_empty() {
-        format!("image `{name}` is intact\n")
+        let engine = image.manifest.engine.as_ref().map(|engine| format!(", with {engine}"));
+        format!("image `{name}` is intact{}\n", engine.unwrap_or_default())
     } else {
         let lines: Vec<String> =
             sentences.iter().map(|sentence| format!("image `{name}`: {sentence}\n")).collect();

@@ -46,6 +46,9 @@ pub struct Manifest {
     /// The version that `gitlab-runner --version` reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper_version: Option<String>,
+    /// What runs jobs in containers: `podman 4.3.1`. `None`: the image has no engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
     /// The user that logs in over SSH.
     pub user: String,
 }

@@ -190,6 +190,7 @@ mod tests {
             disk_bytes: 4096,
             helper: true,
             helper_version: Some("19.4.0".to_owned()),
+            engine: Some("podman 4.3.1".to_owned()),
             user: "root".to_owned(),
         }
     }

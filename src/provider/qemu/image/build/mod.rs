@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fs_err as fs;
 
+mod containers;
 mod cpio;
 pub(super) mod digest;
 mod initrd;
@@ -51,6 +52,8 @@ pub struct Request {
     pub packages: Vec<String>,
     /// Size of the disk as the guest sees it, in bytes.
     pub disk_bytes: u64,
+    /// Whether jobs can run in containers.
+    pub containers: bool,
     pub helper: Option<Helper>,
 }
 
@@ -163,7 +166,9 @@ pub fn build(
         write(&file(INITRD), &initrd::make(&modules, GUEST)?)?;
         Ok(on_disk(&file(KERNEL))? + on_disk(&file(INITRD))?)
     })?;
+    let mut engine = None;
     steps.take("guest configuration", || {
+        engine = request.containers.then(|| containers::engine(&rootfs)).transpose()?;
         rootfs.configure(request, GUEST)?;
         rootfs.strip()?;
         on_disk(&rootfs.path)
@@ -174,7 +179,7 @@ pub fn build(
         on_disk(&file(ROOTFS))
     })?;
     let digest = digest::of_image(&file(KERNEL), &file(INITRD), &file(ROOTFS))?;
-    let manifest = manifest(request, release, digest);
+    let manifest = Manifest { engine, ..manifest(request, release, digest) };
     write(&file(MANIFEST), &serde_json::to_vec_pretty(&manifest).map_err(io::Error::from)?)?;
     Ok(work.finish(manifest)?)
 }
@@ -251,6 +256,7 @@ fn manifest(request: &Request, kernel: String, digest: String) -> Manifest {
         disk_bytes: request.disk_bytes / 1024 * 1024,
         helper: request.helper.is_some(),
         helper_version: request.helper.as_ref().and_then(|helper| helper.version.clone()),
+        engine: None,
         user: "root".to_owned(),
     }
 }
@@ -310,6 +316,7 @@ mod tests {
             mirrors: Vec::new(),
             packages: Vec::new(),
             disk_bytes: 8 << 30,
+            containers: false,
             helper: None,
         }
     }

@@ -9,7 +9,7 @@ use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 
 use super::tools::{Tool, ToolError, failed};
-use super::{BuildError, Request};
+use super::{BuildError, Request, containers};
 use crate::provider::qemu::image::{Flavour, SshServer};
 
 /// The packages of every image: the kernel for its modules, the programs that GitLab's scripts call, and common tools.
@@ -159,12 +159,15 @@ impl Rootfs {
             fs::create_dir_all(self.path.join(folder))?;
         }
         self.without_identity()?;
+        if request.containers {
+            containers::configure(self)?;
+        }
         if request.ssh == SshServer::Openssh {
             self.write("etc/ssh/sshd_config", 0o644, self.sshd_config()?)?;
         }
         match request.flavour {
             Flavour::Light => self.as_light()?,
-            Flavour::Systemd => self.as_systemd()?,
+            Flavour::Systemd => self.as_systemd(request)?,
         }
         if let Some(helper) = &request.helper {
             self.write("usr/bin/gitlab-runner", 0o755, fs::read(&helper.path)?)?;
@@ -213,7 +216,7 @@ impl Rootfs {
         Ok(())
     }
 
-    fn as_systemd(&self) -> io::Result<()> {
+    fn as_systemd(&self, request: &Request) -> io::Result<()> {
         let units = self.path.join("etc/systemd/system");
         self.write("etc/systemd/system/greenroom-agent.service", 0o644, AGENT_UNIT)?;
         self.write("etc/systemd/system/ssh.service.d/greenroom.conf", 0o644, SSH_UNIT)?;
@@ -234,10 +237,14 @@ impl Rootfs {
             "greenroom.target.wants/greenroom-agent.service",
         )?;
         link("/lib/systemd/system/ssh.service", "greenroom.target.wants/ssh.service")?;
-        for enabled in ["multi-user.target.wants/ssh.service", "sshd.service"] {
+        // The engine's service starts when something connects to its socket.
+        let enabled =
+            ["multi-user.target.wants/ssh.service", "sshd.service", "default.target.wants/podman.service"];
+        for enabled in enabled {
             fs::remove_file(units.join(enabled)).or_else(absent_is_fine)?;
         }
-        for unit in MASKED {
+        let engine = if request.containers { containers::MASKED } else { &[] };
+        for unit in MASKED.iter().chain(engine) {
             link("/dev/null", unit)?;
         }
         Ok(())
@@ -269,7 +276,7 @@ impl Rootfs {
         self.path.join(name)
     }
 
-    fn write(&self, name: &str, mode: u32, content: impl AsRef<[u8]>) -> io::Result<()> {
+    pub(super) fn write(&self, name: &str, mode: u32, content: impl AsRef<[u8]>) -> io::Result<()> {
         let path = self.path.join(name);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -305,6 +312,9 @@ fn packages(request: &Request) -> Vec<&str> {
     });
     if request.flavour == Flavour::Systemd {
         all.extend(SYSTEMD_PACKAGES);
+    }
+    if request.containers {
+        all.extend(containers::PACKAGES);
     }
     all.extend(request.packages.iter().map(String::as_str));
     all.sort_unstable();
@@ -372,6 +382,24 @@ mod tests {
         assert!(text(&rootfs, "etc/systemd/system/ssh.service.d/greenroom.conf").contains(" ssh\n"));
         assert!(!units.join("multi-user.target.wants/ssh.service").exists());
         assert!(!rootfs.file("usr/sbin/init").exists(), "systemd's own stays");
+    }
+
+    #[test]
+    fn an_engine_has_its_settings_and_no_units_that_run_at_boot() {
+        let (_temporary, rootfs) = debian();
+        let started = "etc/systemd/system/default.target.wants/podman.service";
+        rootfs.write(started, 0o644, "").unwrap();
+        let wanted = Request { flavour: Flavour::Systemd, containers: true, ..request() };
+        rootfs.configure(&wanted, b"").unwrap();
+        assert!(text(&rootfs, "etc/modules-load.d/greenroom.conf").starts_with("overlay\nveth\n"));
+        assert!(text(&rootfs, "etc/containers/containers.conf").contains("cgroup_manager = \"cgroupfs\""));
+        assert!(rootfs.file("usr/lib/greenroom/warm-up").exists() && !rootfs.file(started).exists());
+        let masked = rootfs.file("etc/systemd/system/podman-restart.service");
+        assert_eq!(fs::read_link(masked).unwrap(), Path::new("/dev/null"));
+        assert!(packages(&wanted).contains(&"podman") && !packages(&request()).contains(&"podman"));
+        let (_temporary, plain) = debian();
+        plain.configure(&request(), b"").unwrap();
+        assert!(!plain.file("etc/containers").exists() && !plain.file("etc/modules-load.d").exists());
     }
 
     #[test]
