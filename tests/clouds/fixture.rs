@@ -45,6 +45,7 @@ impl CloudFixture {
             pool: self.pool(),
             state_dir: self.state.path().to_owned(),
             program: Path::new(env!("CARGO_BIN_EXE_greenroom")).to_owned(),
+            containers: false,
             clock: self.clock(),
         };
         let table = self.cloud.table(&self.lab, &self.lab.url(), self.buy);

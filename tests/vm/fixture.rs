@@ -98,6 +98,7 @@ impl VmFixture {
             pool: self.pool(),
             state_dir: self.state.clone(),
             program: self.program.clone(),
+            containers: false,
             clock: self.clock(),
         }
     }

@@ -126,6 +126,18 @@ codes! {
     HOST_SHARED Warning "host-shared" "Static hosts of a pool serve all trust domains, after a cleaning that a hostile job can evade.";
     HOST_RUNNER_MISSING Warning "host-runner-missing" "`gitlab-runner` is not installed on a host: artifacts and caches fail.";
 
+    CONTAINERS_ROOT_DENIED Error "containers-root-denied" "The login of an instance is not root, and cannot become root: no container can be started.";
+    CONTAINERS_ENGINE_MISSING Error "containers-engine-missing" "Podman is not installed on an instance.";
+    CONTAINERS_ENGINE_OLD Warning "containers-engine-old" "The Podman of an instance is older than the oldest tested version.";
+    CONTAINERS_ENGINE_BROKEN Error "containers-engine-broken" "No container runs on an instance; the finding quotes the engine.";
+    CONTAINERS_CGROUPS Error "containers-cgroups" "An instance has no unified cgroup hierarchy (cgroup v2), which containers need.";
+    CONTAINERS_NETWORK_BROKEN Error "containers-network-broken" "No container with a network of its own runs on an instance: jobs with services fail.";
+    CONTAINERS_STORAGE_SLOW Warning "containers-storage-slow" "The engine of an instance stores images without layers: each container copies its image.";
+    CONTAINERS_SPACE Warning "containers-space" "An instance has little space left for images.";
+    CONTAINERS_REGISTRY_UNREACHABLE Warning "containers-registry-unreachable" "A registry or a mirror does not answer an instance: pulls from there fail.";
+    CONTAINERS_LOGIN_DENIED Error "containers-login-denied" "A registry denies a login with the passwords in `registry_auth`.";
+    CONTAINERS_CLOCK Warning "containers-clock" "The clock of an instance is so far off that registries may refuse its tokens, and it their certificates.";
+
     RUNNER_CONFIG_UNREADABLE Note "runner-config-unreadable" "The runner's config.toml cannot be read: its `[[runners]]` sections are not checked.";
     RUNNER_CONFIG_INVALID Error "runner-config-invalid" "The runner's config.toml is not valid TOML.";
     RUNNER_STANZA_MISSING Warning "runner-stanza-missing" "No `[[runners]]` section with the custom executor runs Greenroom.";

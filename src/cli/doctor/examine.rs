@@ -99,6 +99,7 @@ pub(super) async fn examine(
                 pool: pool.name.clone(),
                 state_dir: state_path.clone(),
                 program: ground.program.to_owned(),
+                containers: pool.containers.is_some(),
                 clock: Rc::new(*clock),
             };
             examined.add("hosts", hosts::check(pool, &context, &ssh).await);

@@ -78,7 +78,8 @@ fn json_has_every_field_of_a_finding() {
 
 /// What the tests of all checks have provoked.
 async fn provoked() -> Vec<Finding> {
-    let mut all = clock::tests::provoked();
+    let mut all = boot::containers::tests::provoked();
+    all.extend(clock::tests::provoked());
     all.extend(config::tests::provoked());
     all.extend(containers::tests::provoked());
     all.extend(place::tests::provoked());

@@ -74,9 +74,21 @@ fn images(context: &BuildContext, settings: &Settings) -> Vec<Finding> {
         Err(error) => return vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
     };
     match image.check() {
-        Ok(problems) => problems.iter().map(|problem| image_problem(name, problem, &build)).collect(),
+        Ok(problems) => {
+            let problems = problems.iter().map(|problem| image_problem(name, problem, &build));
+            problems.chain(without_engine(context, &image, &build)).collect()
+        }
         Err(error) => vec![finding("qemu-image-damaged", Severity::Error, error.to_string(), build)],
     }
+}
+
+fn without_engine(context: &BuildContext, image: &Image, build: &str) -> Option<Finding> {
+    (context.containers && image.manifest.engine.is_none()).then(|| {
+        let (pool, name) = (&context.pool, &image.manifest.name);
+        let what = format!("pool `{pool}` runs jobs in containers, but its image `{name}` has no engine");
+        let helper = if image.manifest.helper { " --gitlab-runner /usr/bin/gitlab-runner" } else { "" };
+        finding("qemu-image-engine-missing", Severity::Error, what, format!("{build} --containers{helper}"))
+    })
 }
 
 fn image_problem(name: &str, problem: &Problem, build: &str) -> Finding {
@@ -241,6 +253,7 @@ mod tests {
             pool: PoolName::new("linux"),
             state_dir: PathBuf::from("/no/such/state"),
             program: PathBuf::from("/bin/sh"),
+            containers: false,
             clock: Rc::new(Fixed),
         }
     }
@@ -312,6 +325,23 @@ mod tests {
         assert_eq!(image_problem("light", &Problem::NoHelper, "build").severity, Severity::Warning);
         let damaged = image_problem("light", &Problem::FileMissing(PathBuf::from("/x")), "build");
         assert_eq!((damaged.code, damaged.severity), ("qemu-image-damaged", Severity::Error));
+    }
+
+    #[test]
+    fn an_image_without_an_engine_is_missed_only_by_containers() {
+        let engine = |has_containers, engine: Option<&str>| {
+            let mut image = crate::provider::qemu::image::tests::image();
+            image.manifest.engine = engine.map(str::to_owned);
+            let context = BuildContext { containers: has_containers, ..context() };
+            without_engine(&context, &image, "greenroom image build light")
+        };
+        assert_eq!(engine(false, None), None);
+        assert_eq!(engine(true, Some("podman 4.3.1")), None);
+        assert_eq!(
+            engine(true, None).unwrap().to_string(),
+            "error [qemu-image-engine-missing]: pool `linux` runs jobs in containers, but its image `light` has no \
+             engine\n  help: greenroom image build light --containers --gitlab-runner /usr/bin/gitlab-runner"
+        );
     }
 
     #[test]

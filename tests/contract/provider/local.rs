@@ -55,6 +55,7 @@ impl LocalFixture {
             pool: self.pool(),
             state_dir: self.state_dir().to_owned(),
             program: program.to_owned(),
+            containers: false,
             clock: self.clock(),
         }
     }

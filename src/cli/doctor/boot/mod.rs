@@ -1,16 +1,19 @@
 //! `doctor --boot`: boots an instance, and reports how long each stage takes.
 
+pub(in crate::cli::doctor) mod containers;
 mod play;
 pub(in crate::cli) mod scratch;
 mod timeline;
 
 use std::io;
 
+use containers::ContainerCheck;
 use play::{Boot, BootResult, unfinished};
 use scratch::{ScratchStateDir, Unfinished};
 use timeline::BootTimeline;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::Examination;
 use crate::cli::args::GlobalOptions;
 use crate::cli::context::Context;
 use crate::cli::error::CliError;
@@ -29,17 +32,18 @@ pub(super) async fn boot(place: &GlobalOptions, pool: &str) -> Result<bool, CliE
     for left in scratch::unfinished(&context.state_path).await? {
         finish(&context, &left, &ui::out).await?;
     }
+    let check = ContainerCheck::of(&context.config()?.pools[&pool])?;
     let ground = ScratchStateDir::make(&context.state_path)?;
     let boot = Boot::open(&context, &context.config()?.pools[&pool], &ground, 1)?;
-    boot.kept(tried(&boot)).await
+    boot.kept(tried(&boot, check.as_ref())).await
 }
 
 /// Boots an instance, and terminates it in any case.
-async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
+async fn tried(boot: &Boot<'_>, check: Option<&ContainerCheck>) -> Result<bool, CliError> {
     let mut interrupts = Interrupts::new()?;
     let mut course = BootTimeline::default();
     let end = tokio::select! {
-        end = boot.boot(&mut course, &ui::out) => Some(end),
+        end = boot.boot(check, &mut course, &ui::out) => Some(end),
         () = interrupts.next() => None,
     };
     if end.is_none() {
@@ -53,7 +57,13 @@ async fn tried(boot: &Boot<'_>) -> Result<bool, CliError> {
     };
     let answer = match end {
         None => Err(CliError::say("interrupted; the instance is terminated")),
-        Some(Ok(BootResult::Up)) => Ok(is_clean),
+        Some(Ok(BootResult::Up(None))) => Ok(is_clean),
+        Some(Ok(BootResult::Up(Some(found)))) => {
+            let mut examined = Examination::default();
+            examined.add("containers", found);
+            ui::out(&format!("\n{}", examined.text(ui::width())));
+            Ok(is_clean && !examined.is_bad())
+        }
         Some(Ok(BootResult::Failed(why))) => {
             ui::out(&failed(&why, boot.failed_boot().await.as_ref()));
             Ok(false)

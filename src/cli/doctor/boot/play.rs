@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::containers::{ContainerCheck, Facts};
 use super::scratch::ScratchStateDir;
 use super::timeline::{BootTimeline, HEADER};
 use crate::cli::args::GlobalOptions;
@@ -13,6 +14,7 @@ use crate::cli::context::Context;
 use crate::cli::error::CliError;
 use crate::cli::setup;
 use crate::config::PoolConfig;
+use crate::core::endpoint::Endpoint;
 use crate::core::ids::InstanceId;
 use crate::core::instance::Phase;
 use crate::core::inventory::{Resource, ResourceKind};
@@ -26,6 +28,7 @@ use crate::engine::leaks::Deleted;
 use crate::engine::operate::Target;
 use crate::host::local::Role;
 use crate::port::connector::{RemoteCommand, StageEnd};
+use crate::port::finding::Finding;
 use crate::port::host::Host;
 use crate::port::setup::{PoolSetup, Setup};
 use crate::port::store::OperatorStore;
@@ -47,8 +50,8 @@ const ANSWER: usize = 60;
 /// The result of a boot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BootResult {
-    /// Ready, and a command ran on it.
-    Up,
+    /// Ready, and a command ran on it. With what it lacks for containers, if jobs run in them.
+    Up(Option<Vec<Finding>>),
     /// Why not.
     Failed(String),
 }
@@ -133,6 +136,7 @@ impl<'a> Boot<'a> {
     /// Waits until the instance is ready, and runs a command on it.
     pub(super) async fn boot(
         &self,
+        check: Option<&ContainerCheck>,
         course: &mut BootTimeline,
         say: &dyn Fn(&str),
     ) -> Result<BootResult, CliError> {
@@ -151,7 +155,7 @@ impl<'a> Boot<'a> {
                 return Ok(BootResult::Failed(why));
             }
             if let Some(ready) = state.instances.values().find(|instance| instance.phase == Phase::Ready) {
-                return self.command(course, &ready.id, say).await;
+                return self.command(check, course, &ready.id, say).await;
             }
             if let Some(id) = course.accepted.as_ref().filter(|_| !has_address)
                 && state.instance(id).is_some_and(|known| known.phase == Phase::Launching)
@@ -172,6 +176,7 @@ impl<'a> Boot<'a> {
 
     async fn command(
         &self,
+        check: Option<&ContainerCheck>,
         course: &mut BootTimeline,
         id: &InstanceId,
         say: &dyn Fn(&str),
@@ -189,12 +194,38 @@ impl<'a> Boot<'a> {
         let failed = match end {
             Ok(StageEnd::Exited(0)) => {
                 say(&course.row(engine.clock.now(), &format!("a command ran: {output}")));
-                return Ok(BootResult::Up);
+                let found = match check {
+                    Some(check) => Some(self.containers(check, course, (id, &endpoint), say).await),
+                    None => None,
+                };
+                return Ok(BootResult::Up(found));
             }
             Ok(end) => format!("{end}: {output}"),
             Err(problem) => problem.to_string(),
         };
         Ok(BootResult::Failed(format!("`{COMMAND}` failed on the instance: {failed}")))
+    }
+
+    /// Checks whether jobs can run in containers there.
+    async fn containers(
+        &self,
+        check: &ContainerCheck,
+        course: &mut BootTimeline,
+        (id, endpoint): (&InstanceId, &Endpoint),
+        say: &dyn Fn(&str),
+    ) -> Vec<Finding> {
+        let engine = &self.pool.engine;
+        let now = u64::try_from(engine.clock.now().wall_ms / 1000).unwrap_or_default();
+        let mut tail = Tail::default();
+        let end = engine.connector.command(id, endpoint, check.command(), &mut tail).await;
+        let output = tail.text();
+        let facts = Facts::read(&output);
+        say(&course.row(engine.clock.now(), &facts.row()));
+        let said = match end {
+            Ok(end) => format!("{end}: {}", clean_line(output.as_bytes(), ANSWER)),
+            Err(problem) => problem.to_string(),
+        };
+        facts.judge(&engine.pool, now, &said)
     }
 
     /// Terminates the instance, waits until it is gone, and checks whether the provider has anything left of it; true if

@@ -121,6 +121,7 @@ impl Stage {
             pool: PoolName::new("linux"),
             state_dir: self.state.path().to_owned(),
             program: "/bin/true".into(),
+            containers: false,
             clock: Rc::clone(&self.clock) as Rc<dyn Clock>,
         };
         let account = self.state.path().display().to_string();

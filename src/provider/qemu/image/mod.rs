@@ -174,8 +174,12 @@ fn starts_as_elf(path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in crate::provider::qemu) fn image() -> Image {
+        Image { dir: PathBuf::from("/images/light"), manifest: manifest() }
+    }
 
     pub(super) fn manifest() -> Manifest {
         Manifest {

@@ -1,0 +1,212 @@
+//! What an instance says about its engine, and what follows.
+
+use crate::cli::doctor::code;
+use crate::core::ids::PoolName;
+use crate::port::finding::Finding;
+
+/// The oldest version of Podman that was tested.
+const OLDEST: (u32, u32) = (4, 3);
+/// A usual image with its layers unpacked.
+const SPACE_WANTED: u64 = 2 << 20;
+/// Certificates and tokens are checked by the guest's clock, in seconds.
+const CLOCK_TOLERANCE: u64 = 60;
+
+const INSTALL: &str = "build the image with `greenroom image build --containers`, or install `podman`, `crun`, `netavark` and `iptables`";
+
+/// The answers, as they came.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::cli::doctor) struct Facts {
+    /// Seconds since 1970.
+    clock: Option<u64>,
+    cgroups: Option<String>,
+    /// Programs and modules that networks need.
+    missing: Vec<String>,
+    engine: Option<String>,
+    runtime: Option<String>,
+    driver: Option<String>,
+    free_kib: Option<u64>,
+    /// Why no container runs.
+    broken: Option<String>,
+    /// Why no container with a network of its own runs.
+    network_broken: Option<String>,
+    /// Each a registry and why.
+    unreachable: Vec<String>,
+    denied: Vec<String>,
+}
+
+impl Facts {
+    /// Reads the output; a line that is no fact is skipped.
+    pub(in crate::cli::doctor) fn read(output: &str) -> Self {
+        let mut facts = Self::default();
+        for (word, value) in output.lines().filter_map(|line| line.split_once(' ')) {
+            let value = value.trim().to_owned();
+            match word {
+                "clock" => facts.clock = value.parse().ok(),
+                "cgroups" => facts.cgroups = Some(value),
+                "missing" => facts.missing.push(value),
+                "engine" => facts.engine = Some(value),
+                "runtime" => facts.runtime = Some(value),
+                "driver" => facts.driver = Some(value),
+                "free-kib" => facts.free_kib = value.parse().ok(),
+                "broken" => facts.broken = Some(value),
+                "network-broken" => facts.network_broken = Some(value),
+                "unreachable" => facts.unreachable.push(value),
+                "denied" => facts.denied.push(value),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// A row of the timeline: `containers: podman 4.3.1, crun, overlay, 7.3 GiB free`.
+    pub(in crate::cli::doctor) fn row(&self) -> String {
+        let Some(engine) = &self.engine else { return "containers: no engine".to_owned() };
+        let tenths = self.free_kib.map(|kib| kib * 10 / (1 << 20));
+        let parts = [
+            Some(format!("podman {engine}")),
+            self.runtime.clone(),
+            self.driver.clone(),
+            tenths.map(|tenths| format!("{}.{} GiB free", tenths / 10, tenths % 10)),
+        ];
+        format!("containers: {}", parts.into_iter().flatten().collect::<Vec<String>>().join(", "))
+    }
+
+    /// `now`: seconds since 1970 on the runner host. `said`: the output, for an instance that said no fact.
+    pub(in crate::cli::doctor) fn judge(&self, pool: &PoolName, now: u64, said: &str) -> Vec<Finding> {
+        let Some(clock) = self.clock else {
+            let what = format!("instances of pool `{pool}` do not let Greenroom act as root: {said}");
+            let remedy = "log in as root, or let that user run `sudo -n sh`";
+            return vec![code::CONTAINERS_ROOT_DENIED.found(what, remedy)];
+        };
+        let mut found: Vec<Finding> = self.engine(pool).into_iter().collect();
+        if let Some(kib) = self.free_kib.filter(|kib| *kib < SPACE_WANTED) {
+            let what = format!("instances of pool `{pool}` have {} MiB left for images", kib >> 10);
+            found.push(code::CONTAINERS_SPACE.found(what, "give them a larger disk"));
+        }
+        if self.driver.as_deref() == Some("vfs") {
+            let what = format!("instances of pool `{pool}` copy each image whole for each container (`vfs`)");
+            let remedy = "set `driver = \"overlay\"` in their /etc/containers/storage.conf, and keep \
+                          /var/lib/containers on ext4 or xfs";
+            found.push(code::CONTAINERS_STORAGE_SLOW.found(what, remedy));
+        }
+        for why in &self.unreachable {
+            let what = format!("a registry does not answer an instance of pool `{pool}`: {why}");
+            let remedy = "check the pool's network, `mirrors` and `ca`";
+            found.push(code::CONTAINERS_REGISTRY_UNREACHABLE.found(what, remedy));
+        }
+        for why in &self.denied {
+            let what = format!("a password of pool `{pool}` does not open its registry: {why}");
+            found.push(
+                code::CONTAINERS_LOGIN_DENIED.found(what, "correct the file that `registry_auth` names"),
+            );
+        }
+        if clock.abs_diff(now) > CLOCK_TOLERANCE {
+            let (by, direction) = (clock.abs_diff(now), if clock > now { "fast" } else { "slow" });
+            let what = format!("the clock of an instance of pool `{pool}` is {by} s {direction}");
+            found.push(code::CONTAINERS_CLOCK.found(what, "set the clocks of instances when they boot"));
+        }
+        found
+    }
+
+    /// The first thing that is wrong with the engine; the others may be consequences.
+    fn engine(&self, pool: &PoolName) -> Option<Finding> {
+        let on = format!("instances of pool `{pool}`");
+        let Some(engine) = &self.engine else {
+            let what = format!("{on} have no `podman`");
+            return Some(code::CONTAINERS_ENGINE_MISSING.found(what, INSTALL));
+        };
+        if let Some(kind) = self.cgroups.as_deref().filter(|kind| *kind != "cgroup2fs") {
+            let what = format!("{on} have no unified cgroup hierarchy: /sys/fs/cgroup is {kind}");
+            let remedy = "boot them with `systemd.unified_cgroup_hierarchy=1`, or mount cgroup2 there";
+            return Some(code::CONTAINERS_CGROUPS.found(what, remedy));
+        }
+        if let Some(why) = &self.broken {
+            let what = format!("no container runs on {on}: {why}");
+            return Some(code::CONTAINERS_ENGINE_BROKEN.found(what, "log in there and correct that"));
+        }
+        if let Some(why) = &self.network_broken {
+            let what = format!("no container with a network of its own runs on {on}: {why}");
+            let remedy = if self.missing.is_empty() {
+                "log in there and correct that: services need it".to_owned()
+            } else {
+                format!("services need it; add what is missing there: {}", self.missing.join(", "))
+            };
+            return Some(code::CONTAINERS_NETWORK_BROKEN.found(what, remedy));
+        }
+        is_old(engine).then(|| {
+            let what = format!("{on} have podman {engine}; versions before 4.3 were never tested");
+            code::CONTAINERS_ENGINE_OLD.found(what, "install a newer one")
+        })
+    }
+}
+
+fn is_old(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse::<u32>().ok());
+    numbers.next().map(|major| (major, numbers.next().unwrap_or(0))).is_some_and(|it| it < OLDEST)
+}
+
+#[cfg(test)]
+pub(in crate::cli::doctor) mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_000_000;
+    const SOUND: &str = "clock 1795000002\ncgroups cgroup2fs\nengine 4.3.1\nruntime crun\ndriver overlay\n\
+                         free-kib 7717232\n";
+
+    fn judged(output: &str) -> Vec<Finding> {
+        let said = "sudo: a password is required";
+        Facts::read(output).judge(&PoolName::new("linux"), NOW, said)
+    }
+
+    /// An output with one line more, or changed, and the code that it leads to.
+    const TABLE: &[(&str, &str, &str)] = &[
+        ("clock 1795000002\n", "", "containers-root-denied"),
+        ("engine 4.3.1\n", "", "containers-engine-missing"),
+        ("engine 4.3.1", "engine 3.4.4", "containers-engine-old"),
+        ("engine 4.3.1", "engine 4.3.1\nbroken Error: no space left", "containers-engine-broken"),
+        ("cgroup2fs", "tmpfs\nbroken Error: crun: unified only", "containers-cgroups"),
+        ("engine 4.3.1", "engine 4.3.1\nnetwork-broken Error: netavark", "containers-network-broken"),
+        ("driver overlay", "driver vfs", "containers-storage-slow"),
+        ("free-kib 7717232", "free-kib 2000000", "containers-space"),
+        ("engine", "unreachable docker.io: time-out\nengine", "containers-registry-unreachable"),
+        ("engine", "denied docker.io: unauthorized\nengine", "containers-login-denied"),
+        ("1795000002", "1795000062", "containers-clock"),
+    ];
+
+    /// One finding of each code.
+    pub(in crate::cli::doctor) fn provoked() -> Vec<Finding> {
+        TABLE.iter().flat_map(|(from, to, _)| judged(&SOUND.replacen(from, to, 1))).collect()
+    }
+
+    #[test]
+    fn a_sound_instance_has_no_finding_and_a_row() {
+        assert_eq!(judged(SOUND), []);
+        assert_eq!(Facts::read(SOUND).row(), "containers: podman 4.3.1, crun, overlay, 7.3 GiB free");
+        assert_eq!(judged(&format!("{SOUND}missing iptables\n")), [], "what works needs nothing");
+        assert_eq!(judged(&format!("Warning: motd\nlast 7\n{SOUND}")), [], "other lines are skipped");
+    }
+
+    #[test]
+    fn each_fact_leads_to_one_finding() {
+        for (from, to, code) in TABLE {
+            let found = judged(&SOUND.replacen(from, to, 1));
+            assert_eq!(found.iter().map(|f| f.code).collect::<Vec<_>>(), [*code], "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn what_networks_lack_is_in_the_remedy() {
+        let output = format!("{SOUND}missing iptables\nmissing the module veth\nnetwork-broken Error: no\n");
+        let remedy = judged(&output)[0].remedy.clone().unwrap();
+        assert_eq!(remedy, "services need it; add what is missing there: iptables, the module veth");
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (version, old) in
+            [("3.4.4", true), ("4.2", true), ("4.3.1", false), ("5.4.2+ds1", false), ("?", false)]
+        {
+            assert_eq!(is_old(version), old, "{version}");
+        }
+    }
+}
