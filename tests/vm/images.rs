@@ -1,6 +1,6 @@
-//! The image that tests boot: built once, and again when anything that goes into it changes.
+//! The images that tests boot: built once, and again when anything that goes into them changes.
 //!
-//! `GREENROOM_TEST_IMAGES` names a folder with an image `light` that is taken as it is.
+//! `GREENROOM_TEST_IMAGES` names a folder with images `light` and `containers` that are taken as they are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +12,13 @@ use sha2::{Digest as _, Sha256};
 /// What an image is made by.
 const INGREDIENTS: [&str; 3] = ["build.rs", "guest", "src/provider/qemu/image/build"];
 
-static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("GREENROOM_TEST_IMAGES") {
-    Some(given) => PathBuf::from(given),
-    None => current(&Path::new(env!("CARGO_MANIFEST_DIR")).join("state/test-images")),
+static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| current("light", &[]));
+
+/// One after the other: two builds cannot run concurrently in one folder.
+static CONTAINERS: LazyLock<Image> = LazyLock::new(|| {
+    assert!(folder().is_dir());
+    let folder = current("containers", &["--containers", "--package", "busybox-static"]);
+    Image::open(&folder, "containers").expect("an image with an engine")
 });
 
 /// Emulated machines keep a processor busy each: more than one test's at a time prove nothing but patience.
@@ -40,6 +44,11 @@ pub(crate) fn light() -> Image {
     Image::open(folder(), "light").expect("an image that was built")
 }
 
+/// One with an engine, and with busybox for the images of its containers.
+pub(crate) fn containers() -> Image {
+    CONTAINERS.clone()
+}
+
 /// A program that says what GitLab's does, to be put into the image.
 pub(crate) fn helper(folder: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
@@ -49,22 +58,27 @@ pub(crate) fn helper(folder: &Path) -> PathBuf {
     path
 }
 
-fn current(folder: &Path) -> PathBuf {
-    let key = key();
-    let note = folder.join(".made-of");
-    if std::fs::read_to_string(&note).is_ok_and(|made_of| made_of == key) {
-        return folder.to_owned();
+/// The folder of images; the named one is built if it is not current.
+fn current(name: &str, arguments: &[&str]) -> PathBuf {
+    if let Some(given) = std::env::var_os("GREENROOM_TEST_IMAGES") {
+        return PathBuf::from(given);
     }
-    std::fs::create_dir_all(folder).expect("a folder for images");
-    let helper = helper(folder);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("state/test-images");
+    let key = key();
+    let note = folder.join(format!(".{name}-made-of"));
+    if std::fs::read_to_string(&note).is_ok_and(|made_of| made_of == key) {
+        return folder;
+    }
+    std::fs::create_dir_all(&folder).expect("a folder for images");
+    let helper = helper(&folder);
     // With the umask of a cautious administrator, which must not reach into the guest.
     let mut build = Command::new("sh");
     build.args(["-c", "umask 077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_greenroom"), "image", "build"]);
-    build.args(["light", "--images"]).arg(folder).arg("--gitlab-runner").arg(helper);
+    build.args([name, "--images"]).arg(&folder).arg("--gitlab-runner").arg(helper).args(arguments);
     let output = build.output().expect("the binary runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::write(note, key).expect("a note");
-    folder.to_owned()
+    folder
 }
 
 fn key() -> String {

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use greenroom::provider::qemu::image::Image;
 
+use crate::containers;
 use crate::machine::{Identity, Machine};
 
 fn built(images: &Path, arguments: &[&str]) -> Image {
@@ -24,12 +25,14 @@ fn identity() -> Identity {
 #[ignore = "builds an image of its own"]
 fn systemctl_works_in_a_systemd_machine() {
     let images = tempfile::tempdir().expect("a folder");
-    let image = built(images.path(), &["--flavour", "systemd"]);
+    let image = built(images.path(), &["--flavour", "systemd", "--containers"]);
     let mut machine = Machine::boot(&image, "HELLO 1 systemd openssh");
     assert_eq!(machine.ask("WARM-UP"), "WARM");
     assert!(!machine.greets());
     machine.become_one(&identity());
     assert_eq!(machine.says("systemctl is-system-running"), "running");
+    assert_eq!(machine.says("systemctl --failed --quiet"), "");
+    containers::run_with_all_they_need(&machine);
     assert_eq!(machine.says("hostname; cat /etc/machine-id"), format!("linux-1\n{}", "1".repeat(32)));
     machine.ssh(&machine.host_key(), "systemctl poweroff");
     assert!(machine.ended().success());

@@ -6,6 +6,7 @@
 
 mod clones;
 mod commands;
+mod containers;
 mod ends;
 mod fixture;
 mod foreign;
