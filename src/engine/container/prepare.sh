@@ -68,7 +68,7 @@ give_up() {
 
 # pull NUMBER IMAGE PLATFORM POLICY...
 pull() {
-  number=$1 reference=$2 platform=$3 client='' try=1
+  number=$1 reference=$2 platform=$3 client='' try=1 tried=no
   shift 3
   [ ! -f "$work/registries.conf" ] || export CONTAINERS_REGISTRIES_CONF="$work/registries.conf"
   trap give_up TERM
@@ -78,6 +78,9 @@ pull() {
       *) image "$number" "$reference" && exit 0 ;;
     esac
     if [ "$policy" = never ]; then report "failed $number never 1 absent"; continue; fi
+    # A registry that has just failed is not asked again by the next policy.
+    [ "$tried" = no ] || continue
+    tried=yes
     for try in 1 2 3; do
       report "pulling $number $policy $try"
       set -- --quiet

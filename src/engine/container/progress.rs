@@ -236,6 +236,7 @@ impl<'a> Watcher<'a> {
     fn pull_failed(&mut self, number: usize, policy: PullPolicy, text: String) {
         let Some(wanted) = spec(self.job, number) else { return };
         let cause = if policy == PullPolicy::Never { Cause::Absent } else { Cause::of(&text, &wanted.image) };
+        self.since.remove(&number);
         self.about(number, |image| ContainerProgress::PullFailed { image, why: text.clone() });
         // What a registry said explains more than that the image is not there.
         if cause != Cause::Absent || !self.failed.contains_key(&number) {

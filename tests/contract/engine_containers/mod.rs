@@ -249,6 +249,33 @@ async fn a_registry_that_is_down_is_named_and_a_present_image_bridges_it() {
     let prepared = prepare(&machine, &job).await;
     assert!(matches!(&prepared.told[..], [ContainerProgress::Present { .. }]), "{:?}", prepared.told);
     prepared.result.unwrap();
+    machine.text("podman rm -f greenroom-a1; podman tag 127.0.0.1:5009/bb:1 127.0.0.1:5001/bb:gone");
+    job.job = spec("127.0.0.1:5001/bb:gone");
+    job.job.policies = vec![PullPolicy::Always, PullPolicy::IfNotPresent];
+    let prepared = prepare(&machine, &job).await;
+    assert!(
+        matches!(
+            &prepared.told[..],
+            [
+                ContainerProgress::Pulling { .. },
+                ContainerProgress::PullFailed { .. },
+                ContainerProgress::Present { .. },
+            ]
+        ),
+        "{:?}",
+        prepared.told
+    );
+    prepared.result.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_that_neither_registry_nor_instance_has_is_pulled_once() {
+    let Some(machine) = Machine::start().map(Rc::new) else { return };
+    let mut job = job("127.0.0.1:5001/bb:none");
+    job.job.policies = vec![PullPolicy::Always, PullPolicy::IfNotPresent];
+    let prepared = prepare(&machine, &job).await;
+    let Err(ContainerError::Impossible(_)) = &prepared.result else { panic!("{:?}", prepared.result) };
+    assert_eq!(prepared.told.len(), 2, "{:?}", prepared.told);
 }
 
 #[tokio::test]
