@@ -7,7 +7,7 @@ use super::args::{GlobalOptions, PoolOption};
 use super::error::{Blame, CliError};
 use super::job::{Call, choose};
 use super::job_dirs::JobDirs;
-use super::{messages, ui};
+use super::{containers, messages, ui};
 use crate::config::Config;
 use crate::connector::output::ProcessOutput;
 use crate::core::attempt::End;
@@ -60,14 +60,17 @@ pub(super) async fn prepare(
     let pool = call.pool(option.pool.as_deref(), &response)?;
     call.context.note_config();
     let configured = call.configured(&pool);
+    let containers = containers::wanted(&call, &pool, call.in_config(&pool), &response)?;
+    let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
+    let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
     let record = AttemptRecord {
         job: response.facts.clone(),
         pool: pool.clone(),
-        execution: Execution::Machine { shell: configured.map_or(Shell::Bash, |pool| pool.shell) },
-        builds_dir: configured.and_then(|pool| {
-            let dirs = JobDirs::of(pool, &call.context.state_path).ok()?;
-            Some(dirs.file_system.builds_dir(&dirs.builds, &call.attempt))
-        }),
+        execution: match containers {
+            Some(_) => Execution::Container { shell },
+            None => Execution::Machine { shell },
+        },
+        builds_dir: dirs.as_ref().map(|dirs| dirs.file_system.builds_dir(&dirs.builds, &call.attempt)),
         begun: call.context.host.now(),
         assignment: None,
     };
@@ -78,6 +81,9 @@ pub(super) async fn prepare(
         Ok(acquired) => {
             let instance = &acquired.assignment.instance;
             ui::tell(&messages::ready(instance, acquired.waited, acquired.idle_for));
+            if let (Some(job), Some(dirs)) = (&containers, &dirs) {
+                containers::create(&call, &engine, &response, &acquired.assignment, (job, dirs)).await?;
+            }
             Ok(Outcome::Success)
         }
         Err(AcquireError::Impossible(sentence)) => Err(CliError::impossible(sentence)),

@@ -66,6 +66,12 @@ impl Call {
         self.context.config().ok()?.pools.get(pool)
     }
 
+    /// The same, or why there is none.
+    pub(super) fn in_config(&self, pool: &PoolName) -> Result<&PoolConfig, CliError> {
+        let pools = &self.context.config()?.pools;
+        pools.get(pool).ok_or_else(|| CliError::no_such_pool(pool.as_str(), pools.keys()))
+    }
+
     /// The configured policy of a pool, or the error in its configuration.
     pub(super) fn policy(&self, pool: &PoolName) -> Result<Arc<Policy>, String> {
         let built = self.context.the_pool(Some(pool.as_str())).and_then(|pool| {

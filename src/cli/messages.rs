@@ -100,10 +100,6 @@ pub(super) fn ready(instance: &InstanceId, waited: Duration, idle_for: Option<Du
 }
 
 /// A job with services that runs on the instance itself. `in_pool`: the pool has containers, but the job names no image.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "`prepare` learns of services with the containers of a job")
-)]
 pub(super) fn services_ignored(pool: &PoolName, services: usize, in_pool: bool) -> String {
     let what = match services {
         1 => "the job's service is ignored".to_owned(),

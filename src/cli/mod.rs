@@ -1,8 +1,8 @@
 //! Arguments, terminal, messages.
 
 pub mod args;
-#[cfg_attr(not(test), expect(dead_code, reason = "the driver does not start containers yet"))]
 mod container_messages;
+mod containers;
 mod context;
 mod core_dumps;
 pub mod doctor;

@@ -3,10 +3,13 @@
 //! Read once. Only the protocol's own names count: the author of a pipeline can set variables that begin with
 //! `CUSTOM_ENV_`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::core::container::variables::ADDED_BY_RUNNER;
 use crate::core::ids::{AttemptName, NameError, PoolName};
+use crate::core::secret::Secret;
 
 use super::exit::{CodeFile, ExitCodes};
 
@@ -24,6 +27,7 @@ pub struct JobEnv {
     response_file: Option<OsString>,
     state_dir: Option<OsString>,
     pool: Option<OsString>,
+    custom: BTreeMap<&'static str, Secret<String>>,
 }
 
 /// A variable that the runner always sets is missing or invalid.
@@ -44,7 +48,12 @@ impl JobEnv {
     /// Reads the needed variables by name, because a job's environment has hundreds. An empty value counts as none.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name| variable(name).filter(|value| !value.is_empty());
+        let custom = |name: &&'static str| {
+            let value = variable(&format!("CUSTOM_ENV_{name}"))?.into_string().ok()?;
+            Some((*name, Secret::new(value)))
+        };
         Self {
+            custom: ADDED_BY_RUNNER.iter().filter_map(custom).collect(),
             tmpdir: set("TMPDIR"),
             build_failure: set("BUILD_FAILURE_EXIT_CODE"),
             system_failure: set("SYSTEM_FAILURE_EXIT_CODE"),
@@ -75,6 +84,11 @@ impl JobEnv {
     pub fn attempt(&self) -> Result<AttemptName, EnvError> {
         let base = self.tmpdir()?.file_name().unwrap_or_default();
         AttemptName::parse(&base.to_string_lossy()).map_err(EnvError::Attempt)
+    }
+
+    /// One of the variables that the runner adds to those of the job's response, or a job's of the same name.
+    pub fn custom(&self, name: &str) -> Option<String> {
+        self.custom.get(name).map(|value| value.expose().clone())
     }
 
     /// The path of the job's response.

@@ -1,8 +1,8 @@
 //! The contract of every adapter of a port, run against real systems.
 
 mod connector;
-mod engine_containers;
 mod container;
+mod engine_containers;
 #[path = "../support/faulty.rs"]
 mod faulty;
 mod keys;

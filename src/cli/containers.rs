@@ -1,0 +1,100 @@
+//! `prepare`'s part for jobs in containers.
+
+use std::path::Path;
+
+use super::container_messages::container_progress;
+use super::error::CliError;
+use super::job::Call;
+use super::job_dirs::JobDirs;
+use super::{messages, ui};
+use crate::config::PoolConfig;
+use crate::core::container::judge::{JobContext, judge};
+use crate::core::container::spec::ContainerJob;
+use crate::core::container::variables::ADDED_BY_RUNNER;
+use crate::core::ids::PoolName;
+use crate::core::secret::Secret;
+use crate::engine::Engine;
+use crate::engine::container::ContainerError;
+use crate::gitlab::env::JobEnv;
+use crate::gitlab::response::JobResponse;
+use crate::port::attempts::Assignment;
+use crate::provider;
+
+/// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
+///
+/// `configured`: the pool in the configuration, or why that cannot be read.
+pub(super) fn wanted(
+    call: &Call,
+    pool: &PoolName,
+    configured: Result<&PoolConfig, CliError>,
+    response: &JobResponse,
+) -> Result<Option<ContainerJob>, CliError> {
+    let request = &response.containers;
+    let configured = match configured {
+        Ok(configured) => configured,
+        // On the instance itself, a job that names an image would run, and perhaps succeed, in the wrong place.
+        Err(error) if request.image.is_some() => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let found = configured.containers.as_ref().map(|settings| {
+        if provider::find(&configured.provider.kind)?.static_hosts.is_some() {
+            return Err(CliError::say(format!(
+                "pool `{pool}` has static hosts, which do not run jobs in containers yet: remove \
+                 `[pool.{pool}.containers]`"
+            )));
+        }
+        let about = JobContext {
+            single_use: configured.policy.max_use_count == Some(1),
+            registry_auth: text(settings.registry_auth.as_deref())?.map(Secret::new),
+            ca: text(settings.ca.as_deref())?,
+            tmp_project_dir: call.env.custom("RUNNER_TEMP_PROJECT_DIR"),
+            runner_variables: runner_variables(&call.env),
+        };
+        judge(settings, request, &about).map_err(CliError::impossible)
+    });
+    let job = found.transpose()?.flatten();
+    if job.is_none() && !request.services.is_empty() {
+        let in_pool = configured.containers.is_some();
+        ui::tell(&messages::services_ignored(pool, request.services.len(), in_pool));
+    }
+    if job.is_some()
+        && let Some(why) = call.context.host.refusal(pool, &response.facts.key)?
+    {
+        // The runner repeats what has just failed: no machine is taken for that.
+        return Err(CliError::say(why));
+    }
+    Ok(job)
+}
+
+/// Creates a job's containers on its instance.
+pub(super) async fn create(
+    call: &Call,
+    engine: &Engine,
+    response: &JobResponse,
+    assignment: &Assignment,
+    (job, dirs): (&ContainerJob, &JobDirs),
+) -> Result<(), CliError> {
+    let mut tell = |progress| ui::tell(&container_progress(&progress));
+    let dirs = [dirs.builds.as_str(), dirs.cache.as_str()];
+    let created = engine.prepare_container(&call.attempt, assignment, job, &dirs, &mut tell).await;
+    match created {
+        Ok(_) => Ok(()),
+        Err(ContainerError::Impossible(sentence)) => Err(CliError::impossible(sentence)),
+        Err(ContainerError::Unavailable(why)) => {
+            if let Err(problem) = call.context.host.note_refusal(&engine.pool, &response.facts.key, &why) {
+                tracing::warn!(pool = %engine.pool, "cannot note why the job was refused: {problem}");
+            }
+            Err(CliError::say(why))
+        }
+        Err(error) => Err(CliError::system(error)),
+    }
+}
+
+fn text(file: Option<&Path>) -> Result<Option<String>, CliError> {
+    file.map(|file| fs_err::read_to_string(file).map_err(CliError::system)).transpose()
+}
+
+fn runner_variables(env: &JobEnv) -> Vec<(String, Secret<String>)> {
+    let given = |name: &&str| Some(((*name).to_owned(), Secret::new(env.custom(name)?)));
+    ADDED_BY_RUNNER.iter().filter_map(given).collect()
+}
