@@ -226,16 +226,15 @@ main() {
   write_files
   pull_all
   share_all
-  number=1
-  if [ "$last" -gt 0 ]; then
-    connect
-    while [ "$number" -le "$last" ]; do
-      serve "$number" &
-      children="$children $!"
-      number=$((number + 1))
-    done
-  fi
+  [ "$last" = 0 ] || connect
+  # First of all, because it creates the volumes: containers that are created concurrently would conflict.
   (create 0) >/dev/null 2>"$work/error" || broken create "$(message "$work/error")"
+  number=1
+  while [ "$number" -le "$last" ]; do
+    serve "$number" &
+    children="$children $!"
+    number=$((number + 1))
+  done
   for child in $children; do wait "$child"; done
   children='' number=1
   while [ "$number" -le "$last" ]; do
