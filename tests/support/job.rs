@@ -53,8 +53,12 @@ pub struct Job {
     pub steps: Vec<(String, Vec<String>)>,
     pub after_script: Vec<String>,
     pub image: Option<String>,
+    /// More fields of `image`, in the format of the job response.
+    pub image_options: Value,
     /// In the format of the job response.
     pub services: Vec<Value>,
+    /// Registry, user and password of each further entry in `credentials`.
+    pub credentials: Vec<[String; 3]>,
     pub artifacts: Vec<Value>,
     pub cache: Vec<Value>,
     /// Jobs whose artifacts are downloaded.
@@ -84,7 +88,9 @@ impl Job {
             steps: Vec::new(),
             after_script: Vec::new(),
             image: None,
+            image_options: json!({}),
             services: Vec::new(),
+            credentials: Vec::new(),
             artifacts: Vec::new(),
             cache: Vec::new(),
             dependencies: Vec::new(),
@@ -154,6 +160,27 @@ impl Job {
     #[must_use]
     pub fn image(mut self, name: &str) -> Self {
         self.image = Some(name.into());
+        self
+    }
+
+    /// A further field of `image`, such as `entrypoint`.
+    #[must_use]
+    pub fn image_option(mut self, key: &str, value: Value) -> Self {
+        self.image_options[key] = value;
+        self
+    }
+
+    /// A service, as the job response has it.
+    #[must_use]
+    pub fn service(mut self, service: Value) -> Self {
+        self.services.push(service);
+        self
+    }
+
+    /// Registry credentials that GitLab gives to the job.
+    #[must_use]
+    pub fn credential(mut self, registry: &str, user: &str, password: &str) -> Self {
+        self.credentials.push([registry, user, password].map(str::to_owned));
         self
     }
 

@@ -32,13 +32,11 @@ pub fn response(runner: &Runner, job: &Job) -> Value {
         "inputs": {},
         "variables": variables::from_gitlab(runner, job).iter().map(variable).collect::<Vec<_>>(),
         "steps": steps(job, seconds),
-        "image": {"name": job.image.as_deref().unwrap_or_default(), "executor_opts": executor_opts()},
+        "image": image(job),
         "services": job.services.iter().map(service).collect::<Vec<_>>(),
         "artifacts": job.artifacts,
         "cache": job.cache,
-        "credentials": [{
-            "type": "registry", "url": "127.0.0.1:5000", "username": "gitlab-ci-token", "password": job.token,
-        }],
+        "credentials": credentials(job),
         "dependencies": job.dependencies,
         "features": features(),
         "policy_options": {"execution_policy_job": false, "policy_name": ""},
@@ -66,6 +64,23 @@ fn steps(job: &Job, seconds: u64) -> Vec<Value> {
     steps
 }
 
+fn image(job: &Job) -> Value {
+    let mut image =
+        json!({"name": job.image.as_deref().unwrap_or_default(), "executor_opts": executor_opts()});
+    for (key, value) in job.image_options.as_object().into_iter().flatten() {
+        image[key] = value.clone();
+    }
+    image
+}
+
+/// Those of the project's own registry come first.
+fn credentials(job: &Job) -> Value {
+    let own = ["127.0.0.1:5000".to_owned(), "gitlab-ci-token".to_owned(), job.token.clone()];
+    let all = std::iter::once(&own).chain(&job.credentials);
+    let entry = |[url, username, password]: &[String; 3]| json!({"type": "registry", "url": url, "username": username, "password": password});
+    all.map(entry).collect()
+}
+
 fn executor_opts() -> Value {
     json!({"docker": {"platform": "", "user": ""}, "kubernetes": {"user": ""}})
 }
@@ -73,7 +88,9 @@ fn executor_opts() -> Value {
 /// Adds what the runner adds when it writes a service.
 fn service(service: &Value) -> Value {
     let mut service = service.clone();
-    service["executor_opts"] = executor_opts();
+    if service.get("executor_opts").is_none() {
+        service["executor_opts"] = executor_opts();
+    }
     for variable in service.get_mut("variables").and_then(Value::as_array_mut).into_iter().flatten() {
         for flag in ["public", "file", "masked", "raw"] {
             if variable.get(flag).is_none() {

@@ -1,0 +1,34 @@
+//! Jobs in containers: the real binary, a played GitLab Runner, real Podman, and real registries.
+//!
+//! Machines are namespaces with a disk in memory. Needs root; where there is none, every test is skipped and says so.
+#![expect(clippy::print_stderr, reason = "what a failed test leaves to read")]
+#![expect(unreachable_pub, reason = "the modules of a test have interfaces, though no crate exports them")]
+#![expect(clippy::panic, reason = "a wait past its deadline fails the test and says what was seen")]
+
+mod examples;
+mod images;
+mod inside;
+mod machines;
+mod pipelines;
+#[path = "../jobs/place.rs"]
+#[expect(dead_code, reason = "what only jobs on other providers need")]
+mod place;
+mod pool;
+#[path = "../jobs/processes.rs"]
+#[expect(dead_code, reason = "what only jobs on other providers need")]
+mod processes;
+mod registries;
+mod secrets;
+mod services;
+#[path = "../jobs/setting.rs"]
+#[expect(dead_code, reason = "what only jobs on other providers need")]
+mod setting;
+mod shells;
+mod site;
+#[path = "../support/skipped.rs"]
+mod skipped;
+mod stalled;
+mod stopping;
+#[path = "../support/mod.rs"]
+mod support;
+mod yaml;

@@ -1,0 +1,44 @@
+//! A pool whose machines have Podman.
+
+use toml::{Table, Value};
+
+use crate::place::Place;
+use crate::setting::Setting;
+use crate::site::{HOST, MIRROR, Site};
+use crate::support::handle::Handle;
+use crate::support::job::Job;
+use crate::support::record::JobResult;
+
+/// Three machines, each for one job. Images of Docker Hub come from a mirror.
+pub fn setting(site: &Site) -> Setting {
+    containers(site, |_| {})
+}
+
+/// The same, with another table of containers.
+pub fn containers(site: &Site, change: impl FnOnce(&mut Table)) -> Setting {
+    let mut table = Table::new();
+    let mirrors = Table::from_iter([("docker.io".to_owned(), Value::String(format!("http://{MIRROR}")))]);
+    table.insert("mirrors".into(), Value::Table(mirrors));
+    change(&mut table);
+    let setting = Setting::new().pool("builds_dir", "/tmp/builds").pool("cache_dir", "/tmp/cache");
+    let setting =
+        setting.provider("server", "openssh").provider("sshd", site.dir.join("sshd").display().to_string());
+    setting.pool("containers", table)
+}
+
+/// A job in an image of the registry without a password.
+pub fn job(id: u64, image: &str) -> Job {
+    Job::new(id).image(&plain(image))
+}
+
+/// The full name of an image there.
+pub fn plain(image: &str) -> String {
+    format!("{HOST}:5000/{image}")
+}
+
+/// Plays jobs, as many at a time as the pool has machines.
+pub fn run_all(place: &Place, jobs: impl IntoIterator<Item = Job>) -> Vec<JobResult> {
+    let runner = place.runner();
+    let handles: Vec<Handle> = jobs.into_iter().map(|job| runner.start(&job)).collect();
+    handles.into_iter().map(Handle::finish).collect()
+}

@@ -1,0 +1,168 @@
+//! The place of all tests: a network of its own with registries, and what a machine on it starts with.
+//!
+//! It has no trace outside its namespaces and its directory, and it ends with this process, however that ends.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::images;
+use crate::skipped::skipped;
+
+/// The name of the site's first machine, on which all registries are.
+pub const HOST: &str = "registry.test";
+/// Registries by port: without a password, with one, a mirror of the first.
+pub const PLAIN: &str = "registry.test:5000";
+pub const PASSWORD: &str = "registry.test:5001";
+pub const MIRROR: &str = "registry.test:5002";
+/// Nothing listens there.
+pub const STOPPED: &str = "registry.test:5003";
+/// The first port of the proxies that tests make.
+const PROXIES: u16 = 6000;
+/// How many of them there may be.
+const MOST_PROXIES: u16 = 20;
+
+/// The account of `PASSWORD`, and the line of it (`crypt`, `$2y$05$`).
+pub const ACCOUNT: (&str, &str) = ("reader", "a made-up password");
+const HTPASSWD: &str = "reader:$2y$05$greenroomgreenroomgreukbtVYDDmlBUYWrU.or5DiBA1rLozTP6";
+
+#[derive(Debug)]
+pub struct Site {
+    pub dir: PathBuf,
+    /// Ends the site when it is closed.
+    _init: Child,
+    network: File,
+}
+
+static SITE: OnceLock<Option<Site>> = OnceLock::new();
+
+/// A file of the lab.
+pub fn lab(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containers/lab").join(name)
+}
+
+fn succeeds(command: &str) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.status().is_ok_and(|status| status.success())
+}
+
+/// What is missing here for containers.
+fn missing() -> Option<&'static str> {
+    let path = "PATH=$PATH:/usr/sbin:/sbin";
+    let has = |program: &str| succeeds(&format!("{path} command -v {program}"));
+    if !rustix::process::getuid().is_root() {
+        return Some("containers: this is not root");
+    }
+    if !succeeds("unshare --mount --pid --net --ipc --uts --fork --mount-proc true") {
+        return Some(
+            "containers: namespaces cannot be made (`unshare --mount --pid --net --ipc --uts --fork`)",
+        );
+    }
+    let programs = ["podman", "crun", "docker-registry", "iptables", "busybox", "ip", "sshd", "dash", "git"];
+    (!programs.into_iter().all(has))
+        .then_some("containers: one of Podman, crun, docker-registry, iptables, BusyBox, OpenSSH is missing")
+}
+
+/// The site, or none where it cannot be had: the test is skipped then.
+pub fn site() -> Option<&'static Site> {
+    let site = SITE.get_or_init(|| missing().is_none().then(Site::begin)).as_ref();
+    if site.is_none() {
+        skipped(missing().unwrap_or("containers: the lab does not start"));
+    }
+    site
+}
+
+impl Site {
+    fn begin() -> Self {
+        let dir = tempfile::Builder::new().prefix("greenroom-site-").tempdir().expect("a directory").keep();
+        let registry = dir.join("registry");
+        images::publish_all(&registry, &dir.join("work"));
+        Self::lay_out(&dir, &registry);
+        let mut init = Command::new("unshare")
+            .args(["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "sh"])
+            .arg(lab("site"))
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare starts");
+        let mut line = String::new();
+        BufReader::new(init.stdout.take().expect("a pipe")).read_line(&mut line).expect("its word");
+        assert_eq!(line, "up\n", "the site does not start: {}", dir.display());
+        let children = format!("/proc/{0}/task/{0}/children", init.id());
+        let pid = fs::read_to_string(children).expect("unshare has a child").trim().to_owned();
+        fs::write(dir.join("pid"), &pid).expect("the site's process");
+        let network = File::open(format!("/proc/{pid}/ns/net")).expect("the site's network");
+        Self { dir, _init: init, network }
+    }
+
+    /// What its own processes and machines read.
+    fn lay_out(dir: &Path, registry: &Path) {
+        let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("a file of the site");
+        for name in ["sshd", "init", "gitlab-runner"] {
+            fs::copy(lab(name), dir.join(name)).expect("a file of the lab");
+        }
+        fs::create_dir(dir.join("etc")).expect("a folder");
+        fs::create_dir(dir.join("store")).expect("a folder");
+        write("hosts", &format!("127.0.0.1 localhost\n198.18.0.1 {HOST}\n"));
+        write("htpasswd", HTPASSWD);
+        let serve = |name: &str, port: u16, storage: &Path, more: &str| {
+            let text = format!(
+                "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
+                 http: {{addr: '198.18.0.1:{port}', secret: lab}}\n{more}",
+                storage.display()
+            );
+            write(name, &text);
+        };
+        serve("plain.yml", 5000, registry, "");
+        let file = dir.join("htpasswd");
+        serve(
+            "password.yml",
+            5001,
+            registry,
+            &format!("auth: {{htpasswd: {{realm: lab, path: {}}}}}\n", file.display()),
+        );
+        serve("mirror.yml", 5002, &dir.join("mirrored"), "proxy: {remoteurl: 'http://198.18.0.1:5000'}\n");
+        write("etc/policy.json", "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n");
+        write(
+            "etc/containers.conf",
+            "[containers]\ncgroups = \"disabled\"\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
+             [engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n[network]\nnetwork_backend = \"netavark\"\n",
+        );
+        write(
+            "etc/storage.conf",
+            "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n",
+        );
+        let ports = (5000..=5003).chain(PROXIES..PROXIES + MOST_PROXIES);
+        let insecure =
+            ports.map(|port| format!("[[registry]]\nlocation = \"{HOST}:{port}\"\ninsecure = true\n"));
+        write("etc/registries.conf", &insecure.collect::<String>());
+    }
+
+    /// Does something in the site's network, on a thread of its own.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let moved = scope.spawn(|| {
+                move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("its network");
+                work()
+            });
+            moved.join().expect("work in the site's network")
+        })
+    }
+
+    /// A listener on a port that machines reach, and the name of the registry that it plays.
+    pub fn listen(&self) -> (TcpListener, String) {
+        let free = |port| TcpListener::bind(("198.18.0.1", port)).ok();
+        let listener = self.inside(|| (PROXIES..PROXIES + MOST_PROXIES).find_map(free)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        (listener, format!("{HOST}:{port}"))
+    }
+}
