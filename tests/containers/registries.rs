@@ -112,7 +112,11 @@ fn what_the_pool_does_not_allow_takes_no_machine() {
 #[test]
 fn a_registry_that_is_down_is_no_fault_of_the_job_and_the_repeats_answer_quickly() {
     let Some(site) = site() else { return };
-    let place = setting(site).open();
+    // All three tries may take longer than the test waits.
+    let setting = containers(site, |table| {
+        table.insert("pull_timeout".into(), "12s".into());
+    });
+    let place = setting.open();
     let result = place.run(&Job::new(1).image(&format!("{STOPPED}/ash:1")));
     result.expect_outcome(&Outcome::RunnerSystemFailure);
     let prepares: Vec<_> = result.calls.iter().filter(|call| call.name() == "prepare").collect();
