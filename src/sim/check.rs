@@ -352,9 +352,12 @@ fn thrown_away(world: &mut World, machine: usize, state: &PoolState, drained: &I
     let Some(cut) = world.scenario.windows.open(Fault::NetworkCut, world.now) else { return };
     let now = world.stamp(machine);
     let since_cut = Duration::from_millis(world.now - cut.from).min(HOLD);
+    // One that the provider has lost meanwhile says nothing about the network.
     let is_silent = |i: &Instance| {
-        let kept = i.phase == Phase::Ready || i.since == now;
-        kept && i.unreachable.as_ref().is_some_and(|why| now.since(why.since) < since_cut)
+        let just_now = i.since == now
+            && matches!(&i.phase, Phase::Draining { reason: DrainReason::Unresponsive { .. } });
+        (i.phase == Phase::Ready || just_now)
+            && i.unreachable.as_ref().is_some_and(|why| now.since(why.since) < since_cut)
     };
     let silent = state.instances.values().filter(|i| is_silent(i)).count();
     if silent >= 3 && state.instance(drained).is_some_and(is_silent) {
