@@ -10,45 +10,41 @@ use super::{messages, ui};
 use crate::config::PoolConfig;
 use crate::core::container::judge::{JobContext, judge};
 use crate::core::container::spec::ContainerJob;
-use crate::core::container::variables::ADDED_BY_RUNNER;
 use crate::core::ids::PoolName;
 use crate::core::secret::Secret;
 use crate::engine::Engine;
 use crate::engine::container::ContainerError;
-use crate::gitlab::env::JobEnv;
+use crate::gitlab::env::added_by_runner;
 use crate::gitlab::response::JobResponse;
 use crate::port::attempts::Assignment;
 use crate::provider;
 
 /// The containers of a job, or `None` if it runs on the instance itself. Judged before the job takes an instance.
 ///
-/// `configured`: the pool in the configuration, or why that cannot be read.
+/// `configured`: the pool in the configuration, unless that cannot be read.
 pub(super) fn wanted(
     call: &Call,
     pool: &PoolName,
-    configured: Result<&PoolConfig, CliError>,
+    configured: Option<&PoolConfig>,
     response: &JobResponse,
 ) -> Result<Option<ContainerJob>, CliError> {
     let request = &response.containers;
     let configured = match configured {
-        Ok(configured) => configured,
+        Some(configured) => configured,
         // On the instance itself, a job that names an image would run, and perhaps succeed, in the wrong place.
-        Err(error) if request.image.is_some() => return Err(error),
-        Err(_) => return Ok(None),
+        None if request.image.is_some() => call.in_config(pool)?,
+        None => return Ok(None),
     };
     let found = configured.containers.as_ref().map(|settings| {
-        if provider::find(&configured.provider.kind)?.static_hosts.is_some() {
-            return Err(CliError::say(format!(
-                "pool `{pool}` has static hosts, which do not run jobs in containers yet: remove \
-                 `[pool.{pool}.containers]`"
-            )));
+        let launches = provider::find(&configured.provider.kind)?.static_hosts.is_none();
+        if let Some(objection) = call.context.config()?.objection(configured, launches) {
+            return Err(CliError::config(objection.into()));
         }
         let about = JobContext {
             single_use: configured.policy.max_use_count == Some(1),
             registry_auth: text(settings.registry_auth.as_deref())?.map(Secret::new),
             ca: text(settings.ca.as_deref())?,
-            tmp_project_dir: call.env.custom("RUNNER_TEMP_PROJECT_DIR"),
-            runner_variables: runner_variables(&call.env),
+            runner_variables: added_by_runner(|name| std::env::var_os(name)),
         };
         judge(settings, request, &about).map_err(CliError::impossible)
     });
@@ -92,9 +88,4 @@ pub(super) async fn create(
 
 fn text(file: Option<&Path>) -> Result<Option<String>, CliError> {
     file.map(|file| fs_err::read_to_string(file).map_err(CliError::system)).transpose()
-}
-
-fn runner_variables(env: &JobEnv) -> Vec<(String, Secret<String>)> {
-    let given = |name: &&str| Some(((*name).to_owned(), Secret::new(env.custom(name)?)));
-    ADDED_BY_RUNNER.iter().filter_map(given).collect()
 }

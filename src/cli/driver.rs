@@ -60,7 +60,7 @@ pub(super) async fn prepare(
     let pool = call.pool(option.pool.as_deref(), &response)?;
     call.context.note_config();
     let configured = call.configured(&pool);
-    let containers = containers::wanted(&call, &pool, call.in_config(&pool), &response)?;
+    let containers = containers::wanted(&call, &pool, configured, &response)?;
     let shell = configured.map_or(Shell::Bash, |pool| pool.shell);
     let dirs = configured.and_then(|pool| JobDirs::of(pool, &call.context.state_path).ok());
     let record = AttemptRecord {

@@ -3,11 +3,10 @@
 //! Read once. Only the protocol's own names count: the author of a pipeline can set variables that begin with
 //! `CUSTOM_ENV_`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::core::container::variables::ADDED_BY_RUNNER;
+use crate::core::container::variables::{ADDED_BY_RUNNER, Environment};
 use crate::core::ids::{AttemptName, NameError, PoolName};
 use crate::core::secret::Secret;
 
@@ -27,7 +26,6 @@ pub struct JobEnv {
     response_file: Option<OsString>,
     state_dir: Option<OsString>,
     pool: Option<OsString>,
-    custom: BTreeMap<&'static str, Secret<String>>,
 }
 
 /// A variable that the runner always sets is missing or invalid.
@@ -48,12 +46,7 @@ impl JobEnv {
     /// Reads the needed variables by name, because a job's environment has hundreds. An empty value counts as none.
     pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name| variable(name).filter(|value| !value.is_empty());
-        let custom = |name: &&'static str| {
-            let value = variable(&format!("CUSTOM_ENV_{name}"))?.into_string().ok()?;
-            Some((*name, Secret::new(value)))
-        };
         Self {
-            custom: ADDED_BY_RUNNER.iter().filter_map(custom).collect(),
             tmpdir: set("TMPDIR"),
             build_failure: set("BUILD_FAILURE_EXIT_CODE"),
             system_failure: set("SYSTEM_FAILURE_EXIT_CODE"),
@@ -86,11 +79,6 @@ impl JobEnv {
         AttemptName::parse(&base.to_string_lossy()).map_err(EnvError::Attempt)
     }
 
-    /// One of the variables that the runner adds to those of the job's response, or a job's of the same name.
-    pub fn custom(&self, name: &str) -> Option<String> {
-        self.custom.get(name).map(|value| value.expose().clone())
-    }
-
     /// The path of the job's response.
     pub fn response_file(&self) -> Result<&Path, EnvError> {
         self.response_file.as_deref().map(Path::new).ok_or(EnvError::Unset { name: "JOB_RESPONSE_FILE" })
@@ -116,6 +104,15 @@ impl JobEnv {
         let Some(pool) = &self.pool else { return Ok(None) };
         PoolName::parse(&pool.to_string_lossy()).map(Some).map_err(EnvError::Pool)
     }
+}
+
+/// The variables that the runner adds to those of the job's response. A job's variable of the same name replaces one.
+pub fn added_by_runner(variable: impl Fn(&str) -> Option<OsString>) -> Environment {
+    let given = |name: &&str| {
+        let value = variable(&format!("CUSTOM_ENV_{name}"))?.into_string().ok()?;
+        Some(((*name).to_owned(), Secret::new(value)))
+    };
+    ADDED_BY_RUNNER.iter().filter_map(given).collect()
 }
 
 #[cfg(test)]

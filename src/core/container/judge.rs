@@ -8,7 +8,7 @@ use super::pull;
 use super::request::{ContainerRequest, ImageRequest, ServiceRequest};
 use super::settings::{ContainerSettings, Mode, Privileged, Umask};
 use super::spec::{ContainerJob, ContainerSpec, ServiceSpec};
-use super::variables::{AUTH_CONFIG, Environment, JobVariables};
+use super::variables::{AUTH_CONFIG, Environment, FILES_DIR, JobVariables};
 use crate::core::glob::Glob;
 use crate::core::secret::Secret;
 use crate::core::text::clean_line;
@@ -25,8 +25,6 @@ pub struct JobContext {
     pub registry_auth: Option<Secret<String>>,
     /// PEM certificates that registries' own are verified with.
     pub ca: Option<String>,
-    /// The directory of the job's file variables on the instance.
-    pub tmp_project_dir: Option<String>,
     /// The runner's values of [`super::variables::ADDED_BY_RUNNER`].
     pub runner_variables: Environment,
 }
@@ -47,8 +45,9 @@ pub fn judge(
             request.services.len()
         ));
     }
-    let variables =
-        JobVariables::new(&request.variables, &about.runner_variables, about.tmp_project_dir.as_deref());
+    let files = about.runner_variables.iter().find(|(name, _)| name == FILES_DIR);
+    let files = files.map(|(_, path)| path.expose().as_str());
+    let variables = JobVariables::new(&request.variables, &about.runner_variables, files);
     let registry_auth = about.registry_auth.as_ref().map(|text| text.expose().as_str());
     let logins = Logins::new(variables.value(AUTH_CONFIG), registry_auth, &request.credentials);
     let mut remarks = logins.remarks.clone();

@@ -8,6 +8,9 @@ use crate::core::secret::Secret;
 /// Credentials of registries, in the format of Docker's `config.json`.
 pub const AUTH_CONFIG: &str = "DOCKER_AUTH_CONFIG";
 
+/// The runner's directory of a job's file variables.
+pub const FILES_DIR: &str = "RUNNER_TEMP_PROJECT_DIR";
+
 /// Variables that GitLab Runner adds to those of the job's response: its own, and those that operators usually set in
 /// `[[runners]] environment`. Services get them, too. The list is closed, because the runner also adds the secrets of
 /// `secrets:`.
@@ -21,7 +24,7 @@ pub const ADDED_BY_RUNNER: &[&str] = &[
     "CI_RUNNER_SHORT_TOKEN",
     "CI_RUNNER_VERSION",
     "CI_SHARED_ENVIRONMENT",
-    "RUNNER_TEMP_PROJECT_DIR",
+    FILES_DIR,
     "FF_DISABLE_UMASK_FOR_DOCKER_EXECUTOR",
     "FF_NETWORK_PER_BUILD",
     "FF_USE_INIT_WITH_DOCKER_EXECUTOR",

@@ -56,6 +56,6 @@ impl LocalHost {
         // Notes only save time: those that cannot be read count as missing.
         let all: Vec<Refusal> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let now = self.now();
-        Ok(all.into_iter().filter(|refusal| now.since(refusal.at.seen_from(now)) < KEPT).collect())
+        Ok(all.into_iter().filter(|refusal| now.age_of(refusal.at) < KEPT).collect())
     }
 }
