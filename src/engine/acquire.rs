@@ -172,7 +172,7 @@ impl Engine {
             }
             Err(error) => {
                 // The job log shows the cause. What stays behind ends with the attempt.
-                if let Err(problem) = call.give_back().await {
+                if let Err(problem) = self.give_back(attempt, false).await {
                     tracing::warn!(pool = %self.pool, %attempt, "cannot release its request: {problem}");
                 }
                 Err(error)
@@ -240,7 +240,7 @@ impl Call<'_> {
             let Some(waiting) = state.waiting_for(self.attempt) else {
                 // A keeper took this call for dead and dropped its request, keeping its place in the queue; or another
                 // attempt of the job came in between.
-                self.refuse_closed().await?;
+                self.engine.refuse_closed(self.attempt).await?;
                 state = self.engine.request(ask, &state).await?;
                 continue;
             };
@@ -257,7 +257,7 @@ impl Call<'_> {
         let host = &self.engine.host;
         host.attempts.assign(self.attempt, Some(assignment)).await?;
         // RACE: `cleanup` sets the mark first and then releases; this call commits first and then checks the mark.
-        self.refuse_closed().await?;
+        self.engine.refuse_closed(self.attempt).await?;
         let within = assignment.timeouts.start_within;
         let shell = self.record.execution.shell();
         let builds_dir = self.record.builds_dir.clone();
@@ -269,18 +269,10 @@ impl Call<'_> {
             Either::Left((answer, _)) => Ok(answer),
             Either::Right((woken, _)) => {
                 if woken == WakeReason::Message {
-                    self.refuse_closed().await?;
+                    self.engine.refuse_closed(self.attempt).await?;
                 }
                 Err(stopped(woken))
             }
-        }
-    }
-
-    /// Ends the call if `cleanup` or a newer attempt of the job has closed its attempt.
-    async fn refuse_closed(&self) -> Result<(), AcquireError> {
-        match self.engine.host.attempts.closed(self.attempt).await? {
-            Some(closed) => Err(AcquireError::Closed(closed)),
-            None => Ok(()),
         }
     }
 
@@ -304,7 +296,7 @@ impl Call<'_> {
             WakeReason::Message | WakeReason::Timeout => {}
             woken => return Err(stopped(woken)),
         }
-        self.refuse_closed().await
+        Ok(self.engine.refuse_closed(self.attempt).await?)
     }
 
     async fn reject(
@@ -389,18 +381,6 @@ impl Call<'_> {
             self.refusals.extend(news.iter().map(|p| (p.offering.clone(), p.refusal.at)));
             (self.report)(Progress::Unavailable(news));
         }
-    }
-
-    /// After an error the attempt has no grant; the job keeps its place for a retry.
-    async fn give_back(&self) -> Result<(), AcquireError> {
-        let leaving = Release { how: End::GivenBack, used: false, closing: false };
-        let decide = |s: &PoolState| request::release(s, self.attempt, leaving, self.engine.now());
-        let committed = self.engine.commit(decide).await?;
-        if !committed.events.is_empty() {
-            self.engine.host.attempts.assign(self.attempt, None).await.ok();
-            self.engine.summon().await?;
-        }
-        Ok(())
     }
 }
 

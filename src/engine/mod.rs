@@ -88,6 +88,14 @@ impl Engine {
         })
     }
 
+    /// Ends a `prepare` whose attempt `cleanup` or a newer attempt of the job has closed.
+    pub(crate) async fn refuse_closed(&self, attempt: &AttemptName) -> Result<(), HostError> {
+        match self.host.attempts.closed(attempt).await? {
+            Some(closed) => Err(HostError::Closed { attempt: attempt.clone(), closed }),
+            None => Ok(()),
+        }
+    }
+
     /// Wakes the keeper, or starts one.
     pub(crate) async fn summon(&self) -> Result<(), HostError> {
         self.host.wakeups.wake_keeper(&self.pool).await;

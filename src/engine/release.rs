@@ -1,4 +1,4 @@
-//! `cleanup`: the attempt ends, and its slot goes to the next job.
+//! An attempt gives its slot to the next job: in `cleanup`, or in a `prepare` that failed.
 
 use super::{Engine, EngineError};
 use crate::core::attempt::End;
@@ -26,5 +26,18 @@ impl Engine {
             return Ok(None);
         }
         Ok(self.summon().await.err())
+    }
+
+    /// After this, the attempt has no grant. Its job keeps its place in the queue for a retry.
+    ///
+    /// `used`: whether the instance may bear traces of the job.
+    pub(crate) async fn give_back(&self, attempt: &AttemptName, used: bool) -> Result<(), EngineError> {
+        let leaving = Release { how: End::GivenBack, used, closing: false };
+        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
+        if !self.commit(decide).await?.events.is_empty() {
+            self.host.attempts.assign(attempt, None).await.ok();
+            self.summon().await?;
+        }
+        Ok(())
     }
 }

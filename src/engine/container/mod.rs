@@ -14,19 +14,18 @@ use futures_util::future::{Either, select};
 pub use self::progress::ContainerProgress;
 use self::progress::Watcher;
 use super::{Engine, EngineError};
-use crate::core::attempt::{Closed, End};
+use crate::core::attempt::Closed;
 use crate::core::container::name::{ContainerName, JobContainer};
 use crate::core::container::settings::Umask;
 use crate::core::container::spec::ContainerJob;
 use crate::core::ids::AttemptName;
-use crate::core::instance::{DrainReason, Release};
+use crate::core::instance::DrainReason;
 use crate::core::plan::request;
 use crate::core::pool::PoolState;
 use crate::core::time::Pretty;
 use crate::port::attempts::Assignment;
 use crate::port::connector::{ConnectError, RemoteCommand, StageEnd};
 use crate::port::host_error::HostError;
-use crate::port::store::StoreError;
 use crate::port::wakeups::WakeReason;
 
 /// What the script needs beside pulls and services.
@@ -54,12 +53,6 @@ pub enum ContainerError {
     Trouble(#[from] EngineError),
 }
 
-impl From<StoreError> for ContainerError {
-    fn from(error: StoreError) -> Self {
-        Self::Trouble(error.into())
-    }
-}
-
 impl From<HostError> for ContainerError {
     fn from(error: HostError) -> Self {
         match error {
@@ -84,7 +77,7 @@ impl Engine {
     ) -> Result<JobContainer, ContainerError> {
         let prepared = self.create_containers(attempt, assignment, job, dirs, tell).await;
         if let Err(error) = &prepared
-            && let Err(problem) = self.give_back_used(attempt, assignment, error).await
+            && let Err(problem) = self.part_with(attempt, assignment, error).await
         {
             // The job log shows the cause. What stays behind ends with the attempt.
             tracing::warn!(pool = %self.pool, %attempt, "cannot release its instance: {problem}");
@@ -114,7 +107,7 @@ impl Engine {
         let ended = match select(run, self.host.wakeups.stopped(attempt)).await {
             Either::Left((ended, _)) => ended,
             Either::Right((woken, _)) => {
-                self.refuse_closed_container(attempt).await?;
+                self.refuse_closed(attempt).await?;
                 return Err(match woken {
                     WakeReason::RunnerGone => ContainerError::RunnerGone,
                     _ => ContainerError::Stopped,
@@ -134,19 +127,12 @@ impl Engine {
         let assigned = Assignment { container: Some(container.clone()), ..assignment.clone() };
         self.host.attempts.assign(attempt, Some(&assigned)).await?;
         // RACE: `cleanup` sets the mark first and then releases; this call assigns first and then checks the mark.
-        self.refuse_closed_container(attempt).await?;
+        self.refuse_closed(attempt).await?;
         Ok(container)
     }
 
-    async fn refuse_closed_container(&self, attempt: &AttemptName) -> Result<(), ContainerError> {
-        match self.host.attempts.closed(attempt).await? {
-            Some(closed) => Err(ContainerError::Closed(closed)),
-            None => Ok(()),
-        }
-    }
-
     /// Releases the instance of a job that got no container, and drains it if the fault is its own.
-    async fn give_back_used(
+    async fn part_with(
         &self,
         attempt: &AttemptName,
         assignment: &Assignment,
@@ -158,13 +144,7 @@ impl Engine {
                 |s: &PoolState| request::withdraw(s, &assignment.instance, reason.clone(), self.now());
             self.commit(decide).await?;
         }
-        let leaving = Release { how: End::GivenBack, used: true, closing: false };
-        let decide = |s: &PoolState| request::release(s, attempt, leaving, self.now());
-        if !self.commit(decide).await?.events.is_empty() {
-            self.host.attempts.assign(attempt, None).await.ok();
-            self.summon().await?;
-        }
-        Ok(())
+        self.give_back(attempt, true).await
     }
 }
 
