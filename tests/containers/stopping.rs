@@ -12,6 +12,7 @@ use crate::processes::{Kind, wait_for};
 use crate::site::site;
 use crate::support::attempt::Attempt;
 use crate::support::job::Job;
+use crate::support::process::LiveCall;
 use crate::support::record::{CallRecord, Outcome};
 
 /// Arguments that no other process has.
@@ -34,6 +35,16 @@ fn begun(place: &Place, job: &Job) -> Attempt {
     let attempt = place.prepared_as(job);
     assert_eq!(attempt.run_stage("get_sources").exit_code(), Some(0));
     attempt
+}
+
+/// A job whose script runs and stays busy.
+fn running(place: &Place, image: &str, script: &str) -> (Attempt, Inside, LiveCall) {
+    let attempt = begun(place, &busy(1, image));
+    let inside = Inside::of(place, &attempt);
+    let run = attempt.start_run("build_script", script);
+    run.wait_for_output("busy", SOON);
+    inside.wait_for(place, MARK);
+    (attempt, inside, run)
 }
 
 /// Nothing of the script is left, and the job's next stage finds its file.
@@ -61,11 +72,7 @@ fn a_stopped_script_leaves_no_process_and_its_files() {
     let Some(site) = site() else { return };
     for (image, script) in [("bash:1", BUSY), ("ash:1", BUSY), ("exec:1", BUSY), ("ash:1", DEAF)] {
         let place = setting(site).open();
-        let attempt = begun(&place, &busy(1, image));
-        let inside = Inside::of(&place, &attempt);
-        let run = attempt.start_run("build_script", script);
-        run.wait_for_output("busy", SOON);
-        inside.wait_for(&place, MARK);
+        let (attempt, inside, run) = running(&place, image, script);
         run.signal_group(Signal::TERM);
         let run = run.wait(SOON);
         assert_eq!(run.exit_code(), Some(2), "{image}: {}", run.stderr_text());
@@ -116,11 +123,7 @@ fn a_job_that_is_cancelled_at_any_time_gives_its_machine_back() {
 fn a_script_whose_run_is_killed_ends() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
-    let attempt = begun(&place, &busy(1, "ash:1"));
-    let inside = Inside::of(&place, &attempt);
-    let run = attempt.start_run("build_script", BUSY);
-    run.wait_for_output("busy", SOON);
-    inside.wait_for(&place, MARK);
+    let (attempt, inside, run) = running(&place, "ash:1", BUSY);
     run.kill9();
     run.wait_exit(SOON);
     expect_ended(&place, &attempt, &inside);
@@ -130,11 +133,7 @@ fn a_script_whose_run_is_killed_ends() {
 fn a_script_whose_link_is_killed_ends_before_the_next_stage() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
-    let attempt = begun(&place, &busy(1, "ash:1"));
-    let inside = Inside::of(&place, &attempt);
-    let run = attempt.start_run("build_script", BUSY);
-    run.wait_for_output("busy", SOON);
-    inside.wait_for(&place, MARK);
+    let (attempt, inside, run) = running(&place, "ash:1", BUSY);
     for link in place.of_kind(Kind::Link) {
         link.kill9();
     }
@@ -159,10 +158,7 @@ fn a_job_whose_runner_is_killed_gives_its_machine_back() {
 fn a_container_that_is_killed_ends_its_stage_and_the_next_one_starts_it_again() {
     let Some(site) = site() else { return };
     let place = setting(site).open();
-    let attempt = begun(&place, &busy(1, "ash:1"));
-    let inside = Inside::of(&place, &attempt);
-    let run = attempt.start_run("build_script", BUSY);
-    run.wait_for_output("busy", SOON);
+    let (attempt, inside, run) = running(&place, "ash:1", BUSY);
     inside.sh("podman kill --all");
     let run = run.wait(SOON);
     assert_ne!(run.exit_code(), Some(0), "{}", run.stderr_text());
