@@ -3,11 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use greenroom::core::execution::Shell;
 use greenroom::port::connector::{Stage, StageEnd};
 
 use super::world::{Guest, Way, first_process, inside, is_inside, processes};
 use crate::link::{only_link, until_ready};
-use crate::linked::support::{eventually, kill, lives, never};
+use crate::linked::support::{eventually, kill, lives, never, stage};
 
 #[tokio::test]
 #[ignore = "runs in namespaces"]
@@ -38,6 +39,27 @@ async fn a_container_starts_while_a_stage_runs_on_the_guest_and_then_reads_the_s
     let (end, _) = guest.run_in(Way::Link, &name, "exit 4\n").await;
     assert_eq!(end, StageEnd::Exited(4));
     assert_eq!(first_process(&name), Some(second), "no other one was started");
+}
+
+#[tokio::test]
+#[ignore = "runs in namespaces"]
+async fn a_stage_on_the_guest_runs_while_a_container_still_starts() {
+    if !is_inside() {
+        return;
+    }
+    let guest = Guest::start().await;
+    let name = Guest::create("ash", &[]);
+    let path = format!("/run/greenroom/{name}.lock");
+    fs::create_dir_all("/run/greenroom").unwrap();
+    let lock = fs::File::create(&path).unwrap();
+    lock.lock().unwrap();
+    let starts = format!("grep -qs {path} /proc/[0-9]*/cmdline");
+    guest.beside(&name, &format!("until {starts}; do sleep 0.02; done\n")).await;
+    let (end, kept) = guest.run(Way::Link, stage(Shell::Bash, format!("{starts}\n")), never()).await;
+    assert_eq!(end.unwrap(), StageEnd::Exited(0), "it starts no more: {kept:?}");
+    drop(lock);
+    let (end, _) = guest.run_in(Way::Link, &name, "exit 3\n").await;
+    assert_eq!(end, StageEnd::Exited(3));
 }
 
 #[tokio::test]
