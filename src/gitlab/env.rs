@@ -177,6 +177,15 @@ mod tests {
     }
 
     #[test]
+    fn of_the_jobs_variables_only_the_runners_own_are_added() {
+        let set = [("CUSTOM_ENV_CI_BUILDS_DIR", "/b"), ("CUSTOM_ENV_SECRET", "s"), ("CI_PROJECT_DIR", "/p")];
+        let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        let added: Vec<_> =
+            added_by_runner(value).into_iter().map(|(k, v)| (k, v.expose().clone())).collect();
+        assert_eq!(added, [("CI_BUILDS_DIR".to_owned(), "/b".to_owned())]);
+    }
+
+    #[test]
     fn no_secret_of_the_job_is_kept() {
         let env =
             env(&[("CUSTOM_ENV_CI_JOB_TOKEN", "glcbt-1"), ("PASSWORD", "hunter2"), ("TMPDIR", "/tmp/a")]);
