@@ -17,6 +17,7 @@ mod pool;
 #[path = "../jobs/processes.rs"]
 #[expect(dead_code, reason = "what only jobs on other providers need")]
 mod processes;
+mod proxy;
 mod registries;
 mod secrets;
 mod services;
@@ -27,7 +28,6 @@ mod shells;
 mod site;
 #[path = "../support/skipped.rs"]
 mod skipped;
-mod stalled;
 mod stopping;
 #[path = "../support/mod.rs"]
 mod support;

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
+use crate::proxy::{Fault, Proxy};
 use crate::site::{ACCOUNT, PASSWORD, STOPPED, site};
-use crate::stalled::StalledRegistry;
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
@@ -132,13 +132,39 @@ fn a_registry_that_is_down_is_no_fault_of_the_job_and_the_repeats_answer_quickly
 }
 
 #[test]
+fn a_rate_limit_is_named_and_no_fault_of_the_job() {
+    let Some(site) = site() else { return };
+    let mut setting = setting(site);
+    // Podman itself repeats its requests for a minute.
+    setting.patience *= 5;
+    let place = setting.open();
+    let proxy = Proxy::new(site, Fault::Status("429 Too Many Requests", u32::MAX));
+    let attempt = place.runner().attempt(&Job::new(1).image(&format!("{}/ash:1", proxy.registry)));
+    attempt.config();
+    let prepare = attempt.prepare();
+    assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
+    assert!(prepare.stderr_text().contains("limits the rate"), "{}", prepare.stderr_text());
+    assert!(proxy.seen() >= 3, "{} requests", proxy.seen());
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
+}
+
+#[test]
+fn a_registry_that_recovers_within_three_tries_serves_the_job() {
+    let Some(site) = site() else { return };
+    let place = setting(site).open();
+    let proxy = Proxy::new(site, Fault::Status("503 Service Unavailable", 2));
+    let result = place.run(&Job::new(1).image(&format!("{}/ash:1", proxy.registry)));
+    result.expect_outcome(&Outcome::Success);
+}
+
+#[test]
 fn a_registry_that_stalls_is_given_up_after_pull_timeout() {
     let Some(site) = site() else { return };
     let setting = containers(site, |table| {
         table.insert("pull_timeout".into(), "3s".into());
     });
     let place = setting.open();
-    let stalled = StalledRegistry::new(site);
+    let stalled = Proxy::new(site, Fault::Stall);
     let attempt = place.runner().attempt(&Job::new(1).image(&format!("{}/ash:1", stalled.registry)));
     attempt.config();
     let prepare = attempt.prepare();
