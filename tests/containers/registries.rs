@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::place::Place;
 use crate::pool::{containers, job, plain, setting};
 use crate::proxy::{Fault, Proxy};
-use crate::site::{ACCOUNT, PASSWORD, STOPPED, site};
+use crate::site::{ACCOUNT, PASSWORD, STOPPED, TLS, site};
 use crate::support::job::Job;
 use crate::support::record::{JobResult, Outcome};
 
@@ -129,6 +129,25 @@ fn a_registry_that_is_down_is_no_fault_of_the_job_and_the_repeats_answer_quickly
     }
     assert_eq!(place.grants().len(), 1, "{}", result.describe());
     place.expect_sound();
+}
+
+#[test]
+fn a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so() {
+    let Some(site) = site() else { return };
+    let image = format!("{TLS}/ash:1");
+    let trusting = containers(site, |table| {
+        table.insert("ca".into(), site.dir.join("ca.pem").display().to_string().into());
+    });
+    trusting.open().run(&Job::new(1).image(&image)).expect_outcome(&Outcome::Success);
+    let place = setting(site).open();
+    let attempt = place.runner().attempt(&Job::new(1).image(&image));
+    attempt.config();
+    let prepare = attempt.prepare();
+    assert_eq!(prepare.exit_code(), Some(2), "{}", prepare.stderr_text());
+    for said in [TLS, "certificate", "`ca`"] {
+        assert!(prepare.stderr_text().contains(said), "{said}: {}", prepare.stderr_text());
+    }
+    assert_eq!(attempt.cleanup().exit_code(), Some(0));
 }
 
 #[test]

@@ -17,12 +17,14 @@ use crate::skipped::skipped;
 
 /// The name of the site's first machine, on which all registries are.
 pub const HOST: &str = "registry.test";
-/// Registries by port: without a password, with one, a mirror of the first.
+/// Registries by port, all without TLS but the last: without a password, with one, a mirror of the first.
 pub const PLAIN: &str = "registry.test:5000";
 pub const PASSWORD: &str = "registry.test:5001";
 pub const MIRROR: &str = "registry.test:5002";
 /// Nothing listens there.
 pub const STOPPED: &str = "registry.test:5003";
+/// Its certificate is `ca.pem`, which no machine knows.
+pub const TLS: &str = "registry.test:5004";
 /// The first port of the proxies that tests make.
 const PROXIES: u16 = 6000;
 /// How many of them there may be.
@@ -65,9 +67,11 @@ fn missing() -> Option<&'static str> {
             "containers: namespaces cannot be made (`unshare --mount --pid --net --ipc --uts --fork`)",
         );
     }
-    let programs = ["podman", "crun", "docker-registry", "iptables", "busybox", "ip", "sshd", "dash", "git"];
-    (!programs.into_iter().all(has))
-        .then_some("containers: one of Podman, crun, docker-registry, iptables, BusyBox, OpenSSH is missing")
+    let programs =
+        ["podman", "crun", "docker-registry", "iptables", "busybox", "ip", "sshd", "dash", "git", "openssl"];
+    (!programs.into_iter().all(has)).then_some(
+        "containers: one of Podman, crun, docker-registry, iptables, BusyBox, OpenSSH, OpenSSL is missing",
+    )
 }
 
 /// The site, or none where it cannot be had: the test is skipped then.
@@ -77,6 +81,17 @@ pub fn site() -> Option<&'static Site> {
         skipped(missing().unwrap_or("containers: the lab does not start"));
     }
     site
+}
+
+/// Makes a key and a certificate for the site's registries; their files.
+fn certificate(dir: &Path) -> [String; 2] {
+    let [key, ca] = ["key.pem", "ca.pem"].map(|name| dir.join(name).display().to_string());
+    let made = succeeds(&format!(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 7 -keyout '{key}' -out '{ca}' \
+         -subj '/CN={HOST}' -addext 'subjectAltName=DNS:{HOST}'"
+    ));
+    assert!(made, "OpenSSL makes a certificate");
+    [key, ca]
 }
 
 impl Site {
@@ -116,12 +131,14 @@ impl Site {
         let serve = |name: &str, port: u16, storage: &Path, more: &str| {
             let text = format!(
                 "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}, delete: {{enabled: true}}}}\n\
-                 http: {{addr: '198.18.0.1:{port}', secret: lab}}\n{more}",
+                 http:\n  addr: 198.18.0.1:{port}\n  secret: lab\n{more}",
                 storage.display()
             );
             write(name, &text);
         };
         serve("plain.yml", 5000, registry, "");
+        let [key, ca] = certificate(dir);
+        serve("tls.yml", 5004, registry, &format!("  tls: {{certificate: {ca}, key: {key}}}\n"));
         let file = dir.join("htpasswd");
         serve(
             "password.yml",
