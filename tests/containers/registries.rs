@@ -151,6 +151,22 @@ fn a_registry_with_a_certificate_of_its_own_is_trusted_if_the_pool_says_so() {
 }
 
 #[test]
+fn an_instance_whose_disk_is_full_is_replaced() {
+    let Some(site) = site() else { return };
+    let small = site.dir.join("sshd-small").display().to_string();
+    let place = setting(site).provider("sshd", small).open();
+    let result = place.run(&job(1, "big:1"));
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    assert!(result.log_text().contains("the instance's disk is full"), "{}", result.describe());
+    let mut instances: Vec<_> = place.grants().into_iter().map(|(_, instance)| instance).collect();
+    let grants = instances.len();
+    instances.dedup();
+    assert_eq!((instances.len(), grants), (3, 3), "{}", result.describe());
+    place.run(&job(2, "ash:1")).expect_outcome(&Outcome::Success);
+    place.expect_sound();
+}
+
+#[test]
 fn a_rate_limit_is_named_and_no_fault_of_the_job() {
     let Some(site) = site() else { return };
     let mut setting = setting(site);

@@ -127,6 +127,7 @@ impl Site {
         fs::create_dir(dir.join("etc")).expect("a folder");
         fs::create_dir(dir.join("store")).expect("a folder");
         write("hosts", &format!("127.0.0.1 localhost\n198.18.0.1 {HOST}\n"));
+        fs::copy(lab("sshd"), dir.join("sshd-small")).expect("a file of the lab");
         write("htpasswd", HTPASSWD);
         let serve = |name: &str, port: u16, storage: &Path, more: &str| {
             let text = format!(
