@@ -155,3 +155,37 @@ fn twenty_jobs_on_four_machines_all_run_once() {
     assert_eq!(place.grants().len(), 20);
     place.expect_sound();
 }
+
+#[test]
+fn the_job_and_the_pool_choose_the_user_the_volumes_and_the_options() {
+    let Some(site) = site() else { return };
+    let setting = containers(site, |table| {
+        table.insert("volumes".into(), vec!["/shared"].into());
+        table.insert("extra_hosts".into(), vec!["elsewhere.test:192.0.2.7"].into());
+        table.insert("shm_size".into(), "32M".into());
+        table.insert(
+            "tmpfs".into(),
+            toml::Table::from_iter([("/scratch".into(), "rw,size=1m".into())]).into(),
+        );
+        table.insert("privileged".into(), false.into());
+    });
+    let place = setting.open();
+    let user = json!({"docker": {"platform": "", "user": "1000:1000"}, "kubernetes": {"user": ""}});
+    let writer = json!({
+        "name": plain("ash:1"), "alias": "writer",
+        "command": ["sh", "-c", "echo from the service > /shared/file; sleep 1000"],
+    });
+    let job = job(1, "ash:1").image_option("executor_opts", user).service(writer).script([
+        "id -u",
+        "cat /shared/file",
+        "grep -o '192.0.2.7.*' /etc/hosts | tr '\\t' ' '",
+        "df -m /dev/shm | awk 'END { print \"shm\", $2 }'",
+        "df -m /scratch | awk 'END { print \"scratch\", $2 }'",
+        "mount -t tmpfs none /tmp 2>/dev/null || echo no rights",
+        "echo mine > made",
+    ]);
+    let result = place.run(&job);
+    let lines = ["1000", "from the service", "192.0.2.7 elsewhere.test", "shm 32", "scratch 1", "no rights"];
+    expect_lines(&result, &lines);
+    place.expect_sound();
+}
