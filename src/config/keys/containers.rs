@@ -35,7 +35,7 @@ pub(in crate::config) const CONTAINERS: KeyTable = KeyTable {
             .means("Services that a job may have; with 0, none."),
         key("pull_policy", OneOrMore(&PullPolicy::NAMES), Words(PULL_POLICY_DEFAULT), Job)
             .means("When an image is pulled. The next policy of the list counts after the one before has failed.")
-            .interacts("A job's own `pull_policy` comes first, as far as `allowed_pull_policies` permits."),
+            .interacts("A job's own `pull_policy` replaces it, as far as `allowed_pull_policies` permits."),
         key("allowed_pull_policies", OneOrMore(&PullPolicy::NAMES), Words("`pull_policy`"), Job)
             .means("Pull policies that jobs may name.")
             .interacts("It must contain those of `pull_policy`."),
