@@ -95,7 +95,7 @@ impl Facts {
             found.push(code::CONTAINERS_REGISTRY_UNREACHABLE.found(what, remedy));
         }
         for why in &self.denied {
-            let what = format!("a password of pool `{pool}` does not open its registry: {why}");
+            let what = format!("a registry denies a login with the passwords of pool `{pool}`: {why}");
             found.push(
                 code::CONTAINERS_LOGIN_DENIED.found(what, "correct the file that `registry_auth` names"),
             );
