@@ -155,6 +155,16 @@ class Ends(GceTrial):
         )
         self.lab("POST", "interrupt", {"id": "kept"}, status=404)
 
+    def test_a_preempted_instance_may_run_on_for_a_while(self):
+        self.set(preempted=600.0)
+        address = self.reached("one", scheduling=SPOT)
+        self.lab("POST", "interrupt", {"id": "one"})
+        self.assertEqual(self.get("one")["status"], "STOPPING")
+        self.assertTrue(self.listening(address))
+        self.lab("POST", "interrupt", {"id": "one"})
+        self.assertFalse(self.listening(address))
+        self.until_status("one", "TERMINATED")
+
     def test_another_reason_to_be_taken_away(self):
         self.fault("compute.instances.insert", "spot-reclaim")
         self.running("one")

@@ -76,10 +76,8 @@ pub trait Api {
     /// The form in which machines show the token of the launch that created them.
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String;
 
-    /// How often a list has to look for notices. Scheduled maintenance is known days before.
-    fn notice_interval(&self) -> Duration {
-        Duration::from_mins(5)
-    }
+    /// How often a list has to look for notices.
+    fn notice_interval(&self) -> Duration;
 
     /// Creates one machine. A repeat with the same spec finds that machine and never creates a second one.
     async fn create(&self, spec: &Self::LaunchSpec) -> Result<Created, ProviderError>;

@@ -1,10 +1,11 @@
 //! The keys that every cloud's table has.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::offerings::{self, KeyNames, Offering};
+use super::offerings::{self, KeyNames, Market, Offering};
 use super::tags;
 use crate::keys::problem::{Place, Problem, join};
 use crate::keys::table::Table;
@@ -73,6 +74,13 @@ impl Common {
             endpoint: table.parsed("endpoint", table.text("endpoint"), |url| endpoint(&url)).into_value(),
             credentials_file: table.text("credentials_file").into_value().map(PathBuf::from),
         }
+    }
+
+    /// How often to list instances for the sake of notices. Spot instances need `reclaims`; scheduled maintenance is
+    /// known days before.
+    pub fn notice_interval(&self, reclaims: Duration) -> Duration {
+        let has_spot = self.offerings.iter().any(|offering| offering.market == Market::Spot);
+        if has_spot { reclaims } else { Duration::from_mins(5) }
     }
 }
 

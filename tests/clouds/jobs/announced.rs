@@ -1,6 +1,7 @@
 //! Ends of instances that the cloud announces before they come.
 
 use greenroom::core::ids::InstanceId;
+use serde_json::json;
 
 use crate::cloud::{Buy, Cloud};
 use crate::processes::wait_for;
@@ -19,7 +20,7 @@ fn announce(cloud: Cloud, site: &Site, instance: &InstanceId) {
     site.lab.notice(&site.machine(instance).id, why);
 }
 
-/// What is announced, by the words of the notice. Compute Engine announces no preemption.
+/// What is announced, by the words of the notice.
 fn words(cloud: Cloud) -> &'static str {
     match cloud {
         Cloud::Ec2 => "will be reclaimed by EC2 (spot)",
@@ -60,5 +61,26 @@ fn a_running_job_reads_what_is_announced(cloud: Cloud) {
     result.expect_outcome(&Outcome::RunnerSystemFailure);
     let lines = messages(result.call("build_script"));
     assert_eq!(lines.len(), 2, "the notice, once, and the end: {lines:#?}");
+    site.expect_nothing_left(0);
+}
+
+/// Compute Engine announces no preemption, but lists the instance as stopping while it still runs.
+#[test]
+fn a_job_reads_that_compute_engine_preempts_its_instance() {
+    let site = Site::open(Cloud::Gce, pool().pool("max_instances", 1), Buy::Spot);
+    site.lab.set(&json!({ "preempted": 600.0 }));
+    let job = Job::new(1).script(["for i in $(seq 1000); do echo tick; sleep 0.2; done"]);
+    let handle = site.runner().start(&job);
+    handle.wait_for_stage("build_script").wait_for_output("\ntick\n", PATIENCE);
+    let instance = site.grants().pop().expect("it was granted one").1;
+    site.lab.interrupt(&site.machine(&instance).id, None);
+    let told = format!("greenroom: instance {instance} is being reclaimed by Compute Engine (spot)");
+    handle.wait_for_stage("build_script").wait_for_output(&told, PATIENCE);
+    site.lab.interrupt(&site.machine(&instance).id, None);
+    let result = handle.finish();
+    result.expect_outcome(&Outcome::RunnerSystemFailure);
+    let lines = messages(result.call("build_script"));
+    assert_eq!(lines.len(), 2, "the notice, once, and the end: {lines:#?}");
+    assert!(lines[1].contains("was reclaimed by Compute Engine"), "{lines:#?}");
     site.expect_nothing_left(0);
 }

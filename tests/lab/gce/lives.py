@@ -49,8 +49,15 @@ class Lives:
         return lambda: self._project.remove(instance)
 
     def preempt(self, instance, why=PREEMPTED):
-        """Ends an instance by the cloud."""
-        self._end(instance, why, instance.wish.action)
+        """Ends an instance by the cloud. A preempted one may still run for a while; a second call ends it."""
+        status, action = instance.shown["status"], instance.wish.action
+        if why == PREEMPTED and status == "RUNNING" and self._settings.preempted > 0:
+            self._stopping(instance, why)
+            self._timeline.after(self._settings.preempted, self._power_off, instance, action)
+        elif why == PREEMPTED and status == "STOPPING" and instance.reason == why:
+            self._power_off(instance, action)
+        else:
+            self._end(instance, why, action)
 
     def _lack(self, wish):
         """The error of an operation without capacity or quota; `None` if there is enough."""
@@ -113,10 +120,16 @@ class Lives:
         """Stops or deletes an instance that the cloud, or the instance itself, has ended."""
         if instance.shown["status"] not in ("PROVISIONING", "STAGING", "RUNNING"):
             return
+        self._stopping(instance, why)
+        self._power_off(instance, action)
+
+    def _stopping(self, instance, why):
         instance.reason = why
-        self._machines.stop(instance.machine)
         instance.status("STOPPING")
         self._operations.note(why, instance.wish.zone, instance.target)
+
+    def _power_off(self, instance, action):
+        self._machines.stop(instance.machine)
         self._timeline.after(self._settings.shutdown, self._ended, instance, action)
 
     def _ended(self, instance, action):

@@ -13,6 +13,8 @@ class Settings:
     ssh: float = 0.1
     # From the answer to a termination until the instance is gone.
     shutdown: float = 0.3
+    # Compute Engine: how long a preempted instance still runs while it is listed as stopping.
+    preempted: float = 0.0
     # How long lists lack a new instance; on EC2, its id is unknown to every other call, too.
     visible: float = 0.0
     # EC2: how long a terminated instance is still listed.

@@ -18,7 +18,7 @@ use crate::port::finding::Finding;
 use crate::port::provider::{Demand, LaunchRequest, ProviderError};
 use crate::provider::cloud::api::{Api, Created, Disks, Machines};
 use crate::provider::cloud::machine::Handle;
-use crate::provider::cloud::offerings::{Market, Offering};
+use crate::provider::cloud::offerings::Offering;
 use crate::provider::cloud::{Cloud, tags};
 use crate::provider::{BuildContext, Built};
 
@@ -125,9 +125,7 @@ impl Api for Ec2 {
 
     /// EC2 announces the end of a spot instance two minutes before.
     fn notice_interval(&self) -> Duration {
-        let is_spot = |offering: &Offering| offering.market == Market::Spot;
-        let has_spot = self.settings.common.offerings.iter().any(is_spot);
-        if has_spot { notices::INTERVAL } else { Duration::from_mins(5) }
+        self.settings.common.notice_interval(notices::INTERVAL)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {

@@ -48,6 +48,10 @@ impl Api for Rc<World> {
         format!("{owner} {token}")
     }
 
+    fn notice_interval(&self) -> Duration {
+        Duration::from_mins(5)
+    }
+
     async fn create(&self, spec: &String) -> Result<Created, ProviderError> {
         self.specs.borrow_mut().push(spec.clone());
         if let Some(class) = self.errors.borrow_mut().pop() {

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use crate::core::time::Stamp;
 use crate::port::clock::Clock;
 use crate::provider::cloud::api::Machines;
-use crate::provider::cloud::machine::{Handle, Machine, MachineState};
+use crate::provider::cloud::machine::{CloudNotice, Handle, Machine, MachineState};
 
 /// How long a machine that is gone is listed with its reason.
 const RETENTION: Duration = Duration::from_mins(10);
@@ -24,6 +24,10 @@ const TRIES: u32 = 3;
 /// Selects the cloud's own operations, as opposed to requested ones.
 pub(super) const FILTER: &str = "operationType eq \"compute[.]instances[.].*\"";
 const OWN: &str = "compute.instances.";
+/// How the reason of a preempted machine starts.
+const RECLAIMED: &str = "was reclaimed by Compute Engine";
+/// The notice of such a machine while it still runs.
+const RECLAIMING: &str = "is being reclaimed by Compute Engine (spot)";
 /// Operations that a machine survives.
 const HARMLESS: [&str; 2] = ["automaticRestart", "migrateOnHostMaintenance"];
 
@@ -110,11 +114,18 @@ impl Endings {
         }
     }
 
-    /// Adds the reasons to a list, and the machines that are gone for a reason.
+    /// Adds the reasons to a list, and the machines that are gone for a reason. A machine that stops still
+    /// runs for up to 30 s: a notice tells its job.
     pub(super) fn add_reasons(&self, machines: &mut Machines) {
         let all = self.seen.borrow();
         for machine in &mut machines.all {
-            machine.why = all.get(&key(&machine.handle)).and_then(|seen| seen.why.clone());
+            let Some(seen) = all.get(&key(&machine.handle)) else { continue };
+            machine.why.clone_from(&seen.why);
+            if machine.state == MachineState::Ending && seen.had_capacity && !seen.requested {
+                let is_reclaimed = seen.why.as_deref().is_some_and(|why| why.starts_with(RECLAIMED));
+                let text = if is_reclaimed { RECLAIMING } else { "is stopping" };
+                machine.notice = Some(CloudNotice { text: text.to_owned(), at_ms: None });
+            }
         }
         let gone = all.values().filter(|seen| seen.gone.is_some() && seen.why.is_some());
         machines.all.extend(gone.map(|seen| Machine {
@@ -159,7 +170,7 @@ fn why(operation: &Operation) -> Option<String> {
     let moment = moment.and_then(|text| text.parse::<Timestamp>().ok());
     let at = moment.map(|at| at.strftime(" at %H:%M:%S UTC").to_string()).unwrap_or_default();
     Some(match kind {
-        "preempted" => format!("was reclaimed by Compute Engine{at} (spot)"),
+        "preempted" => format!("{RECLAIMED}{at} (spot)"),
         "hostError" => format!("was terminated by Compute Engine{at} (its host failed)"),
         "terminateOnHostMaintenance" => {
             format!("was terminated by Compute Engine{at} (maintenance of its host)")

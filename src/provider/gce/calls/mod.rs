@@ -1,6 +1,7 @@
 //! Compute Engine's calls, through the vendor's library.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use google_cloud_compute_v1::Result as Answer;
@@ -37,6 +38,8 @@ use launch_spec::LaunchSpec;
 
 /// Maximum length of a console, in bytes, from its end.
 const CONSOLE: i64 = 64 * 1024;
+/// How often spot instances are listed: a reclaimed one is visible for at most 30 s before its end.
+const RECLAIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A provider that makes its calls. All pools of a project share its API back-off.
 pub(super) fn build(context: &BuildContext, table: &toml::Table) -> Built {
@@ -88,6 +91,11 @@ impl Api for ComputeEngine {
 
     fn shown_token(&self, owner: &OwnerId, token: &str) -> String {
         launch_spec::request_id(owner, token)
+    }
+
+    /// Compute Engine shuts a spot instance down within 30 s.
+    fn notice_interval(&self) -> Duration {
+        self.settings.common.notice_interval(RECLAIM_INTERVAL)
     }
 
     async fn create(&self, spec: &LaunchSpec) -> Result<Created, ProviderError> {

@@ -91,6 +91,29 @@ fn a_reclaimed_machine_is_told_of_while_it_stops_and_for_a_while_after() {
 }
 
 #[test]
+fn a_stopping_machine_has_a_notice_unless_greenroom_stops_it() {
+    for (operations, requested, text) in [
+        (vec![operation("preempted", "a")], false, Some("is being reclaimed by Compute Engine (spot)")),
+        (vec![operation("guestTerminate", "a")], false, Some("is stopping")),
+        (vec![], false, Some("is stopping")),
+        (vec![], true, None),
+    ] {
+        let stage = Stage::new();
+        stage.list(vec![machine("a", MachineState::Running)], &[]);
+        if requested {
+            stage.endings.expect_end(&machine("a", MachineState::Running).handle);
+        }
+        let mut machines = list(vec![machine("a", MachineState::Ending)]);
+        for zone in stage.endings.update(&machines) {
+            stage.endings.read_reasons(&zone, &operations);
+        }
+        stage.endings.add_reasons(&mut machines);
+        let notice = machines.all[0].notice.clone();
+        assert_eq!(notice.map(|notice| notice.text).as_deref(), text, "{operations:?}, {requested}");
+    }
+}
+
+#[test]
 fn what_somebody_here_ended_or_what_never_had_a_place_is_no_question() {
     let stage = Stage::new();
     let both = || vec![machine("a", MachineState::Running), machine("b", MachineState::Accepted)];
