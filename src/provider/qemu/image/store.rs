@@ -229,9 +229,21 @@ mod tests {
         (temporary, images)
     }
 
+    /// Begins a build after another one. A process that another test starts has the lock file, too, until it executes
+    /// its program.
+    fn begin(images: &Images, name: &str) -> Work {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        loop {
+            match images.begin(name) {
+                Err(StoreError::Busy(_)) if std::time::Instant::now() < until => std::thread::yield_now(),
+                begun => return begun.unwrap(),
+            }
+        }
+    }
+
     /// A build that gets as far as its manifest.
     fn build(images: &Images, name: &str, suite: &str) -> Image {
-        let work = images.begin(name).unwrap();
+        let work = begin(images, name);
         let manifest = Manifest { name: name.to_owned(), suite: suite.to_owned(), ..manifest() };
         fs::write(work.folder.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();
         work.finish(manifest).unwrap()
@@ -267,7 +279,7 @@ mod tests {
         drop(work);
         assert_eq!(images.names().unwrap(), [LOCK], "a build that fails leaves nothing");
         fs::create_dir_all(images.path().join(".new-killed/rootfs/etc")).unwrap();
-        drop(images.begin("light").unwrap());
+        drop(begin(&images, "light"));
         assert_eq!(images.names().unwrap(), [LOCK], "one that was killed is swept away");
     }
 
